@@ -1,0 +1,1 @@
+"""slo-ctl: a VM-aware storage QoS controller for KVM hosts."""

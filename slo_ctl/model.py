@@ -1,0 +1,149 @@
+"""The nouns everything else speaks of: SLOs, samples, decisions.
+
+Data only: nothing in here performs I/O or reads a clock. Observers produce samples, `slo_ctl.decide` turns
+them into decisions, actuators carry the decisions out, `slo_ctl.show` prints all three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class TimingModel(StrEnum):
+    """What a host page write costs on flash."""
+
+    PAPER = "paper"
+    """t_gc = gc_write_ratio x t_prog (FAST'15, section 4.1)."""
+    FULL = "full"
+    """t_gc also pays the reads, the transfers (unless copied back) and the erase of every victim."""
+    NONE = "none"
+    """Count-only: no clock; IOPS are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlashTiming:
+    """Latencies of one die and its channel, in microseconds."""
+
+    pages_per_block: int
+    read_us: float
+    program_us: float
+    erase_us: float
+    transfer_us: float
+    model: TimingModel = TimingModel.FULL
+    copyback: bool = True
+    """GC copies stay inside the die and need no transfer over the channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What one VM was promised. Bounds are absent when None."""
+
+    weight: float = 1.0
+    min_iops: float | None = None
+    max_iops: float | None = None
+    max_bandwidth_bytes_s: float | None = None
+    p99_latency_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmSample:
+    """What one VM did on one device during one window."""
+
+    vm: str
+    slo: Slo
+    active: bool
+    """The VM had requests outstanding or arriving during the window."""
+    window_s: float
+    """Length of the window (virtual or real time; 0 in count-only mode)."""
+    requests: int
+    """Requests of every kind completed in the window."""
+    host_page_writes: int
+    gc_page_writes: int
+    """Pages copied by GC while serving this VM's writes (whoever owned them)."""
+    victim_pages: int
+    """Pages, valid or not, of the victim blocks collected while serving this VM."""
+    victim_valid_pages: int
+    """Of those, the pages still valid; victim_valid_pages / victim_pages is u."""
+    logical_blocks: int
+    """Blocks that the VM's logical size fills (rounded up)."""
+    ops_blocks: int
+    """Blocks the VM owns beyond logical_blocks."""
+    min_ops_blocks: int
+    """The fewest OPS blocks with which GC is sure to make progress."""
+    limit_iops: float | None = None
+    """Rate limit in force on the device's queue of this VM."""
+    scheduler_weight: float = 1.0
+
+    @property
+    def iops(self) -> float:
+        """Completed requests per second; 0 when the window has no length."""
+        return self.requests / self.window_s if self.window_s > 0 else 0.0
+
+    @property
+    def u(self) -> float | None:
+        """Utilization of victim blocks; None when GC collected none in the window."""
+        return self.victim_valid_pages / self.victim_pages if self.victim_pages else None
+
+    @property
+    def waf(self) -> float | None:
+        """(host + GC) / host page writes; None without host writes."""
+        if self.host_page_writes == 0:
+            return None
+        return (self.host_page_writes + self.gc_page_writes) / self.host_page_writes
+
+    @property
+    def gc_write_ratio(self) -> float | None:
+        """GC page writes per host page write, the paper's "WAF(u)" (equation 2)."""
+        return self.gc_page_writes / self.host_page_writes if self.host_page_writes else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One window of one device: every VM on it, in a stable order."""
+
+    timing: FlashTiming
+    vms: tuple[VmSample, ...]
+    spare_blocks: int = 0
+    """Blocks that belong to no VM and may be given to one."""
+    max_move_blocks: int | None = None
+
+    @property
+    def total_ops_blocks(self) -> int:
+        """OPS over all VMs plus what is unassigned."""
+        return self.spare_blocks + sum(v.ops_blocks for v in self.vms)
+
+
+@dataclass(frozen=True, slots=True)
+class OpsMove:
+    """Give `blocks` OPS blocks of `source` to `target`; None as either end is the device's unassigned spare."""
+
+    source: str | None
+    target: str | None
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an SLO means right now, given who is active and what the device can do."""
+
+    share: float
+    """Of the device's total IOPS, 0..1; 0 for an idle VM."""
+    iops: float | None = None
+    """None where no clock gives IOPS."""
+    u: float | None = None
+    ops_blocks: int | None = None
+    """OPS the target is expected to need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What should change. Empty means: leave everything as it is."""
+
+    moves: tuple[OpsMove, ...] = ()
+    limits_iops: dict[str, float | None] = field(default_factory=dict)
+    """New rate limits; None lifts a limit; VMs not named keep theirs."""
+    scheduler_weights: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    """One plain sentence per thing that was decided, for status, history and logs."""
