@@ -1,0 +1,125 @@
+"""Build the command line, run it, and tell every error in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import typer
+
+from slo_ctl.cli.errors import UserError
+from slo_ctl.cli.version import tool_version
+from slo_ctl.show.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = "slo-ctl"
+COMMANDS = ("replay", "demo", "trace")
+"""Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command)."""
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass
+class Session:
+    """What the global options ask for."""
+
+    debug: bool = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit status; every error has been told on stderr."""
+    # The base of every usage error. Some typer releases import click, others carry their own copy; both
+    # export only this subclass.
+    usage_error = typer.BadParameter.__bases__[0]
+    session = Session(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
+    try:
+        status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
+    except UserError as error:
+        return _refuse(error.message, error.hint)
+    except usage_error as error:
+        return _refuse(*_usage(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        return _fail(error, session)
+    return status if isinstance(status, int) else EXIT_OK
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with the one command that `arguments` name, or all of them when they name none."""
+    app = typer.Typer(
+        name=PROGRAM,
+        help="VM-aware storage QoS for KVM hosts.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_global_options)
+    named = next((word for word in arguments if not word.startswith("-")), "")
+    for name in [named] if named in COMMANDS else COMMANDS:
+        module = import_module(f"slo_ctl.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{PROGRAM} {tool_version()}")
+        raise typer.Exit
+
+
+def _global_options(
+    ctx: typer.Context,
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something unexpected fails."),
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    del version
+    if debug and isinstance(ctx.obj, Session):
+        ctx.obj.debug = True
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def _usage(error: Exception) -> tuple[str, str]:
+    """The one-line message of a usage error, and where to read more."""
+    describe = getattr(error, "format_message", None)
+    message = " ".join((describe() if callable(describe) else str(error)).split()).rstrip(".")
+    path = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
+    return message, f"`{path} --help` lists what is accepted"
+
+
+def _refuse(message: str, hint: str) -> int:
+    _say(f"{PROGRAM}: {printable(message)}")
+    if hint:
+        _say(f"hint: {printable(hint)}")
+    return EXIT_USAGE
+
+
+def _fail(error: Exception, session: Session) -> int:
+    if session.debug:
+        import traceback
+
+        _say("".join(traceback.format_exception(error)).rstrip())
+    told = printable(str(error)) or "no details"
+    _say(f"{PROGRAM}: unexpected {type(error).__name__}: {told}")
+    if not session.debug:
+        _say(f"hint: `{PROGRAM} --debug ...` or SLO_CTL_DEBUG=1 shows where; please report it")
+    return EXIT_FAILURE
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
