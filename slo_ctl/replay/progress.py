@@ -1,0 +1,47 @@
+"""How a long run tells where it is, without knowing who listens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Phase(Protocol):
+    """One stretch of work that is under way."""
+
+    def advance(self, amount: float) -> None:
+        """`amount` more of the phase's unit is done (not the running total)."""
+
+    def done(self) -> None:
+        """The phase is over, whether or not its total was reached."""
+
+
+class ProgressSink(Protocol):
+    """Where a run reports its phases, one after the other, and anything worth saying."""
+
+    def phase(self, name: str, total: float | None, unit: str) -> Phase:
+        """Start a phase of `total` (None: not known) `unit`s, such as "page writes"."""
+
+    def note(self, text: str) -> None:
+        """Say something once, such as why a phase ended early."""
+
+
+class SilentPhase:
+    """A phase nobody watches."""
+
+    def advance(self, amount: float) -> None:
+        """Nothing."""
+
+    def done(self) -> None:
+        """Nothing."""
+
+
+class Silent:
+    """A sink nobody watches."""
+
+    def phase(self, name: str, total: float | None, unit: str) -> SilentPhase:
+        """A phase nobody watches."""
+        del name, total, unit
+        return SilentPhase()
+
+    def note(self, text: str) -> None:
+        """Nothing."""

@@ -1,0 +1,296 @@
+"""What a replay runs: the device, the VMs, the policies, for how long. Values only, checked as a whole.
+
+`slo_ctl.replay.scenario_text` makes a Scenario from option strings or a TOML file, and text from a Scenario.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.cli.errors import UserError
+from slo_ctl.model import Slo, TimingModel
+from slo_ctl.replay.fields import did_you_mean
+from slo_ctl.replay.quantity import Duration, format_bytes_exact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICY_NAMES = ("shared", "static", "algorithm1", "proportional", "min_waf")
+SCHEDULER_NAMES = ("fifo", "rr", "wfq")
+VICTIM_NAMES = ("greedy", "fifo", "cost-benefit", "d-choices", "random")
+REMAP_NAMES = ("modulo", "scale", "compact")
+
+LEAST_OP = 0.01
+"""Below 1 % no block size leaves every VM the blocks that its GC needs."""
+
+
+class Mode(StrEnum):
+    """When a VM's next request is issued."""
+
+    CLOSED = "closed"
+    """As soon as one of its queue_depth outstanding requests completes."""
+    OPEN = "open"
+    """At the time stamp in its trace."""
+
+
+class Action(StrEnum):
+    """What happens to a VM in the middle of a run."""
+
+    STOP = "stop"
+    START = "start"
+    WEIGHT = "weight"
+
+
+class WindowKind(StrEnum):
+    """Which part of a run is measured."""
+
+    LAST_HALF = "last-half"
+    ALL = "all"
+    RANGE = "range"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """The emulated SSD. What is None comes from the preset."""
+
+    size_bytes: int
+    """Logical size: what all VMs see together."""
+    preset: str = "fast15"
+    op: float = 0.15
+    """Over-provisioning: physical / logical - 1, over usable blocks."""
+    page_bytes: int | None = None
+    block_bytes: int | None = None
+    channels: int | None = None
+    dies: int | None = None
+    """Dies of the whole device."""
+    planes: int | None = None
+    """Planes of one die."""
+    read_us: float | None = None
+    program_us: float | None = None
+    erase_us: float | None = None
+    transfer_us: float | None = None
+    copyback: bool | None = None
+    """GC copies stay inside the die."""
+    victim: str | None = None
+    """Victim policy, one of VICTIM_NAMES."""
+    separate_gc_frontier: bool | None = None
+    """GC writes into blocks of its own rather than into the host's open block."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticSource:
+    """Requests drawn from a model."""
+
+    workload: str
+    parameters: tuple[tuple[str, float], ...] = ()
+    """Sizes in bytes, shares 0..1, in the registry's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """Requests read from a file."""
+
+    path: Path
+    format: str | None = None
+    """None: detected."""
+    remap: str | None = None
+    """How offsets beyond the VM's size are brought in, one of REMAP_NAMES; None: the default of `traces`."""
+    loops: int | None = None
+    """How often the trace is run through; None: again and again until the run is over."""
+    time_scale: float = 1.0
+    """Open loop: trace seconds per virtual second; 2 replays twice as fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmSpec:
+    """One VM: what it was promised and what it does."""
+
+    name: str
+    slo: Slo
+    source: SyntheticSource | TraceSource
+    size_bytes: int
+    """Logical size of its namespace."""
+    mode: Mode = Mode.CLOSED
+    queue_depth: int = 1
+    """Requests kept outstanding (closed loop only)."""
+    starts_stopped: bool = False
+    """Does nothing until an event starts it."""
+
+    @property
+    def workload_label(self) -> str:
+        """What the VM runs, in a word or two, saying whether it is synthetic."""
+        if isinstance(self.source, TraceSource):
+            return f"trace {self.source.path.name}"
+        return f"{self.source.workload} (synthetic)"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens to one VM at a moment of the run."""
+
+    at: Duration
+    vm: str
+    action: Action
+    weight: float | None = None
+    """The new weight, for Action.WEIGHT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of a run. `start` and `stop` are set for WindowKind.RANGE only."""
+
+    kind: WindowKind = WindowKind.LAST_HALF
+    start: Duration | None = None
+    stop: Duration | None = None
+
+    def __str__(self) -> str:
+        if self.kind is WindowKind.RANGE:
+            return f"{self.start}..{self.stop}"
+        return self.kind.value
+
+    def bounds(self, duration: Duration) -> tuple[float, float]:
+        """Start and end in the unit of `duration`."""
+        if self.kind is WindowKind.ALL:
+            return 0.0, duration.amount
+        if self.kind is WindowKind.LAST_HALF or self.start is None or self.stop is None:
+            return duration.amount / 2, duration.amount
+        return self.start.amount, self.stop.amount
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One replay, checked: whatever constructs is a run that makes sense. Raises UserError otherwise."""
+
+    device: DeviceSpec
+    vms: tuple[VmSpec, ...]
+    policy: str = "proportional"
+    compare: tuple[str, ...] = ()
+    """Policies run before `policy`, on the same aged device, to compare it with."""
+    duration: Duration = field(default_factory=lambda: Duration(drive_writes=20.0))
+    timing: TimingModel = TimingModel.FULL
+    seed: int = 1
+    window: Window = Window()
+    epoch: Duration = field(default_factory=lambda: Duration(drive_writes=0.05))
+    """How often the policy decides and the time series gets a point."""
+    scheduler: str = "fifo"
+    measure_alone: bool = True
+    """Also run every VM by itself on the whole aged device."""
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_vms(self)
+        _check_device(self.device)
+        _check_clock(self)
+        _check_lengths(self)
+        _check_events(self)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Every policy to run, in order: those to compare with, then the one in question."""
+        return tuple(dict.fromkeys((*self.compare, self.policy)))
+
+    @property
+    def synthetic(self) -> bool:
+        """Some VM's requests are synthetic."""
+        return any(isinstance(vm.source, SyntheticSource) for vm in self.vms)
+
+    def echo(self) -> dict[str, Any]:
+        """Everything as JSON values, for the result."""
+        echoed = _plain(dataclasses.asdict(self))
+        for vm, plain in zip(self.vms, echoed["vms"], strict=True):
+            if isinstance(vm.source, SyntheticSource):
+                plain["source"]["parameters"] = dict(vm.source.parameters)
+        return dict(echoed)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a scenario holds
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
+
+
+def _check_vms(scenario: Scenario) -> None:
+    if not scenario.vms:
+        raise UserError("there is no VM to run", "add --vm name=NAME,workload=uniform or a [[vm]] table")
+    for name, times in Counter(vm.name for vm in scenario.vms).items():
+        if times > 1:
+            raise UserError(f"VM name {name} is used {times} times", "give every VM a name of its own")
+    total = sum(vm.size_bytes for vm in scenario.vms)
+    if total > scenario.device.size_bytes:
+        raise UserError(
+            f"the VMs' sizes add up to {format_bytes_exact(total)}, "
+            f"the device has {format_bytes_exact(scenario.device.size_bytes)}",
+            "lower size= of the VMs or raise size= of the device",
+        )
+
+
+def _check_device(device: DeviceSpec) -> None:
+    if device.op < LEAST_OP:
+        raise UserError(
+            f"device: op={device.op * 100:g}% is too small to run",
+            f"over-provisioning must be at least {LEAST_OP:.0%}; drives are sold with 7% to 28%",
+        )
+    page, block = device.page_bytes, device.block_bytes
+    if page is not None and block is not None and (block < page or block % page):
+        raise UserError(
+            f"device: a block of {format_bytes_exact(block)} is no whole number of pages "
+            f"of {format_bytes_exact(page)}",
+            "make block= a multiple of page=",
+        )
+
+
+def _check_clock(scenario: Scenario) -> None:
+    if scenario.timing is not TimingModel.NONE:
+        return
+    moments = [scenario.duration, scenario.epoch, *(event.at for event in scenario.events)]
+    moments += [edge for edge in (scenario.window.start, scenario.window.stop) if edge is not None]
+    if any(moment.timed for moment in moments):
+        raise UserError(
+            "virtual seconds need a clock, and timing is none", "count in drive writes, such as 20x"
+        )
+    for vm in scenario.vms:
+        if vm.slo.min_iops is not None or vm.slo.max_iops is not None:
+            raise UserError(f"VM {vm.name}: min and max are IOPS, and timing is none", "use --timing full")
+        if vm.mode is Mode.OPEN:
+            raise UserError(f"VM {vm.name}: mode=open needs a clock, and timing is none", "use --timing full")
+
+
+def _check_lengths(scenario: Scenario) -> None:
+    duration, epoch, window = scenario.duration, scenario.epoch, scenario.window
+    if duration.amount <= 0:
+        raise UserError(f"duration {duration} is no time at all", "write 20x or 600s")
+    if epoch.amount <= 0 or (epoch.timed == duration.timed and epoch.amount > duration.amount):
+        raise UserError(f"epoch {epoch} does not fit into {duration}", "the epoch is a small part of the run")
+    if window.kind is not WindowKind.RANGE or window.start is None or window.stop is None:
+        return
+    if not window.start.timed == window.stop.timed == duration.timed:
+        raise UserError(
+            f"window {window} and duration {duration} are in different units", "use x or time in both"
+        )
+    if not window.start.amount < window.stop.amount <= duration.amount:
+        raise UserError(
+            f"window {window} does not lie within {duration}", f"write FROM..TO, at most 0..{duration}"
+        )
+
+
+def _check_events(scenario: Scenario) -> None:
+    names = [vm.name for vm in scenario.vms]
+    for event in scenario.events:
+        where = f"event at {event.at}"
+        if event.vm not in names:
+            raise UserError(f"{where}: there is no VM {event.vm}", did_you_mean(event.vm, names))
+        if (event.weight is None) == (event.action is Action.WEIGHT):
+            problem = "needs weight=" if event.weight is None else "takes no weight="
+            raise UserError(
+                f"{where}: action={event.action} {problem}", "action=weight,weight=6 or action=stop"
+            )
+        if event.at.timed == scenario.duration.timed and event.at.amount >= scenario.duration.amount:
+            raise UserError(f"{where}: the run is over at {scenario.duration}", "choose an earlier moment")

@@ -1,0 +1,440 @@
+"""A Scenario from option strings or from a TOML file, in one grammar; and the command that repeats it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slo_ctl.cli.errors import UserError
+from slo_ctl.model import Slo, TimingModel
+from slo_ctl.replay.fields import Fields, did_you_mean, join_pairs, split_pairs
+from slo_ctl.replay.quantity import (
+    Duration,
+    QuantityError,
+    format_bytes_exact,
+    format_number,
+    parse_count,
+    parse_duration,
+)
+from slo_ctl.replay.scenario import (
+    POLICY_NAMES,
+    REMAP_NAMES,
+    SCHEDULER_NAMES,
+    VICTIM_NAMES,
+    Action,
+    DeviceSpec,
+    Event,
+    Mode,
+    Scenario,
+    SyntheticSource,
+    TraceSource,
+    VmSpec,
+    Window,
+    WindowKind,
+)
+from slo_ctl.replay.workloads import WORKLOAD_NAMES, check_workload, hint_for_workload, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_DEVICE_BYTES = 8 * 2**30
+MAX_VM_NAME = 128
+"""Characters; libvirt's own limit is in this range, and a table must stay readable."""
+
+_SETTINGS = (
+    "policy",
+    "compare",
+    "duration",
+    "timing",
+    "seed",
+    "window",
+    "epoch",
+    "scheduler",
+    "alone",
+)
+
+
+@dataclass
+class ScenarioText:
+    """A scenario as it was written: tables of keys and values, each with the place it came from."""
+
+    device: dict[str, object] = field(default_factory=dict)
+    device_where: str = "--device"
+    vms: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    events: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Everything else: key to (place, text)."""
+    folder: Path | None = None
+    """Relative trace paths of a file are relative to it."""
+
+    def add_device(self, text: str) -> None:
+        """Lay the keys of one `--device` over what is there."""
+        self.device |= split_pairs("--device", text)
+
+    def add_vm(self, text: str) -> None:
+        """One `--vm`."""
+        pairs = split_pairs(f"--vm {text}", text)
+        self.vms.append((f"--vm {pairs.get('name') or text}", _under(pairs, None)))
+
+    def add_event(self, text: str) -> None:
+        """One `--event`."""
+        self.events.append((f"--event {text}", split_pairs(f"--event {text}", text)))
+
+    def set(self, key: str, text: str | None) -> None:
+        """One plain option such as `--seed`; None leaves what is there."""
+        if text is not None:
+            self.settings[key] = (f"--{key}", text)
+
+
+def read_toml(path: Path) -> ScenarioText:
+    """The text of a scenario file.
+
+    Raises UserError when it cannot be read or is no TOML (with line), or a table is not what it should be.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "name a readable scenario file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
+    text = ScenarioText(device_where=f"{path}: [device]", folder=path.parent)
+    for key, value in tables.items():
+        where = f"{path}: {key}"
+        if key == "device":
+            text.device = _table(where, value)
+        elif key == "vm":
+            for number, vm in enumerate(_tables(where, value), 1):
+                text.vms.append((f"{path}: [[vm]] {vm.get('name') or number}", _under(vm, path.parent)))
+        elif key == "event":
+            text.events += [
+                (f"{path}: [[event]] {number}", event)
+                for number, event in enumerate(_tables(where, value), 1)
+            ]
+        elif key in _SETTINGS:
+            text.settings[key] = (where, _setting_text(where, value))
+        else:
+            known = (*_SETTINGS, "device", "vm", "event")
+            raise UserError(f"{path}: unknown key {key}", did_you_mean(key, known))
+    return text
+
+
+def build_scenario(text: ScenarioText) -> Scenario:
+    """The checked scenario. Raises UserError naming option (or file), VM and key."""
+    device = _device(Fields(text.device_where, text.device))
+    return Scenario(
+        device=device,
+        vms=_vms(text.vms, device.size_bytes),
+        events=tuple(_event(Fields(where, values)) for where, values in text.events),
+        policy=_name(text, "policy", "proportional", POLICY_NAMES),
+        compare=_compare(text),
+        duration=_duration(text, "duration", Duration(drive_writes=20.0)),
+        timing=TimingModel(_name(text, "timing", "full", tuple(TimingModel))),
+        seed=_seed(text),
+        window=_window(text),
+        epoch=_duration(text, "epoch", Duration(drive_writes=0.05)),
+        scheduler=_name(text, "scheduler", "fifo", SCHEDULER_NAMES),
+        measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
+    )
+
+
+def command_words(scenario: Scenario) -> list[str]:
+    """The `slo-ctl replay` command line that repeats `scenario`, as words."""
+    words = ["slo-ctl", "replay", "--device", join_pairs(_device_pairs(scenario.device))]
+    for vm in scenario.vms:
+        words += ["--vm", join_pairs(_vm_pairs(vm))]
+    for event in scenario.events:
+        words += ["--event", join_pairs(_event_pairs(event))]
+    words += ["--policy", scenario.policy]
+    if scenario.compare:
+        words += ["--compare", ",".join(scenario.compare)]
+    words += ["--duration", str(scenario.duration), "--timing", scenario.timing.value]
+    words += ["--seed", str(scenario.seed), "--window", str(scenario.window), "--epoch", str(scenario.epoch)]
+    words += ["--scheduler", scenario.scheduler]
+    if not scenario.measure_alone:
+        words.append("--no-alone")
+    return words
+
+
+def command_line(scenario: Scenario) -> str:
+    """`command_words` quoted for a shell."""
+    return shlex.join(command_words(scenario))
+
+
+def _table(where: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: must be a table", "write [device], [[vm]] and [[event]]")
+    return {str(key).casefold(): item for key, item in value.items()}
+
+
+def _tables(where: str, value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list):
+        raise UserError(
+            f"{where}: must be an array of tables", "write [[vm]] and [[event]], with two brackets"
+        )
+    return [_table(f"{where}[{number}]", item) for number, item in enumerate(value, 1)]
+
+
+def _setting_text(where: str, value: object) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise UserError(f"{where}: must be a single value", "see the scenario file in the documentation")
+
+
+def _under(vm: Mapping[str, object], folder: Path | None) -> Mapping[str, object]:
+    """`vm` with its trace's path taken relative to `folder`."""
+    trace = vm.get("trace")
+    if folder is None or not isinstance(trace, str) or not trace:
+        return vm
+    return {**vm, "trace": str(folder / trace)}
+
+
+def _device(fields: Fields) -> DeviceSpec:
+    op = fields.fraction("op", above=0)
+    frontier = fields.choice("frontier", ("shared", "separate"))
+    spec = DeviceSpec(
+        size_bytes=fields.size("size") or DEFAULT_DEVICE_BYTES,
+        preset=fields.text("preset") or "fast15",
+        op=0.15 if op is None else op,
+        page_bytes=fields.size("page"),
+        block_bytes=fields.size("block"),
+        channels=fields.count("channels"),
+        dies=fields.count("dies"),
+        planes=fields.count("planes"),
+        read_us=fields.number("read_us", above=0),
+        program_us=fields.number("program_us", above=0),
+        erase_us=fields.number("erase_us", above=0),
+        transfer_us=fields.number("transfer_us", least=0),
+        copyback=fields.flag("copyback"),
+        victim=fields.choice("victim", VICTIM_NAMES),
+        separate_gc_frontier=None if frontier is None else frontier == "separate",
+    )
+    fields.finish()
+    return spec
+
+
+def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:
+    fields = [Fields(where, values) for where, values in tables]
+    sizes = [each.size("size") for each in fields]
+    unsized = sum(size is None for size in sizes)
+    left = device_bytes - sum(size or 0 for size in sizes)
+    if unsized and left < unsized:
+        raise UserError(
+            f"{fields[sizes.index(None)].where}: the other VMs' sizes leave nothing of the device",
+            "lower size= of the other VMs or raise size= of the device",
+        )
+    return tuple(
+        _vm(each, left // unsized if size is None else size) for each, size in zip(fields, sizes, strict=True)
+    )
+
+
+def _vm(fields: Fields, size_bytes: int) -> VmSpec:
+    name = _vm_name(fields)
+    weight = fields.number("weight", above=0)
+    low, high = fields.number("min", above=0), fields.number("max", above=0)
+    if low is not None and high is not None and low > high:
+        fields.fail("min", f"is more than max={format_number(high)}", "min and max are IOPS, min at most max")
+    trace, workload = fields.text("trace"), fields.text("workload")
+    mode = Mode(fields.choice("mode", tuple(Mode)) or Mode.CLOSED)
+    queue_depth = fields.count("qd", most=65536)
+    start = fields.choice("start", ("running", "stopped"))
+    if trace is not None and workload is not None:
+        fields.fail("trace", f"and workload={workload} are both given", "a VM runs one or the other")
+    if mode is Mode.OPEN and trace is None:
+        fields.fail("mode", "needs a trace", "only a trace has time stamps to follow; leave mode out")
+    if mode is Mode.OPEN and queue_depth is not None:
+        fields.fail("qd", "has no meaning with mode=open", "an open loop issues at the trace's time stamps")
+    source: SyntheticSource | TraceSource
+    if trace is not None:
+        source = _trace(fields, trace, mode)
+    elif workload is not None:
+        source = _synthetic(fields, workload)
+    else:
+        raise UserError(
+            f"{fields.where}: neither trace nor workload is given",
+            f"add trace=FILE or workload=NAME ({', '.join(WORKLOAD_NAMES)})",
+        )
+    fields.finish()
+    return VmSpec(
+        name=name,
+        slo=Slo(weight=1.0 if weight is None else weight, min_iops=low, max_iops=high),
+        source=source,
+        size_bytes=size_bytes,
+        mode=mode,
+        queue_depth=1 if queue_depth is None else queue_depth,
+        starts_stopped=start == "stopped",
+    )
+
+
+def _vm_name(fields: Fields) -> str:
+    name = fields.text("name")
+    if name is None:
+        raise UserError(f"{fields.where}: the VM has no name", "add name=NAME")
+    if not name.isprintable() or len(name) > MAX_VM_NAME:
+        fields.fail("name", "is no usable name", f"printable characters only, at most {MAX_VM_NAME}")
+    return name
+
+
+def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
+    path = Path(trace)
+    if not path.exists():
+        near = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+        fields.fail("trace", "does not exist", did_you_mean(path.name, near, "check the path"))
+    if not path.is_file():
+        fields.fail("trace", "is not a file", "name a trace file")
+    scale = fields.number("scale", above=0)
+    if scale is not None and mode is not Mode.OPEN:
+        fields.fail("scale", "has no meaning without mode=open", "add mode=open or leave scale out")
+    return TraceSource(
+        path=path,
+        format=fields.text("format"),
+        remap=fields.choice("remap", REMAP_NAMES),
+        loops=fields.count("loops"),
+        time_scale=1.0 if scale is None else scale,
+    )
+
+
+def _synthetic(fields: Fields, workload: str) -> SyntheticSource:
+    if workload not in WORKLOAD_NAMES:
+        fields.fail("workload", "is not known", hint_for_workload(workload))
+    for key in ("format", "remap", "loops", "scale"):
+        if key in fields:
+            fields.fail(key, "belongs to a trace", f"leave {key} out, or give trace= instead of workload=")
+    return SyntheticSource(workload, tuple(check_workload(fields, workload).items()))
+
+
+def _event(fields: Fields) -> Event:
+    at, vm, action = fields.duration("at"), fields.text("vm"), fields.choice("action", tuple(Action))
+    weight = fields.number("weight", above=0)
+    fields.finish()
+    if at is None or vm is None or action is None:
+        missing = "at" if at is None else "vm" if vm is None else "action"
+        raise UserError(f"{fields.where}: {missing} is missing", "at=10x,vm=NAME,action=stop|start|weight")
+    return Event(at, vm, Action(action), weight)
+
+
+def _name(text: ScenarioText, key: str, default: str, known: Sequence[str]) -> str:
+    where, value = text.settings.get(key, ("", default))
+    if value not in known:
+        raise UserError(f"{where}: {value or 'nothing'} is not known", did_you_mean(value, known))
+    return value
+
+
+def _compare(text: ScenarioText) -> tuple[str, ...]:
+    where, value = text.settings.get("compare", ("", ""))
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    for name in names:
+        if name not in POLICY_NAMES:
+            raise UserError(f"{where}: {name} is not known", did_you_mean(name, POLICY_NAMES))
+    return names
+
+
+def _duration(text: ScenarioText, key: str, default: Duration) -> Duration:
+    if key not in text.settings:
+        return default
+    where, value = text.settings[key]
+    return _moment(where, value)
+
+
+def _moment(where: str, value: str) -> Duration:
+    try:
+        return parse_duration(value)
+    except QuantityError as error:
+        raise UserError(
+            f"{where}: {value or 'nothing'} {error}", "20x is twenty full drive writes, 600s is virtual time"
+        ) from None
+
+
+def _seed(text: ScenarioText) -> int:
+    where, value = text.settings.get("seed", ("", "1"))
+    try:
+        seed = parse_count(value)
+    except QuantityError as error:
+        raise UserError(f"{where}: {value or 'nothing'} {error}", "a seed is 0 or more") from None
+    if not 0 <= seed < 2**63:
+        raise UserError(f"{where}: {value} is out of range", "a seed is 0 or more and fits into 63 bits")
+    return seed
+
+
+def _window(text: ScenarioText) -> Window:
+    where, value = text.settings.get("window", ("", WindowKind.LAST_HALF.value))
+    if value in (WindowKind.LAST_HALF, WindowKind.ALL):
+        return Window(WindowKind(value))
+    start, dots, stop = value.partition("..")
+    if not dots:
+        raise UserError(
+            f"{where}: {value or 'nothing'} is no window", "write last-half, all or FROM..TO as 5x..20x"
+        )
+    return Window(WindowKind.RANGE, _moment(where, start), _moment(where, stop))
+
+
+def _device_pairs(device: DeviceSpec) -> dict[str, str]:
+    pairs = {
+        "preset": device.preset,
+        "size": format_bytes_exact(device.size_bytes),
+        "op": _percent(device.op),
+    }
+    sizes = {"page": device.page_bytes, "block": device.block_bytes}
+    counts = {"channels": device.channels, "dies": device.dies, "planes": device.planes}
+    times = {key: getattr(device, key) for key in ("read_us", "program_us", "erase_us", "transfer_us")}
+    pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
+    pairs |= {key: str(value) for key, value in counts.items() if value is not None}
+    pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
+    if device.copyback is not None:
+        pairs["copyback"] = "yes" if device.copyback else "no"
+    if device.victim is not None:
+        pairs["victim"] = device.victim
+    if device.separate_gc_frontier is not None:
+        pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
+    return pairs
+
+
+def _percent(share: float) -> str:
+    """As a percentage where that reads back exactly, else as a number."""
+    percent = round(share * 100, 9)
+    return (
+        f"{format_number(percent)}%"
+        if math.isclose(percent / 100, share, rel_tol=0)
+        else format_number(share)
+    )
+
+
+def _vm_pairs(vm: VmSpec) -> dict[str, str]:
+    pairs = {"name": vm.name}
+    if isinstance(vm.source, TraceSource):
+        source = vm.source
+        pairs["trace"] = str(source.path)
+        optional = {"format": source.format, "remap": source.remap, "loops": source.loops}
+        pairs |= {key: str(value) for key, value in optional.items() if value is not None}
+        if source.time_scale != 1.0:
+            pairs["scale"] = format_number(source.time_scale)
+    else:
+        pairs["workload"] = vm.source.workload
+        pairs |= texts(dict(vm.source.parameters), vm.source.workload)
+    pairs["weight"] = format_number(vm.slo.weight)
+    bounds = {"min": vm.slo.min_iops, "max": vm.slo.max_iops}
+    pairs |= {key: format_number(value) for key, value in bounds.items() if value is not None}
+    if vm.mode is Mode.OPEN:
+        pairs["mode"] = vm.mode.value
+    else:
+        pairs["qd"] = str(vm.queue_depth)
+    pairs["size"] = format_bytes_exact(vm.size_bytes)
+    if vm.starts_stopped:
+        pairs["start"] = "stopped"
+    return pairs
+
+
+def _event_pairs(event: Event) -> dict[str, str]:
+    pairs = {"at": str(event.at), "vm": event.vm, "action": event.action.value}
+    if event.weight is not None:
+        pairs["weight"] = format_number(event.weight)
+    return pairs
