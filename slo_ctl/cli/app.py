@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status; every error has been told on stderr."""
     # The base of every usage error. Some typer releases import click, others carry their own copy; both
     # export only this subclass.
-    usage_error = typer.BadParameter.__bases__[0]
+    usage_error: type[BaseException] = typer.BadParameter.__bases__[0]
     session = Session(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
@@ -94,7 +94,7 @@ def _global_options(
         typer.echo(ctx.get_help())
 
 
-def _usage(error: Exception) -> tuple[str, str]:
+def _usage(error: BaseException) -> tuple[str, str]:
     """The one-line message of a usage error, and where to read more."""
     describe = getattr(error, "format_message", None)
     message = " ".join((describe() if callable(describe) else str(error)).split()).rstrip(".")

@@ -1,6 +1,6 @@
 """What a replay runs: the device, the VMs, the policies, for how long. Values only, checked as a whole.
 
-`slo_ctl.replay.scenario_text` makes a Scenario from option strings or a TOML file, and text from a Scenario.
+`scenario_text` makes a Scenario from option strings or a TOML file, `scenario_command` text from a Scenario.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 POLICY_NAMES = ("shared", "static", "algorithm1", "proportional", "min_waf")
 SCHEDULER_NAMES = ("fifo", "rr", "wfq")
-VICTIM_NAMES = ("greedy", "fifo", "cost-benefit", "d-choices", "random")
+PRESET_NAMES = ("fast15", "tlc", "qlc")
+VICTIM_NAMES = ("greedy", "fifo", "lru", "cost-benefit", "d-choices", "random")
+"""`d-choices:N` chooses among N blocks."""
 REMAP_NAMES = ("modulo", "scale", "compact")
 
 LEAST_OP = 0.01
@@ -76,7 +78,7 @@ class DeviceSpec:
     copyback: bool | None = None
     """GC copies stay inside the die."""
     victim: str | None = None
-    """Victim policy, one of VICTIM_NAMES."""
+    """Victim policy, one of VICTIM_NAMES, or d-choices:N."""
     separate_gc_frontier: bool | None = None
     """GC writes into blocks of its own rather than into the host's open block."""
 
@@ -207,7 +209,7 @@ class Scenario:
         return dict(echoed)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a scenario holds
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -237,6 +239,11 @@ def _check_device(device: DeviceSpec) -> None:
         raise UserError(
             f"device: op={device.op * 100:g}% is too small to run",
             f"over-provisioning must be at least {LEAST_OP:.0%}; drives are sold with 7% to 28%",
+        )
+    if device.channels is not None and device.dies is not None and device.dies % device.channels:
+        raise UserError(
+            f"device: {device.dies} dies cannot be spread evenly over {device.channels} channels",
+            "make dies= a multiple of channels=",
         )
     page, block = device.page_bytes, device.block_bytes
     if page is not None and block is not None and (block < page or block % page):

@@ -1,9 +1,7 @@
-"""A Scenario from option strings or from a TOML file, in one grammar; and the command that repeats it."""
+"""A Scenario from option strings or from a TOML file, in one grammar."""
 
 from __future__ import annotations
 
-import math
-import shlex
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.cli.errors import UserError
 from slo_ctl.model import Slo, TimingModel
-from slo_ctl.replay.fields import Fields, did_you_mean, join_pairs, split_pairs
+from slo_ctl.replay.fields import Fields, did_you_mean, split_pairs
 from slo_ctl.replay.quantity import (
     Duration,
     QuantityError,
-    format_bytes_exact,
     format_number,
     parse_count,
     parse_duration,
 )
 from slo_ctl.replay.scenario import (
     POLICY_NAMES,
+    PRESET_NAMES,
     REMAP_NAMES,
     SCHEDULER_NAMES,
     VICTIM_NAMES,
@@ -36,7 +34,7 @@ from slo_ctl.replay.scenario import (
     Window,
     WindowKind,
 )
-from slo_ctl.replay.workloads import WORKLOAD_NAMES, check_workload, hint_for_workload, texts
+from slo_ctl.replay.workloads import WORKLOAD_NAMES, check_workload, hint_for_workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,29 +141,6 @@ def build_scenario(text: ScenarioText) -> Scenario:
     )
 
 
-def command_words(scenario: Scenario) -> list[str]:
-    """The `slo-ctl replay` command line that repeats `scenario`, as words."""
-    words = ["slo-ctl", "replay", "--device", join_pairs(_device_pairs(scenario.device))]
-    for vm in scenario.vms:
-        words += ["--vm", join_pairs(_vm_pairs(vm))]
-    for event in scenario.events:
-        words += ["--event", join_pairs(_event_pairs(event))]
-    words += ["--policy", scenario.policy]
-    if scenario.compare:
-        words += ["--compare", ",".join(scenario.compare)]
-    words += ["--duration", str(scenario.duration), "--timing", scenario.timing.value]
-    words += ["--seed", str(scenario.seed), "--window", str(scenario.window), "--epoch", str(scenario.epoch)]
-    words += ["--scheduler", scenario.scheduler]
-    if not scenario.measure_alone:
-        words.append("--no-alone")
-    return words
-
-
-def command_line(scenario: Scenario) -> str:
-    """`command_words` quoted for a shell."""
-    return shlex.join(command_words(scenario))
-
-
 def _table(where: str, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise UserError(f"{where}: must be a table", "write [device], [[vm]] and [[event]]")
@@ -203,7 +178,7 @@ def _device(fields: Fields) -> DeviceSpec:
     frontier = fields.choice("frontier", ("shared", "separate"))
     spec = DeviceSpec(
         size_bytes=fields.size("size") or DEFAULT_DEVICE_BYTES,
-        preset=fields.text("preset") or "fast15",
+        preset=fields.choice("preset", PRESET_NAMES) or "fast15",
         op=0.15 if op is None else op,
         page_bytes=fields.size("page"),
         block_bytes=fields.size("block"),
@@ -215,11 +190,18 @@ def _device(fields: Fields) -> DeviceSpec:
         erase_us=fields.number("erase_us", above=0),
         transfer_us=fields.number("transfer_us", least=0),
         copyback=fields.flag("copyback"),
-        victim=fields.choice("victim", VICTIM_NAMES),
+        victim=_victim(fields),
         separate_gc_frontier=None if frontier is None else frontier == "separate",
     )
     fields.finish()
     return spec
+
+
+def _victim(fields: Fields) -> str | None:
+    name, colon, choices = (fields.text("victim") or "").partition(":")
+    if colon and name == "d-choices" and choices.isdecimal() and int(choices) > 0:
+        return f"{name}:{int(choices)}"
+    return fields.choice("victim", VICTIM_NAMES)
 
 
 def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:
@@ -375,66 +357,3 @@ def _window(text: ScenarioText) -> Window:
             f"{where}: {value or 'nothing'} is no window", "write last-half, all or FROM..TO as 5x..20x"
         )
     return Window(WindowKind.RANGE, _moment(where, start), _moment(where, stop))
-
-
-def _device_pairs(device: DeviceSpec) -> dict[str, str]:
-    pairs = {
-        "preset": device.preset,
-        "size": format_bytes_exact(device.size_bytes),
-        "op": _percent(device.op),
-    }
-    sizes = {"page": device.page_bytes, "block": device.block_bytes}
-    counts = {"channels": device.channels, "dies": device.dies, "planes": device.planes}
-    times = {key: getattr(device, key) for key in ("read_us", "program_us", "erase_us", "transfer_us")}
-    pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
-    pairs |= {key: str(value) for key, value in counts.items() if value is not None}
-    pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
-    if device.copyback is not None:
-        pairs["copyback"] = "yes" if device.copyback else "no"
-    if device.victim is not None:
-        pairs["victim"] = device.victim
-    if device.separate_gc_frontier is not None:
-        pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
-    return pairs
-
-
-def _percent(share: float) -> str:
-    """As a percentage where that reads back exactly, else as a number."""
-    percent = round(share * 100, 9)
-    return (
-        f"{format_number(percent)}%"
-        if math.isclose(percent / 100, share, rel_tol=0)
-        else format_number(share)
-    )
-
-
-def _vm_pairs(vm: VmSpec) -> dict[str, str]:
-    pairs = {"name": vm.name}
-    if isinstance(vm.source, TraceSource):
-        source = vm.source
-        pairs["trace"] = str(source.path)
-        optional = {"format": source.format, "remap": source.remap, "loops": source.loops}
-        pairs |= {key: str(value) for key, value in optional.items() if value is not None}
-        if source.time_scale != 1.0:
-            pairs["scale"] = format_number(source.time_scale)
-    else:
-        pairs["workload"] = vm.source.workload
-        pairs |= texts(dict(vm.source.parameters), vm.source.workload)
-    pairs["weight"] = format_number(vm.slo.weight)
-    bounds = {"min": vm.slo.min_iops, "max": vm.slo.max_iops}
-    pairs |= {key: format_number(value) for key, value in bounds.items() if value is not None}
-    if vm.mode is Mode.OPEN:
-        pairs["mode"] = vm.mode.value
-    else:
-        pairs["qd"] = str(vm.queue_depth)
-    pairs["size"] = format_bytes_exact(vm.size_bytes)
-    if vm.starts_stopped:
-        pairs["start"] = "stopped"
-    return pairs
-
-
-def _event_pairs(event: Event) -> dict[str, str]:
-    pairs = {"at": str(event.at), "vm": event.vm, "action": event.action.value}
-    if event.weight is not None:
-        pairs["weight"] = format_number(event.weight)
-    return pairs

@@ -1,0 +1,96 @@
+"""The command line that repeats a Scenario: the inverse of `scenario_text`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from slo_ctl.replay.fields import join_pairs
+from slo_ctl.replay.quantity import format_bytes_exact, format_number
+from slo_ctl.replay.scenario import Mode, TraceSource
+from slo_ctl.replay.workloads import texts
+
+if TYPE_CHECKING:
+    from slo_ctl.replay.scenario import DeviceSpec, Event, Scenario, VmSpec
+
+
+def command_words(scenario: Scenario) -> list[str]:
+    """The `slo-ctl replay` command line that repeats `scenario`, as words."""
+    words = ["slo-ctl", "replay", "--device", join_pairs(_device_pairs(scenario.device))]
+    for vm in scenario.vms:
+        words += ["--vm", join_pairs(_vm_pairs(vm))]
+    for event in scenario.events:
+        words += ["--event", join_pairs(_event_pairs(event))]
+    words += ["--policy", scenario.policy]
+    if scenario.compare:
+        words += ["--compare", ",".join(scenario.compare)]
+    words += ["--duration", str(scenario.duration), "--timing", scenario.timing.value]
+    words += ["--seed", str(scenario.seed), "--window", str(scenario.window), "--epoch", str(scenario.epoch)]
+    words += ["--scheduler", scenario.scheduler]
+    if not scenario.measure_alone:
+        words.append("--no-alone")
+    return words
+
+
+def command_line(scenario: Scenario) -> str:
+    """`command_words` quoted for a shell."""
+    return shlex.join(command_words(scenario))
+
+
+def _device_pairs(device: DeviceSpec) -> dict[str, str]:
+    pairs = {
+        "preset": device.preset,
+        "size": format_bytes_exact(device.size_bytes),
+        "op": _percent(device.op),
+    }
+    sizes = {"page": device.page_bytes, "block": device.block_bytes}
+    counts = {"channels": device.channels, "dies": device.dies, "planes": device.planes}
+    times = {key: getattr(device, key) for key in ("read_us", "program_us", "erase_us", "transfer_us")}
+    pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
+    pairs |= {key: str(value) for key, value in counts.items() if value is not None}
+    pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
+    if device.copyback is not None:
+        pairs["copyback"] = "yes" if device.copyback else "no"
+    if device.victim is not None:
+        pairs["victim"] = device.victim
+    if device.separate_gc_frontier is not None:
+        pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
+    return pairs
+
+
+def _percent(share: float) -> str:
+    """As a percentage where that reads back exactly, else as a number."""
+    percent = round(share * 100, 9)
+    return f"{format_number(percent)}%" if percent / 100 == share else format_number(share)
+
+
+def _vm_pairs(vm: VmSpec) -> dict[str, str]:
+    pairs = {"name": vm.name}
+    if isinstance(vm.source, TraceSource):
+        source = vm.source
+        pairs["trace"] = str(source.path)
+        optional = {"format": source.format, "remap": source.remap, "loops": source.loops}
+        pairs |= {key: str(value) for key, value in optional.items() if value is not None}
+        if source.time_scale != 1.0:
+            pairs["scale"] = format_number(source.time_scale)
+    else:
+        pairs["workload"] = vm.source.workload
+        pairs |= texts(dict(vm.source.parameters), vm.source.workload)
+    pairs["weight"] = format_number(vm.slo.weight)
+    bounds = {"min": vm.slo.min_iops, "max": vm.slo.max_iops}
+    pairs |= {key: format_number(value) for key, value in bounds.items() if value is not None}
+    if vm.mode is Mode.OPEN:
+        pairs["mode"] = vm.mode.value
+    else:
+        pairs["qd"] = str(vm.queue_depth)
+    pairs["size"] = format_bytes_exact(vm.size_bytes)
+    if vm.starts_stopped:
+        pairs["start"] = "stopped"
+    return pairs
+
+
+def _event_pairs(event: Event) -> dict[str, str]:
+    pairs = {"at": str(event.at), "vm": event.vm, "action": event.action.value}
+    if event.weight is not None:
+        pairs["weight"] = format_number(event.weight)
+    return pairs
