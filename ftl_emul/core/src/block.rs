@@ -1,0 +1,81 @@
+//! Erase blocks and the lists they stand in.
+
+use serde::{Deserialize, Serialize};
+
+/// No block: the end of a list, or a frontier not yet opened.
+pub(crate) const NO_BLOCK: u32 = u32::MAX;
+
+/// What a block is doing. A block is in exactly one place: a free heap, a frontier, or a victim index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub(crate) enum BlockState {
+    /// Erased, in the free heap of its pool or of the spare.
+    Free,
+    /// Being written.
+    Open,
+    /// Fully written, a candidate for GC.
+    Full,
+}
+
+/// One erase block. `prev` and `next` belong to the victim index that holds it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Block {
+    pub valid: u32,
+    pub prev: u32,
+    pub next: u32,
+    pub erases: u32,
+    /// The pool that owns it; [`crate::pool::SPARE`] when no tenant does.
+    pub pool: u32,
+    pub state: BlockState,
+}
+
+/// A first-in-first-out list threaded through the blocks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct BlockList {
+    head: u32,
+    tail: u32,
+}
+
+impl BlockList {
+    pub const EMPTY: Self = Self { head: NO_BLOCK, tail: NO_BLOCK };
+
+    #[inline]
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NO_BLOCK).then_some(self.head)
+    }
+
+    #[inline]
+    pub fn push_back(&mut self, blocks: &mut [Block], block: u32) {
+        let entry = &mut blocks[block as usize];
+        entry.prev = self.tail;
+        entry.next = NO_BLOCK;
+        if self.tail == NO_BLOCK {
+            self.head = block;
+        } else {
+            blocks[self.tail as usize].next = block;
+        }
+        self.tail = block;
+    }
+
+    #[inline]
+    pub fn remove(&mut self, blocks: &mut [Block], block: u32) {
+        let Block { prev, next, .. } = blocks[block as usize];
+        if prev == NO_BLOCK {
+            self.head = next;
+        } else {
+            blocks[prev as usize].next = next;
+        }
+        if next == NO_BLOCK {
+            self.tail = prev;
+        } else {
+            blocks[next as usize].prev = prev;
+        }
+    }
+
+    pub fn iter<'a>(&self, blocks: &'a [Block]) -> impl Iterator<Item = u32> + 'a {
+        std::iter::successors(self.head(), |&b| {
+            let next = blocks[b as usize].next;
+            (next != NO_BLOCK).then_some(next)
+        })
+    }
+}

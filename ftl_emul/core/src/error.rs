@@ -1,0 +1,66 @@
+//! What can go wrong, in words an operator can act on.
+
+use thiserror::Error;
+
+/// Why a request to the emulated SSD was refused. Nothing changes when one is returned.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FtlError {
+    /// The geometry or the options make no drive.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The setting at fault.
+        field: &'static str,
+        /// What is wrong with it and what would be right.
+        reason: String,
+    },
+    /// No such tenant.
+    #[error("tenant {0} does not exist")]
+    UnknownTenant(u16),
+    /// The device has too few blocks to spare.
+    #[error("needs {needed} blocks ({what}) but the device has only {available} to spare")]
+    NotEnoughBlocks {
+        /// Blocks asked for.
+        needed: u64,
+        /// Blocks nobody owns.
+        available: u64,
+        /// What they were for.
+        what: &'static str,
+    },
+    /// A tenant would be left without the blocks that GC needs to make progress.
+    #[error("tenant would keep {would_keep} over-provisioning blocks; GC needs at least {minimum}")]
+    BelowMinimumOps {
+        /// OPS blocks left after the request.
+        would_keep: i64,
+        /// The fewest that work.
+        minimum: u64,
+    },
+    /// A page beyond the namespace.
+    #[error("page {page} lies beyond the namespace of {pages} pages")]
+    OutOfRange {
+        /// First page asked for that does not exist.
+        page: u64,
+        /// Pages in the namespace.
+        pages: u64,
+    },
+    /// All tenant numbers are taken.
+    #[error("a device holds at most {0} tenants")]
+    TooManyTenants(usize),
+    /// Memory for the tables is not to be had.
+    #[error("cannot reserve {bytes} bytes of address space for the mapping tables")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// A request that the engine cannot take in its present state.
+    #[error("{0}")]
+    State(String),
+    /// A snapshot that is damaged, truncated, of another version or not a snapshot.
+    #[error("snapshot refused: {0}")]
+    Snapshot(String),
+}
+
+/// Shorthand for [`FtlError::Invalid`].
+pub(crate) fn invalid<T>(field: &'static str, reason: impl Into<String>) -> Result<T, FtlError> {
+    Err(FtlError::Invalid { field, reason: reason.into() })
+}

@@ -1,0 +1,26 @@
+//! An emulated SSD: flash translation layer with tenants, over-provisioning isolation, virtual time and statistics.
+//!
+//! The parts, from the flash upwards: [`geometry`] (what a drive is made of), [`mapping`] (where pages live, GC,
+//! tenants, moves of OPS blocks), [`nand`] (the seam between mapping and time). Nothing in here performs I/O.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod block;
+pub mod error;
+pub mod geometry;
+pub mod mapping;
+pub mod namespace;
+pub mod nand;
+pub mod op;
+pub mod page_number;
+mod pool;
+mod table;
+mod victim;
+
+pub use error::FtlError;
+pub use geometry::{Geometry, NandTiming, PRESETS, Preset};
+pub use mapping::page::{PageMapping, PageMappingOptions};
+pub use mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
+pub use nand::{Nand, Untimed};
+pub use op::{Op, PageSpan, TenantId};
+pub use victim::{VICTIM_POLICIES, VictimPolicy, victim_policy};

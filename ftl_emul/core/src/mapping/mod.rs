@@ -1,0 +1,145 @@
+//! Mappings: where logical pages live on flash. The engine, the ageing and the Python face speak to a mapping only
+//! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
+
+pub mod page;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::FtlError;
+use crate::geometry::Geometry;
+use crate::nand::Nand;
+use crate::op::TenantId;
+
+/// Where a tenant's pages may be placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Placement {
+    /// In one pool with every other sharing tenant: GC of one moves the pages of the others.
+    Shared,
+    /// In blocks of its own, with frontiers, OPS and GC of its own.
+    Isolated,
+}
+
+/// What a tenant has done and suffered since it was created. Pages unless the name says otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantCounters {
+    /// Pages written by the host.
+    pub host_page_writes: u64,
+    /// Pages read by the host from flash.
+    pub host_page_reads: u64,
+    /// Pages read by the host that were never written, or were trimmed: answered without flash.
+    pub unmapped_page_reads: u64,
+    /// Pages read because the host wrote a part of them.
+    pub rmw_page_reads: u64,
+    /// Pages that TRIM or write-zeroes unmapped.
+    pub trimmed_pages: u64,
+    /// Pages copied while serving this tenant, whoever owned them; includes the next two.
+    pub gc_page_writes: u64,
+    /// Of those, pages copied to hand blocks to another tenant.
+    pub reclaim_page_writes: u64,
+    /// Of those, pages copied by static wear levelling.
+    pub wear_page_writes: u64,
+    /// Blocks collected while serving this tenant (wear levelling not counted).
+    pub victims: u64,
+    /// Valid pages in those blocks; over `victims` x pages per block this is u.
+    pub victim_valid_pages: u64,
+    /// Blocks erased while serving this tenant.
+    pub erases: u64,
+    /// Victims by their count of valid pages.
+    pub victim_histogram: Vec<u64>,
+    /// Pages copied while serving this tenant, by owner (index: tenant number).
+    pub moved_pages_of: Vec<u64>,
+}
+
+/// What a tenant has at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantSpace {
+    /// Where its pages go.
+    pub placement: Placement,
+    /// Size of the namespace.
+    pub logical_pages: u64,
+    /// Pages that hold data.
+    pub mapped_pages: u64,
+    /// Blocks the logical size fills; of all sharing tenants together when placement is shared.
+    pub logical_blocks: u64,
+    /// Blocks owned beyond that; likewise.
+    pub ops_blocks: i64,
+    /// The fewest OPS blocks with which GC makes progress.
+    pub min_ops_blocks: u64,
+    /// Erased blocks waiting to be written.
+    pub free_blocks: u64,
+    /// Least and most worn of the blocks owned, in erases.
+    pub erases_min_max: (u32, u32),
+    /// OPS blocks promised to others but not yet handed over.
+    pub pending_out_blocks: u64,
+}
+
+/// How a move of OPS blocks went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MoveProgress {
+    /// Blocks that changed hands in this call.
+    pub moved_blocks: u64,
+    /// Victims collected to free them.
+    pub gc_passes: u64,
+    /// Blocks still to come, over all pending moves.
+    pub pending_blocks: u64,
+}
+
+/// A flash translation layer with tenants. Pages given to the page functions must lie inside the namespace
+/// ([`Mapping::pages`]); they panic otherwise.
+pub trait Mapping {
+    /// The drive below.
+    fn geometry(&self) -> &Geometry;
+
+    /// Pages of a tenant's namespace; 0 when there is no such tenant.
+    fn pages(&self, tenant: TenantId) -> u64;
+
+    /// Tenants in the order of their numbers.
+    fn tenants(&self) -> Vec<TenantId>;
+
+    /// Writes one page, collecting garbage first where there is no room.
+    fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
+
+    /// Reads the part of a page that a host write leaves standing, then writes the page.
+    fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
+
+    /// Reads one page; false when it is unmapped and no flash was touched.
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> bool;
+
+    /// Unmaps one page.
+    fn trim_page(&mut self, tenant: TenantId, page: u64);
+
+    /// Fetches what a coming access to the page will touch.
+    fn prefetch(&self, tenant: TenantId, page: u64);
+
+    /// Creates a namespace of `pages`, with `ops_blocks` beyond what they fill.
+    fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError>;
+
+    /// Deletes a namespace and its data; its blocks become spare.
+    fn delete_tenant(&mut self, tenant: TenantId) -> Result<(), FtlError>;
+
+    /// Changes the size of a namespace. Shrinking drops the pages beyond the end and leaves their blocks as OPS;
+    /// growing takes spare blocks first, OPS after.
+    fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError>;
+
+    /// Promises OPS blocks of `from` to `to` (None: the device's spare). Refused when `from` could not work without
+    /// them. They change hands in [`Mapping::advance_moves`].
+    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError>;
+
+    /// Hands over promised blocks, collecting at most `max_gc_passes` victims to free them.
+    fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress;
+
+    /// True when blocks are promised but not yet handed over.
+    fn moves_pending(&self) -> bool;
+
+    /// Blocks that no tenant owns.
+    fn spare_blocks(&self) -> u64;
+
+    /// Counters of a tenant since its creation.
+    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError>;
+
+    /// What a tenant has.
+    fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError>;
+
+    /// Verifies every invariant of the mapping's state; the error names the first that is broken.
+    fn check(&self) -> Result<(), String>;
+}

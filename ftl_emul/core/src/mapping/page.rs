@@ -1,0 +1,410 @@
+//! Page mapping: any logical page may live in any page of its domain's blocks.
+//!
+//! Blocks are owned by *domains* (one for each isolated tenant, one for all sharing tenants), and inside a domain by
+//! a *pool* for each die. GC, frontiers and the free-block floor belong to the pool; a host write picks the pool, by
+//! preference on an idle die, in rotation, and never on a die that is running out of reclaimable space.
+
+mod check;
+mod gc;
+mod moves;
+mod snapshot;
+mod tenants;
+#[cfg(test)]
+mod tests;
+
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use crate::block::{Block, BlockState, NO_BLOCK};
+use crate::error::{FtlError, invalid};
+use crate::geometry::Geometry;
+use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::namespace::Namespaces;
+use crate::nand::Nand;
+use crate::op::TenantId;
+use crate::page_number::PageNumber;
+use crate::pool::{FreeBlocks, Frontier, GC, HOST, Pool, SPARE};
+use crate::table::Table;
+use crate::victim::VictimPolicy;
+use moves::Transfer;
+
+/// How a page mapping works, beyond the shape of the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageMappingOptions {
+    /// Which block GC collects.
+    pub victim: VictimPolicy,
+    /// GC copies go to frontiers of their own instead of the host's.
+    pub separate_gc_frontier: bool,
+    /// Blocks that each pool keeps erased.
+    pub free_floor: u32,
+    /// Static wear levelling moves cold data once a pool's wear is spread over more erases than this.
+    pub wear_spread_limit: Option<u32>,
+    /// Seed of the random victim policies.
+    pub seed: u64,
+}
+
+impl Default for PageMappingOptions {
+    fn default() -> Self {
+        Self {
+            victim: VictimPolicy::Greedy,
+            separate_gc_frontier: false,
+            free_floor: 1,
+            wear_spread_limit: None,
+            seed: 0,
+        }
+    }
+}
+
+/// Domain of the sharing tenants.
+const SHARED_DOMAIN: u32 = 0;
+
+/// The blocks that one isolated tenant, or all sharing tenants, own; its pools are `dies` in a row.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Domain {
+    in_use: bool,
+    /// Where the next host write goes if that die is idle and has slack.
+    next_die: u32,
+    /// Pages that may still become valid: over all pools, (blocks - held) x pages per block - valid.
+    slack_pages: i64,
+    /// Sum of the tenants' logical sizes in blocks, each rounded up.
+    logical_blocks: u64,
+    /// Blocks over all pools.
+    blocks: u64,
+    /// Blocks promised to others.
+    promised_blocks: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Tenant {
+    domain: u32,
+    mapped_pages: u64,
+    counters: TenantCounters,
+}
+
+/// The page mapping, with page numbers stored as `P`.
+pub struct PageMapping<P> {
+    geometry: Geometry,
+    options: PageMappingOptions,
+    division: BlockDivision,
+    /// Device-wide logical page to physical page + 1; 0 is unmapped.
+    map: Table<P>,
+    /// Physical page to device-wide logical page; meaningful where `valid` says so.
+    reverse: Table<P>,
+    /// One bit a physical page, each block's padded to whole words.
+    valid: Table<u64>,
+    blocks: Vec<Block>,
+    /// Last invalidation of each block; kept for cost-benefit only, else empty.
+    stamps: Vec<u64>,
+    pools: Vec<Pool>,
+    domains: Vec<Domain>,
+    namespaces: Namespaces,
+    tenants: Vec<Option<Tenant>>,
+    /// Spare blocks of each die.
+    spare: Vec<FreeBlocks>,
+    transfers: Vec<Transfer>,
+    /// Host page writes so far: the clock of block ages.
+    write_clock: u64,
+    rng: Xoshiro256PlusPlus,
+    /// Pages of the victim being collected; kept to spare the allocation.
+    scratch: Vec<u64>,
+}
+
+/// Splits physical page numbers into block and page by multiplication, which is several times as fast as dividing.
+#[derive(Debug, Clone, Copy)]
+struct BlockDivision {
+    pages_per_block: u64,
+    reciprocal: u64,
+    words_per_block: usize,
+}
+
+impl BlockDivision {
+    fn new(pages_per_block: u32) -> Self {
+        let n = u64::from(pages_per_block);
+        // ceil(2^64 / n): exact for all page numbers below 2^64 / n, far more than five bytes hold.
+        let reciprocal = (u128::from(u64::MAX) + 1).div_ceil(u128::from(n)) as u64;
+        Self { pages_per_block: n, reciprocal, words_per_block: (pages_per_block as usize).div_ceil(64) }
+    }
+
+    #[inline(always)]
+    fn block(self, physical: u64) -> u32 {
+        ((u128::from(physical) * u128::from(self.reciprocal)) >> 64) as u32
+    }
+
+    #[inline(always)]
+    fn physical(self, block: u32, page: u32) -> u64 {
+        u64::from(block) * self.pages_per_block + u64::from(page)
+    }
+}
+
+impl<P: PageNumber> PageMapping<P> {
+    /// An empty drive: every block erased and spare.
+    pub fn new(geometry: Geometry, options: PageMappingOptions) -> Result<Self, FtlError> {
+        geometry.validate()?;
+        if !(1..=64).contains(&options.free_floor) {
+            return invalid("free_floor", format!("{} is not between 1 and 64", options.free_floor));
+        }
+        let page_numbers = Namespaces::page_numbers(geometry.pages());
+        if page_numbers >= P::MAX {
+            return invalid("size", format!("{} pages exceed this page number width", geometry.pages()));
+        }
+        let division = BlockDivision::new(geometry.pages_per_block);
+        let block_count = geometry.blocks() as usize;
+        let mut spare = vec![FreeBlocks::default(); geometry.dies() as usize];
+        for block in 0..block_count as u32 {
+            spare[(block / geometry.blocks_per_die) as usize].push(0, block);
+        }
+        let unused = Block { valid: 0, prev: NO_BLOCK, next: NO_BLOCK, erases: 0, pool: SPARE, state: BlockState::Free };
+        let mut mapping = Self {
+            geometry,
+            options,
+            division,
+            map: Table::zeroed(page_numbers as usize)?,
+            reverse: Table::zeroed(geometry.pages() as usize)?,
+            valid: Table::zeroed(block_count * division.words_per_block)?,
+            blocks: vec![unused; block_count],
+            stamps: Vec::new(),
+            pools: Vec::new(),
+            domains: Vec::new(),
+            namespaces: Namespaces::default(),
+            tenants: Vec::new(),
+            spare,
+            transfers: Vec::new(),
+            write_clock: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
+            scratch: Vec::with_capacity(geometry.pages_per_block as usize),
+        };
+        if options.victim == VictimPolicy::CostBenefit {
+            mapping.stamps = vec![0; block_count];
+        }
+        mapping.add_domain();
+        mapping.domains[SHARED_DOMAIN as usize].in_use = true;
+        Ok(mapping)
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn options(&self) -> &PageMappingOptions {
+        &self.options
+    }
+
+    /// Frontier that GC copies go to.
+    #[inline(always)]
+    fn gc_frontier(&self) -> usize {
+        if self.options.separate_gc_frontier { GC } else { HOST }
+    }
+
+    /// Blocks of a pool that hold no reclaimable space: the free floor and the open blocks.
+    #[inline(always)]
+    fn held_blocks(&self) -> u32 {
+        self.options.free_floor + 1 + u32::from(self.options.separate_gc_frontier)
+    }
+
+    #[inline(always)]
+    fn slack(&self, pool: &Pool) -> i64 {
+        (i64::from(pool.blocks) - i64::from(self.held_blocks())) * self.division.pages_per_block as i64
+            - pool.valid as i64
+    }
+
+    #[inline(always)]
+    fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
+        match &mut self.tenants[tenant.0 as usize] {
+            Some(t) => t,
+            None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
+        }
+    }
+
+    /// Marks a physical page as no longer holding data.
+    #[inline(always)]
+    fn invalidate(&mut self, physical: u64) {
+        let block = self.division.block(physical);
+        let page = (physical - self.division.physical(block, 0)) as usize;
+        self.valid[block as usize * self.division.words_per_block + page / 64] &= !(1 << (page % 64));
+        let entry = &mut self.blocks[block as usize];
+        let pool = &mut self.pools[entry.pool as usize];
+        pool.valid -= 1;
+        let domain = entry.pool / self.geometry.dies();
+        if entry.state == BlockState::Full {
+            pool.victims.invalidate_page(&mut self.blocks, block);
+            if !self.stamps.is_empty() {
+                self.stamps[block as usize] = self.write_clock;
+            }
+        } else {
+            entry.valid -= 1;
+        }
+        self.domains[domain as usize].slack_pages += 1;
+    }
+
+    /// Pool for the next host write of a domain.
+    ///
+    /// Rotation spreads writes over the dies; dies whose slack has fallen below half the mean are passed over, so
+    /// that none fills up. Since some die always has at least the mean, one is always found.
+    #[inline(always)]
+    fn choose_pool<N: Nand>(&mut self, domain: u32, nand: &N) -> usize {
+        let dies = self.geometry.dies();
+        let first_pool = (domain * dies) as usize;
+        let Domain { next_die, slack_pages, .. } = self.domains[domain as usize];
+        let mut chosen = None;
+        let mut die = next_die;
+        for _ in 0..dies {
+            let slack = self.slack(&self.pools[first_pool + die as usize]);
+            if slack > 0 && 2 * slack * i64::from(dies) >= slack_pages {
+                if nand.is_idle(die) {
+                    chosen = Some((0, die));
+                    break;
+                }
+                let busy_until = nand.busy_until(die);
+                if chosen.is_none_or(|(earliest, _)| busy_until < earliest) {
+                    chosen = Some((busy_until, die));
+                }
+            }
+            die = if die + 1 == dies { 0 } else { die + 1 };
+        }
+        let Some((_, die)) = chosen else {
+            unreachable!("admission keeps the slack of a domain positive, so some die has it")
+        };
+        self.domains[domain as usize].next_die = if die + 1 == dies { 0 } else { die + 1 };
+        first_pool + die as usize
+    }
+
+    /// Takes the next page of a frontier that has room, for the device-wide logical page `global`.
+    #[inline(always)]
+    fn append(&mut self, pool: usize, frontier: usize, global: u64) {
+        let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
+        self.pools[pool].frontiers[frontier].next_page = next_page + 1;
+        let physical = self.division.physical(block, next_page);
+        self.reverse[physical as usize] = P::pack(global);
+        self.map[global as usize] = P::pack(physical + 1);
+        self.valid[block as usize * self.division.words_per_block + next_page as usize / 64] |= 1 << (next_page % 64);
+        self.blocks[block as usize].valid += 1;
+    }
+}
+
+impl<P: PageNumber> Mapping for PageMapping<P> {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    #[inline]
+    fn pages(&self, tenant: TenantId) -> u64 {
+        self.namespaces.pages(tenant)
+    }
+
+    fn tenants(&self) -> Vec<TenantId> {
+        self.namespaces.tenants().collect()
+    }
+
+    #[inline]
+    fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let global = self.namespaces.global(tenant, page);
+        // The old copy dies before GC can run for the new one; otherwise GC would move a dead page.
+        let old = self.map[global as usize].unpack();
+        if old != 0 {
+            self.invalidate(old - 1);
+        }
+        self.write_clock += 1;
+        let owner = self.tenant(tenant);
+        owner.mapped_pages += u64::from(old == 0);
+        owner.counters.host_page_writes += 1;
+        let domain = owner.domain;
+        let pool = self.choose_pool(domain, nand);
+        if self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
+            self.make_room(pool, tenant, nand);
+        }
+        nand.program(self.pools[pool].die);
+        self.append(pool, HOST, global);
+        self.pools[pool].valid += 1;
+        self.domains[domain as usize].slack_pages -= 1;
+    }
+
+    fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let old = self.map[self.namespaces.global(tenant, page) as usize].unpack();
+        if old != 0 {
+            nand.read(self.die_of(old - 1));
+            self.tenant(tenant).counters.rmw_page_reads += 1;
+        }
+        self.write_page(tenant, page, nand);
+    }
+
+    #[inline]
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> bool {
+        let physical = self.map[self.namespaces.global(tenant, page) as usize].unpack();
+        let counters = &mut self.tenant(tenant).counters;
+        if physical == 0 {
+            counters.unmapped_page_reads += 1;
+            return false;
+        }
+        counters.host_page_reads += 1;
+        nand.read(self.die_of(physical - 1));
+        true
+    }
+
+    fn trim_page(&mut self, tenant: TenantId, page: u64) {
+        let global = self.namespaces.global(tenant, page) as usize;
+        let physical = self.map[global].unpack();
+        if physical != 0 {
+            self.invalidate(physical - 1);
+            self.map[global] = P::pack(0);
+            let owner = self.tenant(tenant);
+            owner.mapped_pages -= 1;
+            owner.counters.trimmed_pages += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, tenant: TenantId, page: u64) {
+        self.map.prefetch(self.namespaces.global(tenant, page) as usize);
+    }
+
+    fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
+        self.create(pages, placement, ops_blocks)
+    }
+
+    fn delete_tenant(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        self.delete(tenant)
+    }
+
+    fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
+        self.resize(tenant, pages)
+    }
+
+    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
+        self.promise(from, to, blocks)
+    }
+
+    fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
+        self.hand_over(max_gc_passes, nand)
+    }
+
+    #[inline]
+    fn moves_pending(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
+    fn spare_blocks(&self) -> u64 {
+        self.spare.iter().map(|die| u64::from(die.len())).sum()
+    }
+
+    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
+        Ok(&self.known(tenant)?.counters)
+    }
+
+    fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
+        self.space_of(tenant)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_invariants()
+    }
+}
+
+impl<P: PageNumber> PageMapping<P> {
+    #[inline(always)]
+    fn die_of(&self, physical: u64) -> u32 {
+        self.division.block(physical) / self.geometry.blocks_per_die
+    }
+
+    fn known(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
+        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).ok_or(FtlError::UnknownTenant(tenant.0))
+    }
+}

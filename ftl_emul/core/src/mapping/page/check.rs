@@ -1,0 +1,154 @@
+//! The invariants of the page mapping, verified from scratch. Every count is taken anew from the tables, so that a
+//! damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
+
+use crate::block::{BlockState, NO_BLOCK};
+use crate::mapping::Mapping;
+use crate::mapping::page::PageMapping;
+use crate::op::TenantId;
+use crate::page_number::PageNumber;
+use crate::pool::SPARE;
+
+/// Fails with the message when the condition does not hold.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl<P: PageNumber> PageMapping<P> {
+    pub(super) fn check_invariants(&self) -> Result<(), String> {
+        self.check_map()?;
+        self.check_places()?;
+        self.check_counts()
+    }
+
+    /// p2l[l2p[x]] == x for every mapped page, and sum of valid == mapped pages.
+    fn check_map(&self) -> Result<(), String> {
+        let mut mapped_total = 0;
+        for tenant in self.namespaces.tenants() {
+            let mut mapped = 0;
+            for page in 0..self.namespaces.pages(tenant) {
+                let global = self.namespaces.global(tenant, page);
+                ensure!(self.namespaces.owner(global) == tenant, "page {page} of tenant {} has another owner", tenant.0);
+                let physical = self.map[global as usize].unpack();
+                if physical == 0 {
+                    continue;
+                }
+                mapped += 1;
+                ensure!(physical <= self.geometry.pages(), "page {page} of tenant {} maps beyond the drive", tenant.0);
+                let back = self.reverse[physical as usize - 1].unpack();
+                ensure!(back == global, "p2l[l2p[{global}]] is {back}");
+                ensure!(self.is_valid(physical - 1), "logical page {global} maps to a page that is not valid");
+                let pool = self.blocks[self.division.block(physical - 1) as usize].pool;
+                let domain = self.known(tenant).map_err(|e| e.to_string())?.domain;
+                ensure!(
+                    pool != SPARE && pool / self.geometry.dies() == domain,
+                    "logical page {global} lies in a block of another owner"
+                );
+            }
+            let counted = self.known(tenant).map_err(|e| e.to_string())?.mapped_pages;
+            ensure!(mapped == counted, "tenant {} has {mapped} mapped pages, counted {counted}", tenant.0);
+            mapped_total += mapped;
+        }
+        let valid: u64 = self.blocks.iter().map(|b| u64::from(b.valid)).sum();
+        ensure!(valid == mapped_total, "valid pages {valid}, mapped pages {mapped_total}");
+        let bits: u64 = self.valid.iter().map(|w| u64::from(w.count_ones())).sum();
+        ensure!(bits == mapped_total, "valid bits {bits}, mapped pages {mapped_total}");
+        Ok(())
+    }
+
+    /// Every block stands in exactly one place, which fits its state and its owner.
+    fn check_places(&self) -> Result<(), String> {
+        let mut seen = vec![false; self.blocks.len()];
+        let mut visit = |block: u32, pool: u32, state: BlockState| -> Result<(), String> {
+            let Some(entry) = self.blocks.get(block as usize) else { return Err(format!("no block {block}")) };
+            ensure!(!std::mem::replace(&mut seen[block as usize], true), "block {block} stands in two lists");
+            ensure!(entry.pool == pool, "block {block} is in a list of pool {pool} but owned by {}", entry.pool);
+            ensure!(entry.state == state, "block {block} is {:?}, its list says {state:?}", entry.state);
+            ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
+            Ok(())
+        };
+        for spare in &self.spare {
+            spare.iter().try_for_each(|b| visit(b, SPARE, BlockState::Free))?;
+        }
+        for (index, pool) in self.pools.iter().enumerate() {
+            pool.free.iter().try_for_each(|b| visit(b, index as u32, BlockState::Free))?;
+            for frontier in pool.frontiers.iter().filter(|f| f.block != NO_BLOCK) {
+                visit(frontier.block, index as u32, BlockState::Open)?;
+                ensure!(
+                    frontier.next_page <= self.geometry.pages_per_block,
+                    "frontier of block {} beyond its end",
+                    frontier.block
+                );
+            }
+            ensure!(self.lists_end(index), "the victim lists of pool {index} do not end");
+            pool.victims.members(&self.blocks).into_iter().try_for_each(|b| visit(b, index as u32, BlockState::Full))?;
+            let used = pool.blocks > 0 && self.domains[index / self.geometry.dies() as usize].in_use;
+            ensure!(
+                !used || pool.free.len() >= self.options.free_floor.min(pool.blocks),
+                "pool {index} has {} free blocks, floor {}",
+                pool.free.len(),
+                self.options.free_floor
+            );
+        }
+        let lost = seen.iter().position(|s| !s);
+        ensure!(lost.is_none(), "block {} stands in no list", lost.unwrap_or(0));
+        Ok(())
+    }
+
+    /// Counts kept along the way against counts taken now.
+    fn check_counts(&self) -> Result<(), String> {
+        let dies = self.geometry.dies() as usize;
+        let mut blocks = vec![0u32; self.pools.len()];
+        let mut valid = vec![0u64; self.pools.len()];
+        for (number, block) in self.blocks.iter().enumerate() {
+            ensure!(block.valid <= self.geometry.pages_per_block, "block {number} counts too many valid pages");
+            let words = self.division.words_per_block;
+            let bits: u32 = self.valid[number * words..(number + 1) * words].iter().map(|w| w.count_ones()).sum();
+            ensure!(bits == block.valid, "block {number} counts {} valid pages and has {bits}", block.valid);
+            if block.pool != SPARE {
+                blocks[block.pool as usize] += 1;
+                valid[block.pool as usize] += u64::from(block.valid);
+            }
+        }
+        for (index, pool) in self.pools.iter().enumerate() {
+            ensure!(pool.blocks == blocks[index], "pool {index} counts {} blocks, owns {}", pool.blocks, blocks[index]);
+            ensure!(pool.valid == valid[index], "pool {index} counts {} valid pages, has {}", pool.valid, valid[index]);
+        }
+        for (number, domain) in self.domains.iter().enumerate() {
+            let pools = &self.pools[number * dies..(number + 1) * dies];
+            let slack: i64 = pools.iter().map(|p| self.slack(p)).sum();
+            ensure!(slack == domain.slack_pages, "domain {number} counts slack {}, has {slack}", domain.slack_pages);
+            let owned: u64 = pools.iter().map(|p| u64::from(p.blocks)).sum();
+            ensure!(owned == domain.blocks, "domain {number} counts {} blocks, owns {owned}", domain.blocks);
+            let logical: u64 = (0..self.tenants.len() as u16)
+                .map(TenantId)
+                .filter(|t| self.domain_of(*t).is_ok_and(|d| d as usize == number))
+                .map(|t| self.geometry.blocks_for(self.namespaces.pages(t)))
+                .sum();
+            ensure!(logical == domain.logical_blocks, "domain {number} counts {} logical blocks", domain.logical_blocks);
+        }
+        ensure!(
+            self.spare_blocks() + self.domains.iter().map(|d| d.blocks).sum::<u64>() == self.geometry.blocks(),
+            "blocks were lost"
+        );
+        Ok(())
+    }
+
+    fn is_valid(&self, physical: u64) -> bool {
+        let block = self.division.block(physical);
+        let page = (physical - self.division.physical(block, 0)) as usize;
+        self.valid[block as usize * self.division.words_per_block + page / 64] >> (page % 64) & 1 == 1
+    }
+
+    /// Guards the walk over a pool's lists: links of a damaged snapshot may point anywhere or run in a circle.
+    fn lists_end(&self, pool: usize) -> bool {
+        let in_range = |b: u32| b == NO_BLOCK || (b as usize) < self.blocks.len();
+        if !self.blocks.iter().filter(|b| b.state == BlockState::Full).all(|b| in_range(b.next)) {
+            return false;
+        }
+        self.pools[pool].victims.walk_is_bounded(&self.blocks)
+    }
+}

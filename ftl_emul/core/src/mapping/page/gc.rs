@@ -1,0 +1,167 @@
+//! Garbage collection: frees blocks by copying what is still valid, within one pool.
+
+use crate::block::BlockState;
+use crate::mapping::page::PageMapping;
+use crate::nand::Nand;
+use crate::op::TenantId;
+use crate::page_number::PageNumber;
+use crate::pool::{Frontier, HOST};
+
+/// Why a block is emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A host write needs room.
+    Collect,
+    /// Its owner promised a block to another tenant.
+    Reclaim,
+    /// It has been erased far less often than others.
+    LevelWear,
+}
+
+impl<P: PageNumber> PageMapping<P> {
+    /// Opens a host frontier with room, collecting victims until the free-block floor allows it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn make_room<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) {
+        loop {
+            let frontier = self.pools[pool].frontiers[HOST];
+            if frontier.next_page < self.geometry.pages_per_block {
+                return;
+            }
+            self.close(pool, HOST);
+            if self.pools[pool].free.len() > self.options.free_floor {
+                self.open(pool, HOST);
+                return;
+            }
+            self.collect(pool, cause, Purpose::Collect, nand);
+        }
+    }
+
+    /// Collects the victim that the policy chooses; false when the pool has no full block.
+    pub(super) fn collect<N: Nand>(&mut self, pool: usize, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool {
+        let victim = self.pools[pool].victims.choose(
+            self.options.victim,
+            &self.blocks,
+            &self.stamps,
+            self.write_clock,
+            &mut self.rng,
+        );
+        let Some(victim) = victim else { return false };
+        self.empty(pool, victim, cause, purpose, nand);
+        self.level_wear(pool, victim, cause, nand);
+        true
+    }
+
+    /// Copies the valid pages of a full block to the GC frontier, erases it, and frees it.
+    ///
+    /// Needs at least one free block: the copies fill at most one.
+    fn empty<N: Nand>(&mut self, pool: usize, victim: u32, cause: TenantId, purpose: Purpose, nand: &mut N) {
+        let valid = self.blocks[victim as usize].valid;
+        let die = self.pools[pool].die;
+        self.pools[pool].victims.remove(&mut self.blocks, victim);
+        if valid > 0 {
+            self.gather_valid(victim);
+            nand.copy(die, valid);
+            self.copy_gathered(pool, cause);
+        }
+        let block = &mut self.blocks[victim as usize];
+        block.valid = 0;
+        block.state = BlockState::Free;
+        block.erases += 1;
+        nand.erase(die);
+        let erases = block.erases;
+        self.pools[pool].free.push(erases, victim);
+        self.pools[pool].erases_since_levelling += 1;
+
+        let counters = &mut self.tenant(cause).counters;
+        counters.gc_page_writes += u64::from(valid);
+        counters.erases += 1;
+        match purpose {
+            Purpose::LevelWear => counters.wear_page_writes += u64::from(valid),
+            Purpose::Reclaim => counters.reclaim_page_writes += u64::from(valid),
+            Purpose::Collect => {}
+        }
+        if purpose != Purpose::LevelWear {
+            counters.victims += 1;
+            counters.victim_valid_pages += u64::from(valid);
+            counters.victim_histogram[valid as usize] += 1;
+        }
+    }
+
+    /// Lists the logical pages still valid in a block, fetching their map entries meanwhile, and clears its bits.
+    fn gather_valid(&mut self, victim: u32) {
+        self.scratch.clear();
+        let words = self.division.words_per_block;
+        let first = self.division.physical(victim, 0) as usize;
+        for word in 0..words {
+            let index = victim as usize * words + word;
+            let mut bits = std::mem::take(&mut self.valid[index]);
+            while bits != 0 {
+                let page = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let global = self.reverse[first + page].unpack();
+                self.map.prefetch(global as usize);
+                self.scratch.push(global);
+            }
+        }
+    }
+
+    /// Appends the gathered pages to the pool's GC frontier and counts whose they are.
+    fn copy_gathered(&mut self, pool: usize, cause: TenantId) {
+        let gathered = std::mem::take(&mut self.scratch);
+        let frontier = self.gc_frontier();
+        for &global in &gathered {
+            if self.pools[pool].frontiers[frontier].next_page >= self.geometry.pages_per_block {
+                self.close(pool, frontier);
+                self.open(pool, frontier);
+            }
+            self.append(pool, frontier, global);
+        }
+        let isolated = pool >= self.geometry.dies() as usize;
+        if isolated {
+            self.tenant(cause).counters.moved_pages_of[cause.0 as usize] += gathered.len() as u64;
+        } else {
+            for &global in &gathered {
+                let owner = self.namespaces.owner(global).0 as usize;
+                self.tenant(cause).counters.moved_pages_of[owner] += 1;
+            }
+        }
+        self.scratch = gathered;
+    }
+
+    /// Moves the data of the least worn full block once in a while, so that the block joins the free ones.
+    fn level_wear<N: Nand>(&mut self, pool: usize, erased: u32, cause: TenantId, nand: &mut N) {
+        let Some(limit) = self.options.wear_spread_limit else { return };
+        if self.pools[pool].erases_since_levelling < self.pools[pool].blocks / 8 {
+            return;
+        }
+        self.pools[pool].erases_since_levelling = 0;
+        let members = self.pools[pool].victims.members(&self.blocks);
+        let Some(coldest) = members.into_iter().min_by_key(|&b| self.blocks[b as usize].erases) else { return };
+        let spread = self.blocks[erased as usize].erases.saturating_sub(self.blocks[coldest as usize].erases);
+        if spread > limit {
+            self.empty(pool, coldest, cause, Purpose::LevelWear, nand);
+        }
+    }
+
+    /// Puts the block of a frontier among the candidates for GC; does nothing when none is open.
+    fn close(&mut self, pool: usize, frontier: usize) {
+        let open = std::mem::replace(&mut self.pools[pool].frontiers[frontier], Frontier::CLOSED);
+        if let Some(block) = self.blocks.get_mut(open.block as usize) {
+            block.state = BlockState::Full;
+            if !self.stamps.is_empty() {
+                self.stamps[open.block as usize] = self.write_clock;
+            }
+            self.pools[pool].victims.insert(&mut self.blocks, open.block);
+        }
+    }
+
+    /// Starts a frontier on the least worn free block.
+    fn open(&mut self, pool: usize, frontier: usize) {
+        let Some(block) = self.pools[pool].free.pop() else {
+            unreachable!("the free-block floor is kept before GC and host writes take a block")
+        };
+        self.blocks[block as usize].state = BlockState::Open;
+        self.pools[pool].frontiers[frontier] = Frontier { block, next_page: 0 };
+    }
+}

@@ -1,0 +1,160 @@
+use super::*;
+use crate::nand::Untimed;
+use proptest::prelude::*;
+
+fn drive(blocks_per_die: u32, dies: u32, pages_per_block: u32, options: PageMappingOptions) -> PageMapping<u32> {
+    let geometry =
+        Geometry { page_bytes: 4096, pages_per_block, blocks_per_die, channels: dies, dies_per_channel: 1, planes: 1 };
+    PageMapping::new(geometry, options).unwrap()
+}
+
+fn uniform_waf(np: u32, alpha: f64, victim: VictimPolicy) -> f64 {
+    let blocks = (4_000_000 / np).max(1200);
+    let options = PageMappingOptions { victim, ..PageMappingOptions::default() };
+    let mut ftl = drive(blocks + 1, 1, np, options);
+    let pages = (f64::from(blocks) * f64::from(np) / alpha) as u64;
+    let logical = ftl.geometry.blocks_for(pages);
+    let tenant = ftl.create(pages, Placement::Isolated, u64::from(blocks) + 1 - logical).unwrap();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+    for p in 0..pages {
+        ftl.write_page(tenant, p, &mut Untimed);
+    }
+    let mut write = |ftl: &mut PageMapping<u32>, n: u64| {
+        for _ in 0..n {
+            let page = crate::victim::below(&mut rng, pages);
+            ftl.write_page(tenant, page, &mut Untimed);
+        }
+    };
+    write(&mut ftl, pages * 8);
+    let before = ftl.counters(tenant).unwrap().clone();
+    write(&mut ftl, pages * 8);
+    let after = ftl.counters(tenant).unwrap();
+    let host = (after.host_page_writes - before.host_page_writes) as f64;
+    (host + (after.gc_page_writes - before.gc_page_writes) as f64) / host
+}
+
+#[test]
+fn greedy_reproduces_the_formula_at_one_point() {
+    let waf = uniform_waf(128, 1.2, VictimPolicy::Greedy);
+    assert!((waf / 3.119 - 1.0).abs() < 0.005, "{waf}");
+}
+
+#[test]
+fn fifo_reproduces_the_formula_at_one_point() {
+    let waf = uniform_waf(128, 1.2, VictimPolicy::Fifo);
+    assert!((waf / 3.188 - 1.0).abs() < 0.005, "{waf}");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(u8, u32, u32),
+    Trim(u8, u32, u32),
+    Move(u8, u8, u8, u8),
+    Create(u32, bool, u8),
+    Delete(u8),
+    Resize(u8, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (any::<u8>(), any::<u32>(), 1..200u32).prop_map(|(t, p, n)| Step::Write(t, p, n)),
+        2 => (any::<u8>(), any::<u32>(), 1..100u32).prop_map(|(t, p, n)| Step::Trim(t, p, n)),
+        4 => (any::<u8>(), any::<u8>(), 1..20u8, 0..6u8).prop_map(|(a, b, n, g)| Step::Move(a, b, n, g)),
+        1 => (1..2000u32, any::<bool>(), 0..40u8).prop_map(|(p, s, o)| Step::Create(p, s, o)),
+        1 => any::<u8>().prop_map(Step::Delete),
+        1 => (any::<u8>(), 1..2500u32).prop_map(|(t, p)| Step::Resize(t, p)),
+    ]
+}
+
+fn options() -> impl Strategy<Value = PageMappingOptions> {
+    let victims = prop_oneof![
+        Just(VictimPolicy::Greedy),
+        Just(VictimPolicy::Fifo),
+        Just(VictimPolicy::CostBenefit),
+        Just(VictimPolicy::DChoices(3)),
+        Just(VictimPolicy::Random),
+    ];
+    (victims, any::<bool>(), 1..3u32, prop_oneof![Just(None), Just(Some(2))]).prop_map(
+        |(victim, separate_gc_frontier, free_floor, wear_spread_limit)| PageMappingOptions {
+            victim,
+            separate_gc_frontier,
+            free_floor,
+            wear_spread_limit,
+            seed: 1,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    /// Whatever tenants do, in whatever order, the invariants hold and exactly the pages written are mapped.
+    #[test]
+    fn invariants_hold_under_any_requests(
+        options in options(),
+        dies in 1..5u32,
+        np in prop_oneof![Just(4u32), Just(7), Just(16), Just(64), Just(100)],
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut ftl = drive(160, dies, np, options);
+        let mut model: std::collections::BTreeMap<u16, Vec<bool>> = Default::default();
+        for t in 0..3 {
+            let placement = if t == 2 { Placement::Shared } else { Placement::Isolated };
+            if let Ok(id) = ftl.create(700, placement, u64::from(dies) * 6) {
+                model.insert(id.0, vec![false; 700]);
+            }
+        }
+        for step in steps {
+            let pick = |n: u8| model.keys().copied().nth(n as usize % model.len().max(1));
+            match step {
+                Step::Write(t, p, n) => if let Some(t) = pick(t) {
+                    let written = model.get_mut(&t).unwrap();
+                    for i in 0..n {
+                        let page = (u64::from(p) * 7919 + u64::from(i * i)) % written.len() as u64;
+                        ftl.write_page(TenantId(t), page, &mut Untimed);
+                        written[page as usize] = true;
+                    }
+                },
+                Step::Trim(t, p, n) => if let Some(t) = pick(t) {
+                    let written = model.get_mut(&t).unwrap();
+                    for i in 0..n {
+                        let page = (u64::from(p) + u64::from(i)) % written.len() as u64;
+                        ftl.trim_page(TenantId(t), page);
+                        written[page as usize] = false;
+                    }
+                },
+                Step::Move(a, b, n, passes) => {
+                    let end = |x: u8| if x % 5 == 4 { None } else { pick(x) }.map(TenantId);
+                    let (from, to) = (end(a), end(b));
+                    let _ = ftl.request_move(from, to, u64::from(n));
+                    let before = ftl.moves_pending();
+                    let progress = ftl.advance_moves(u64::from(passes), &mut Untimed);
+                    prop_assert!(progress.gc_passes <= u64::from(passes));
+                    prop_assert!(before || progress.moved_blocks == 0);
+                },
+                Step::Create(pages, shared, ops) => {
+                    let placement = if shared { Placement::Shared } else { Placement::Isolated };
+                    if let Ok(id) = ftl.create(u64::from(pages), placement, u64::from(ops)) {
+                        prop_assert!(model.insert(id.0, vec![false; pages as usize]).is_none());
+                    }
+                },
+                Step::Delete(t) => if let Some(t) = pick(t) {
+                    prop_assert!(ftl.delete(TenantId(t)).is_ok());
+                    model.remove(&t);
+                },
+                Step::Resize(t, pages) => if let Some(t) = pick(t) {
+                    if ftl.resize(TenantId(t), u64::from(pages)).is_ok() {
+                        model.get_mut(&t).unwrap().resize(pages as usize, false);
+                    }
+                },
+            }
+            ftl.check().map_err(TestCaseError::fail)?;
+        }
+        for (t, written) in &model {
+            for (page, &was_written) in written.iter().enumerate() {
+                let mapped = ftl.read_page(TenantId(*t), page as u64, &mut Untimed);
+                prop_assert_eq!(mapped, was_written, "tenant {} page {}", t, page);
+            }
+        }
+    }
+}

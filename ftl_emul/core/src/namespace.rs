@@ -1,0 +1,122 @@
+//! Namespaces: each tenant's logical pages as segments of one device-wide page number space, so that the mapping
+//! tables stay flat while tenants come, go and change size.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::FtlError;
+use crate::op::TenantId;
+
+/// log2 of the pages of a segment.
+const SEGMENT_SHIFT: u32 = 10;
+const SEGMENT_PAGES: u64 = 1 << SEGMENT_SHIFT;
+/// Most tenants of one device.
+pub const MAX_TENANTS: usize = 4096;
+
+/// Owner number of a segment that belongs to nobody.
+const NOBODY: u16 = u16::MAX;
+
+/// The logical side of one tenant.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Namespace {
+    pages: u64,
+    segments: Vec<u32>,
+}
+
+/// Which tenant has which logical pages.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Namespaces {
+    tenants: Vec<Option<Namespace>>,
+    owners: Vec<u16>,
+    free_segments: Vec<u32>,
+}
+
+impl Namespaces {
+    /// Device-wide page numbers needed for drives of `physical_pages`, whatever the tenants.
+    pub fn page_numbers(physical_pages: u64) -> u64 {
+        (physical_pages.div_ceil(SEGMENT_PAGES) + MAX_TENANTS as u64) * SEGMENT_PAGES
+    }
+
+    /// Device-wide page numbers in use or once used.
+    pub fn used_page_numbers(&self) -> u64 {
+        self.owners.len() as u64 * SEGMENT_PAGES
+    }
+
+    pub fn create(&mut self, pages: u64) -> Result<TenantId, FtlError> {
+        let slot = match self.tenants.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None if self.tenants.len() < MAX_TENANTS => {
+                self.tenants.push(None);
+                self.tenants.len() - 1
+            }
+            None => return Err(FtlError::TooManyTenants(MAX_TENANTS)),
+        };
+        self.tenants[slot] = Some(Namespace::default());
+        let tenant = TenantId(slot as u16);
+        self.set_pages(tenant, pages);
+        Ok(tenant)
+    }
+
+    /// Gives a tenant exactly the segments that `pages` need. Pages cut off must have been unmapped before.
+    pub fn set_pages(&mut self, tenant: TenantId, pages: u64) {
+        let Some(Some(namespace)) = self.tenants.get_mut(tenant.0 as usize) else { return };
+        namespace.pages = pages;
+        let needed = pages.div_ceil(SEGMENT_PAGES) as usize;
+        while namespace.segments.len() > needed {
+            if let Some(segment) = namespace.segments.pop() {
+                self.owners[segment as usize] = NOBODY;
+                self.free_segments.push(segment);
+            }
+        }
+        while namespace.segments.len() < needed {
+            let segment = self.free_segments.pop().unwrap_or_else(|| {
+                self.owners.push(NOBODY);
+                self.owners.len() as u32 - 1
+            });
+            self.owners[segment as usize] = tenant.0;
+            namespace.segments.push(segment);
+        }
+    }
+
+    pub fn delete(&mut self, tenant: TenantId) {
+        self.set_pages(tenant, 0);
+        if let Some(slot) = self.tenants.get_mut(tenant.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    pub fn contains(&self, tenant: TenantId) -> bool {
+        self.tenants.get(tenant.0 as usize).is_some_and(Option::is_some)
+    }
+
+    /// Pages of the namespace; 0 when there is no such tenant.
+    #[inline]
+    pub fn pages(&self, tenant: TenantId) -> u64 {
+        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).map_or(0, |n| n.pages)
+    }
+
+    /// The device-wide number of a tenant's page, which must exist.
+    #[inline(always)]
+    pub fn global(&self, tenant: TenantId, page: u64) -> u64 {
+        let segments = match &self.tenants[tenant.0 as usize] {
+            Some(namespace) => &namespace.segments[..],
+            None => &[],
+        };
+        (u64::from(segments[(page >> SEGMENT_SHIFT) as usize]) << SEGMENT_SHIFT) | (page & (SEGMENT_PAGES - 1))
+    }
+
+    /// The tenant that has the device-wide page.
+    #[inline(always)]
+    pub fn owner(&self, global: u64) -> TenantId {
+        TenantId(self.owners[(global >> SEGMENT_SHIFT) as usize])
+    }
+
+    /// Tenants in the order of their numbers.
+    pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
+        (0..self.tenants.len() as u16).map(TenantId).filter(|&t| self.contains(t))
+    }
+
+    /// One past the largest tenant number ever given out.
+    pub fn slots(&self) -> usize {
+        self.tenants.len()
+    }
+}

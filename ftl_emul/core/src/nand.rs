@@ -1,0 +1,50 @@
+//! The seam between mapping and time: a mapping says what it does to which die, a [`Nand`] says what that costs.
+
+/// Where the flash operations of a mapping go. Dies are numbered from 0.
+pub trait Nand {
+    /// True when a die could start an operation at once; mappings place host writes on idle dies first.
+    fn is_idle(&self, die: u32) -> bool;
+
+    /// When the die will have finished everything given to it, in nanoseconds; compared, never added up.
+    fn busy_until(&self, die: u32) -> u64;
+
+    /// One page of host data is transferred to the die and programmed.
+    fn program(&mut self, die: u32);
+
+    /// One page is read for the host, or for a read-modify-write, and transferred out.
+    fn read(&mut self, die: u32);
+
+    /// GC, wear levelling or reclaim copies `pages` pages within the die.
+    fn copy(&mut self, die: u32, pages: u32);
+
+    /// One block of the die is erased.
+    fn erase(&mut self, die: u32);
+}
+
+/// Flash without a clock: for count-only runs, ageing and validation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Untimed;
+
+impl Nand for Untimed {
+    #[inline(always)]
+    fn is_idle(&self, _die: u32) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn busy_until(&self, _die: u32) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    fn program(&mut self, _die: u32) {}
+
+    #[inline(always)]
+    fn read(&mut self, _die: u32) {}
+
+    #[inline(always)]
+    fn copy(&mut self, _die: u32, _pages: u32) {}
+
+    #[inline(always)]
+    fn erase(&mut self, _die: u32) {}
+}

@@ -1,0 +1,80 @@
+//! A pool: the blocks that one domain (a tenant in isolation, or all sharing tenants) owns on one die.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::block::NO_BLOCK;
+use crate::victim::{VictimIndex, VictimPolicy};
+
+/// The pool number of blocks that no domain owns.
+pub(crate) const SPARE: u32 = u32::MAX;
+
+/// Erased blocks, the least worn first (dynamic wear levelling).
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct FreeBlocks(BinaryHeap<Reverse<(u32, u32)>>);
+
+impl FreeBlocks {
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    pub fn push(&mut self, erases: u32, block: u32) {
+        self.0.push(Reverse((erases, block)));
+    }
+
+    pub fn pop(&mut self) -> Option<u32> {
+        self.0.pop().map(|Reverse((_, block))| block)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().map(|Reverse((_, block))| *block)
+    }
+}
+
+/// A block being written, page after page.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Frontier {
+    pub block: u32,
+    pub next_page: u32,
+}
+
+impl Frontier {
+    /// Nothing is open.
+    pub const CLOSED: Self = Self { block: NO_BLOCK, next_page: u32::MAX };
+}
+
+/// Host writes go to the first frontier; GC copies to the second, or to the first too when they share one.
+pub(crate) const HOST: usize = 0;
+pub(crate) const GC: usize = 1;
+
+/// The blocks of one domain on one die: free ones, open ones, full ones.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Pool {
+    pub die: u32,
+    /// Blocks owned, in whatever state.
+    pub blocks: u32,
+    /// Valid pages in them.
+    pub valid: u64,
+    pub free: FreeBlocks,
+    pub frontiers: [Frontier; 2],
+    pub victims: VictimIndex,
+    /// Erases since static wear levelling last looked at this pool.
+    pub erases_since_levelling: u32,
+}
+
+impl Pool {
+    pub fn new(die: u32, policy: VictimPolicy, pages_per_block: u32) -> Self {
+        Self {
+            die,
+            blocks: 0,
+            valid: 0,
+            free: FreeBlocks::default(),
+            frontiers: [Frontier::CLOSED; 2],
+            victims: VictimIndex::new(policy, pages_per_block),
+            erases_since_levelling: 0,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Flat tables in anonymous memory: zeroed, committed page by page as they are touched, on huge pages where the
+//! kernel has them. A drive of many TiB is thereby representable at the cost of the part that holds data.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::Pod;
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::error::FtlError;
+
+/// Below this size huge pages waste more than they save.
+const HUGE_PAGE_THRESHOLD_BYTES: usize = 4 << 20;
+
+/// A fixed-length array of plain values that starts out zeroed.
+pub struct Table<T> {
+    memory: MmapMut,
+    len: usize,
+    _values: PhantomData<T>,
+}
+
+impl<T: Pod> Table<T> {
+    /// A zeroed table of `len` values. Fails when the address space is not to be had.
+    pub fn zeroed(len: usize) -> Result<Self, FtlError> {
+        let out_of_memory = || FtlError::OutOfMemory { bytes: len as u64 * size_of::<T>() as u64 };
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(out_of_memory)?.max(1);
+        let memory =
+            MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| out_of_memory())?;
+        if bytes >= HUGE_PAGE_THRESHOLD_BYTES {
+            // A hint only: random map updates are bound by TLB misses without it. Kernels may refuse it.
+            let _ = memory.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Self { memory, len, _values: PhantomData })
+    }
+
+    /// The whole table as bytes, for snapshots.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[..self.len * size_of::<T>()]
+    }
+
+    /// Asks the processor to fetch the cache line of entry `index`; out-of-range indices are harmless.
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch never faults, whatever the address; wrapping_add keeps the arithmetic defined.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let address = self.memory.as_ptr().wrapping_add(index.wrapping_mul(size_of::<T>()));
+            _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = index;
+    }
+}
+
+impl<T: Pod> Deref for Table<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping is page-aligned, holds at least len * size_of::<T>() initialised (zeroed) bytes, lives
+        // as long as self, and every bit pattern is a valid T (Pod).
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for Table<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in deref; &mut self makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_zeroed_and_keeps_what_is_written() {
+        let mut table = Table::<u32>::zeroed(5_000_000).expect("20 MB");
+        assert_eq!((table[0], table[4_999_999]), (0, 0));
+        table[4_999_999] = 7;
+        assert_eq!(table[4_999_999], 7);
+    }
+
+    #[test]
+    fn a_table_larger_than_memory_costs_only_what_is_touched() {
+        let mut table = Table::<u32>::zeroed(1 << 34).expect("64 GiB of address space");
+        table[(1 << 34) - 1] = 1;
+        assert_eq!(table[(1 << 34) - 1], 1);
+    }
+
+    #[test]
+    fn an_impossible_size_is_refused() {
+        assert!(matches!(Table::<u64>::zeroed(usize::MAX / 4), Err(FtlError::OutOfMemory { .. })));
+    }
+}

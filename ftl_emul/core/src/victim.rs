@@ -1,0 +1,199 @@
+//! Which block GC collects next.
+
+use rand_core::RngCore;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use crate::block::{Block, BlockList, NO_BLOCK};
+
+/// How GC chooses its victim among the full blocks of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VictimPolicy {
+    /// Fewest valid pages; the longest-standing among equals.
+    Greedy,
+    /// The block written longest ago (also called LRU cleaning).
+    Fifo,
+    /// Greatest (1 - u) / 2u x age, age counted since the last invalidation (Rosenblum and Ousterhout; Kawaguchi et al.).
+    CostBenefit,
+    /// Fewest valid pages among d blocks drawn at random (Van Houdt 2013).
+    DChoices(u32),
+    /// Any block, drawn at random.
+    Random,
+}
+
+/// The victim policies by name: name, policy, description.
+pub const VICTIM_POLICIES: &[(&str, VictimPolicy, &str)] = &[
+    ("greedy", VictimPolicy::Greedy, "fewest valid pages"),
+    ("fifo", VictimPolicy::Fifo, "oldest written block (LRU cleaning)"),
+    ("lru", VictimPolicy::Fifo, "another name of fifo"),
+    ("cost-benefit", VictimPolicy::CostBenefit, "greatest (1 - u) / 2u x age since last invalidation"),
+    ("d-choices", VictimPolicy::DChoices(10), "fewest valid pages of 10 random blocks"),
+    ("random", VictimPolicy::Random, "any full block"),
+];
+
+/// Finds a victim policy by name; `d-choices` also as `d-choices:D`.
+#[must_use]
+pub fn victim_policy(name: &str) -> Option<VictimPolicy> {
+    if let Some(d) = name.strip_prefix("d-choices:") {
+        return d.parse().ok().filter(|d| (1..=1024).contains(d)).map(VictimPolicy::DChoices);
+    }
+    VICTIM_POLICIES.iter().find(|(n, ..)| *n == name).map(|&(_, policy, _)| policy)
+}
+
+/// The full blocks of one pool, arranged so that its policy finds a victim quickly.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum VictimIndex {
+    /// A list for each count of valid pages: O(1) for greedy, O(pages per block) for cost-benefit.
+    Buckets { lists: Vec<BlockList>, lowest: u32 },
+    /// In the order of filling.
+    Queue(BlockList),
+    /// An unordered array to draw from; a block's place is kept in its `prev`.
+    Dense(Vec<u32>),
+}
+
+impl VictimIndex {
+    pub fn new(policy: VictimPolicy, pages_per_block: u32) -> Self {
+        match policy {
+            VictimPolicy::Greedy | VictimPolicy::CostBenefit => Self::Buckets {
+                lists: vec![BlockList::EMPTY; pages_per_block as usize + 1],
+                lowest: pages_per_block,
+            },
+            VictimPolicy::Fifo => Self::Queue(BlockList::EMPTY),
+            VictimPolicy::DChoices(_) | VictimPolicy::Random => Self::Dense(Vec::new()),
+        }
+    }
+
+    pub fn insert(&mut self, blocks: &mut [Block], block: u32) {
+        match self {
+            Self::Buckets { lists, lowest } => {
+                let valid = blocks[block as usize].valid;
+                lists[valid as usize].push_back(blocks, block);
+                *lowest = valid.min(*lowest);
+            }
+            Self::Queue(list) => list.push_back(blocks, block),
+            Self::Dense(members) => {
+                blocks[block as usize].prev = members.len() as u32;
+                members.push(block);
+            }
+        }
+    }
+
+    pub fn remove(&mut self, blocks: &mut [Block], block: u32) {
+        match self {
+            Self::Buckets { lists, .. } => {
+                lists[blocks[block as usize].valid as usize].remove(blocks, block);
+            }
+            Self::Queue(list) => list.remove(blocks, block),
+            Self::Dense(members) => {
+                let place = blocks[block as usize].prev;
+                members.swap_remove(place as usize);
+                if let Some(&moved) = members.get(place as usize) {
+                    blocks[moved as usize].prev = place;
+                }
+            }
+        }
+    }
+
+    /// Takes note that a page of `block`, which is in this index, is about to become invalid; lowers its count.
+    #[inline(always)]
+    pub fn invalidate_page(&mut self, blocks: &mut [Block], block: u32) {
+        match self {
+            Self::Buckets { lists, lowest } => {
+                let valid = blocks[block as usize].valid as usize;
+                lists[valid].remove(blocks, block);
+                lists[valid - 1].push_back(blocks, block);
+                blocks[block as usize].valid = valid as u32 - 1;
+                *lowest = (*lowest).min(valid as u32 - 1);
+            }
+            Self::Queue(_) | Self::Dense(_) => blocks[block as usize].valid -= 1,
+        }
+    }
+
+    /// The block to collect; None when the pool has no full block. `stamps` (last invalidation of each block, on the
+    /// clock of host page writes) serve cost-benefit only, which alone keeps them.
+    pub fn choose(
+        &mut self,
+        policy: VictimPolicy,
+        blocks: &[Block],
+        stamps: &[u64],
+        now: u64,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> Option<u32> {
+        match self {
+            Self::Buckets { lists, lowest } => {
+                while lists.get(*lowest as usize)?.head().is_none() {
+                    *lowest += 1;
+                    if *lowest as usize == lists.len() {
+                        *lowest -= 1;
+                        return None;
+                    }
+                }
+                if policy == VictimPolicy::Greedy {
+                    return lists[*lowest as usize].head();
+                }
+                oldest_best(&lists[*lowest as usize..], *lowest, stamps, now)
+            }
+            Self::Queue(list) => list.head(),
+            Self::Dense(members) => {
+                let draws = if let VictimPolicy::DChoices(d) = policy { d } else { 1 };
+                let n = members.len() as u64;
+                (0..draws)
+                    .filter_map(|_| (n > 0).then(|| members[below(rng, n) as usize]))
+                    .min_by_key(|&b| blocks[b as usize].valid)
+            }
+        }
+    }
+
+    /// False when the lists hold a number that is no block, or more entries than there are blocks.
+    pub fn walk_is_bounded(&self, blocks: &[Block]) -> bool {
+        let bounded = |list: &BlockList| {
+            let mut steps = 0;
+            let mut at = list.head();
+            while let Some(block) = at {
+                steps += 1;
+                if block as usize >= blocks.len() || steps > blocks.len() {
+                    return false;
+                }
+                let next = blocks[block as usize].next;
+                at = (next != NO_BLOCK).then_some(next);
+            }
+            true
+        };
+        match self {
+            Self::Buckets { lists, .. } => lists.iter().all(bounded),
+            Self::Queue(list) => bounded(list),
+            Self::Dense(members) => members.iter().all(|&b| (b as usize) < blocks.len()),
+        }
+    }
+
+    /// Every block in the index, for invariant checks and wear levelling.
+    pub fn members(&self, blocks: &[Block]) -> Vec<u32> {
+        match self {
+            Self::Buckets { lists, .. } => lists.iter().flat_map(|l| l.iter(blocks)).collect(),
+            Self::Queue(list) => list.iter(blocks).collect(),
+            Self::Dense(members) => members.clone(),
+        }
+    }
+}
+
+/// Cost-benefit over the heads of the buckets: within a bucket u is equal and the head has waited longest, so the
+/// best of the heads is the best of all.
+fn oldest_best(lists: &[BlockList], lowest: u32, stamps: &[u64], now: u64) -> Option<u32> {
+    let pages = f64::from(lowest) + lists.len() as f64 - 1.0;
+    let score = |valid: u32, block: u32| {
+        let age = (now - stamps[block as usize]) as f64 + 1.0;
+        let v = f64::from(valid);
+        if valid == 0 { f64::INFINITY } else { (pages - v) / (2.0 * v) * age }
+    };
+    (lowest..)
+        .zip(lists)
+        .filter_map(|(valid, list)| list.head().map(|b| (score(valid, b), b)))
+        .reduce(|best, next| if next.0 > best.0 { next } else { best })
+        .map(|(_, block)| block)
+}
+
+/// A number below `n`, uniform to within n / 2^64.
+#[inline]
+pub(crate) fn below(rng: &mut Xoshiro256PlusPlus, n: u64) -> u64 {
+    ((u128::from(rng.next_u64()) * u128::from(n)) >> 64) as u64
+}
