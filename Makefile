@@ -1,0 +1,40 @@
+# Every target sets up what it needs first; scripts/setup.sh does nothing (and says nothing) when all is there.
+# V=1 shows the output of the set-up, which otherwise goes to build/setup.log.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export V CARGO_TEST_ARGS
+
+.PHONY: help setup setup-lint demo test lint fmt bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' Makefile | column -t -s @
+
+setup: ## virtual environment, Python packages, Rust core (done by the others on their own)
+	@scripts/setup.sh
+
+setup-lint:
+	@scripts/setup.sh --lint
+
+demo: setup ## three VMs on one aged SSD, mixed and isolated: table and HTML report (DEMO_ARGS=)
+	@. build/env.sh && .venv/bin/slo-ctl demo $(DEMO_ARGS)
+
+test: setup ## cargo test and pytest (PYTEST_ARGS=, CARGO_TEST_ARGS=)
+	@scripts/test.sh $(PYTEST_ARGS)
+
+lint: setup-lint ## ruff, mypy, rustfmt, clippy, shellcheck
+	@scripts/lint.sh
+
+fmt: setup-lint ## format Python and Rust, apply ruff's safe fixes
+	@. build/env.sh && .venv/bin/ruff check --fix --quiet . || true
+	@. build/env.sh && .venv/bin/ruff format .
+	@. build/env.sh && cargo fmt --all
+
+bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
+	@. build/env.sh && .venv/bin/python bench/run.py $(BENCH_ARGS)
+
+clean: ## remove everything the other targets made, .venv and target/ too
+	rm -rf build dist target .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f ftl_emul/_core*.so
+	find slo_ctl ftl_emul traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Runs every linter, goes on after a failure so that one run shows everything, and exits non-zero if any failed.
+# `make lint` sets up first; what could not be set up is named as skipped, with the reason.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+# shellcheck source=/dev/null
+. build/env.sh || exit 1
+
+failed=() skipped=()
+
+check() { # check NAME COMMAND...
+    local name=$1
+    shift
+    printf '== %s\n' "$name"
+    "$@" || failed+=("$name")
+}
+
+skip() { # skip NAME REASON
+    printf '== %s: SKIPPED, %s\n' "$1" "$2"
+    skipped+=("$1")
+}
+
+rust_tool() { # rust_tool SUBCOMMAND COMPONENT ARGUMENTS...
+    local subcommand=$1 component=$2
+    shift 2
+    if cargo "$subcommand" --version >/dev/null 2>&1; then
+        check "cargo $subcommand" cargo "$subcommand" "$@"
+    else
+        skip "cargo $subcommand" "not installed for $(rustc --version) (with rustup: rustup component add $component)"
+    fi
+}
+
+check "ruff check" .venv/bin/ruff check .
+check "ruff format" .venv/bin/ruff format --check .
+check "mypy" .venv/bin/mypy
+rust_tool fmt rustfmt --all --check
+rust_tool clippy clippy --workspace --all-targets -- -D warnings
+if type -P shellcheck >/dev/null; then
+    check "shellcheck" shellcheck scripts/*.sh .ci/run
+else
+    skip "shellcheck" "not installed (package shellcheck)"
+fi
+
+[ "${#skipped[@]}" = 0 ] || printf 'lint: skipped: %s\n' "$(IFS=,; echo "${skipped[*]}")"
+if [ "${#failed[@]}" != 0 ]; then
+    printf 'lint: FAILED: %s\n' "$(IFS=,; echo "${failed[*]}")"
+    exit 1
+fi
+echo "lint: ok"

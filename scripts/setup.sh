@@ -1,0 +1,346 @@
+#!/usr/bin/env bash
+# Brings this tree to where `slo-ctl` runs: system packages, .venv, Python packages, the Rust core.
+#
+#   scripts/setup.sh          everything that running and testing needs
+#   scripts/setup.sh --lint   and what the linters need
+#   V=1 scripts/setup.sh      with the output of every command (else it goes to build/setup.log)
+#
+# Every step keeps the key of what it was made from and is skipped while that key holds, so running this twice,
+# or from several makes at once, is cheap and safe. A key is written only after its step has ended well: an
+# interrupted set-up starts again at the step that was cut short.
+# Exit codes: 0 ready, 1 a step failed, 2 something has to be installed that this user may not install.
+set -Eeuo pipefail
+trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/setup.sh)"' ERR
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly PYTHON_MINOR_MIN=11 RUST_MINOR_MIN=85
+readonly LOG=build/setup.log VENV_KEY=.venv/.made-for DEPS_KEY=.venv/.deps-key CORE_KEY=.venv/.core-key
+started=0       # set by the first step that does something: a set-up with nothing to do prints nothing
+lists_fresh=0   # package lists are fetched once a run
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+die() { # die CODE LINE...
+    local code=$1 line
+    shift
+    for line in "$@"; do say "$line"; done
+    exit "$code"
+}
+
+# step TITLE COMMAND...: runs it quietly; a failure shows the end of the log.
+step() {
+    local title=$1 begin=$SECONDS code=0
+    shift
+    [ "$started" = 1 ] || : >"$LOG"
+    started=1
+    say "$title"
+    printf '\n== %s: %s\n' "$title" "$*" >>"$LOG"
+    if [ "${V:-0}" != 0 ]; then
+        "$@" < /dev/null 2>&1 | tee -a "$LOG" >&2 || code=$?
+    else
+        "$@" < /dev/null >>"$LOG" 2>&1 || code=$?
+    fi
+    if [ "$code" != 0 ]; then
+        [ "${V:-0}" != 0 ] || tail -n 25 "$LOG" >&2
+        die 1 "failed (exit code $code): $title" "the whole log is in $LOG"
+    fi
+    printf '== %s s\n' "$((SECONDS - begin))" >>"$LOG"
+}
+
+lock() {
+    mkdir -p build
+    exec 9>build/setup.lock
+    flock -n 9 && return
+    say "waiting for another set-up of this tree"
+    flock 9
+}
+
+is_root() { [ "$(id -u)" = 0 ]; }
+has() { type -P "$1" >/dev/null; }
+hash_of() { sha256sum | cut -d ' ' -f 1; }
+holds() { [ -f "$1" ] && [ "$(<"$1")" = "$2" ]; } # holds KEYFILE KEY
+
+# --- system packages ------------------------------------------------------------------------------------------
+
+can_apt() { is_root && has apt-get; }
+
+# A package manager may be at work beside us (unattended upgrades on a fresh machine): wait for its locks.
+# Installing waits by itself; fetching the lists does not, so that is tried again.
+apt_update() {
+    local attempt
+    for attempt in 1 2 3 4 5 6; do
+        apt-get update && return
+        sleep $((attempt * 2))
+    done
+    # Stale lists may still do: what is missing then shows when installing.
+    echo "apt-get update failed; going on with the lists there are"
+}
+
+fresh_lists() {
+    [ "$lists_fresh" = 1 ] || step "fetching package lists" apt_update
+    lists_fresh=1
+}
+
+apt_install() { # the lock's descriptor is closed lest a service that a package starts keeps it
+    DEBIAN_FRONTEND=noninteractive \
+        apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "$@" 9>&-
+}
+
+# The version apt would install, empty when there is none.
+candidate() {
+    has apt-cache || return 0
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *//p' | grep -v '(none)' || true
+}
+
+version_ok() { # version_ok 1.96.0+dfsg1 1.85
+    [ -n "$1" ] && [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
+}
+
+# --- Python ---------------------------------------------------------------------------------------------------
+
+python_ok() { "$1" -c "import sys; sys.exit(sys.version_info < (3, $PYTHON_MINOR_MIN))" >/dev/null 2>&1; }
+
+# Sets PYTHON, preferring one that can make a virtual environment (Debian keeps ensurepip in a package of its own).
+find_python() {
+    local name spare=
+    PYTHON=
+    for name in python3.13 python3.12 python3.11 python3; do
+        python_ok "$name" || continue
+        if "$name" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+            PYTHON=$name
+            return
+        fi
+        spare=${spare:-$name}
+    done
+    PYTHON=$spare
+    return 1
+}
+
+python_packages() {
+    local name
+    if [ -n "$PYTHON" ]; then # a Python that lacks nothing but venv
+        echo "python$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
+        return
+    fi
+    if version_ok "$(candidate python3)" "3.$PYTHON_MINOR_MIN"; then
+        echo python3 python3-venv
+        return
+    fi
+    for name in python3.13 python3.12 python3.11; do
+        if [ -n "$(candidate "$name")" ]; then
+            echo "$name" "$name-venv"
+            return
+        fi
+    done
+    echo python3 python3-venv
+}
+
+# --- Rust -----------------------------------------------------------------------------------------------------
+
+rust_in() { # rust_in DIRECTORY: a working cargo and a rustc new enough
+    local version
+    [ -x "$1/cargo" ] && [ -x "$1/rustc" ] || return 1
+    "$1/cargo" --version >/dev/null 2>&1 || return 1
+    version=$("$1/rustc" --version 2>/dev/null | cut -d ' ' -f 2) || return 1
+    version_ok "$version" "1.$RUST_MINOR_MIN"
+}
+
+# Puts the first usable tool chain in front of PATH. Ubuntu's versioned packages live outside PATH.
+find_rust() {
+    local dir
+    RUST_DIR=
+    while IFS= read -r dir; do
+        rust_in "$dir" || continue
+        [ "$(type -P cargo)" = "$dir/cargo" ] && [ "$(type -P rustc)" = "$dir/rustc" ] && return
+        RUST_DIR=$dir
+        PATH=$dir:$PATH
+        return
+    done < <(
+        { type -P cargo || true; } | sed 's|/cargo$||'
+        printf '%s\n' "${CARGO_HOME:-${HOME:-/root}/.cargo}/bin" "${HOME:-/root}/.cargo/bin"
+        find /usr/lib -maxdepth 1 -name 'rust-1.*' -printf '%p/bin\n' 2>/dev/null | sort -rV
+        printf '%s\n' /usr/local/bin /usr/bin
+    )
+    return 1
+}
+
+# Debian 12 carries a current Rust as rustc-web (made for its browsers), Ubuntu as rustc-1.NN.
+rust_packages() {
+    local flavour newest
+    for flavour in '' -web; do
+        if version_ok "$(candidate "rustc$flavour")" "1.$RUST_MINOR_MIN"; then
+            echo "rustc$flavour" "cargo$flavour"
+            return
+        fi
+    done
+    newest=$(apt-cache pkgnames rustc-1. 2>/dev/null | grep -E '^rustc-1\.[0-9]+$' | sort -V | tail -n 1) || true
+    if version_ok "${newest#rustc-}" "1.$RUST_MINOR_MIN"; then
+        echo "$newest" "cargo-${newest#rustc-}"
+        return
+    fi
+    echo rustc cargo
+}
+
+# The linters of the very compiler in use; empty when it did not come from a package.
+rust_lint_packages() {
+    local owner
+    owner=$(dpkg-query -S "$(readlink -f "$(type -P rustc)")" 2>/dev/null | cut -d : -f 1) || return 0
+    case $owner in
+        rustc) echo rustfmt rust-clippy ;;
+        rustc-*) echo "rustfmt-${owner#rustc-}" "rust-${owner#rustc-}-clippy" ;;
+    esac
+}
+
+links_c() { printf 'int main(void) { return 0; }\n' | cc -x c -o /dev/null - >/dev/null 2>&1; }
+
+# --- what the system has to have ------------------------------------------------------------------------------
+
+# Sets MISSING to the packages without which nothing works.
+look_for_missing() {
+    MISSING=()
+    venv_ok || find_python || read -ra MISSING < <(python_packages)
+    local rust=()
+    find_rust || read -ra rust < <(rust_packages)
+    MISSING+=("${rust[@]}")
+    links_c || MISSING+=(gcc libc6-dev)
+    # cargo checks its registry's certificate against the system's list (pip brings its own).
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -n "${SSL_CERT_FILE:-}" ] || ! has apt-get ||
+        MISSING+=(ca-certificates)
+}
+
+tell_missing() {
+    say "this needs Python 3.$PYTHON_MINOR_MIN or newer with venv, Rust 1.$RUST_MINOR_MIN or newer with cargo, and a C linker"
+    if has apt-get; then
+        say "please install what is missing, then run make again:"
+        printf '\n    sudo apt-get update && sudo apt-get install -y --no-install-recommends %s\n\n' "${MISSING[*]}" >&2
+        say "(where that gives an older Rust: rustup, see rustup.rs, installs a current one for you alone)"
+    else
+        say "missing here, by their Debian names: ${MISSING[*]}"
+    fi
+    exit 2
+}
+
+system() {
+    look_for_missing
+    [ "${#MISSING[@]}" != 0 ] || return 0
+    can_apt || tell_missing
+    fresh_lists
+    look_for_missing # which package carries a new enough Rust shows only in fresh lists
+    step "installing ${MISSING[*]}" apt_install "${MISSING[@]}"
+    look_for_missing
+    [ "${#MISSING[@]}" = 0 ] || tell_missing
+}
+
+lint_tools() {
+    local packages=()
+    if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+        read -ra packages < <(rust_lint_packages) || true
+    fi
+    has shellcheck || packages+=(shellcheck)
+    # Without these scripts/lint.sh says which linter it skips; that is no reason to stop here.
+    { [ "${#packages[@]}" != 0 ] && can_apt; } || return 0
+    fresh_lists
+    step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
+}
+
+apt_install_if_there() {
+    apt_install "$@" || echo "not installable here: $*"
+}
+
+# --- .venv ----------------------------------------------------------------------------------------------------
+
+# Scripts in a virtual environment name its place: a tree that was moved or copied needs a new one.
+venv_ok() {
+    python_ok .venv/bin/python && .venv/bin/python -c 'import pip' >/dev/null 2>&1 &&
+        { [ ! -e "$VENV_KEY" ] || holds "$VENV_KEY" "$PWD"; }
+}
+
+make_venv() {
+    rm -rf .venv
+    "$PYTHON" -m venv .venv
+}
+
+venv() {
+    if ! venv_ok; then
+        step "making .venv with $("$PYTHON" -V 2>&1)" make_venv
+    fi
+    holds "$VENV_KEY" "$PWD" || printf '%s\n' "$PWD" >"$VENV_KEY"
+    PYTHON_VERSION=$(.venv/bin/python -VV)
+}
+
+requirements() {
+    .venv/bin/python - <<'PY'
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")
+PY
+}
+
+python_deps() {
+    local list key
+    list=$(requirements)
+    key=$(printf '%s\n%s\n' "$PYTHON_VERSION" "$list" | hash_of)
+    holds "$DEPS_KEY" "$key" && return
+    printf '%s\n' "$list" >build/requirements.txt
+    step "installing Python packages into .venv" \
+        .venv/bin/python -m pip install --progress-bar off -r build/requirements.txt
+    printf '%s\n' "$key" >"$DEPS_KEY"
+}
+
+# --- the Rust core --------------------------------------------------------------------------------------------
+
+core_key() {
+    {
+        printf '%s\n' "$PYTHON_VERSION" "${RUSTFLAGS:-}"
+        rustc -vV
+        find Cargo.* pyproject.toml ftl_emul \
+            \( -name tests -o -name benches \) -prune -o \
+            -type f \( -name '*.rs' -o -name '*.toml' -o -name Cargo.lock \) -print0 |
+            sort -z | xargs -0 sha256sum
+    } | hash_of
+}
+
+core_there() { [ -x .venv/bin/slo-ctl ] && compgen -G 'ftl_emul/_core*.so' >/dev/null; }
+
+core() {
+    local key
+    key=$(core_key) # before building: a source changed meanwhile has to count as changed
+    core_there && holds "$CORE_KEY" "$key" && return
+    step "building the Rust core (release)" .venv/bin/maturin develop --release
+    printf '%s\n' "$key" >"$CORE_KEY"
+}
+
+# What every command of ours runs under; sourced by make. An environment active in the user's shell must not leak in.
+write_env() {
+    local text
+    text="$(
+        # shellcheck disable=SC2016 # $PATH is for the shell that sources this
+        [ -z "$RUST_DIR" ] || printf 'export PATH=%q:"$PATH"\n' "$RUST_DIR"
+        printf 'export VIRTUAL_ENV=%q PYO3_PYTHON=%q\n' "$PWD/.venv" "$PWD/.venv/bin/python"
+        echo 'unset CONDA_PREFIX PYTHONHOME'
+    )"
+    holds build/env.sh "$text" || printf '%s\n' "$text" >build/env.sh
+    # shellcheck source=/dev/null
+    . build/env.sh
+}
+
+main() {
+    local lint=
+    case ${1:-} in
+        '') ;;
+        --lint) lint=1 ;;
+        *) die 2 "unknown argument: $1 (there is --lint, or none)" ;;
+    esac
+    lock
+    system
+    write_env
+    [ -z "$lint" ] || lint_tools
+    venv
+    python_deps
+    core
+    [ "$started" = 0 ] || say "ready in $SECONDS s"
+}
+
+main "$@"
