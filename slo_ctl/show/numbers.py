@@ -1,0 +1,70 @@
+"""Numbers as people read them; an unknown number is a dash, never a zero."""
+
+from __future__ import annotations
+
+UNKNOWN = "–"
+_BYTE_UNITS = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def count(value: float | None) -> str:
+    """`12,345`; one decimal below 10, when there is one."""
+    if value is None:
+        return UNKNOWN
+    if abs(value) < 10 and value != int(value):
+        return f"{value:.1f}"
+    return f"{value:,.0f}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share 0..1 as `12.3 %`."""
+    return UNKNOWN if share is None else f"{share * 100:.{digits}f} %"
+
+
+def signed_percent(change: float | None, digits: int = 1) -> str:
+    """A relative change as `+3.2 %` or, with a true minus sign, its opposite."""
+    if change is None:
+        return UNKNOWN
+    text = f"{abs(change) * 100:.{digits}f} %"
+    if float(f"{change * 100:.{digits}f}") == 0:
+        return text
+    return ("+" if change > 0 else "\u2212") + text
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    """A plain number such as a WAF."""
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def weight(value: float) -> str:
+    """A weight, as short as it was written."""
+    return f"{value:g}"
+
+
+def size(size_bytes: float | None) -> str:
+    """Bytes in the binary unit that keeps the number readable."""
+    if size_bytes is None:
+        return UNKNOWN
+    for unit, name in _BYTE_UNITS:
+        if size_bytes >= unit:
+            return (
+                f"{size_bytes / unit:.3g} {name}"
+                if size_bytes / unit < 1000
+                else f"{size_bytes / unit:.0f} {name}"
+            )
+    return f"{size_bytes:.0f} B"
+
+
+def bandwidth(bytes_s: float | None) -> str:
+    """MB/s, decimal, as storage is quoted."""
+    return UNKNOWN if bytes_s is None else f"{bytes_s / 1e6:,.1f} MB/s"
+
+
+def latency(microseconds: float | None) -> str:
+    """`813 µs` or `1.24 ms`."""
+    if microseconds is None:
+        return UNKNOWN
+    if microseconds < 1000:
+        return f"{microseconds:.0f} µs"
+    if microseconds < 1_000_000:
+        return f"{microseconds / 1000:.3g} ms"
+    return f"{microseconds / 1e6:.3g} s"

@@ -1,0 +1,171 @@
+"""Results as tables on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slo_ctl.show import numbers
+from slo_ctl.show.story import foreign_pages
+from slo_ctl.show.text import printable
+from slo_ctl.show.verdict import Verdict, verdict, worst_share_error
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
+
+PLAIN_WIDTH = 132
+"""Columns when the output is no terminal: wide enough to fold nothing."""
+WIDE = 112
+"""From here on there is room for OPS in bytes as well."""
+NAME_WIDTH = 24
+
+_STYLES = {
+    Verdict.OK: "green",
+    Verdict.INSUFFICIENT: "bold red",
+    Verdict.IDLE: "dim",
+    Verdict.CAPPED: "yellow",
+}
+
+
+def console_for(stream: TextIO) -> Console:
+    """A console on `stream` that never interprets markup or emoji in what it prints."""
+    return Console(
+        file=stream,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        width=None if stream.isatty() else PLAIN_WIDTH,
+    )
+
+
+def print_result(console: Console, result: Result) -> None:
+    """Header, one table per run, the comparison when there is one, and the notes."""
+    console.print(Text(device_line(result), style="bold"))
+    if not result.complete:
+        console.print(
+            Text("PARTIAL: interrupted before the end; numbers stand for less time than asked.", "yellow")
+        )
+    for run in result.runs:
+        console.print()
+        console.print(Text(run_line(run)))
+        console.print(vm_table(result, run, wide=console.width >= WIDE))
+    if len(result.runs) > 1:
+        console.print(Text("All policies, whole device"))
+        console.print(comparison_table(result))
+    for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in run.notes)]:
+        console.print(Text(f"note: {printable(note)}"))
+
+
+def device_line(result: Result) -> str:
+    """Label, device and timing model in one line."""
+    device = result.device
+    synthetic = (
+        ", synthetic workloads" if any("synthetic" in v.workload for r in result.runs for v in r.vms) else ""
+    )
+    return (
+        f"{result.label.upper()} SSD{synthetic}: {printable(device.preset)}, {numbers.size(device.logical_bytes)} "
+        f"logical, OP {numbers.percent(device.op)}, timing {device.timing.model}, seed {result.seed}"
+    )
+
+
+def run_line(run: RunResult) -> str:
+    """Policy and measured window in one line."""
+    window = run.window
+    times = f"{window.from_drive_writes:.3g}x to {window.to_drive_writes:.3g}x drive writes"
+    if window.from_virtual_s is not None and window.to_virtual_s is not None:
+        times += f" ({window.to_virtual_s - window.from_virtual_s:,.1f} virtual s)"
+    return f"policy {run.policy}, measured {times}{'' if run.complete else ', PARTIAL'}"
+
+
+def vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
+    """One row per VM."""
+    table = _table()
+    table.add_column("VM", max_width=NAME_WIDTH, overflow="fold")
+    for heading in (
+        "WEIGHT",
+        "TARGET",
+        "SHARE",
+        "OFF BY",
+        "IOPS",
+        "u",
+        "WAF",
+        "OPS",
+        "P99 READ",
+        "P99 WRITE",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("VERDICT", no_wrap=True)
+    for vm in run.vms:
+        table.add_row(
+            Text(printable(vm.name)),
+            *(Text(cell) for cell in vm_cells(vm, result.device, wide)),
+            _verdict(vm),
+        )
+    return table
+
+
+def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]:
+    """The numbers of one VM, as `vm_table` has them between name and verdict."""
+    return [
+        numbers.weight(vm.weight),
+        numbers.percent(vm.target_share),
+        numbers.percent(vm.share),
+        numbers.signed_percent(vm.share_error),
+        numbers.count(vm.iops),
+        numbers.decimal(vm.victim_u, 3),
+        numbers.decimal(vm.waf),
+        ops_text(vm.ops_blocks, device, wide),
+        numbers.latency(vm.latency_us.read.p99),
+        numbers.latency(vm.latency_us.write.p99),
+    ]
+
+
+def ops_text(ops_blocks: int | None, device: DeviceResult, wide: bool = True) -> str:
+    """OPS in blocks, bytes and per cent of all OPS there is."""
+    if ops_blocks is None:
+        return numbers.UNKNOWN
+    part = ops_blocks / device.ops_blocks if device.ops_blocks else None
+    held = f"{numbers.size(ops_blocks * device.block_bytes)}, " if wide else ""
+    return f"{ops_blocks:,} ({held}{numbers.percent(part, 0)})"
+
+
+def comparison_table(result: Result) -> Table:
+    """One row per policy."""
+    table = _table()
+    table.add_column("POLICY")
+    for heading in ("IOPS", "WAF", "WORST SHARE ERROR", "FOREIGN GC PAGES", "VMS SHORT"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run in result.runs:
+        table.add_row(Text(printable(run.policy)), *(Text(cell) for cell in comparison_cells(run)))
+    return table
+
+
+def comparison_cells(run: RunResult) -> list[str]:
+    """The numbers of one policy, as `comparison_table` has them."""
+    foreign = None
+    if run.gc_pages_moved is not None:
+        others, total = foreign_pages(run.gc_pages_moved)
+        foreign = others / total if total else None
+    short = sum(verdict(vm) is Verdict.INSUFFICIENT for vm in run.vms)
+    return [
+        numbers.count(run.iops),
+        numbers.decimal(run.waf),
+        numbers.signed_percent(worst_share_error(run)),
+        numbers.percent(foreign),
+        f"{short} of {len(run.vms)}",
+    ]
+
+
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+
+
+def _verdict(vm: VmResult) -> Text:
+    word = verdict(vm)
+    return Text(word.value, style=_STYLES[word])
