@@ -126,7 +126,7 @@ class VmSpec:
     def workload_label(self) -> str:
         """What the VM runs, in a word or two, saying whether it is synthetic."""
         if isinstance(self.source, TraceSource):
-            return f"trace {self.source.path.name}"
+            return f"trace {_encodable(self.source.path.name)}"
         return f"{self.source.workload} (synthetic)"
 
 
@@ -216,7 +216,12 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return str(value)
+    return _encodable(str(value))
+
+
+def _encodable(text: str) -> str:
+    """File names need not be valid text; JSON and HTML must be."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _check_vms(scenario: Scenario) -> None:

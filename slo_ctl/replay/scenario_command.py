@@ -33,8 +33,8 @@ def command_words(scenario: Scenario) -> list[str]:
 
 
 def command_line(scenario: Scenario) -> str:
-    """`command_words` quoted for a shell."""
-    return shlex.join(command_words(scenario))
+    """`command_words` quoted for a shell; bytes of file names that are no UTF-8 appear as escapes."""
+    return shlex.join(command_words(scenario)).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _device_pairs(device: DeviceSpec) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-UNKNOWN = "–"
+UNKNOWN = "\u2013"
 _BYTE_UNITS = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -16,15 +16,15 @@ def count(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share 0..1 as `12.3 %`."""
-    return UNKNOWN if share is None else f"{share * 100:.{digits}f} %"
+    """A share 0..1 as `12.3%`."""
+    return UNKNOWN if share is None else f"{share * 100:.{digits}f}%"
 
 
 def signed_percent(change: float | None, digits: int = 1) -> str:
-    """A relative change as `+3.2 %` or, with a true minus sign, its opposite."""
+    """A relative change as `+3.2%` or, with a true minus sign, its opposite."""
     if change is None:
         return UNKNOWN
-    text = f"{abs(change) * 100:.{digits}f} %"
+    text = f"{abs(change) * 100:.{digits}f}%"
     if float(f"{change * 100:.{digits}f}") == 0:
         return text
     return ("+" if change > 0 else "\u2212") + text

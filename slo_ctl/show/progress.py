@@ -80,7 +80,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Say it."""
-        print(printable(text), file=self._stream, flush=True)  # noqa: T201 - this is the output
+        print(printable(text), file=self._stream, flush=True)
 
 
 class Line:
@@ -117,7 +117,7 @@ class Line:
         self._say(f"{self._name}: done in {self._clock() - self._started:.1f} s")
 
     def _say(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)  # noqa: T201 - this is the output
+        print(line, file=self._stream, flush=True)
 
 
 def _bars(stream: TextIO) -> Progress:

@@ -54,15 +54,15 @@ def _shares(run: RunResult) -> str:
     worst = worst_share_error(run)
     if worst is None:
         return ""
-    short = [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
+    if abs(worst) <= TOLERANCE:
+        return f"Every VM's share of the IOPS is within {numbers.percent(abs(worst))} of its target."
     furthest = _furthest_vm(run.vms)
     told = (
-        f"{furthest.name} is furthest from its target: {numbers.percent(furthest.share)} of the total IOPS "
-        f"where its weight asks for {numbers.percent(furthest.target_share)} ({numbers.signed_percent(worst)})."
+        f"{furthest.name} is furthest off: its weight asks for {numbers.percent(furthest.target_share)} of "
+        f"the IOPS and it got {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
     )
-    if short:
-        return f"{told} Short of their target: {', '.join(short)}."
-    return f"{told} No VM is more than {numbers.percent(TOLERANCE, 0)} short of its target."
+    short = [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
+    return f"{told} Short of their target: {', '.join(short)}." if short else told
 
 
 def _furthest_vm(vms: list[VmResult]) -> VmResult:

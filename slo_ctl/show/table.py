@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 132
 """Columns when the output is no terminal: wide enough to fold nothing."""
 WIDE = 112
-"""From here on there is room for OPS in bytes as well."""
+"""From here on there is room for OPS in bytes and for the latency of reads."""
 NAME_WIDTH = 24
 
 _STYLES = {
@@ -56,6 +56,7 @@ def print_result(console: Console, result: Result) -> None:
         console.print(Text(run_line(run)))
         console.print(vm_table(result, run, wide=console.width >= WIDE))
     if len(result.runs) > 1:
+        console.print()
         console.print(Text("All policies, whole device"))
         console.print(comparison_table(result))
     for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in run.notes)]:
@@ -69,8 +70,9 @@ def device_line(result: Result) -> str:
         ", synthetic workloads" if any("synthetic" in v.workload for r in result.runs for v in r.vms) else ""
     )
     return (
-        f"{result.label.upper()} SSD{synthetic}: {printable(device.preset)}, {numbers.size(device.logical_bytes)} "
-        f"logical, OP {numbers.percent(device.op)}, timing {device.timing.model}, seed {result.seed}"
+        f"{result.label.upper()} SSD{synthetic}: {printable(device.preset)}, "
+        f"{numbers.size(device.logical_bytes)} logical, OP {numbers.percent(device.op)}, "
+        f"timing {device.timing.model}, seed {result.seed}"
     )
 
 
@@ -84,21 +86,10 @@ def run_line(run: RunResult) -> str:
 
 
 def vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
-    """One row per VM."""
-    table = _table()
+    """One row per VM; without `wide` it fits 80 columns and leaves out what it must."""
+    table = _table(wide)
     table.add_column("VM", max_width=NAME_WIDTH, overflow="fold")
-    for heading in (
-        "WEIGHT",
-        "TARGET",
-        "SHARE",
-        "OFF BY",
-        "IOPS",
-        "u",
-        "WAF",
-        "OPS",
-        "P99 READ",
-        "P99 WRITE",
-    ):
+    for heading in vm_headings(wide):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("VERDICT", no_wrap=True)
     for vm in run.vms:
@@ -110,9 +101,15 @@ def vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
     return table
 
 
+def vm_headings(wide: bool = True) -> list[str]:
+    """What `vm_cells` are."""
+    headings = ["WEIGHT" if wide else "W", "TARGET", "SHARE", "OFF BY", "IOPS", "u", "WAF", "OPS"]
+    return [*headings, "P99 READ", "P99 WRITE"] if wide else [*headings, "P99 WR"]
+
+
 def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]:
     """The numbers of one VM, as `vm_table` has them between name and verdict."""
-    return [
+    cells = [
         numbers.weight(vm.weight),
         numbers.percent(vm.target_share),
         numbers.percent(vm.share),
@@ -120,24 +117,26 @@ def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]
         numbers.count(vm.iops),
         numbers.decimal(vm.victim_u, 3),
         numbers.decimal(vm.waf),
-        ops_text(vm.ops_blocks, device, wide),
+        ops_text(vm.ops_blocks, device) if wide else numbers.count(vm.ops_blocks),
         numbers.latency(vm.latency_us.read.p99),
         numbers.latency(vm.latency_us.write.p99),
     ]
+    if not wide:
+        del cells[-2]
+    return cells
 
 
-def ops_text(ops_blocks: int | None, device: DeviceResult, wide: bool = True) -> str:
+def ops_text(ops_blocks: int | None, device: DeviceResult) -> str:
     """OPS in blocks, bytes and per cent of all OPS there is."""
     if ops_blocks is None:
         return numbers.UNKNOWN
     part = ops_blocks / device.ops_blocks if device.ops_blocks else None
-    held = f"{numbers.size(ops_blocks * device.block_bytes)}, " if wide else ""
-    return f"{ops_blocks:,} ({held}{numbers.percent(part, 0)})"
+    return f"{ops_blocks:,} ({numbers.size(ops_blocks * device.block_bytes)}, {numbers.percent(part, 0)})"
 
 
 def comparison_table(result: Result) -> Table:
     """One row per policy."""
-    table = _table()
+    table = _table(wide=True)
     table.add_column("POLICY")
     for heading in ("IOPS", "WAF", "WORST SHARE ERROR", "FOREIGN GC PAGES", "VMS SHORT"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -162,8 +161,8 @@ def comparison_cells(run: RunResult) -> list[str]:
     ]
 
 
-def _table() -> Table:
-    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+def _table(wide: bool) -> Table:
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0, 0, 0))
 
 
 def _verdict(vm: VmResult) -> Text:

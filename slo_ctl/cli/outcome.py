@@ -1,0 +1,70 @@
+"""Run a scenario and hand over what came out: table, JSON, report."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from slo_ctl.cli.output_file import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slo_ctl.replay.result import Result
+    from slo_ctl.replay.scenario import Scenario
+
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where the result goes."""
+
+    json: bool = False
+    """One JSON object on stdout in place of the tables."""
+    save_json: Path | None = None
+    report: Path | None = None
+    quiet: bool = False
+    """No progress."""
+
+    def check(self) -> None:
+        """Raise UserError when a file could not be written."""
+        for option, path in (("--save-json", self.save_json), ("--report", self.report)):
+            if path is not None:
+                check_writable(option, path)
+
+
+def run_scenario(scenario: Scenario, outputs: Outputs) -> Result:
+    """Run it with progress on stderr. An interrupted run comes back incomplete."""
+    from slo_ctl.replay.engine import run
+    from slo_ctl.show.progress import progress_on_stderr
+
+    outputs.check()
+    with progress_on_stderr(quiet=outputs.quiet) as progress:
+        return run(scenario, progress)
+
+
+def deliver(result: Result, outputs: Outputs) -> None:
+    """Write the files that were asked for, then print; raises typer.Exit(130) after an interrupted run."""
+    if outputs.save_json is not None:
+        write_whole("--save-json", outputs.save_json, result.to_json() + "\n")
+    if outputs.report is not None:
+        from slo_ctl.show.report import render_report
+
+        write_whole("--report", outputs.report, render_report(result))
+    if outputs.json:
+        sys.stdout.write(result.to_json() + "\n")
+    else:
+        from slo_ctl.show.table import console_for, print_result
+
+        print_result(console_for(sys.stdout), result)
+        if outputs.report is not None:
+            from slo_ctl.show.text import printable
+
+            sys.stdout.write(f"report: {printable(str(outputs.report))}\n")
+    sys.stdout.flush()
+    if not result.complete:
+        raise typer.Exit(EXIT_INTERRUPTED)
