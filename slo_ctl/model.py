@@ -21,6 +21,15 @@ class TimingModel(StrEnum):
     """Count-only: no clock; IOPS are not known."""
 
 
+class Placement(StrEnum):
+    """Whose pages share a block."""
+
+    SHARED = "shared"
+    """One pool for all: GC of one VM moves pages of the others."""
+    ISOLATED = "isolated"
+    """Every VM owns its blocks, its OPS and its GC."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlashTiming:
     """Latencies of one die and its channel, in microseconds."""
@@ -74,6 +83,11 @@ class VmSample:
     limit_iops: float | None = None
     """Rate limit in force on the device's queue of this VM."""
     scheduler_weight: float = 1.0
+    host_page_reads: int = 0
+    outstanding: float | None = None
+    """Mean number of requests on the device, not counting those a rate limit holds back; None if not measured."""
+    backlog_share: float = 1.0
+    """Share of the window in which a request was on the device or held back; well below 1: the VM asks for less."""
 
     @property
     def iops(self) -> float:

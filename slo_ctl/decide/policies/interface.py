@@ -1,0 +1,30 @@
+"""What every policy offers. State is explicit and immutable: the caller keeps it between steps."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from slo_ctl.model import Decision, DeviceSample, Placement
+
+S = TypeVar("S")
+
+
+class Policy(Protocol[S]):
+    """Samples in, decisions out."""
+
+    @property
+    def name(self) -> str:
+        """The name it is chosen by."""
+
+    @property
+    def placement(self) -> Placement:
+        """The placement it needs."""
+
+    def start(self, sample: DeviceSample) -> tuple[S, Decision]:
+        """The state to begin with, and the initial split of OPS.
+
+        `sample` need not hold measurements yet. A device whose min_ops_blocks exceed its OPS gives ValueError.
+        """
+
+    def step(self, state: S, sample: DeviceSample) -> tuple[S, Decision]:
+        """The state after one more window, and what should change now."""

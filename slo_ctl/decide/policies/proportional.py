@@ -1,0 +1,279 @@
+"""`proportional`: IOPS_i / w_i equal for all active VMs (ours, the default).
+
+One rule throughout: refit every VM's model to steady evidence, solve for the feasible split (`targets.solve`), go a
+part of the way there, wait until u has settled, repeat. Far from the goal these are jumps of many blocks; near it,
+single blocks; within the dead band, nothing. As the fitted models reproduce what was measured, the only split that
+the rule leaves alone is one with equal IOPS_i / w_i. It cannot starve: a VM that gets less than its share is given
+blocks whatever its u is.
+
+A change of weights, a VM that comes, goes, wakes or sleeps is answered at once, by the models there are.
+
+When OPS cannot do it (a VM exceeds its share though all blocks it can give are given, or the shares still are off
+after a drive write and a half), rate limits hold those above their share down to it (`pacing`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from slo_ctl.decide.allocation import allocate, moves_between
+from slo_ctl.decide.evidence import saturating
+from slo_ctl.decide.pacing import Paced, pace
+from slo_ctl.decide.targets import Claim, Feasible, solve
+from slo_ctl.decide.track import VmTrack, follow, new_tracks
+from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Slo, TimingModel, VmSample
+
+_DEAD_BAND = 0.01
+"""A split that changes nobody's IOPS by more is not worth moving blocks for."""
+_MIN_STEADY_SAMPLES = 2.0
+_MAX_GAIN = 0.9
+_MIN_GAIN = 0.2
+_FLOOR_SHARE = 0.005
+"""OPS an active VM keeps at least, relative to its logical size: below, GC thrashes and hurts everybody."""
+_MAX_DONATION = 0.5
+"""Of a VM's OPS: the most that one correction takes (not after events, which the models foresee)."""
+_DEMAND_HEADROOM = 1.1
+"""A VM that asks for less than its share may grow by this much before its target follows."""
+_PATIENCE_DEVICE_SHARE = 1.5
+"""Drive writes after which shares that still are off are the second lever's business."""
+_PACE_FROM = 0.04
+_STUCK_AFTER = 3
+"""Windows without any of the planned moves carried out, after which a plan is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProportionalState:
+    """All that is remembered between windows."""
+
+    tracks: dict[str, VmTrack]
+    circumstances: tuple[object, ...]
+    """Who is there, awake, and promised what: a change is answered at once."""
+    plan: dict[str, int] = field(default_factory=dict)
+    """OPS blocks per VM to arrive at; empty when nothing is under way."""
+    last_blocks: dict[str, int] = field(default_factory=dict)
+    """OPS blocks per VM in the previous window."""
+    stuck_windows: int = 0
+    last_step: dict[str, int] = field(default_factory=dict)
+    """Blocks gained (or lost) per VM by the last correction, to notice a change of direction."""
+    gain: float = _MAX_GAIN
+    """Share of a correction that is carried out; halved when corrections alternate."""
+    device_share_since_event: float = 0.0
+    """Drive writes since the circumstances changed."""
+    pacing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proportional:
+    """Equalises IOPS per weight, by OPS first and rate limits second."""
+
+    name: str = "proportional"
+    placement: Placement = Placement.ISOLATED
+
+    def start(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
+        """Split the OPS as uniform single-page writes would need it; ValueError when the minimums exceed it."""
+        if sample.timing.model is TimingModel.NONE:
+            return None, Decision(reasons=("count-only device: no IOPS to equalise",))
+        state = ProportionalState(new_tracks(sample), _circumstances(sample))
+        return _decide(state, sample, "initial split")
+
+    def step(
+        self, state: ProportionalState | None, sample: DeviceSample
+    ) -> tuple[ProportionalState | None, Decision]:
+        """Follow the samples, and correct the split or the limits when that is due."""
+        if state is None or sample.timing.model is TimingModel.NONE:
+            return self.start(sample)
+        circumstances = _circumstances(sample)
+        event = "who is active or promised what has changed" if circumstances != state.circumstances else None
+        pages = sample.timing.pages_per_block * sum(v.logical_blocks for v in sample.vms)
+        written = sum(v.host_page_writes for v in sample.vms) / max(1, pages)
+        state = replace(
+            state,
+            tracks=follow(state.tracks, sample),
+            circumstances=circumstances,
+            device_share_since_event=0.0 if event else state.device_share_since_event + written,
+        )
+        return _decide(state, sample, event)
+
+
+def _decide(
+    state: ProportionalState, sample: DeviceSample, event: str | None
+) -> tuple[ProportionalState, Decision]:
+    if not sample.vms:
+        return state, Decision()
+    feasible = solve(_claims(state.tracks, sample), sample.total_ops_blocks)
+    state, reasons = _plan(state, sample, feasible, event)
+    moves: tuple[OpsMove, ...] = ()
+    if state.plan:
+        blocks = {v.vm: v.ops_blocks for v in sample.vms}
+        moves = moves_between(blocks, state.plan, sample.spare_blocks, sample.max_move_blocks)
+    state, limits, more_reasons = _limits(state, sample, feasible, event)
+    state = replace(state, last_blocks={v.vm: v.ops_blocks for v in sample.vms})
+    shortfalls = tuple(
+        f"{vm}: min_iops overcommitted, {missing:.0f} IOPS short"
+        for vm, missing in feasible.overcommitted.items()
+    )
+    return state, Decision(moves, limits, {}, feasible.targets, reasons + more_reasons + shortfalls)
+
+
+def _circumstances(sample: DeviceSample) -> tuple[object, ...]:
+    return (sample.total_ops_blocks, *((v.vm, v.active, v.slo, v.logical_blocks) for v in sample.vms))
+
+
+def _claims(tracks: dict[str, VmTrack], sample: DeviceSample) -> list[Claim]:
+    floors = {
+        v.vm: max(v.min_ops_blocks, math.ceil(_FLOOR_SHARE * v.logical_blocks))
+        if v.active
+        else v.min_ops_blocks
+        for v in sample.vms
+    }
+    if sum(floors.values()) > sample.total_ops_blocks:
+        floors = {v.vm: v.min_ops_blocks for v in sample.vms}
+    return [
+        Claim(
+            vm=v.vm,
+            weight=v.slo.weight,
+            model=tracks[v.vm].model,
+            min_ops_blocks=floors[v.vm],
+            active=v.active,
+            min_iops=v.slo.min_iops or 0.0,
+            max_iops=min(_max_iops(v.slo), _demand_iops(tracks[v.vm], v)),
+        )
+        for v in sample.vms
+    ]
+
+
+def _max_iops(slo: Slo) -> float:
+    return math.inf if slo.max_iops is None else slo.max_iops
+
+
+def _demand_iops(track: VmTrack, vm: VmSample) -> float:
+    asks_for_less = vm.requests > 0 and not saturating(vm)
+    return _DEMAND_HEADROOM * track.recent_iops if asks_for_less else math.inf
+
+
+def _plan(
+    state: ProportionalState, sample: DeviceSample, feasible: Feasible, event: str | None
+) -> tuple[ProportionalState, tuple[str, ...]]:
+    """Where the OPS should go from here, if anywhere."""
+    blocks = {v.vm: v.ops_blocks for v in sample.vms}
+    best = {vm: target.ops_blocks or 0 for vm, target in feasible.targets.items()}
+    if event:
+        plan = best if best != blocks else {}
+        return replace(state, plan=plan, stuck_windows=0, last_step={}, gain=_MAX_GAIN), (event,)
+    if state.plan:
+        return _pursue(state, blocks), ()
+    active = [state.tracks[v.vm] for v in sample.vms if v.active and v.requests > 0]
+    if not active or not all(t.settled and t.steady.samples >= _MIN_STEADY_SAMPLES for t in active):
+        return state, ()
+    error = _iops_change(state.tracks, feasible, blocks, best)
+    if error <= _DEAD_BAND:
+        return state, ()
+
+    step = {vm: best[vm] - blocks[vm] for vm in blocks}
+    gain = _next_gain(state, step)
+    # Trust an error only as far as it stands out of the noise.
+    noise = max(t.relative_error for t in active)
+    plan = _part_of_the_way(sample, step, gain * error**2 / (error**2 + noise**2))
+    if plan == blocks:
+        return replace(state, gain=gain), ()
+    moved = sum(max(0, plan[vm] - blocks[vm]) for vm in blocks)
+    reason = f"shares off by up to {100 * error:.1f} %: moving {moved} OPS blocks"
+    return replace(state, plan=plan, stuck_windows=0, last_step=step, gain=gain), (reason,)
+
+
+def _pursue(state: ProportionalState, blocks: dict[str, int]) -> ProportionalState:
+    """Keep a plan until it is carried out, or nothing of it has been for some windows."""
+    if state.plan == blocks or state.plan.keys() != blocks.keys():
+        return replace(state, plan={})
+    stuck = state.stuck_windows + 1 if blocks == state.last_blocks else 0
+    return replace(state, plan={}) if stuck >= _STUCK_AFTER else replace(state, stuck_windows=stuck)
+
+
+def _iops_change(
+    tracks: dict[str, VmTrack], feasible: Feasible, blocks: dict[str, int], best: dict[str, int]
+) -> float:
+    """The largest relative change of any VM's IOPS that the best split promises.
+
+    What a VM could do beyond its target does not count when OPS cannot take it away anyway.
+    """
+    worst = 0.0
+    for vm, target in feasible.targets.items():
+        if not target.iops:
+            continue
+        now, then = (tracks[vm].model.iops_at(split[vm]) for split in (blocks, best))
+        if then > 1.01 * target.iops:
+            now, then = min(now, target.iops), target.iops
+        worst = max(worst, abs(math.log(then / now)))
+    return worst
+
+
+def _next_gain(state: ProportionalState, step: dict[str, int]) -> float:
+    """Half the gain when this correction takes back the last one, somewhat more when it continues it."""
+    both = sum(blocks * state.last_step.get(vm, 0) for vm, blocks in step.items())
+    lengths = math.hypot(*step.values()) * math.hypot(*state.last_step.values())
+    if lengths == 0.0:
+        return state.gain
+    cosine = both / lengths
+    if cosine < -0.3:
+        return max(_MIN_GAIN, 0.5 * state.gain)
+    return min(_MAX_GAIN, 1.3 * state.gain) if cosine > 0.3 else state.gain
+
+
+def _part_of_the_way(sample: DeviceSample, step: dict[str, int], gain: float) -> dict[str, int]:
+    """The split after `gain` of the step, less when that would take too much of somebody at once."""
+    for v in sample.vms:
+        if step[v.vm] < 0:
+            gain = min(gain, _MAX_DONATION * v.ops_blocks / -step[v.vm])
+    ideal = {v.vm: v.ops_blocks + gain * step[v.vm] for v in sample.vms}
+    return allocate(sample.total_ops_blocks, ideal, {v.vm: v.min_ops_blocks for v in sample.vms})
+
+
+def _limits(
+    state: ProportionalState, sample: DeviceSample, feasible: Feasible, event: str | None
+) -> tuple[ProportionalState, dict[str, float | None], tuple[str, ...]]:
+    """Rate limits: the SLOs' maximums always, the others' shares while OPS does not keep them."""
+    vms = [
+        Paced(
+            vm=v.vm,
+            weight=v.slo.weight,
+            iops=state.tracks[v.vm].recent_iops,
+            limit_iops=v.limit_iops,
+            saturating=saturating(v),
+            min_iops=v.slo.min_iops or 0.0,
+            max_iops=_max_iops(v.slo),
+        )
+        for v in sample.vms
+        if v.active and v.requests > 0
+    ]
+    maximums: dict[str, float | None] = {v.vm: v.slo.max_iops for v in sample.vms}
+    wanted = maximums
+    was_pacing = state.pacing
+    pacing = not event and (was_pacing or not feasible.ops_suffices or _still_off(state, vms, feasible))
+    if pacing:
+        wanted = maximums | pace(vms)
+        pacing = wanted != maximums or not feasible.ops_suffices
+    state = replace(state, pacing=pacing)
+    in_force = {v.vm: v.limit_iops for v in sample.vms}
+    limits = {vm: limit for vm, limit in wanted.items() if limit != in_force[vm]}
+    reasons: tuple[str, ...] = ()
+    if state.pacing and not was_pacing:
+        reasons = ("OPS alone does not keep the shares: limiting those above theirs",)
+    elif was_pacing and not state.pacing:
+        reasons = ("limits lifted",)
+    return state, limits, reasons
+
+
+def _still_off(state: ProportionalState, vms: Sequence[Paced], feasible: Feasible) -> bool:
+    """Whether OPS had its time and the measured shares still are off."""
+    if state.device_share_since_event < _PATIENCE_DEVICE_SHARE:
+        return False
+    levels = [
+        state.tracks[v.vm].recent_iops / v.weight
+        for v in vms
+        if v.saturating
+        and math.isclose(feasible.targets[v.vm].iops or 0.0, feasible.level * v.weight, rel_tol=0.01)
+    ]
+    noise = max((state.tracks[v.vm].relative_error for v in vms), default=0.0)
+    return len(levels) > 1 and max(levels) > (1.0 + _PACE_FROM + noise) * min(levels)
