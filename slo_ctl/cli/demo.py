@@ -63,7 +63,7 @@ def introduction(scenario: Scenario) -> str:
     vms = ", ".join(f"{vm.name} (weight {numbers.weight(vm.slo.weight)})" for vm in scenario.vms)
     return (
         f"An emulated SSD of {numbers.size(scenario.device.size_bytes)} is aged until GC settles. Then "
-        f" {len(scenario.vms)} VMs share it, with synthetic workloads: {vms}. "
+        f"{len(scenario.vms)} VMs share it, with synthetic workloads: {vms}. "
         f"Policies in turn: {', '.join(scenario.policies)}."
     )
 

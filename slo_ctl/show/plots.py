@@ -1,0 +1,438 @@
+"""A result as plots: inline SVG without fonts, scripts or references to anything outside."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from slo_ctl.show import numbers
+from slo_ctl.show.palette import ALONE, GRID, INK, MUTED, SURFACE, themed, vm_colour, vm_dashes
+from slo_ctl.show.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from matplotlib.axes import Axes
+
+    from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
+
+WIDTH_IN = 4.6
+HEIGHT_IN = 2.9
+LABEL_CHARACTERS = 14
+_MARKERS = ("o", "s", "^", "D", "v")
+
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "text.color": INK.stand_in,
+    "text.parse_math": False,
+    "axes.edgecolor": MUTED.stand_in,
+    "axes.labelcolor": MUTED.stand_in,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.linewidth": 0.8,
+    "grid.color": GRID.stand_in,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED.stand_in,
+    "ytick.color": MUTED.stand_in,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.4,
+    "hatch.linewidth": 0.7,
+    "figure.facecolor": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One picture and what to know about it."""
+
+    key: str
+    title: str
+    caption: str
+    svg: str
+
+
+def all_plots(result: Result) -> list[Plot]:
+    """Every plot that this result has numbers for, in the paper's order."""
+    runs = [run for run in result.runs if run.vms]
+    if not runs:
+        return []
+    plots = [iops_alone_and_together(runs), u_alone_and_together(runs)]
+    plots += pages_moved(runs)
+    plots += [bandwidth_by_weight(runs), relative_to_smallest_weight(runs)]
+    plots += over_time(runs, "u", "u of victim blocks", _U_CAPTION)
+    plots += over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
+    plots += over_time(runs, "share", "Share of the total IOPS", _SHARE_CAPTION)
+    return [plot for plot in plots if plot is not None]
+
+
+_U_CAPTION = (
+    "Figure 9 of the paper draws this for a static and for a dynamic split: the valid share of the blocks "
+    "that GC collects, which sets what a VM's writes cost. Lower is faster."
+)
+_OPS_CAPTION = "Over-provisioning owned by each VM: the lever with which the policy moves u."
+_SHARE_CAPTION = "Solid: what each VM got. Dotted: its target in the measured window."
+
+
+def iops_alone_and_together(runs: Sequence[RunResult]) -> Plot | None:
+    """Figure 4a."""
+    return _alone_and_together(
+        runs,
+        "iops-alone-together",
+        "IOPS alone and together",
+        "Figure 4a of the paper: what sharing the aged drive costs every VM. Grey: the VM with "
+        "the whole drive to itself. Paler bars: the other policies.",
+        lambda vm: vm.alone_iops,
+        lambda vm: vm.iops,
+        "IOPS",
+    )
+
+
+def u_alone_and_together(runs: Sequence[RunResult]) -> Plot | None:
+    """Figure 4b."""
+    return _alone_and_together(
+        runs,
+        "u-alone-together",
+        "u alone and together",
+        "Figure 4b of the paper: the valid share of the blocks that GC collects. The higher it is, the more "
+        "pages GC copies for every page a VM writes.",
+        lambda vm: vm.alone_victim_u,
+        lambda vm: vm.victim_u,
+        "u",
+    )
+
+
+def pages_moved(runs: Sequence[RunResult]) -> list[Plot]:
+    """Figure 5b, one plot per run, all to one scale."""
+    measured = [run for run in runs if run.gc_pages_moved is not None]
+    top = max(
+        (sum(row) for run in measured if run.gc_pages_moved for row in run.gc_pages_moved.pages), default=0
+    )
+    if top == 0:
+        return []
+    return [_pages_moved(run, top) for run in measured]
+
+
+def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
+    """Figure 8a."""
+    if not any(vm.bandwidth_bytes_s for run in runs for vm in run.vms):
+        return None
+    with _figure() as (figure, axes):
+        names = [vm.name for vm in runs[0].vms]
+        width = 0.8 / len(names)
+        for group, run in enumerate(runs):
+            base = _smallest_weight(run)
+            for index, vm in enumerate(run.vms):
+                x = group - 0.4 + width * (index + 0.5)
+                rate = (vm.bandwidth_bytes_s or 0.0) / 1e6
+                _bar(axes, x, rate, width, index)
+                ratio = _ratio(vm, base)
+                if ratio is not None:
+                    axes.annotate(
+                        f"{ratio:.1f}",
+                        (x, rate),
+                        (0, 2),
+                        textcoords="offset points",
+                        ha="center",
+                        fontsize=7.5,
+                    )
+        axes.set_xticks(range(len(runs)), [run.policy for run in runs])
+        axes.set_ylabel("MB/s")
+        _headroom(axes)
+        _legend_of_vms(axes, [f"{_label(vm.name)} (w {vm.weight:g})" for vm in runs[-1].vms])
+        svg = _svg(figure, "bandwidth-by-weight")
+    return Plot(
+        "bandwidth-by-weight",
+        "Bandwidth by weight",
+        "Figure 8a of the paper. Above each bar: bandwidth relative to the VM with the smallest weight; the "
+        "weights' own ratios would be "
+        + " : ".join(numbers.decimal(weight, 1) for weight in _weight_ratios(runs[-1]))
+        + ".",
+        svg,
+    )
+
+
+def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
+    """Figure 8b."""
+    if not any(_smallest_weight(run) for run in runs) or len(runs[0].vms) < 2:
+        return None
+    with _figure() as (figure, axes):
+        ideal = sorted(_weight_ratios(runs[-1]))
+        axes.plot(ideal, ideal, color=MUTED.stand_in, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        handles: list[Any] = []
+        for number, run in enumerate(runs):
+            base = _smallest_weight(run)
+            marker = _MARKERS[number % len(_MARKERS)]
+            points = zip(_weight_ratios(run), run.vms, strict=True)
+            for index, (ratio, vm) in enumerate(points):
+                got = _ratio(vm, base)
+                if got is not None:
+                    axes.plot(
+                        [ratio],
+                        [got],
+                        marker=marker,
+                        color=vm_colour(index).stand_in,
+                        markersize=7,
+                        markeredgecolor=SURFACE.stand_in,
+                        linestyle="none",
+                        zorder=3,
+                    )
+            handles.append(axes.plot([], [], marker=marker, color=MUTED.stand_in, linestyle="none")[0])
+        axes.set_xlabel("weight, relative to the smallest")
+        axes.set_ylabel("bandwidth, relative")
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+        axes.legend(handles, [run.policy for run in runs], loc="upper left")
+        svg = _svg(figure, "relative-to-smallest-weight")
+    return Plot(
+        "relative-to-smallest-weight",
+        "Proportionality",
+        "Figure 8b of the paper: on the dashed line every VM gets exactly what its weight asks for. Shapes "
+        "are policies, colours are VMs.",
+        svg,
+    )
+
+
+def over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
+    """One column of the time series per run, all to one scale; runs that lack it are left out."""
+    drawn = [run for run in runs if any(_known(series, column) for series in run.series.vms)]
+    if not drawn:
+        return []
+    # The first few epochs after a start swing widely; they must not squeeze the rest of every plot.
+    top = max(_high(run, column) for run in drawn) * 1.12
+    return [_over_time(run, column, f"{title}: {run.policy}", caption, top) for run in drawn]
+
+
+def _over_time(run: RunResult, column: str, title: str, caption: str, top: float) -> Plot:
+    with _figure() as (figure, axes):
+        times = run.series.drive_writes
+        window = run.window
+        axes.axvspan(
+            window.from_drive_writes, window.to_drive_writes, color=GRID.stand_in, alpha=0.45, linewidth=0
+        )
+        targets = {vm.name: vm.target_share for vm in run.vms}
+        for index, series in enumerate(run.series.vms):
+            values = getattr(series, column)
+            if not values:
+                continue
+            drawn = [float("nan") if value is None else value for value in values]
+            colour = vm_colour(index).stand_in
+            axes.plot(times, drawn, color=colour, linestyle=vm_dashes(index), linewidth=1.5)
+            target = targets.get(series.name)
+            if column == "share" and target:
+                axes.plot(
+                    [window.from_drive_writes, window.to_drive_writes],
+                    [target, target],
+                    color=colour,
+                    linestyle=(0, (1, 1.6)),
+                    linewidth=1.2,
+                )
+        for event in run.events:
+            axes.axvline(event.drive_writes, color=MUTED.stand_in, linewidth=0.9, linestyle=(0, (3, 2)))
+            axes.annotate(
+                _label(f"{event.vm} {event.action}"),
+                (event.drive_writes, top),
+                (3, -2),
+                textcoords="offset points",
+                va="top",
+                fontsize=7,
+                color=MUTED.stand_in,
+            )
+        axes.set_ylim(0, top)
+        axes.set_xlim(0, max(times))
+        axes.set_xlabel("full drive writes")
+        if column == "share":
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f}%"))
+        _legend_of_vms(axes, [_label(series.name) for series in run.series.vms])
+        svg = _svg(figure, f"{column}-{run.policy}")
+    return Plot(
+        f"{column.replace('_', '-')}-{run.policy}", title, f"{caption} Shaded: the measured window.", svg
+    )
+
+
+def _alone_and_together(
+    runs: Sequence[RunResult],
+    key: str,
+    title: str,
+    caption: str,
+    alone: Callable[[VmResult], float | None],
+    together: Callable[[VmResult], float | None],
+    unit: str,
+) -> Plot | None:
+    if not any(together(vm) is not None for run in runs for vm in run.vms):
+        return None
+    references = [alone(vm) for vm in runs[-1].vms]
+    bars = len(runs) + any(value is not None for value in references)
+    with _figure() as (figure, axes):
+        width = 0.82 / bars
+        handles = []
+        first = bars - len(runs)
+        for index, value in enumerate(references):
+            if first:
+                axes.bar(index - 0.41 + width / 2, value or 0.0, width * 0.92, color=ALONE.stand_in)
+        if first:
+            handles.append((Patch(facecolor=ALONE.stand_in), "alone"))
+        for number, run in enumerate(runs):
+            for index, vm in enumerate(run.vms):
+                x = index - 0.41 + width * (first + number + 0.5)
+                _bar(axes, x, together(vm) or 0.0, width, index, alpha=_strength(number, len(runs)))
+            patch = Patch(facecolor=MUTED.stand_in, alpha=_strength(number, len(runs)), linewidth=0)
+            handles.append((patch, run.policy))
+        axes.set_xticks(range(len(references)), [_label(vm.name) for vm in runs[-1].vms])
+        axes.set_ylabel(unit)
+        _headroom(axes)
+        axes.legend(*zip(*handles, strict=True), **_legend_place(len(handles)))
+        svg = _svg(figure, key)
+    return Plot(key, title, caption, svg)
+
+
+def _pages_moved(run: RunResult, top: int) -> Plot:
+    moved = run.gc_pages_moved
+    if moved is None:
+        raise ValueError("this run counted no moved pages")
+    with _figure() as (figure, axes):
+        for column, row in enumerate(moved.pages):
+            base = 0
+            for owner, pages in enumerate(row):
+                _bar(axes, column, pages, 0.62, owner, bottom=base)
+                base += pages
+        axes.set_xticks(range(len(moved.vms)), [_label(name) for name in moved.vms])
+        axes.set_ylim(0, top * 1.05)
+        axes.set_ylabel("pages moved by GC")
+        axes.set_xlabel("VM whose writes GC worked for")
+        _legend_of_vms(axes, [f"{_label(name)}'s pages" for name in moved.vms])
+        svg = _svg(figure, f"pages-moved-{run.policy}")
+    return Plot(
+        f"pages-moved-{run.policy}",
+        f"Pages moved by owner: {run.policy}",
+        "Figure 5b of the paper: a bar of one colour means that GC moved only the pages of the VM it worked "
+        "for; every other colour is work done for a neighbour.",
+        svg,
+    )
+
+
+def _bar(
+    axes: Axes, x: float, height: float, width: float, vm: int, alpha: float = 1.0, bottom: float = 0.0
+) -> None:
+    axes.bar(
+        x,
+        height,
+        width * 0.92,
+        bottom=bottom,
+        color=vm_colour(vm).stand_in,
+        alpha=alpha,
+        edgecolor=SURFACE.stand_in,
+        linewidth=0.6,
+    )
+
+
+def _strength(number: int, of: int) -> float:
+    """How opaque the bars of a run are: the policy in question, which comes last, most."""
+    return 1.0 if of == 1 else 0.35 + 0.65 * number / (of - 1)
+
+
+def _smallest_weight(run: RunResult) -> VmResult | None:
+    """The VM that ratios refer to: the smallest weight among those that moved data."""
+    active = [vm for vm in run.vms if vm.bandwidth_bytes_s]
+    return min(active, key=lambda vm: vm.weight, default=None)
+
+
+def _ratio(vm: VmResult, base: VmResult | None) -> float | None:
+    if base is None or not base.bandwidth_bytes_s or vm.bandwidth_bytes_s is None:
+        return None
+    return vm.bandwidth_bytes_s / base.bandwidth_bytes_s
+
+
+def _weight_ratios(run: RunResult) -> list[float]:
+    base = _smallest_weight(run)
+    least = base.weight if base is not None else min(vm.weight for vm in run.vms)
+    return [vm.weight / least for vm in run.vms]
+
+
+def _known(series: VmSeries, column: str) -> list[float]:
+    return [value for value in getattr(series, column) if value is not None]
+
+
+def _high(run: RunResult, column: str) -> float:
+    """The top of the axis: what all but the wildest hundredth of the points stay below."""
+    values = sorted(value for series in run.series.vms for value in _known(series, column))
+    return max(values[int(0.99 * (len(values) - 1))], 1e-9) if values else 1e-9
+
+
+def _label(name: str) -> str:
+    shown = printable(name)
+    return shown if len(shown) <= LABEL_CHARACTERS else shown[: LABEL_CHARACTERS - 1] + "\u2026"
+
+
+def _legend_of_vms(axes: Axes, labels: Sequence[str]) -> None:
+    handles = [Patch(facecolor=vm_colour(index).stand_in, linewidth=0) for index in range(len(labels))]
+    legend = axes.legend(handles, ["." for _ in labels], **_legend_place(len(labels)))
+    # A label given to `legend` loses a leading underscore's entry; a text set afterwards is taken as it is.
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(label)
+
+
+def _legend_place(entries: int) -> dict[str, Any]:
+    return {
+        "loc": "lower left",
+        "bbox_to_anchor": (0.0, 1.0, 1.0, 0.0),
+        "ncols": min(entries, 4),
+        "borderaxespad": 0.3,
+        "columnspacing": 1.2,
+    }
+
+
+def _headroom(axes: Axes) -> None:
+    axes.set_ylim(0, max(axes.get_ylim()[1] * 1.04, 1e-9))
+
+
+@contextmanager
+def _figure() -> Iterator[tuple[Figure, Axes]]:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+        yield figure, axes
+
+
+def _tick(value: float, _position: int | None = None) -> str:
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def _svg(figure: Figure, key: str) -> str:
+    """The figure as an SVG element to put into HTML: no prologue, no metadata, ids that `key` keeps apart."""
+    out = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": key}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    return themed(svg)

@@ -1,0 +1,158 @@
+"""A result as one HTML file that needs nothing else: no script, no font, no picture from anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from slo_ctl.show import numbers
+from slo_ctl.show.palette import ROLES, vm_colour
+from slo_ctl.show.plots import Plot, all_plots
+from slo_ctl.show.story import story
+from slo_ctl.show.table import comparison_cells, run_line, vm_cells, vm_headings
+from slo_ctl.show.text import printable
+from slo_ctl.show.verdict import TOLERANCE, Verdict, verdict
+
+if TYPE_CHECKING:
+    from slo_ctl.replay.result import Result, RunResult, VmResult
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    colour: str
+    name: str
+    workload: str
+    cells: list[str]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _RunView:
+    policy: str
+    line: str
+    complete: bool
+    rows: list[_Row]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    title: str
+    plots: list[Plot]
+
+
+_SECTIONS = (
+    ("Alone and together", ("iops-alone", "u-alone")),
+    ("Whose pages GC moved", ("pages-moved",)),
+    ("Weights and bandwidth", ("bandwidth", "relative")),
+    ("u over time", ("u-",)),
+    ("OPS over time", ("ops-blocks",)),
+    ("Shares over time", ("share",)),
+)
+
+
+def render_report(result: Result) -> str:
+    """The HTML of `result`; every text in it is escaped, whoever chose it."""
+    environment = Environment(
+        loader=PackageLoader("slo_ctl.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = printable
+    return environment.get_template("report.html.j2").render(
+        result=result,
+        title=_title(result),
+        synthetic=any("synthetic" in vm.workload for run in result.runs for vm in run.vms),
+        story=story(result),
+        subject=_view(result, result.runs[-1]) if result.runs else None,
+        others=[_view(result, run) for run in result.runs[:-1]],
+        headings=vm_headings(),
+        comparison=[(run.policy, comparison_cells(run)) for run in result.runs],
+        sections=_sections(all_plots(result)),
+        facts=_facts(result),
+        roles=ROLES,
+        tolerance=numbers.percent(TOLERANCE, 0),
+        svg=lambda plot: Markup(plot.svg),  # noqa: S704 - drawn here; matplotlib escapes the texts in it
+        result_hash=result.result_hash(),
+        scenario=json.dumps(result.scenario, indent=2, ensure_ascii=False),
+    )
+
+
+def _title(result: Result) -> str:
+    policies = (
+        " against ".join(
+            part
+            for part in (result.runs[-1].policy, ", ".join(run.policy for run in result.runs[:-1]))
+            if part
+        )
+        if result.runs
+        else "nothing measured"
+    )
+    return f"SSD replay: {policies}"
+
+
+def _view(result: Result, run: RunResult) -> _RunView:
+    return _RunView(
+        policy=run.policy,
+        line=run_line(run),
+        complete=run.complete,
+        rows=[_row(result, index, vm) for index, vm in enumerate(run.vms)],
+        notes=[printable(note) for note in run.notes],
+    )
+
+
+def _row(result: Result, index: int, vm: VmResult) -> _Row:
+    return _Row(
+        vm_colour(index).name,
+        printable(vm.name),
+        printable(vm.workload),
+        vm_cells(vm, result.device),
+        verdict(vm),
+    )
+
+
+def _sections(plots: list[Plot]) -> list[_Section]:
+    sections = [
+        _Section(title, [plot for plot in plots if plot.key.startswith(keys) and _owner(plot.key) == title])
+        for title, keys in _SECTIONS
+    ]
+    return [section for section in sections if section.plots]
+
+
+def _owner(key: str) -> str:
+    """The first section whose keys fit: `u-alone` is not `u-` over time."""
+    return next(title for title, keys in _SECTIONS if key.startswith(keys))
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    """The device and the run, a line each."""
+    device, timing = result.device, result.device.timing
+    latencies = ", ".join(
+        f"{name} {numbers.latency(value)}"
+        for name, value in (
+            ("read", timing.read_us),
+            ("program", timing.program_us),
+            ("erase", timing.erase_us),
+            ("transfer", timing.transfer_us),
+        )
+        if value is not None
+    )
+    facts = [
+        ("Device", f"{device.preset} ({result.label})"),
+        ("Logical size", numbers.size(device.logical_bytes)),
+        ("Over-provisioning", f"{numbers.percent(device.op)}, {device.ops_blocks:,} blocks"),
+        ("Pages", f"{numbers.size(device.page_bytes)}, {device.pages_per_block:,} to a block"),
+        ("Parallelism", f"{device.channels} channels, {device.dies} dies, planes per die: {device.planes}"),
+        ("Victim policy", device.victim_policy),
+        ("Timing", f"{timing.model}: {latencies}" if latencies else timing.model),
+        ("Seed", str(result.seed)),
+    ]
+    if device.ageing_drive_writes is not None:
+        facts.append(("Ageing", f"{device.ageing_drive_writes:.3g} full drive writes until WAF settled"))
+    return [(name, printable(value)) for name, value in facts]
