@@ -25,7 +25,6 @@ INK = Colour("ink", "#010101", "#1b1f24", "#e6e8eb")
 MUTED = Colour("muted", "#010102", "#5a636e", "#a0a8b2")
 GRID = Colour("grid", "#010103", "#e3e6ea", "#343a42")
 SURFACE = Colour("surface", "#010104", "#ffffff", "#1b1f25")
-ALONE = Colour("alone", "#010105", "#b9c0c8", "#59626d")
 
 _VMS = (
     Colour("vm-0", "#010201", "#0072b2", "#56b4e9"),
@@ -36,7 +35,7 @@ _VMS = (
     Colour("vm-5", "#010206", "#555b66", "#c2c8d0"),
 )
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-ROLES = (INK, MUTED, GRID, SURFACE, ALONE, *_VMS)
+ROLES = (INK, MUTED, GRID, SURFACE, *_VMS)
 
 _BY_STAND_IN = {colour.stand_in: colour.name for colour in ROLES}
 _STYLE = re.compile(r'style="[^"]*"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from slo_ctl.show import numbers
-from slo_ctl.show.palette import ALONE, GRID, INK, MUTED, SURFACE, themed, vm_colour, vm_dashes
+from slo_ctl.show.palette import GRID, INK, MUTED, SURFACE, themed, vm_colour, vm_dashes
 from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
     from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
 
-WIDTH_IN = 4.6
-HEIGHT_IN = 2.9
+WIDTH_IN = 4.1
+HEIGHT_IN = 2.65
 LABEL_CHARACTERS = 14
+LEGEND_CHARACTERS = 48
+"""What fits next to each other at the legend's size."""
 _MARKERS = ("o", "s", "^", "D", "v")
 
 _STYLE: Any = {
@@ -59,6 +62,8 @@ _STYLE: Any = {
     "hatch.linewidth": 0.7,
     "figure.facecolor": "none",
 }
+
+_HOLLOW: dict[str, Any] = {"facecolor": SURFACE.stand_in, "edgecolor": MUTED.stand_in, "linewidth": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,8 @@ def iops_alone_and_together(runs: Sequence[RunResult]) -> Plot | None:
         runs,
         "iops-alone-together",
         "IOPS alone and together",
-        "Figure 4a of the paper: what sharing the aged drive costs every VM. Grey: the VM with "
-        "the whole drive to itself. Paler bars: the other policies.",
+        "Figure 4a of the paper: what sharing the aged drive costs every VM. Outlined: the VM "
+        "with the whole drive to itself. Paler bars: the other policies.",
         lambda vm: vm.alone_iops,
         lambda vm: vm.iops,
         "IOPS",
@@ -199,8 +204,8 @@ def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
             handles.append(axes.plot([], [], marker=marker, color=MUTED.stand_in, linestyle="none")[0])
         axes.set_xlabel("weight, relative to the smallest")
         axes.set_ylabel("bandwidth, relative")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.06)
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.03)
         axes.legend(handles, [run.policy for run in runs], loc="upper left")
         svg = _svg(figure, "relative-to-smallest-weight")
     return Plot(
@@ -288,19 +293,19 @@ def _alone_and_together(
         first = bars - len(runs)
         for index, value in enumerate(references):
             if first:
-                axes.bar(index - 0.41 + width / 2, value or 0.0, width * 0.92, color=ALONE.stand_in)
+                axes.bar(index - 0.41 + width / 2, value or 0.0, width * 0.86, **_HOLLOW)
         if first:
-            handles.append((Patch(facecolor=ALONE.stand_in), "alone"))
+            handles.append((Patch(**_HOLLOW), "alone"))
         for number, run in enumerate(runs):
             for index, vm in enumerate(run.vms):
                 x = index - 0.41 + width * (first + number + 0.5)
                 _bar(axes, x, together(vm) or 0.0, width, index, alpha=_strength(number, len(runs)))
             patch = Patch(facecolor=MUTED.stand_in, alpha=_strength(number, len(runs)), linewidth=0)
             handles.append((patch, run.policy))
-        axes.set_xticks(range(len(references)), [_label(vm.name) for vm in runs[-1].vms])
+        _name_bars(axes, [vm.name for vm in runs[-1].vms])
         axes.set_ylabel(unit)
         _headroom(axes)
-        axes.legend(*zip(*handles, strict=True), **_legend_place(len(handles)))
+        axes.legend(*zip(*handles, strict=True), **_legend_place(axes, [name for _, name in handles]))
         svg = _svg(figure, key)
     return Plot(key, title, caption, svg)
 
@@ -315,7 +320,7 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
             for owner, pages in enumerate(row):
                 _bar(axes, column, pages, 0.62, owner, bottom=base)
                 base += pages
-        axes.set_xticks(range(len(moved.vms)), [_label(name) for name in moved.vms])
+        _name_bars(axes, moved.vms)
         axes.set_ylim(0, top * 1.05)
         axes.set_ylabel("pages moved by GC")
         axes.set_xlabel("VM whose writes GC worked for")
@@ -333,6 +338,8 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
 def _bar(
     axes: Axes, x: float, height: float, width: float, vm: int, alpha: float = 1.0, bottom: float = 0.0
 ) -> None:
+    if alpha < 1:  # or the grid would shine through
+        axes.bar(x, height, width * 0.92, bottom=bottom, color=SURFACE.stand_in)
     axes.bar(
         x,
         height,
@@ -385,20 +392,43 @@ def _label(name: str) -> str:
 
 def _legend_of_vms(axes: Axes, labels: Sequence[str]) -> None:
     handles = [Patch(facecolor=vm_colour(index).stand_in, linewidth=0) for index in range(len(labels))]
-    legend = axes.legend(handles, ["." for _ in labels], **_legend_place(len(labels)))
+    legend = axes.legend(handles, ["." for _ in labels], **_legend_place(axes, labels))
     # A label given to `legend` loses a leading underscore's entry; a text set afterwards is taken as it is.
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set_text(label)
 
 
-def _legend_place(entries: int) -> dict[str, Any]:
+def _legend_place(axes: Axes, labels: Sequence[str]) -> dict[str, Any]:
+    """Above the plot, in as many columns as fit; the figure grows by the rows that takes."""
+    columns = max(1, min(len(labels), LEGEND_CHARACTERS // (max(map(len, labels)) + 5)))
+    _grow(axes, (math.ceil(len(labels) / columns) - 1) * 0.17)
     return {
         "loc": "lower left",
         "bbox_to_anchor": (0.0, 1.0, 1.0, 0.0),
-        "ncols": min(entries, 4),
+        "ncols": columns,
         "borderaxespad": 0.3,
         "columnspacing": 1.2,
     }
+
+
+def _name_bars(axes: Axes, names: Sequence[str]) -> None:
+    labels = [_label(name) for name in names]
+    crowded = sum(len(label) + 2 for label in labels) > LEGEND_CHARACTERS
+    if crowded:
+        _grow(axes, 0.5)
+    axes.set_xticks(
+        range(len(labels)),
+        labels,
+        rotation=35 if crowded else 0,
+        ha="right" if crowded else "center",
+        rotation_mode="anchor" if crowded else "default",
+    )
+
+
+def _grow(axes: Axes, inches: float) -> None:
+    figure = axes.get_figure()
+    if isinstance(figure, Figure):
+        figure.set_figheight(figure.get_figheight() + inches)
 
 
 def _headroom(axes: Axes) -> None:
@@ -411,7 +441,7 @@ def _figure() -> Iterator[tuple[Figure, Axes]]:
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(_tick))
         yield figure, axes
 

@@ -42,6 +42,8 @@ class _RunView:
 @dataclass(frozen=True, slots=True)
 class _Section:
     title: str
+    lead: str
+    """What all its plots have to say alike, said once."""
     plots: list[Plot]
 
 
@@ -76,6 +78,7 @@ def render_report(result: Result) -> str:
         comparison=[(run.policy, comparison_cells(run)) for run in result.runs],
         sections=_sections(all_plots(result)),
         facts=_facts(result),
+        headline=_headline(result),
         roles=ROLES,
         tolerance=numbers.percent(TOLERANCE, 0),
         svg=lambda plot: Markup(plot.svg),  # noqa: S704 - drawn here; matplotlib escapes the texts in it
@@ -95,6 +98,14 @@ def _title(result: Result) -> str:
         else "nothing measured"
     )
     return f"SSD replay: {policies}"
+
+
+def _headline(result: Result) -> str:
+    device = result.device
+    return (
+        f"{printable(device.preset)}, {numbers.size(device.logical_bytes)} logical, "
+        f"OP {numbers.percent(device.op)}, timing {device.timing.model}, seed {result.seed}"
+    )
 
 
 def _view(result: Result, run: RunResult) -> _RunView:
@@ -118,11 +129,13 @@ def _row(result: Result, index: int, vm: VmResult) -> _Row:
 
 
 def _sections(plots: list[Plot]) -> list[_Section]:
-    sections = [
-        _Section(title, [plot for plot in plots if plot.key.startswith(keys) and _owner(plot.key) == title])
-        for title, keys in _SECTIONS
-    ]
-    return [section for section in sections if section.plots]
+    sections = []
+    for title, _ in _SECTIONS:
+        mine = [plot for plot in plots if _owner(plot.key) == title]
+        captions = {plot.caption for plot in mine}
+        if mine:
+            sections.append(_Section(title, captions.pop() if len(captions) == 1 else "", mine))
+    return sections
 
 
 def _owner(key: str) -> str:
