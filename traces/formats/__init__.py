@@ -1,0 +1,1 @@
+"""Trace formats: one module each, listed in `traces.formats.registry`."""

@@ -1,0 +1,238 @@
+"""blktrace's binary events, of either byte order; the files of several CPUs are merged by time.
+
+An event is 48 bytes (magic with version 7, sequence, time in ns, sector, bytes, action, pid, device, cpu, error,
+payload length) and its payload. One action stands for a request: Q (queued), or D (issued) where asked for,
+never both. Source: Linux, include/uapi/linux/blktrace_api.h.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traces.batch import Batch, Op
+from traces.compression import Source
+from traces.formats.format import Head, ReadOptions, TraceFormat
+from traces.formats.screen import Place, RawRecords, Screen, Units
+from traces.merge import merge_in_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+SECTOR_BYTES = 512
+EVENT_BYTES = 48
+MAGIC = 0x65617400
+VERSION = 7
+_CHUNK_BYTES = 4 << 20
+
+_ACTIONS = {"Q": 1, "D": 7}
+_CATEGORY_SHIFT = 16
+_READ, _WRITE, _FLUSH, _NOTIFY, _DISCARD = (1 << (_CATEGORY_SHIFT + bit) for bit in (0, 1, 2, 10, 13))
+_UNITS = Units(time_ns=1, offset_bytes=SECTOR_BYTES, offset_name="sector", length_name="bytes")
+NOTIFY = "notify event"
+
+_FIELDS = [
+    ("magic", "u4"),
+    ("sequence", "u4"),
+    ("time", "u8"),
+    ("sector", "u8"),
+    ("bytes", "u4"),
+    ("action", "u4"),
+    ("pid", "u4"),
+    ("device", "u4"),
+    ("cpu", "u4"),
+    ("error", "u2"),
+    ("pdu_len", "u2"),
+]
+_EVENT = {order: np.dtype([(name, order + kind) for name, kind in _FIELDS]) for order in "<>"}
+
+
+def byte_order(head: bytes) -> str | None:
+    """`<` or `>` where the file starts with an event of that order."""
+    if len(head) < 4:
+        return None
+    for order in "<>":
+        if struct.unpack_from(order + "I", head)[0] & 0xFFFFFF00 == MAGIC:
+            return order
+    return None
+
+
+def _sniff(head: Head) -> float:
+    return 1.0 if byte_order(head.data) else 0.0
+
+
+def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
+    more = [Source(path) for path in options.more_paths]
+    try:
+        # A CPU that saw nothing leaves an empty file behind.
+        sources = [one for one in (source, *more) if one.peek(1)] or [source]
+        streams = [_requests(one, screen, options.action) for one in sources]
+        heads = [next(stream, None) for stream in streams]
+        found = [(head, stream) for head, stream in zip(heads, streams, strict=True) if head is not None]
+        if not found:
+            return
+        # Times count from the earliest request of any CPU.
+        screen.start_at(min(int(head.raw.time.min()) for head, _ in found))
+        per_cpu = [_admitted(itertools.chain([head], stream), screen) for head, stream in found]
+        if len(per_cpu) == 1:
+            yield from per_cpu[0]
+        else:
+            for batch, _ in merge_in_time(per_cpu):
+                yield batch
+    finally:
+        for one in more:
+            one.close()
+
+
+class _Requests:
+    """The chosen events of a chunk and where they stand."""
+
+    def __init__(
+        self, raw: RawRecords, path: Path, first_record: int, numbers: NDArray[Any], starts: NDArray[Any]
+    ) -> None:
+        self.raw = raw
+        self._path = path
+        self._first_record = first_record
+        self._numbers = numbers
+        self._starts = starts
+
+    def place(self, index: int) -> Place:
+        return Place(
+            record=self._first_record + int(self._numbers[index]),
+            byte_offset=int(self._starts[index]),
+            path=self._path,
+        )
+
+
+def _admitted(chunks: Iterator[_Requests], screen: Screen) -> Iterator[Batch]:
+    for chunk in chunks:
+        yield screen.admit(chunk.raw, _UNITS, chunk.place)
+
+
+def _requests(source: Source, screen: Screen, action: str) -> Iterator[_Requests]:
+    order = byte_order(source.peek(4))
+    if order is None:
+        screen.fail(
+            "no blktrace event (its magic number is missing)",
+            Place(record=0, byte_offset=0, path=source.path),
+            hint="name the right format with --format",
+        )
+    walk = struct.Struct(f"{order}I42xH")
+    rest = b""
+    base = 0
+    first_record = 0
+    while True:
+        data = source.read(_CHUNK_BYTES)
+        at_end = len(data) < _CHUNK_BYTES
+        data = rest + data
+        starts, stop = _walk(data, walk, base, first_record, screen, source.path, at_end)
+        if starts:
+            chunk = _chosen(
+                data, np.array(starts, np.int64), order, action, screen, source.path, base, first_record
+            )
+            if len(chunk.raw.time):
+                yield chunk
+        first_record += len(starts)
+        rest = data[stop:]
+        base += stop
+        if at_end:
+            return
+
+
+def _walk(
+    data: bytes, walk: struct.Struct, base: int, first_record: int, screen: Screen, path: Path, at_end: bool
+) -> tuple[list[int], int]:
+    """Starts of the whole events in `data`, and where the first that is not whole starts."""
+    starts: list[int] = []
+    at = 0
+    size = len(data)
+    unpack = walk.unpack_from
+    magic = MAGIC | VERSION
+    while at + EVENT_BYTES <= size:
+        found, payload = unpack(data, at)
+        if found != magic:
+            place = Place(record=first_record + len(starts), byte_offset=base + at, path=path)
+            if found & 0xFFFFFF00 == MAGIC:
+                screen.fail(
+                    f"blktrace version {found & 0xFF} is unknown", place, "magic", "version 7 is read"
+                )
+            screen.bad(
+                place,
+                "no event here (its magic number is missing)",
+                "magic",
+                kind="lost the sequence of events",
+            )
+            following = data.find(magic.to_bytes(4, "little" if walk.format[0] == "<" else "big"), at + 1)
+            at = following if following >= 0 else size
+            continue
+        end = at + EVENT_BYTES + payload
+        if end > size:
+            break
+        starts.append(at)
+        at = end
+    if at_end and at < size:
+        place = Place(record=first_record + len(starts), byte_offset=base + at, path=path)
+        screen.bad(
+            place, f"the file ends inside an event, {size - at} bytes after its start", kind="cut short"
+        )
+        at = size
+    return starts, at
+
+
+def _chosen(
+    data: bytes,
+    starts: NDArray[np.int64],
+    order: str,
+    action: str,
+    screen: Screen,
+    path: Path,
+    base: int,
+    first_record: int,
+) -> _Requests:
+    whole = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), EVENT_BYTES)[starts]
+    events = whole.view(_EVENT[order])[:, 0]
+    what = events["action"]
+    notify = (what & _NOTIFY) != 0
+    wanted = ~notify & ((what & 0xFFFF) == _ACTIONS[action])
+    screen.ignore(NOTIFY, int(notify.sum()))
+    screen.ignore(f"event other than {action}", int((~notify & ~wanted).sum()))
+    empty = events["bytes"] == 0
+    is_flush = empty & ((what & (_FLUSH | _WRITE)) != 0)
+    nothing = wanted & empty & ~is_flush
+    screen.ignore("request without data", int(nothing.sum()))
+    wanted &= ~nothing
+    numbers = np.flatnonzero(wanted)
+    events, is_flush, what = events[numbers], is_flush[numbers], what[numbers]
+    op = np.where(what & _WRITE, np.uint8(Op.WRITE), np.uint8(Op.READ))
+    op[(what & _DISCARD) != 0] = Op.TRIM
+    op[is_flush] = Op.FLUSH
+    raw = RawRecords(
+        np.minimum(events["time"], np.uint64(2**63 - 1)).astype(np.int64),
+        op,
+        np.where(is_flush, np.uint64(0), events["sector"]).astype(np.uint64),
+        events["bytes"].astype(np.uint64),
+        _volumes(events["device"], screen),
+    )
+    return _Requests(raw, path, first_record, numbers, base + starts[numbers])
+
+
+def _volumes(devices: NDArray[Any], screen: Screen) -> NDArray[np.int32]:
+    distinct, which = np.unique(devices, return_inverse=True)
+    # The kernel's dev_t: 12 bits of major number, 20 of minor.
+    numbers = [screen.volume(f"{device >> 20}:{device & 0xFFFFF}") for device in distinct.tolist()]
+    return np.array(numbers, np.int32)[which]
+
+
+FORMAT = TraceFormat(
+    name="blktrace",
+    description="blktrace binary, either byte order, per-CPU files merged",
+    extensions=(".blktrace",),
+    sniff=_sniff,
+    read=_read,
+)

@@ -1,0 +1,90 @@
+"""What a trace format is: a name, a way to recognise it, a reader and perhaps a writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from traces.batch import Batch
+    from traces.compression import Source
+    from traces.formats.screen import Screen
+
+HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Head:
+    """The decompressed beginning of a file (at most 64 KiB) and its name, for recognising the format."""
+
+    data: bytes
+    name: str = ""
+    """File name without the compression's extension."""
+
+    @cached_property
+    def is_text(self) -> bool:
+        """No NUL bytes: every binary format here has some within its first record."""
+        return bool(self.data) and b"\0" not in self.data
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The first complete lines that hold anything, at most 20, stripped; a lone unfinished line counts."""
+        if not self.is_text:
+            return []
+        text = self.data.removeprefix(b"\xef\xbb\xbf")
+        parts = text.split(b"\n", 40)
+        if len(parts) > 1 and (len(parts) > 40 or len(self.data) == HEAD_BYTES):
+            parts.pop()
+        stripped = (part.decode("utf-8", "replace").strip() for part in parts)
+        return [line for line in stripped if line][:20]
+
+    def share_of_lines(self, matches: Callable[[str], object], skip: int = 0) -> float:
+        """The share of lines (after the first `skip`) for which `matches` is true; 0 without lines."""
+        lines = self.lines[skip:]
+        return sum(1 for line in lines if matches(line)) / len(lines) if lines else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader may be told beside the file."""
+
+    action: str = "Q"
+    """Which block-layer event stands for a request in blktrace and blkparse: Q (queued) or D (issued)."""
+    more_paths: tuple[Path, ...] = ()
+    """Further files of the same trace (blktrace's other CPUs)."""
+
+
+class Reader(Protocol):
+    """Decodes a file's bytes into batches of any size, telling the screen what was wrong with the rest."""
+
+    def __call__(self, source: Source, screen: Screen, options: ReadOptions, /) -> Iterator[Batch]: ...
+
+
+class Writer(Protocol):
+    """Encodes batches; one per file written."""
+
+    def header(self) -> bytes:
+        """What comes before the first record."""
+
+    def encode(self, batch: Batch, volumes: Sequence[str]) -> bytes:
+        """The records' bytes. Raises ValueError, one line, for what the format cannot express."""
+
+    def footer(self) -> bytes:
+        """What comes after the last record."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """One row of the table of formats."""
+
+    name: str
+    description: str
+    extensions: tuple[str, ...]
+    sniff: Callable[[Head], float]
+    """How sure the format is that a file is its own, 0 .. 1."""
+    read: Reader
+    write: Callable[[], Writer] | None = None

@@ -1,0 +1,214 @@
+"""Opening a trace: its format found or named, its records as batches."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traces.batch import Batch
+from traces.compression import Source
+from traces.errors import TraceError
+from traces.formats.format import HEAD_BYTES, Head, ReadOptions, TraceFormat
+from traces.formats.registry import FORMATS, detect
+from traces.formats.screen import OnError, Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DEFAULT_BATCH_RECORDS = 1 << 16
+_COMPRESSION_EXTENSIONS = (".gz", ".xz", ".zst", ".zstd")
+
+
+class TraceReader:
+    """A trace on disk, iterable as often as wanted; each iteration reads the file anew, in bounded memory.
+
+    What a pass found out (`volumes`, `skipped`, `bad_records`, `records`, `notes`, `origin_ns`) grows while it
+    runs and starts afresh with the next one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        row: TraceFormat,
+        named: bool,
+        on_error: OnError,
+        batch_records: int,
+        options: ReadOptions,
+    ) -> None:
+        self.path = path
+        self._row = row
+        self._named = named
+        self._on_error: OnError = on_error
+        self._batch_records = batch_records
+        self._options = options
+        self._screen = Screen(path, row.name, on_error)
+        self._source: Source | None = None
+        self.size_bytes = path.stat().st_size + sum(more.stat().st_size for more in options.more_paths)
+        """Of the file as stored (all files of the trace)."""
+
+    @property
+    def format(self) -> str:
+        """The format's name."""
+        return self._row.name
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that are read."""
+        return (self.path, *self._options.more_paths)
+
+    @property
+    def volumes(self) -> Sequence[str]:
+        """Names of the volumes met so far; `Batch.volume` indexes them."""
+        return self._screen.volumes
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """How many records or lines were not yielded, by reason: bad ones and those that are no requests."""
+        return self._screen.skipped
+
+    @property
+    def bad_records(self) -> int:
+        """How many of `skipped` are bad records, which `on_error="raise"` would have refused."""
+        return self._screen.bad_records
+
+    @property
+    def records(self) -> int:
+        """Requests yielded so far."""
+        return self._screen.records
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Oddities worth telling, one sentence each."""
+        return self._screen.notes
+
+    @property
+    def origin_ns(self) -> int:
+        """The first record's time on the trace's own clock, which times in batches count from."""
+        return self._screen.origin_ns
+
+    @property
+    def consumed_bytes(self) -> int:
+        """Stored bytes read so far in this pass, of `size_bytes`."""
+        return self._source.consumed_bytes if self._source else 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches of at most `batch_records` requests. Raises TraceError at whatever cannot be read."""
+        screen = self._screen = Screen(self.path, self._row.name, self._on_error)
+        screen.notes.extend(_notes_of_siblings(self.path, self._options))
+        source = self._source = Source(self.path)
+        try:
+            for batch in self._decoded(source, screen):
+                for start in range(0, len(batch), self._batch_records):
+                    yield batch.slice(start, start + self._batch_records)
+            if not screen.records:
+                self._refuse_empty(screen)
+        finally:
+            source.close()
+
+    def _decoded(self, source: Source, screen: Screen) -> Iterator[Batch]:
+        try:
+            yield from self._row.read(source, screen, self._options)
+        except TraceError as error:
+            if screen.records == 0 and (hint := self._hint_of_other_format()):
+                error.hint = hint
+            raise
+
+    def _hint_of_other_format(self) -> str | None:
+        if not self._named:
+            return None
+        found = detect(_head(self.path))
+        return (
+            f"it looks like {found.name}: try --format {found.name}"
+            if found and found is not self._row
+            else None
+        )
+
+    def _refuse_empty(self, screen: Screen) -> None:
+        most = screen.skipped.most_common(1)
+        why = f" ({most[0][1]} x {most[0][0]})" if most else ""
+        hint = self._hint_of_other_format() or "name the right format with --format, or choose another file"
+        raise TraceError(self.path, f"no {self.format} request in the file{why}", hint=hint)
+
+
+def open_trace(
+    path: str | os.PathLike[str],
+    format: str | None = None,  # noqa: A002 - the field's word, and the option's name
+    on_error: OnError = "raise",
+    batch_records: int = DEFAULT_BATCH_RECORDS,
+    *,
+    action: str = "Q",
+) -> TraceReader:
+    """Open the trace at `path`, plain or compressed with gzip, xz or zstd (known by magic, not by name).
+
+    `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the first
+    bad record, "skip" counts bad records by reason. `action` (Q or D) chooses the event that stands for a request
+    in blktrace and blkparse. The base name of blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens
+    them all. Raises TraceError for a file that is missing, unreadable, empty or of no known format, and ValueError
+    for an impossible argument.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error is '{on_error}', not raise or skip")
+    if batch_records < 1:
+        raise ValueError(f"batch_records is {batch_records}, not positive")
+    if action not in ("Q", "D"):
+        raise ValueError(f"action is '{action}', not Q or D")
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format '{format}' is unknown; known are {', '.join(FORMATS)}")
+    first, more = _files_of(Path(path))
+    head = _head(first)
+    row = FORMATS[format] if format is not None else detect(head)
+    if not head.data and not more:
+        raise TraceError(first, "the file is empty", hint="choose another file")
+    if row is None:
+        raise TraceError(
+            first, "no known trace format", hint=f"name it with --format; known are {', '.join(FORMATS)}"
+        )
+    return TraceReader(
+        first, row, format is not None, on_error, batch_records, ReadOptions(action, tuple(more))
+    )
+
+
+def _files_of(path: Path) -> tuple[Path, list[Path]]:
+    """The file a path names, or the per-CPU blktrace files that it is the base name of."""
+    if path.exists():
+        return path, []
+    for base in (path.name, f"{path.name}.blktrace"):
+        found = sorted(path.parent.glob(f"{_glob_literal(base)}.[0-9]*"), key=_cpu_of) if base else []
+        found = [one for one in found if ".blktrace." in one.name]
+        if found:
+            return found[0], found[1:]
+    return path, []
+
+
+def _notes_of_siblings(path: Path, options: ReadOptions) -> list[str]:
+    base, _, cpu = path.name.rpartition(".blktrace.")
+    if not base or options.more_paths or not cpu[:1].isdigit():
+        return []
+    siblings = len(list(path.parent.glob(f"{_glob_literal(base)}.blktrace.[0-9]*"))) - 1
+    return (
+        [f"{siblings} files of other CPUs lie beside this one; name {base} to read all"]
+        if siblings > 0
+        else []
+    )
+
+
+def _cpu_of(path: Path) -> int:
+    digits = path.name.rpartition(".blktrace.")[2].split(".")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _glob_literal(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _head(path: Path) -> Head:
+    source = Source(path)
+    try:
+        name = path.name
+        for extension in _COMPRESSION_EXTENSIONS:
+            name = name.removesuffix(extension)
+        return Head(source.peek(HEAD_BYTES), name)
+    finally:
+        source.close()
