@@ -1,16 +1,17 @@
 //! Erase blocks and the lists they stand in.
 
+use bytemuck::Zeroable;
 use serde::{Deserialize, Serialize};
 
 /// No block: the end of a list, or a frontier not yet opened.
 pub(crate) const NO_BLOCK: u32 = u32::MAX;
 
 /// What a block is doing. A block is in exactly one place: a free heap, a frontier, or a victim index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Zeroable, Serialize, Deserialize)]
 #[repr(u8)]
 pub(crate) enum BlockState {
     /// Erased, in the free heap of its pool or of the spare.
-    Free,
+    Free = 0,
     /// Being written.
     Open,
     /// Fully written, a candidate for GC.
@@ -18,7 +19,7 @@ pub(crate) enum BlockState {
 }
 
 /// One erase block. `prev` and `next` belong to the victim index that holds it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Zeroable, Serialize, Deserialize)]
 pub(crate) struct Block {
     pub valid: u32,
     pub prev: u32,

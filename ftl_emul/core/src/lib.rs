@@ -14,7 +14,7 @@ pub mod nand;
 pub mod op;
 pub mod page_number;
 mod pool;
-mod table;
+pub mod table;
 mod victim;
 
 pub use error::FtlError;

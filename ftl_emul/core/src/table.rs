@@ -4,13 +4,13 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::error::FtlError;
 
 /// Below this size huge pages waste more than they save.
-const HUGE_PAGE_THRESHOLD_BYTES: usize = 4 << 20;
+const HUGE_PAGE_THRESHOLD_BYTES: usize = 1 << 20;
 
 /// A fixed-length array of plain values that starts out zeroed.
 pub struct Table<T> {
@@ -19,7 +19,7 @@ pub struct Table<T> {
     _values: PhantomData<T>,
 }
 
-impl<T: Pod> Table<T> {
+impl<T: Zeroable + Copy> Table<T> {
     /// A zeroed table of `len` values. Fails when the address space is not to be had.
     pub fn zeroed(len: usize) -> Result<Self, FtlError> {
         let out_of_memory = || FtlError::OutOfMemory { bytes: len as u64 * size_of::<T>() as u64 };
@@ -33,38 +33,45 @@ impl<T: Pod> Table<T> {
         Ok(Self { memory, len, _values: PhantomData })
     }
 
+    /// Asks the processor to fetch the cache line of entry `index`; out-of-range indices are harmless.
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize) {
+        prefetch_line(self.memory.as_ptr().cast::<T>().wrapping_add(index));
+    }
+}
+
+/// Asks the processor to fetch the cache line at an address, which may be any.
+#[inline(always)]
+pub(crate) fn prefetch_line<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+impl<T: Pod> Table<T> {
     /// The whole table as bytes, for snapshots.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[..self.len * size_of::<T>()]
     }
-
-    /// Asks the processor to fetch the cache line of entry `index`; out-of-range indices are harmless.
-    #[inline(always)]
-    pub fn prefetch(&self, index: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch never faults, whatever the address; wrapping_add keeps the arithmetic defined.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let address = self.memory.as_ptr().wrapping_add(index.wrapping_mul(size_of::<T>()));
-            _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = index;
-    }
 }
 
-impl<T: Pod> Deref for Table<T> {
+impl<T: Zeroable + Copy> Deref for Table<T> {
     type Target = [T];
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping is page-aligned, holds at least len * size_of::<T>() initialised (zeroed) bytes, lives
-        // as long as self, and every bit pattern is a valid T (Pod).
+        // as long as self, and only valid values of T were ever stored in it.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast(), self.len) }
     }
 }
 
-impl<T: Pod> DerefMut for Table<T> {
+impl<T: Zeroable + Copy> DerefMut for Table<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in deref; &mut self makes the access exclusive.

@@ -1,10 +1,13 @@
 //! Which block GC collects next.
 
+mod greedy;
+
 use rand_core::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, BlockList, NO_BLOCK};
+use greedy::GreedyIndex;
 
 /// How GC chooses its victim among the full blocks of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +46,9 @@ pub fn victim_policy(name: &str) -> Option<VictimPolicy> {
 /// The full blocks of one pool, arranged so that its policy finds a victim quickly.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum VictimIndex {
-    /// A list for each count of valid pages: O(1) for greedy, O(pages per block) for cost-benefit.
+    /// Lists by valid count near the minimum only.
+    Greedy(GreedyIndex),
+    /// A list for each count of valid pages, each in the order of the last invalidation: for cost-benefit.
     Buckets { lists: Vec<BlockList>, lowest: u32 },
     /// In the order of filling.
     Queue(BlockList),
@@ -54,7 +59,8 @@ pub(crate) enum VictimIndex {
 impl VictimIndex {
     pub fn new(policy: VictimPolicy, pages_per_block: u32) -> Self {
         match policy {
-            VictimPolicy::Greedy | VictimPolicy::CostBenefit => Self::Buckets {
+            VictimPolicy::Greedy => Self::Greedy(GreedyIndex::new(pages_per_block)),
+            VictimPolicy::CostBenefit => Self::Buckets {
                 lists: vec![BlockList::EMPTY; pages_per_block as usize + 1],
                 lowest: pages_per_block,
             },
@@ -65,6 +71,7 @@ impl VictimIndex {
 
     pub fn insert(&mut self, blocks: &mut [Block], block: u32) {
         match self {
+            Self::Greedy(index) => index.insert(blocks, block),
             Self::Buckets { lists, lowest } => {
                 let valid = blocks[block as usize].valid;
                 lists[valid as usize].push_back(blocks, block);
@@ -80,6 +87,7 @@ impl VictimIndex {
 
     pub fn remove(&mut self, blocks: &mut [Block], block: u32) {
         match self {
+            Self::Greedy(index) => index.remove(blocks, block),
             Self::Buckets { lists, .. } => {
                 lists[blocks[block as usize].valid as usize].remove(blocks, block);
             }
@@ -98,6 +106,7 @@ impl VictimIndex {
     #[inline(always)]
     pub fn invalidate_page(&mut self, blocks: &mut [Block], block: u32) {
         match self {
+            Self::Greedy(index) => index.invalidate_page(blocks, block),
             Self::Buckets { lists, lowest } => {
                 let valid = blocks[block as usize].valid as usize;
                 lists[valid].remove(blocks, block);
@@ -114,12 +123,13 @@ impl VictimIndex {
     pub fn choose(
         &mut self,
         policy: VictimPolicy,
-        blocks: &[Block],
+        blocks: &mut [Block],
         stamps: &[u64],
         now: u64,
         rng: &mut Xoshiro256PlusPlus,
     ) -> Option<u32> {
         match self {
+            Self::Greedy(index) => index.choose(blocks),
             Self::Buckets { lists, lowest } => {
                 while lists.get(*lowest as usize)?.head().is_none() {
                     *lowest += 1;
@@ -127,9 +137,6 @@ impl VictimIndex {
                         *lowest -= 1;
                         return None;
                     }
-                }
-                if policy == VictimPolicy::Greedy {
-                    return lists[*lowest as usize].head();
                 }
                 oldest_best(&lists[*lowest as usize..], *lowest, stamps, now)
             }
@@ -160,6 +167,9 @@ impl VictimIndex {
             true
         };
         match self {
+            Self::Greedy(index) => {
+                index.lists().iter().all(bounded) && index.far().iter().all(|&b| (b as usize) < blocks.len())
+            }
             Self::Buckets { lists, .. } => lists.iter().all(bounded),
             Self::Queue(list) => bounded(list),
             Self::Dense(members) => members.iter().all(|&b| (b as usize) < blocks.len()),
@@ -169,6 +179,10 @@ impl VictimIndex {
     /// Every block in the index, for invariant checks and wear levelling.
     pub fn members(&self, blocks: &[Block]) -> Vec<u32> {
         match self {
+            Self::Greedy(index) => {
+                let near = index.lists().iter().flat_map(|l| l.iter(blocks));
+                near.chain(index.far().iter().copied()).collect()
+            }
             Self::Buckets { lists, .. } => lists.iter().flat_map(|l| l.iter(blocks)).collect(),
             Self::Queue(list) => list.iter(blocks).collect(),
             Self::Dense(members) => members.clone(),

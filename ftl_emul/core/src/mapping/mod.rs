@@ -108,8 +108,12 @@ pub trait Mapping {
     /// Unmaps one page.
     fn trim_page(&mut self, tenant: TenantId, page: u64);
 
-    /// Fetches what a coming access to the page will touch.
+    /// Fetches the map entry that a coming access to the page will read.
     fn prefetch(&self, tenant: TenantId, page: u64);
+
+    /// Fetches what overwriting the page will touch besides; reads the map entry, so call it some requests after
+    /// [`Mapping::prefetch`] and some before the write.
+    fn prefetch_overwrite(&self, tenant: TenantId, page: u64);
 
     /// Creates a namespace of `pages`, with `ops_blocks` beyond what they fill.
     fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError>;

@@ -25,7 +25,7 @@ use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
 use crate::pool::{FreeBlocks, Frontier, GC, HOST, Pool, SPARE};
-use crate::table::Table;
+use crate::table::{Table, prefetch_line};
 use crate::victim::VictimPolicy;
 use moves::Transfer;
 
@@ -93,7 +93,7 @@ pub struct PageMapping<P> {
     reverse: Table<P>,
     /// One bit a physical page, each block's padded to whole words.
     valid: Table<u64>,
-    blocks: Vec<Block>,
+    blocks: Table<Block>,
     /// Last invalidation of each block; kept for cost-benefit only, else empty.
     stamps: Vec<u64>,
     pools: Vec<Pool>,
@@ -162,7 +162,7 @@ impl<P: PageNumber> PageMapping<P> {
             map: Table::zeroed(page_numbers as usize)?,
             reverse: Table::zeroed(geometry.pages() as usize)?,
             valid: Table::zeroed(block_count * division.words_per_block)?,
-            blocks: vec![unused; block_count],
+            blocks: Table::zeroed(block_count)?,
             stamps: Vec::new(),
             pools: Vec::new(),
             domains: Vec::new(),
@@ -174,6 +174,7 @@ impl<P: PageNumber> PageMapping<P> {
             rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
             scratch: Vec::with_capacity(geometry.pages_per_block as usize),
         };
+        mapping.blocks.fill(unused);
         if options.victim == VictimPolicy::CostBenefit {
             mapping.stamps = vec![0; block_count];
         }
@@ -354,6 +355,15 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     #[inline(always)]
     fn prefetch(&self, tenant: TenantId, page: u64) {
         self.map.prefetch(self.namespaces.global(tenant, page) as usize);
+    }
+
+    #[inline(always)]
+    fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
+        let physical = self.map[self.namespaces.global(tenant, page) as usize].unpack().wrapping_sub(1);
+        let block = self.division.block(physical) as usize;
+        let page_of_block = physical.wrapping_sub(block as u64 * self.division.pages_per_block) as usize;
+        self.valid.prefetch(block * self.division.words_per_block + page_of_block / 64);
+        prefetch_line(self.blocks.as_ptr().wrapping_add(block));
     }
 
     fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {

@@ -41,7 +41,7 @@ impl<P: PageNumber> PageMapping<P> {
     pub(super) fn collect<N: Nand>(&mut self, pool: usize, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool {
         let victim = self.pools[pool].victims.choose(
             self.options.victim,
-            &self.blocks,
+            &mut self.blocks,
             &self.stamps,
             self.write_clock,
             &mut self.rng,
