@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slo_ctl.model import VmSample
 
-_BINDING_FROM = 0.95
+_BINDING_FROM = 0.96
 """A VM that reaches this share of its limit is held back by it (rate limiters are not exact)."""
 _SATURATING_FROM = 0.9
 """A VM with requests waiting for this share of the time would take more IOPS if it could."""

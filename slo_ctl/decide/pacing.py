@@ -12,9 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _BINDING_FROM = 0.93
+"""A VM that reaches this share of its limit is taken to be held back by it: rate limiters are not exact."""
+_EXACTLY_BINDING_FROM = 0.985
+"""In between, it may as well be just too slow for its limit, and so the slowest of all: then probe."""
 _ABOVE_SHARE = 1.015
 """An unlimited VM must exceed its share by this much before it is limited."""
-_PROBE = 1.1
+_PROBE = 1.05
+"""What a doubtful limit exceeds the share by, for one window."""
+_RELEASE = 1.1
 """Growth of all limits per step while none of the VMs is unlimited."""
 
 
@@ -25,6 +30,9 @@ class Paced:
     vm: str
     weight: float
     iops: float
+    """Average over a few windows."""
+    last_iops: float
+    """In the last window, under `limit_iops`."""
     limit_iops: float | None
     saturating: bool
     min_iops: float = 0.0
@@ -33,7 +41,12 @@ class Paced:
     @property
     def held_back(self) -> bool:
         """Whether the limit, not the device, sets this VM's IOPS."""
-        return self.limit_iops is not None and self.iops >= _BINDING_FROM * self.limit_iops
+        return self.limit_iops is not None and self.last_iops >= _BINDING_FROM * self.limit_iops
+
+    @property
+    def paced(self) -> bool:
+        """Whether the limit in force is tighter than the SLO's maximum."""
+        return self.limit_iops is not None and self.limit_iops < self.max_iops
 
 
 def pace(vms: Sequence[Paced]) -> dict[str, float | None]:
@@ -47,16 +60,24 @@ def _level(vms: Sequence[Paced]) -> float:
     free = [v for v in vms if v.saturating and not v.held_back]
     if free:
         return min(v.iops / v.weight for v in free)
-    limited = [v.limit_iops / v.weight for v in vms if v.limit_iops is not None and v.limit_iops < v.max_iops]
-    return _PROBE * max(limited, default=math.inf)
+    limited = [v.limit_iops / v.weight for v in vms if v.paced and v.limit_iops]
+    return _RELEASE * max(limited, default=math.inf)
 
 
 def _limit(vm: Paced, level: float) -> float | None:
     share = max(level * vm.weight, vm.min_iops)
-    if vm.held_back and vm.limit_iops is not None and vm.limit_iops < vm.max_iops and math.isfinite(share):
-        # Half of the way each time: limiting one VM may itself change what the slowest one reaches.
-        share = math.sqrt(share * vm.limit_iops)
-    elif vm.iops <= _ABOVE_SHARE * share:
-        share = math.inf
-    limit = min(share, vm.max_iops)
+    if vm.paced and vm.held_back and math.isfinite(share):
+        limit = _adjusted(vm, share)
+    else:
+        limit = share if vm.iops > _ABOVE_SHARE * share else math.inf
+    limit = min(limit, vm.max_iops)
     return limit if math.isfinite(limit) else None
+
+
+def _adjusted(vm: Paced, share: float) -> float:
+    """The next limit of a VM whose limit binds."""
+    in_force = vm.limit_iops or share
+    if vm.last_iops < _EXACTLY_BINDING_FROM * in_force:
+        return _PROBE * share
+    # Half of the way each time: limiting one VM may itself change what the slowest one reaches.
+    return math.sqrt(share * in_force)

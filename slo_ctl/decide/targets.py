@@ -15,7 +15,7 @@ from slo_ctl.decide.allocation import allocate
 from slo_ctl.decide.service import VmModel
 from slo_ctl.model import Target
 
-_CEILING_SHARE = 0.98
+_CEILING_SHARE = 0.95
 """Targets stop a little short of GC-free IOPS: the last percents would cost most of the OPS."""
 
 

@@ -14,7 +14,7 @@ from slo_ctl.decide.evidence import Evidence
 from slo_ctl.decide.service import VmModel
 from slo_ctl.model import DeviceSample, VmSample
 
-_SETTLED_POOL_SHARE = 0.5
+_SETTLED_POOL_SHARE = 0.7
 """Of the pages a VM owns: written since the last move, its u has settled."""
 _SETTLED_DEVICE_SHARE = 0.5
 """Of the device's logical pages: written by all since the last move, a VM that hardly writes has settled, too."""
@@ -54,6 +54,11 @@ class VmTrack:
     def relative_error(self) -> float:
         """Standard error of the IOPS in `steady`."""
         return math.sqrt(self.iops_variance / max(1.0, self.steady.samples))
+
+    @property
+    def recent_error(self) -> float:
+        """Standard error of `recent_iops`, the variance of an exponential average over n being 1 / (2n - 1)."""
+        return math.sqrt(self.iops_variance / (2.0 * _RECENT_MEMORY_SAMPLES - 1.0))
 
 
 def new_tracks(sample: DeviceSample) -> dict[str, VmTrack]:

@@ -42,6 +42,8 @@ class PlantVm:
     u: float = 0.8
     limit_iops: float | None = None
     scheduler_weight: float = 1.0
+    luck: float = 1.0
+    """This window's noise on the rate it could do."""
     pages_written: float = 0.0
     requests_done: float = 0.0
 
@@ -105,13 +107,15 @@ class Plant:
             for v in running:
                 waiting = sum(min(1.0, rates[o.name] * own[o.name]) * own[o.name] for o in running if o is not v)
                 rate = v.outstanding / (own[v.name] + self.contention * waiting)
-                new[v.name] = min(rate, v.limit_iops or math.inf, v.demand_iops)
+                new[v.name] = min(rate * v.luck, v.limit_iops or math.inf, v.demand_iops)
             rates = {name: math.sqrt(rates[name] * new[name]) for name in rates}
         return rates
 
     def window(self) -> DeviceSample:
         """Run for one window, and report it."""
         counts = {v.name: np.zeros(5) for v in self.vms}
+        for v in self.vms:
+            v.luck = math.exp(self.noise * self.random.standard_normal())
         parts = 4
         length_s = 0.0
         for _ in range(parts):
@@ -142,8 +146,8 @@ class Plant:
         return np.array([requests, host, gc, victims * np_, gc])
 
     def _sample(self, v: PlantVm, counts: np.ndarray, length_s: float) -> VmSample:
-        requests, host, gc, victim, valid = counts * (1.0 + self.noise * self.random.standard_normal())
-        valid = min(valid * (1 + 0.5 * self.noise * self.random.standard_normal()), victim)
+        requests, host, gc, victim, valid = counts
+        valid = min(valid * (1.0 + self.noise * self.random.standard_normal()), victim)
         rate = counts[0] / length_s
         return VmSample(
             vm=v.name,

@@ -30,15 +30,20 @@ _DEAD_BAND = 0.01
 _MIN_STEADY_SAMPLES = 2.0
 _MAX_GAIN = 0.9
 _MIN_GAIN = 0.2
-_FLOOR_SHARE = 0.005
+_FLOOR_SHARE = 0.01
 """OPS an active VM keeps at least, relative to its logical size: below, GC thrashes and hurts everybody."""
 _MAX_DONATION = 0.5
 """Of a VM's OPS: the most that one correction takes (not after events, which the models foresee)."""
 _DEMAND_HEADROOM = 1.1
 """A VM that asks for less than its share may grow by this much before its target follows."""
-_PATIENCE_DEVICE_SHARE = 1.5
+_PATIENCE_DEVICE_SHARE = 1.25
 """Drive writes after which shares that still are off are the second lever's business."""
-_PACE_FROM = 0.04
+_PACE_FROM = 0.03
+_SETBACK = 0.05
+"""A correction that costs the slowest VM more of its IOPS is taken back."""
+_MAX_SETBACKS = 2
+_FREEZE_DEVICE_SHARE = 10.0
+"""Drive writes for which the split then stays as it was at best."""
 _STUCK_AFTER = 3
 """Windows without any of the planned moves carried out, after which a plan is dropped."""
 
@@ -62,6 +67,13 @@ class ProportionalState:
     device_share_since_event: float = 0.0
     """Drive writes since the circumstances changed."""
     pacing: bool = False
+    best_level: float = 0.0
+    """The highest lambda (lowest IOPS_i / w_i) seen since the circumstances changed, and with which split."""
+    best_blocks: dict[str, int] = field(default_factory=dict)
+    setbacks: int = 0
+    """How often a correction lowered lambda."""
+    frozen_until: float = 0.0
+    """`device_share_since_event` until which the split stays, because corrections only lower lambda."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +173,18 @@ def _plan(
     best = {vm: target.ops_blocks or 0 for vm, target in feasible.targets.items()}
     if event:
         plan = best if best != blocks else {}
-        return replace(state, plan=plan, stuck_windows=0, last_step={}, gain=_MAX_GAIN), (event,)
+        state = ProportionalState(state.tracks, state.circumstances, plan, last_blocks=state.last_blocks)
+        return state, (event,)
     if state.plan:
         return _pursue(state, blocks), ()
     active = [state.tracks[v.vm] for v in sample.vms if v.active and v.requests > 0]
     if not active or not all(t.settled and t.steady.samples >= _MIN_STEADY_SAMPLES for t in active):
         return state, ()
     error = _iops_change(state.tracks, feasible, blocks, best)
-    if error <= _DEAD_BAND:
+    state, setback = _judge(state, sample, feasible, blocks)
+    if setback:
+        return state, (setback,)
+    if error <= _DEAD_BAND or state.device_share_since_event < state.frozen_until:
         return state, ()
 
     step = {vm: best[vm] - blocks[vm] for vm in blocks}
@@ -189,6 +205,49 @@ def _pursue(state: ProportionalState, blocks: dict[str, int]) -> ProportionalSta
         return replace(state, plan={})
     stuck = state.stuck_windows + 1 if blocks == state.last_blocks else 0
     return replace(state, plan={}) if stuck >= _STUCK_AFTER else replace(state, stuck_windows=stuck)
+
+
+def _judge(
+    state: ProportionalState, sample: DeviceSample, feasible: Feasible, blocks: dict[str, int]
+) -> tuple[ProportionalState, str | None]:
+    """Take the last corrections back when lambda has fallen with them.
+
+    The models know nothing of VMs that wait for each other's GC. Where they do, blocks taken from a slow VM may cost
+    the fast ones more, in waiting, than the blocks bring; what was measured then overrules what was predicted.
+    """
+    levels = _levels(state, sample, feasible)
+    level = min(levels.values(), default=0.0)
+    noise = max((state.tracks[vm].relative_error for vm in levels), default=0.0)
+    much_lower = level < state.best_level * (1.0 - _SETBACK - 2.0 * noise)
+    if blocks == state.best_blocks and much_lower:  # not as good as it seemed while u still drifted
+        return replace(state, best_level=level, setbacks=0, frozen_until=0.0), None
+    if level >= state.best_level:
+        return replace(state, best_level=level, best_blocks=blocks), None
+    if not much_lower:
+        return state, None
+    setbacks = state.setbacks + 1
+    final = setbacks >= _MAX_SETBACKS
+    state = replace(
+        state,
+        plan=state.best_blocks,
+        setbacks=0 if final else setbacks,
+        gain=max(_MIN_GAIN, 0.5 * state.gain),
+        frozen_until=state.device_share_since_event + _FREEZE_DEVICE_SHARE if final else 0.0,
+        pacing=True,
+    )
+    return state, "the slowest VM lost by the last correction: back to the best split so far"
+
+
+def _levels(state: ProportionalState, sample: DeviceSample, feasible: Feasible) -> dict[str, float]:
+    """Measured IOPS per weight of the VMs to be kept level: saturating, neither clipped nor raised."""
+    return {
+        v.vm: state.tracks[v.vm].recent_iops / v.slo.weight
+        for v in sample.vms
+        if v.active
+        and v.requests > 0
+        and saturating(v)
+        and math.isclose(feasible.targets[v.vm].iops or 0.0, feasible.level * v.slo.weight, rel_tol=0.01)
+    }
 
 
 def _iops_change(
@@ -239,6 +298,7 @@ def _limits(
             vm=v.vm,
             weight=v.slo.weight,
             iops=state.tracks[v.vm].recent_iops,
+            last_iops=v.iops,
             limit_iops=v.limit_iops,
             saturating=saturating(v),
             min_iops=v.slo.min_iops or 0.0,
@@ -250,7 +310,7 @@ def _limits(
     maximums: dict[str, float | None] = {v.vm: v.slo.max_iops for v in sample.vms}
     wanted = maximums
     was_pacing = state.pacing
-    pacing = not event and (was_pacing or not feasible.ops_suffices or _still_off(state, vms, feasible))
+    pacing = not event and (was_pacing or not feasible.ops_suffices or _still_off(state, sample, feasible))
     if pacing:
         wanted = maximums | pace(vms)
         pacing = wanted != maximums or not feasible.ops_suffices
@@ -265,15 +325,10 @@ def _limits(
     return state, limits, reasons
 
 
-def _still_off(state: ProportionalState, vms: Sequence[Paced], feasible: Feasible) -> bool:
+def _still_off(state: ProportionalState, sample: DeviceSample, feasible: Feasible) -> bool:
     """Whether OPS had its time and the measured shares still are off."""
     if state.device_share_since_event < _PATIENCE_DEVICE_SHARE:
         return False
-    levels = [
-        state.tracks[v.vm].recent_iops / v.weight
-        for v in vms
-        if v.saturating
-        and math.isclose(feasible.targets[v.vm].iops or 0.0, feasible.level * v.weight, rel_tol=0.01)
-    ]
-    noise = max((state.tracks[v.vm].relative_error for v in vms), default=0.0)
-    return len(levels) > 1 and max(levels) > (1.0 + _PACE_FROM + noise) * min(levels)
+    levels = _levels(state, sample, feasible)
+    noise = max((state.tracks[vm].recent_error for vm in levels), default=0.0)
+    return len(levels) > 1 and max(levels.values()) > (1.0 + _PACE_FROM + noise) * min(levels.values())
