@@ -49,6 +49,11 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except Exception as error:
+        # Imported only now: most commands read no trace.
+        from traces.errors import TraceError
+
+        if isinstance(error, TraceError):
+            return _refuse(error.message, error.hint)
         return _fail(error, session)
     return status if isinstance(status, int) else EXIT_OK
 

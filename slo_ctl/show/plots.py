@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WIDTH_IN = 4.1
 HEIGHT_IN = 2.65
 LABEL_CHARACTERS = 14
-LEGEND_CHARACTERS = 48
+LEGEND_CHARACTERS = 50
 """What fits next to each other at the legend's size."""
 _MARKERS = ("o", "s", "^", "D", "v")
 
@@ -265,6 +265,7 @@ def _over_time(run: RunResult, column: str, title: str, caption: str, top: float
         axes.set_ylim(0, top)
         axes.set_xlim(0, max(times))
         axes.set_xlabel("full drive writes")
+        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
         if column == "share":
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f}%"))
         _legend_of_vms(axes, [_label(series.name) for series in run.series.vms])
@@ -324,13 +325,13 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
         axes.set_ylim(0, top * 1.05)
         axes.set_ylabel("pages moved by GC")
         axes.set_xlabel("VM whose writes GC worked for")
-        _legend_of_vms(axes, [f"{_label(name)}'s pages" for name in moved.vms])
+        _legend_of_vms(axes, [_label(name) for name in moved.vms])
         svg = _svg(figure, f"pages-moved-{run.policy}")
     return Plot(
         f"pages-moved-{run.policy}",
         f"Pages moved by owner: {run.policy}",
-        "Figure 5b of the paper: a bar of one colour means that GC moved only the pages of the VM it worked "
-        "for; every other colour is work done for a neighbour.",
+        "Figure 5b of the paper. Colour: whose pages. A bar in its own VM's colour alone means that GC moved "
+        "no neighbour's pages.",
         svg,
     )
 
@@ -400,7 +401,8 @@ def _legend_of_vms(axes: Axes, labels: Sequence[str]) -> None:
 
 def _legend_place(axes: Axes, labels: Sequence[str]) -> dict[str, Any]:
     """Above the plot, in as many columns as fit; the figure grows by the rows that takes."""
-    columns = max(1, min(len(labels), LEGEND_CHARACTERS // (max(map(len, labels)) + 5)))
+    one_row = sum(len(label) + 4 for label in labels) <= LEGEND_CHARACTERS
+    columns = len(labels) if one_row else max(1, LEGEND_CHARACTERS // (max(map(len, labels)) + 5))
     _grow(axes, (math.ceil(len(labels) / columns) - 1) * 0.17)
     return {
         "loc": "lower left",

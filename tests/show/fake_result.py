@@ -112,7 +112,9 @@ def fake_run(
         "wall_s": 3.25,
         "host_page_writes": 41_943_040,
         "virtual_s": 600.0,
-        "window": WindowResult(from_drive_writes=10, to_drive_writes=20, from_virtual_s=300, to_virtual_s=600),
+        "window": WindowResult(
+            from_drive_writes=10, to_drive_writes=20, from_virtual_s=300, to_virtual_s=600
+        ),
         "iops": 9000.0 if isolated else 7400.0,
         "waf": 2.4 if isolated else 3.6,
         "vms": rows,
@@ -157,9 +159,7 @@ def _ops_part(policy: str, target: float, vms: int) -> float:
 def _moved(rows: list[VmResult], isolated: bool) -> list[list[int]]:
     return [
         [
-            (vm.gc_page_writes if isolated and i == j else 0)
-            if isolated
-            else vm.gc_page_writes // len(rows)
+            (vm.gc_page_writes if isolated and i == j else 0) if isolated else vm.gc_page_writes // len(rows)
             for j in range(len(rows))
         ]
         for i, vm in enumerate(rows)
@@ -177,6 +177,8 @@ def _series(
         iops=[9000 * (equal + (share - equal) * s + n / 4) for s, n in zip(settle, noise, strict=True)],
         u=[0.72 + (u - 0.72) * s + n for s, n in zip(settle, noise, strict=True)],
         waf=[1 / (1 - 0.72 - (u - 0.72) * s) for s in settle],
-        ops_blocks=[] if ops is None else [round(OPS_BLOCKS / vms + (ops - OPS_BLOCKS / vms) * s) for s in settle],
+        ops_blocks=[]
+        if ops is None
+        else [round(OPS_BLOCKS / vms + (ops - OPS_BLOCKS / vms) * s) for s in settle],
         share=[equal + (share - equal) * s + n / 4 for s, n in zip(settle, noise, strict=True)],
     )

@@ -1,0 +1,471 @@
+"""Scenarios from options and files: what is understood, and how mistakes are told."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.cli.errors import UserError
+from slo_ctl.model import TimingModel
+from slo_ctl.replay.fields import join_pairs, split_pairs
+from slo_ctl.replay.quantity import (
+    Duration,
+    QuantityError,
+    format_bytes_exact,
+    format_number,
+    parse_bytes,
+    parse_duration,
+    parse_fraction,
+    parse_number,
+)
+from slo_ctl.replay.scenario import (
+    Action,
+    Mode,
+    Scenario,
+    SyntheticSource,
+    TraceSource,
+    Window,
+    WindowKind,
+)
+from slo_ctl.replay.scenario_command import command_line, command_words
+from slo_ctl.replay.scenario_text import ScenarioText, build_scenario, read_toml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNIFORM = "workload=uniform"
+
+
+def scenario(*vms: str, device: str = "", events: tuple[str, ...] = (), **settings: str) -> Scenario:
+    text = ScenarioText()
+    if device:
+        text.add_device(device)
+    for vm in vms:
+        text.add_vm(vm)
+    for event in events:
+        text.add_event(event)
+    for key, value in settings.items():
+        text.set(key, value)
+    return build_scenario(text)
+
+
+def refused(*vms: str, device: str = "", events: tuple[str, ...] = (), **settings: str) -> UserError:
+    with pytest.raises(UserError) as caught:
+        scenario(*vms, device=device, events=events, **settings)
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def reread(words: list[str]) -> Scenario:
+    """What the command line of `words` describes."""
+    text = ScenarioText()
+    rest = iter(words[2:])
+    for word in rest:
+        match word:
+            case "--device":
+                text.add_device(next(rest))
+            case "--vm":
+                text.add_vm(next(rest))
+            case "--event":
+                text.add_event(next(rest))
+            case "--no-alone":
+                text.set("alone", "no")
+            case _:
+                text.set(word.removeprefix("--"), next(rest))
+    return build_scenario(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("8GiB", 8 * 2**30),
+        ("512MiB", 512 * 2**20),
+        ("4k", 4096),
+        ("4K", 4096),
+        ("10GB", 10**10),
+        ("1.5G", 3 * 2**29),
+        (".5KiB", 512),
+        ("4096", 4096),
+        ("16TiB", 16 * 2**40),
+    ],
+)
+def test_sizes(text: str, size_bytes: int) -> None:
+    assert parse_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "8 GB iB", "-4k", "0", "nan", "iB", "1e9", "99999999TiB", "٣k"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("15%", 0.15), (".15", 0.15), ("0.07", 0.07), ("100%", 1.0), ("-3%", -0.03)]
+)
+def test_shares(text: str, share: float) -> None:
+    assert parse_fraction(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "nan%", "x", "%", ""])
+def test_shares_that_are_none(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse_fraction(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("20x", Duration(drive_writes=20)),
+        (".5x", Duration(drive_writes=0.5)),
+        ("600s", Duration(virtual_s=600)),
+        ("5m", Duration(virtual_s=300)),
+        ("2h", Duration(virtual_s=7200)),
+        ("250ms", Duration(virtual_s=0.25)),
+    ],
+)
+def test_durations(text: str, duration: Duration) -> None:
+    assert parse_duration(text) == duration
+
+
+@pytest.mark.parametrize("text", ["20", "x", "-5x", "nanx", "20 years", ""])
+def test_durations_that_are_none(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse_duration(text)
+
+
+@given(st.integers(min_value=1, max_value=2**62))
+def test_sizes_survive_being_written(size_bytes: int) -> None:
+    assert parse_bytes(format_bytes_exact(size_bytes)) == size_bytes
+
+
+@given(st.floats(min_value=1e-6, max_value=1e12))
+def test_numbers_survive_being_written(value: float) -> None:
+    assert parse_number(format_number(value)) == pytest.approx(value, rel=1e-12)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "trace", "bs", "r"]), st.text(st.characters(codec="utf-8")), min_size=1
+    )
+)
+def test_pairs_survive_being_written(pairs: dict[str, str]) -> None:
+    kept = {key: value.replace("\0", "").strip() for key, value in pairs.items()}
+    # A comma at the end of a value and the one after it cannot be told apart from a doubled one.
+    kept = {key: value.strip(",").strip() for key, value in kept.items()}
+    assert split_pairs("--vm", join_pairs(kept)) == kept
+
+
+def test_virt_install_style() -> None:
+    run = scenario(
+        "name=db,workload=hotcold,r=.8,f=.2,bs=8k,weight=3,min=100,max=9000,qd=4,size=1GiB",
+        "name=web,workload=uniform,read=30%",
+        device="preset=tlc,size=4GiB,op=7%,channels=4,dies=8,victim=d-choices:5,copyback=no",
+        policy="min_waf",
+        compare="shared,static",
+        duration="600s",
+        timing="paper",
+        seed="7",
+        window="100s..600s",
+        scheduler="wfq",
+    )
+    db, web = run.vms
+    assert db.slo.weight == 3
+    assert (db.slo.min_iops, db.slo.max_iops, db.queue_depth) == (100, 9000, 4)
+    assert db.source == SyntheticSource("hotcold", db.source.parameters)
+    assert dict(db.source.parameters) == {"r": 0.8, "f": 0.2, "bs": 8192}
+    assert web.size_bytes == 3 * 2**30, "what the others leave"
+    assert dict(web.source.parameters) == {"read": 0.3}
+    assert run.device.op == 0.07
+    assert run.device.victim == "d-choices:5"
+    assert run.device.copyback is False
+    assert run.policies == ("shared", "static", "min_waf")
+    assert run.timing is TimingModel.PAPER
+    assert run.window.bounds(run.duration) == (100, 600)
+
+
+def test_sizes_default_to_equal_parts() -> None:
+    run = scenario("name=a,workload=uniform", "name=b,workload=uniform", device="size=1GiB")
+    assert [vm.size_bytes for vm in run.vms] == [2**29, 2**29]
+
+
+def test_windows() -> None:
+    duration = Duration(drive_writes=20)
+    assert Window().bounds(duration) == (10, 20)
+    assert Window(WindowKind.ALL).bounds(duration) == (0, 20)
+    assert scenario(f"name=a,{UNIFORM}", window="5x..20x").window.bounds(duration) == (5, 20)
+
+
+def test_a_trace_with_a_comma_in_its_name(tmp_path: Path) -> None:
+    trace = tmp_path / "a,b=c.spc"
+    trace.write_text("0,0,4096,w,0\n")
+    doubled = str(trace).replace(",", ",,")
+    source = scenario(f"name=a,trace={doubled},mode=open,scale=2,loops=3,remap=modulo").vms[0]
+    assert source.mode is Mode.OPEN
+    assert source.source == TraceSource(trace, remap="modulo", loops=3, time_scale=2)
+
+
+def test_the_command_repeats_the_scenario(tmp_path: Path) -> None:
+    trace = tmp_path / "it's, $HOME.spc"
+    trace.write_text("0,0,4096,w,0\n")
+    doubled = str(trace).replace(",", ",,")
+    run = scenario(
+        f"name=d b,trace={doubled},weight=.5,format=spc",
+        "name=web,workload=zipf,theta=.99,bs=16k,start=stopped",
+        device="op=.1234567,size=1000MB,frontier=separate,read_us=55.5",
+        events=("at=10x,vm=web,action=start", "at=12x,vm=web,action=weight,weight=6"),
+        compare="shared",
+        alone="no",
+        window="5x..20x",
+    )
+    assert reread(command_words(run)) == run
+    assert "\n" not in command_line(run)
+
+
+def test_the_echo_is_strict_json() -> None:
+    run = scenario("name=a,workload=zipf,theta=.9", events=("at=3x,vm=a,action=stop",))
+    echoed = json.loads(json.dumps(run.echo(), allow_nan=False))
+    assert echoed["vms"][0]["source"] == {"workload": "zipf", "parameters": {"theta": 0.9}}
+    assert echoed["events"][0]["action"] == "stop"
+
+
+@pytest.mark.parametrize("weight", ["-1", "0", "nan", "inf", "-inf", "heavy", "1e999"])
+def test_weights_that_are_none(weight: str) -> None:
+    error = refused(f"name=db,{UNIFORM},weight={weight}")
+    assert "--vm db" in error.message
+    assert f"weight={weight}" in error.message
+
+
+@pytest.mark.parametrize(
+    ("vm", "told", "hint"),
+    [
+        ("name=db,workload=unform", "workload=unform is not known", "uniform"),
+        ("name=db,workload=uniform,wieght=3", "unknown key wieght", "did you mean weight?"),
+        ("name=db", "neither trace nor workload", "trace=FILE"),
+        ("workload=uniform", "has no name", "name=NAME"),
+        ("name=,workload=uniform", "name= has no value", "name"),
+        ("name=a\tb\x1b[2J,workload=uniform", "no usable name", "printable"),
+        ("name=db,workload=uniform,min=10,max=5", "min=10 is more than max=5", "min at most max"),
+        ("name=db,workload=uniform,min=-1", "min=-1", "more than 0"),
+        ("name=db,workload=uniform,qd=0", "qd=0 is out of range", "1 to"),
+        ("name=db,workload=uniform,qd=1.5", "qd=1.5 is not a whole number", "whole"),
+        ("name=db,workload=hotcold,r=2", "r=2 is out of range", "hotcold"),
+        ("name=db,workload=hotcold,theta=.9", "unknown key theta", ""),
+        ("name=db,workload=zipf,theta=nan", "theta=nan is not a finite number", "number"),
+        ("name=db,workload=uniform,mode=open", "mode=open needs a trace", "time stamps"),
+        ("name=db,workload=uniform,loops=2", "loops=2 belongs to a trace", "trace="),
+        ("name=db,workload=uniform,size=0", "size=0", "powers of two"),
+        ("name=db,workload=uniform,size=lots", "size=lots is not a size", "GiB"),
+        ("name=db,,workload=uniform", "neither trace nor workload", "trace=FILE"),
+        ("name=db,workload=uniform,", "nothing between two commas", "comma"),
+        ("name=db,name=web,workload=uniform", "name is given twice", "once"),
+        ("db", '"db" is not key=value', "key=value"),
+    ],
+)
+def test_vms_that_are_none(vm: str, told: str, hint: str) -> None:
+    error = refused(vm)
+    assert told in error.message
+    assert hint in error.hint
+
+
+def test_trace_and_workload_are_one_too_many(tmp_path: Path) -> None:
+    error = refused(f"name=db,trace={tmp_path},workload=uniform")
+    assert "both given" in error.message
+
+
+def test_a_missing_trace_suggests_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "fin.spc").touch()
+    error = refused(f"name=db,trace={tmp_path / 'fim.spc'}")
+    assert "does not exist" in error.message
+    assert error.hint == "did you mean fin.spc?"
+    assert "is not a file" in refused(f"name=db,trace={tmp_path}").message
+
+
+@pytest.mark.parametrize("key", ["scale=2", "qd=3,mode=open"])
+def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
+    (tmp_path / "fin.spc").touch()
+    assert "has no meaning" in refused(f"name=db,trace={tmp_path / 'fin.spc'},{key}").message
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("op=-5%", "op=-5%"),
+        ("op=0", "op=0"),
+        ("op=.1%", "too small"),
+        ("op=nan", "op=nan"),
+        ("size=-8GiB", "size=-8GiB"),
+        ("preset=fast16", "preset=fast16"),
+        ("victim=d-choices:0", "victim=d-choices:0"),
+        ("channels=0", "channels=0"),
+        ("channels=3,dies=8", "spread evenly"),
+        ("page=4k,block=6k", "whole number of pages"),
+        ("page=8k,block=4k", "whole number of pages"),
+        ("colour=red", "unknown key colour"),
+        ("size=1GiB,size=2GiB", "given twice"),
+    ],
+)
+def test_devices_that_are_none(device: str, told: str) -> None:
+    assert told in refused(f"name=db,{UNIFORM}", device=device).message
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"duration": "20"}, "--duration: 20 is not a duration"),
+        ({"duration": "0x"}, "no time at all"),
+        ({"duration": ""}, "--duration: nothing"),
+        ({"policy": "proportionate"}, "--policy: proportionate"),
+        ({"compare": "shared,sttic"}, "--compare: sttic"),
+        ({"timing": "exact"}, "--timing: exact"),
+        ({"scheduler": "lifo"}, "--scheduler: lifo"),
+        ({"seed": "-1"}, "--seed: -1"),
+        ({"seed": "one"}, "--seed: one"),
+        ({"window": "best"}, "--window: best"),
+        ({"window": "5x..50x"}, "does not lie within"),
+        ({"window": "9x..5x"}, "does not lie within"),
+        ({"window": "5s..9s"}, "different units"),
+        ({"epoch": "30x"}, "does not fit"),
+        ({"duration": "600s", "timing": "none"}, "need a clock"),
+    ],
+)
+def test_settings_that_are_none(settings: dict[str, str], told: str) -> None:
+    assert told in refused(f"name=db,{UNIFORM}", **settings).message
+
+
+def test_near_names_are_suggested() -> None:
+    assert refused(f"name=db,{UNIFORM}", policy="proportionl").hint == "did you mean proportional?"
+
+
+def test_limits_need_a_clock() -> None:
+    assert "min and max are IOPS" in refused(f"name=db,{UNIFORM},max=5", timing="none").message
+
+
+def test_no_vm() -> None:
+    assert "no VM" in refused().message
+
+
+def test_duplicate_vm_names() -> None:
+    assert "db is used 2 times" in refused(f"name=db,{UNIFORM}", f"name=db,{UNIFORM}").message
+
+
+def test_vms_larger_than_the_device() -> None:
+    error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM},size=1GiB", device="size=1GiB")
+    assert "add up to 2GiB" in error.message
+    error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM}", device="size=1GiB")
+    assert "leave nothing" in error.message
+    assert "--vm b" in error.message
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ("at=10x,vm=bd,action=stop", "there is no VM bd"),
+        ("at=10x,vm=db,action=pause", "action=pause is not known"),
+        ("at=10x,vm=db,action=weight", "needs weight="),
+        ("at=10x,vm=db,action=weight,weight=-2", "weight=-2"),
+        ("at=10x,vm=db,action=stop,weight=2", "takes no weight="),
+        ("at=20x,vm=db,action=stop", "over at 20x"),
+        ("vm=db,action=stop", "at is missing"),
+        ("at=10x,vm=db,action=stop,when=now", "unknown key when"),
+    ],
+)
+def test_events_that_are_none(event: str, told: str) -> None:
+    assert told in refused(f"name=db,{UNIFORM}", events=(event,)).message
+
+
+TOML = """
+policy = "proportional"
+compare = ["shared", "static"]
+duration = "8x"
+seed = 3
+alone = false
+
+[device]
+size = "2GiB"
+op = 0.15
+
+[[vm]]
+name = "db"
+trace = "fin.spc"
+weight = 3
+
+[[vm]]
+name = "web"
+workload = "hotcold"
+r = 0.8
+f = "20%"
+
+[[event]]
+at = "4x"
+vm = "web"
+action = "weight"
+weight = 6
+"""
+
+
+def test_a_scenario_file(tmp_path: Path) -> None:
+    (tmp_path / "fin.spc").touch()
+    path = tmp_path / "run.toml"
+    path.write_text(TOML)
+    run = build_scenario(read_toml(path))
+    assert run.policies == ("shared", "static", "proportional")
+    assert run.seed == 3
+    assert run.measure_alone is False
+    assert run.vms[0].source == TraceSource(tmp_path / "fin.spc"), "relative to the file"
+    assert run.events[0].action is Action.WEIGHT
+    assert run.events[0].weight == 6
+
+
+def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fin.spc").touch()
+    path = tmp_path / "run.toml"
+    path.write_text(TOML)
+    text = read_toml(path)
+    text.add_device("op=28%")
+    text.add_vm("name=mail,workload=exchange")
+    text.set("seed", "9")
+    run = build_scenario(text)
+    assert (run.device.op, run.device.size_bytes, run.seed) == (0.28, 2 * 2**30, 9)
+    assert [vm.name for vm in run.vms] == ["db", "web", "mail"]
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("policy = shared", "line 1"),
+        ("polcy = 'shared'", "unknown key polcy"),
+        ("vm = 3", "vm: must be an array of tables"),
+        ("vm = [3]", "must be a table"),
+        ("device = 3", "device: must be a table"),
+        ("policy = { a = 1 }", "policy: must be a single value"),
+        ("[[vm]]\nname = 'db'\nworkload = 'uniform'\nweight = nan", "[[vm]] db: weight=nan"),
+        ("[[vm]]\nname = 'db'\nworkload = 'uniform'\nweight = [1]", "weight must be a single value"),
+        ("[[vm]]\nworkload = 'uniform'", "[[vm]] 1: the VM has no name"),
+        (
+            "[[vm]]\nname = 'db'\nworkload = 'uniform'\n[[event]]\nat = '1x'\nvm = 'x'\naction='stop'",
+            "no VM x",
+        ),
+        ("[device]\nop = -1", "[device]: op=-1"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, toml: str, told: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(toml)
+    with pytest.raises(UserError) as caught:
+        build_scenario(read_toml(path))
+    assert told in caught.value.message
+    assert caught.value.hint
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        read_toml(tmp_path / "none.toml")
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b"policy = '\xff'")
+    with pytest.raises(UserError, match="UTF-8"):
+        read_toml(path)
