@@ -178,7 +178,11 @@ rust_packages() {
         echo "$newest" "cargo-${newest#rustc-}"
         return
     fi
-    echo rustc cargo
+    case $(sed -n 's/^\(ID\|VERSION_ID\)=//p' /etc/os-release 2>/dev/null | tr -d '"' | sort -r | xargs) in
+        "debian 12") echo rustc-web cargo-web ;; # known here too, for a user who cannot fetch the package lists
+        "ubuntu 22.04" | "ubuntu 24.04") echo rustc-1.91 cargo-1.91 ;;
+        *) echo rustc cargo ;;
+    esac
 }
 
 # The linters of the very compiler in use; empty when it did not come from a package.
@@ -237,8 +241,12 @@ lint_tools() {
         read -ra packages < <(rust_lint_packages) || true
     fi
     has shellcheck || packages+=(shellcheck)
+    [ "${#packages[@]}" != 0 ] || return 0
     # Without these scripts/lint.sh says which linter it skips; that is no reason to stop here.
-    { [ "${#packages[@]}" != 0 ] && can_apt; } || return 0
+    if ! can_apt; then
+        ! has apt-get || say "for every linter: sudo apt-get install -y --no-install-recommends ${packages[*]}"
+        return 0
+    fi
     fresh_lists
     step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
 }
