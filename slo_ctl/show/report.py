@@ -83,7 +83,7 @@ def render_report(result: Result) -> str:
         tolerance=numbers.percent(TOLERANCE, 0),
         svg=lambda plot: Markup(plot.svg),  # noqa: S704 - drawn here; matplotlib escapes the texts in it
         result_hash=result.result_hash(),
-        scenario=json.dumps(result.scenario, indent=2, ensure_ascii=False),
+        scenario=_scenario(result),
     )
 
 
@@ -98,6 +98,11 @@ def _title(result: Result) -> str:
         else "nothing measured"
     )
     return f"SSD replay: {policies}"
+
+
+def _scenario(result: Result) -> str:
+    lines = json.dumps(result.scenario, indent=2, ensure_ascii=False).splitlines()
+    return "\n".join(map(printable, lines))
 
 
 def _headline(result: Result) -> str:

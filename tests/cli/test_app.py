@@ -1,0 +1,111 @@
+"""The command line as a whole: version, help, and errors in one line."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from slo_ctl.cli import app
+from slo_ctl.cli.errors import UserError
+
+
+def run(*words: str) -> int:
+    return app.run(list(words))
+
+
+def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert "replay" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("slo-ctl ")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("replay", "--help"), ("demo", "-h")])
+def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) == 0
+    assert "Usage: slo-ctl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [("rplay",), ("--verbos",), ("replay", "--vn", "x"), ("replay", "--vm"), ("demo", "surplus")]
+)
+def test_usage_errors(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) == 2
+    shown = capsys.readouterr()
+    told, hint = shown.err.splitlines()
+    assert told.startswith("slo-ctl: ")
+    assert hint.startswith("hint: `slo-ctl")
+    assert shown.out == ""
+
+
+def test_user_errors_are_one_line_whatever_is_in_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, UserError("no such file a\nb\x1b[2J", "try\nanother"))
+    assert run() == 2
+    assert capsys.readouterr().err == "slo-ctl: no such file a\\nb\\x1b[2J\nhint: try\\nanother\n"
+
+
+def test_user_errors_without_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, UserError("no"))
+    assert run() == 2
+    assert capsys.readouterr().err == "slo-ctl: no\n"
+
+
+def test_trace_errors_are_user_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = pytest.importorskip("traces.errors")
+    failing(monkeypatch, errors.TraceError("a.spc", "no number", line=3, field="LBA", hint="see line 3"))
+    assert run() == 2
+    assert capsys.readouterr().err == "slo-ctl: a.spc:3: LBA: no number\nhint: see line 3\n"
+
+
+def test_unexpected_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, ZeroDivisionError("oh"))
+    monkeypatch.delenv("SLO_CTL_DEBUG", raising=False)
+    assert run() == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("slo-ctl: unexpected ZeroDivisionError: oh\nhint: ")
+    assert "Traceback" not in shown
+    monkeypatch.setenv("SLO_CTL_DEBUG", "1")
+    assert run() == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, KeyboardInterrupt())
+    assert run() == 130
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from slo_ctl.cli.app import run\n"
+        "run(['--help'])\n"
+        "heavy = {'matplotlib', 'numpy', 'polars', 'pydantic', 'jinja2', 'ftl_emul'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"{shlex.quote(sys.executable)} -m slo_ctl.cli replay --help | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def application(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app, "build", lambda _: application)

@@ -1,0 +1,175 @@
+"""`slo-ctl replay` and `slo-ctl demo` around a made-up engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_result import fake_result, fake_run
+
+from slo_ctl.cli import app
+from slo_ctl.cli.errors import UserError
+from slo_ctl.cli.output_file import write_whole
+from slo_ctl.replay.result import Result
+from slo_ctl.replay.scenario_command import command_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slo_ctl.replay.progress import ProgressSink
+    from slo_ctl.replay.scenario import Scenario
+
+VM = "name=db,workload=uniform,weight=3"
+
+
+class Engine:
+    """Stands in for the engine: remembers what it was asked, answers with made-up numbers."""
+
+    def __init__(self) -> None:
+        self.scenarios: list[Scenario] = []
+        self.complete = True
+
+    def run(self, scenario: Scenario, progress: ProgressSink) -> Result:
+        self.scenarios.append(scenario)
+        phase = progress.phase("ageing", 10, "page writes")
+        phase.advance(10)
+        phase.done()
+        return fake_result(
+            runs=[fake_run(policy, complete=self.complete) for policy in scenario.policies],
+            complete=self.complete,
+            scenario=scenario.echo(),
+            command=command_line(scenario),
+            seed=scenario.seed,
+        )
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    fake = Engine()
+    module = types.ModuleType("slo_ctl.replay.engine")
+    module.run = fake.run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "slo_ctl.replay.engine", module)
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def run(*words: str) -> int:
+    return app.run(list(words))
+
+
+def test_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("replay", "--vm", VM, "--compare", "shared") == 0
+    shown = capsys.readouterr()
+    assert "EMULATED SSD" in shown.out
+    assert "policy shared" in shown.out
+    assert "ageing: done" in shown.err
+    assert engine.scenarios[0].policies == ("shared", "proportional")
+
+
+def test_json_is_all_there_is_on_stdout(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("replay", "--vm", VM, "--json", "--quiet") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["format_version"] == 1
+    assert shown.err == ""
+    assert engine.scenarios
+
+
+@pytest.mark.usefixtures("engine")
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report, saved = tmp_path / "out.html", tmp_path / "out.json"
+    assert run("replay", "--vm", VM, "--report", str(report), "--save-json", str(saved)) == 0
+    assert report.read_text().startswith("<!doctype html>")
+    assert Result.model_validate_json(saved.read_text()).seed == 1
+    assert f"report: {report}" in capsys.readouterr().out
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["out.html", "out.json"]
+
+
+def test_an_interrupted_run_still_delivers(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.complete = False
+    assert run("replay", "--vm", VM, "--report", "out.html") == 130
+    assert "PARTIAL" in capsys.readouterr().out
+    assert "Partial: the run was interrupted" in (tmp_path / "out.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "told"),
+    [("--report", ".", "is a directory"), ("--save-json", "none/out.json", "there is no directory none")],
+)
+def test_outputs_are_checked_before_the_run(
+    engine: Engine, option: str, path: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("replay", "--vm", VM, option, path) == 2
+    assert told in capsys.readouterr().err
+    assert engine.scenarios == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "there is no VM"),
+        (("--vm", VM + ",weight=-1"), "weight is given twice"),
+        (("--vm", "name=db,workload=uniform,weight=-1"), "--vm db: weight=-1"),
+        (("--vm", "name=db,workload=uniform,weight=nan"), "--vm db: weight=nan"),
+        (("--vm", VM, "--vm", VM), "VM name db is used 2 times"),
+        (("--vm", VM, "--device", "op=0.2%"), "too small to run"),
+        (("--vm", "name=db,trace=none.spc"), "--vm db: trace=none.spc does not exist"),
+        (("--vm", VM, "--seed", "x"), "--seed: x is not a whole number"),
+        (("none.toml",), "none.toml: No such file"),
+    ],
+)
+def test_mistakes_are_one_line_and_a_hint(
+    engine: Engine, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("replay", *words) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("slo-ctl: ")
+    assert told in first
+    assert second.startswith("hint: ")
+    assert engine.scenarios == []
+
+
+def test_a_scenario_file_with_options_over_it(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("seed = 4\n[[vm]]\nname = 'db'\nworkload = 'uniform'\n")
+    assert (
+        run("replay", "run.toml", "--duration", "3x", "--no-alone", "--event", "at=1x,vm=db,action=stop") == 0
+    )
+    scenario = engine.scenarios[0]
+    assert (scenario.seed, str(scenario.duration), scenario.measure_alone) == (4, "3x", False)
+    assert scenario.events[0].vm == "db"
+
+
+def test_demo(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo") == 0
+    shown = capsys.readouterr()
+    scenario = engine.scenarios[0]
+    assert [(vm.name, vm.slo.weight) for vm in scenario.vms] == [("db", 1), ("web", 3), ("mail", 6)]
+    assert scenario.policies[0] == "shared"
+    assert scenario.policies[-1] == "proportional"
+    assert "emulated SSD" in shown.err
+    assert "synthetic" in shown.err
+    assert "belonged to another VM" in shown.out
+    assert (tmp_path / "slo-ctl-demo.html").exists()
+
+
+def test_demo_with_all_policies(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", "--all-policies", "--json", "--quiet", "--seed", "5", "--report", "d.html") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["seed"] == 5
+    assert shown.err == ""
+    assert engine.scenarios[0].policies == ("shared", "static", "algorithm1", "proportional")
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "out.html"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole("--report", path, "\udc80")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UserError, match="cannot write"):
+        write_whole("--report", tmp_path / "none" / "out.html", "new")

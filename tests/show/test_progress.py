@@ -1,0 +1,81 @@
+"""Progress: bars on a terminal, lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+from slo_ctl.replay.progress import ProgressSink, Silent
+from slo_ctl.show.progress import Bars, Lines, progress_on_stderr
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Clock:
+    """A clock that is told what time it is."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_come_now_and_then() -> None:
+    out, clock = io.StringIO(), Clock()
+    phase = Lines(out, clock).phase("ageing", 1000, "page writes")
+    for second in range(1, 21):
+        clock.now = float(second)
+        phase.advance(25)
+    phase.done()
+    assert out.getvalue().splitlines() == [
+        "ageing: 1,000 page writes",
+        "ageing: 25%, about 30 s left",
+        "ageing: 50%, about 20 s left",
+        "ageing: done in 20.0 s",
+    ]
+
+
+def test_lines_without_a_total() -> None:
+    out, clock = io.StringIO(), Clock()
+    phase = Lines(out, clock).phase("ageing\x1b", None, "page writes")
+    clock.now = 11
+    phase.advance(25)
+    assert out.getvalue().splitlines() == ["ageing\\x1b: page writes", "ageing\\x1b: 25 page writes"]
+
+
+def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_on_stderr(quiet=True) as sink:
+        assert isinstance(sink, Silent)
+        use(sink)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_plain_stderr_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_on_stderr() as sink:
+        use(sink)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "static: 10 page writes" in shown.err
+    assert "settled early" in shown.err
+
+
+def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_on_stderr() as sink:
+        assert isinstance(sink, Bars)
+        use(sink)
+    assert "[bold]static[/bold]" in terminal.getvalue(), "markup in a name is text"
+    assert "100 %" in terminal.getvalue()
+
+
+def use(sink: ProgressSink) -> None:
+    name = "[bold]static[/bold]" if isinstance(sink, Bars) else "static"
+    phase = sink.phase(name, 10, "page writes")
+    phase.advance(4)
+    sink.note("settled early")
+    phase.done()
+    sink.phase("open end", None, "page writes").done()

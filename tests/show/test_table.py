@@ -1,0 +1,158 @@
+"""Tables, numbers, verdicts and sentences."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from fake_result import fake_device, fake_result, fake_run, fake_vm
+from hostile import HOSTILE
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from slo_ctl.replay.result import GcPagesMoved, Latency, VmResult
+from slo_ctl.show import numbers
+from slo_ctl.show.story import foreign_pages, story
+from slo_ctl.show.table import console_for, ops_text, print_result
+from slo_ctl.show.text import printable
+from slo_ctl.show.verdict import Verdict, verdict, worst_share_error
+
+
+def printed(*args: object, width: int = 132, **changes: object) -> str:
+    out = io.StringIO()
+    console = console_for(out)
+    console.width = width
+    print_result(console, fake_result(*args, **changes))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Verdict.OK),
+        ({"share": 0.28}, Verdict.INSUFFICIENT),
+        ({"share": 0.292}, Verdict.OK),
+        ({"share": 0.5}, Verdict.OK),
+        ({"iops": 0.0, "host_page_writes": 0, "share": 0.0, "target_share": 0.0}, Verdict.IDLE),
+        ({"iops": 0.0, "host_page_writes": 0, "share": 0.0}, Verdict.INSUFFICIENT),
+        ({"share": 0.1, "max_iops": 1000.0}, Verdict.CAPPED),
+        ({"share": 0.1, "limit_iops": 1010.0}, Verdict.CAPPED),
+        ({"share": 0.1, "limit_iops": 2000.0}, Verdict.INSUFFICIENT),
+        ({"min_iops": 2000.0}, Verdict.INSUFFICIENT),
+        ({"iops": None}, Verdict.OK),
+    ],
+)
+def test_verdicts(changes: dict[str, float], expected: Verdict) -> None:
+    assert verdict(fake_vm(**changes)) is expected
+
+
+def test_the_worst_error_keeps_its_sign() -> None:
+    run = fake_run(vms=(("a", 1.0),))
+    off = [fake_vm("a", share=0.31), fake_vm("b", share=0.2), fake_vm("c", share=None, target_share=None)]
+    assert worst_share_error(run.model_copy(update={"vms": off})) == pytest.approx(-1 / 3)
+    assert worst_share_error(run.model_copy(update={"vms": []})) is None
+
+
+def test_the_table_says_what_the_numbers_are() -> None:
+    text = printed("shared", "proportional")
+    assert "EMULATED SSD, synthetic workloads" in text
+    for word in (
+        "OP 15.0%",
+        "timing full",
+        "10x to 20x drive writes",
+        "mail",
+        "insufficient",
+        "60.0%",
+        "POLICY",
+    ):
+        assert word in text
+
+
+def test_the_table_fits_80_columns() -> None:
+    text = printed("proportional", width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\u2026" not in text
+    for word in ("db", "10.0%", "0.800", "5.00", "533", "4.1 ms", "ok"):
+        assert word in text
+
+
+def test_unknown_numbers_are_dashes() -> None:
+    bare = VmResult(name="db", weight=1, workload="uniform (synthetic)", latency_us=Latency())
+    run = fake_run(vms=(("db", 1.0),)).model_copy(update={"vms": [bare], "iops": None, "waf": None})
+    text = printed(runs=[run])
+    assert numbers.UNKNOWN in text
+    assert "None" not in text
+    assert "nan" not in text
+
+
+def test_a_partial_run_says_so() -> None:
+    text = printed(complete=False, runs=[fake_run(complete=False)])
+    assert "PARTIAL" in text
+    assert "PARTIAL" in printed(complete=False, runs=[])
+
+
+def test_hostile_names_stay_names() -> None:
+    vms = tuple((name, 1.0) for name in HOSTILE)
+    text = printed(runs=[fake_run(vms=vms)], notes=["\x1b[31mred\n"])
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[bold red]markup" in text
+    assert "note: \\x1b[31mred\\n" in text
+
+
+def test_ops() -> None:
+    assert ops_text(1229, fake_device()) == "1,229 (614 MiB, 50%)"
+    assert ops_text(None, fake_device()) == numbers.UNKNOWN
+    assert ops_text(0, fake_device(ops_blocks=0)) == f"0 (0 B, {numbers.UNKNOWN})"
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (numbers.count(12345.6), "12,346"),
+        (numbers.count(0.0), "0"),
+        (numbers.count(2.5), "2.5"),
+        (numbers.percent(0.1234), "12.3%"),
+        (numbers.signed_percent(-0.00001), "0.0%"),
+        (numbers.signed_percent(-0.05), "\u22125.0%"),
+        (numbers.latency(813.2), "813 \u00b5s"),
+        (numbers.latency(1240), "1.24 ms"),
+        (numbers.latency(2_500_000), "2.5 s"),
+        (numbers.size(8 * 2**30), "8 GiB"),
+        (numbers.size(1023 * 2**20), "1023 MiB"),
+        (numbers.bandwidth(1.5e6), "1.5 MB/s"),
+    ],
+)
+def test_numbers(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+@given(st.text())
+def test_whatever_is_shown_is_one_printable_line(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+def test_the_story_is_told_by_the_numbers() -> None:
+    told = story(fake_result("shared", "proportional"))
+    assert "67% of the" in told[0]
+    assert "Short of their target: mail" in told[0]
+    assert "belonged to the VM it worked for" in told[1]
+    assert told[-1].startswith("From shared to proportional: WAF went from 3.60 to 2.40")
+
+
+def test_the_story_of_little() -> None:
+    assert story(fake_result(runs=[])) == ["No run got far enough to measure anything."]
+    still = fake_run("static", gc_pages_moved=GcPagesMoved(vms=["a"], pages=[[0]]))
+    assert "GC moved no page" in story(fake_result(runs=[still]))[0]
+    uncounted = fake_run("static", gc_pages_moved=None, vms=())
+    assert story(fake_result(runs=[uncounted])) == ["static: every VM has flash blocks and OPS of its own."]
+
+
+def test_foreign_pages() -> None:
+    assert foreign_pages(GcPagesMoved(vms=["a", "b"], pages=[[5, 2], [1, 7]])) == (3, 15)
+
+
+def test_a_console_on_a_pipe_is_wide() -> None:
+    assert isinstance(console_for(io.StringIO()), Console)
+    assert console_for(io.StringIO()).width == 132
