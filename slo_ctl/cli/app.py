@@ -49,12 +49,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except Exception as error:
-        # Imported only now: most commands read no trace.
-        from traces.errors import TraceError
-
-        if isinstance(error, TraceError):
-            return _refuse(error.message, error.hint)
-        return _fail(error, session)
+        return _refuse_trace(error) or _fail(error, session)
     return status if isinstance(status, int) else EXIT_OK
 
 
@@ -112,6 +107,15 @@ def _refuse(message: str, hint: str) -> int:
     if hint:
         _say(f"hint: {printable(hint)}")
     return EXIT_USAGE
+
+
+def _refuse_trace(error: Exception) -> int | None:
+    """Tell an error of trace reading, which is the user's to mend; None when `error` is no such thing."""
+    # Whoever raised one has the module loaded; nobody else should pay for numpy.
+    errors = sys.modules.get("traces.errors")
+    if errors is None or not isinstance(error, errors.TraceError):
+        return None
+    return _refuse(error.message, error.hint)
 
 
 def _fail(error: Exception, session: Session) -> int:

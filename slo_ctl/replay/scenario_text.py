@@ -278,11 +278,19 @@ def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
         fields.fail("scale", "has no meaning without mode=open", "add mode=open or leave scale out")
     return TraceSource(
         path=path,
-        format=fields.text("format"),
+        format=_format(fields),
         remap=fields.choice("remap", REMAP_NAMES),
         loops=fields.count("loops"),
         time_scale=1.0 if scale is None else scale,
     )
+
+
+def _format(fields: Fields) -> str | None:
+    if "format" not in fields:
+        return None
+    from traces.formats.registry import FORMATS  # only now: it needs numpy
+
+    return fields.choice("format", FORMATS)
 
 
 def _synthetic(fields: Fields, workload: str) -> SyntheticSource:

@@ -285,6 +285,13 @@ def test_a_missing_trace_suggests_its_neighbour(tmp_path: Path) -> None:
     assert "is not a file" in refused(f"name=db,trace={tmp_path}").message
 
 
+def test_an_unknown_trace_format_is_told(tmp_path: Path) -> None:
+    (tmp_path / "fin.spc").touch()
+    error = refused(f"name=db,trace={tmp_path / 'fin.spc'},format=scp")
+    assert "format=scp is not known" in error.message
+    assert error.hint == "did you mean spc?"
+
+
 @pytest.mark.parametrize("key", ["scale=2", "qd=3,mode=open"])
 def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
     (tmp_path / "fin.spc").touch()
