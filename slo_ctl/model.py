@@ -85,9 +85,9 @@ class VmSample:
     scheduler_weight: float = 1.0
     host_page_reads: int = 0
     outstanding: float | None = None
-    """Mean number of requests on the device, not counting those a rate limit holds back; None if not measured."""
+    """Mean number of requests on the device, without those a rate limit holds back; None: not measured."""
     backlog_share: float = 1.0
-    """Share of the window in which a request was on the device or held back; well below 1: the VM asks for less."""
+    """Share of the window with a request on the device or held back; below 1 the VM asks for less."""
 
     @property
     def iops(self) -> float:
@@ -130,7 +130,7 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class OpsMove:
-    """Give `blocks` OPS blocks of `source` to `target`; None as either end is the device's unassigned spare."""
+    """Give `blocks` OPS blocks of `source` to `target`; None as an end is the device's unassigned spare."""
 
     source: str | None
     target: str | None

@@ -1,1 +1,4 @@
-"""Samples in, decisions out. Pure: no I/O, no clock, no randomness, so replay and daemon run the same code."""
+"""Samples in, decisions out.
+
+Pure: no I/O, no clock, no randomness, so replay and daemon run the same code.
+"""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from slo_ctl.model import OpsMove
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def allocate(total_blocks: int, ideal: Mapping[str, float], minimum: Mapping[str, int]) -> dict[str, int]:
     """Integer blocks per VM that add up to `total_blocks` exactly, none below its minimum, close to `ideal`.
 
-    What the ideal exceeds the minimums by is scaled to the blocks there are, then rounded by largest remainder
-    (ties: the earlier VM). Raises ValueError when the minimums alone exceed the total, or there is no VM.
+    What the ideal exceeds the minimums by is scaled to the blocks there are, then rounded by largest
+    remainder (ties: the earlier VM). Raises ValueError when the minimums alone exceed the total, or there
+    is no VM.
     """
     if not ideal:
         raise ValueError("no VM to allocate blocks to")

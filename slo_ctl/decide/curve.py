@@ -1,8 +1,9 @@
 """u as a function of OPS, for one VM: one parameter, refitted whenever there is evidence.
 
-Whatever the VM's workload, near its present OPS it behaves like uniform random writes over some effective number
-of live blocks L: u = u_at_alpha((logical + OPS) / L). Unwritten or trimmed space lowers L; skew and blocks that GC
-holds free raise it. The fit is exact where it was taken; further away it is a prediction that the next fit corrects.
+Whatever the VM's workload, near its present OPS it behaves like uniform random writes over some effective
+number of live blocks L: u = u_at_alpha((logical + OPS) / L). Unwritten or trimmed space lowers L; skew and
+blocks that GC holds free raise it. The fit is exact where it was taken; further away it is a prediction
+that the next fit corrects.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class GcCurve:
         return min(waf.u_at_alpha(alpha, self.pages_per_block), _MAX_U) if alpha > 1.0 else _MAX_U
 
     def ops_at(self, u: float) -> float:
-        """OPS blocks with which victims come down to utilization u; negative when the logical size has room."""
+        """OPS blocks with which victims come down to utilization u;
+
+        negative when the logical size has room.
+        """
         return self.live_blocks * waf.alpha_at_u(min(u, _MAX_U), self.pages_per_block) - self.logical_blocks
 
     def gc_writes_saved(self, u: float) -> float:

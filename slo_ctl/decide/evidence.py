@@ -1,13 +1,16 @@
 """What was measured of one VM, as exponentially forgotten sums.
 
-Sums, not averages of ratios: a window with ten collected victims then weighs ten times less than one with a hundred.
+Sums, not averages of ratios: a window with ten collected victims then weighs ten times less than one with a
+hundred.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from slo_ctl.model import VmSample
+if TYPE_CHECKING:
+    from slo_ctl.model import VmSample
 
 _BINDING_FROM = 0.96
 """A VM that reaches this share of its limit is held back by it (rate limiters are not exact)."""

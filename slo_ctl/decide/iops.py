@@ -31,17 +31,26 @@ def u_at_gc_time(timing: FlashTiming, gc_time_us: float) -> float:
 
 
 def write_time_us(timing: FlashTiming, u: float) -> float:
-    """Device time per host page write, t_xfer + t_prog + t_gc(u), in microseconds. ValueError unless 0 <= u < 1."""
+    """Device time per host page write, t_xfer + t_prog + t_gc(u), in microseconds.
+
+    ValueError unless 0 <= u < 1.
+    """
     return timing.transfer_us + timing.program_us + gc_time_us(timing, u)
 
 
 def iops(timing: FlashTiming, u: float) -> float:
-    """Page writes per second of one outstanding write at utilization u (FAST'15, equation 1). Raises ValueError."""
+    """Page writes per second of one outstanding write at utilization u (FAST'15, equation 1).
+
+    Raises ValueError.
+    """
     return _US_PER_S / write_time_us(timing, u)
 
 
 def u_at_iops(timing: FlashTiming, iops: float) -> float:
-    """Utilization that `iops` (> 0) page writes per second need (inverse of equation 1); 0 if out of reach."""
+    """Utilization that `iops` (> 0) page writes per second need (inverse of equation 1);
+
+    0 if out of reach.
+    """
     if not iops > 0.0:
         raise ValueError(f"target IOPS must be positive, not {iops}")
     return u_at_gc_time(timing, _US_PER_S / iops - timing.transfer_us - timing.program_us)

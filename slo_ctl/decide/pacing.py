@@ -1,15 +1,18 @@
 """The second lever: rate limits that hold VMs down to their share when OPS cannot.
 
-The slowest saturating VM is never limited, so its IOPS_j / w_j always tells what the others may have: when it speeds
-up, the limits follow in the next step. When it goes idle or runs out of requests, every limit rises until some VM no
-longer reaches its own; that one then is the slowest.
+The slowest saturating VM is never limited, so its IOPS_j / w_j always tells what the others may have: when
+it speeds up, the limits follow in the next step. When it goes idle or runs out of requests, every limit
+rises until some VM no longer reaches its own; that one then is the slowest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BINDING_FROM = 0.93
 """A VM that reaches this share of its limit is taken to be held back by it: rate limiters are not exact."""
@@ -48,6 +51,11 @@ class Paced:
         """Whether the limit in force is tighter than the SLO's maximum."""
         return self.limit_iops is not None and self.limit_iops < self.max_iops
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether a VM that counts as held back may as well be too slow for its limit."""
+        return self.limit_iops is not None and self.last_iops < _EXACTLY_BINDING_FROM * self.limit_iops
+
 
 def pace(vms: Sequence[Paced]) -> dict[str, float | None]:
     """The limit every VM should have in the next window; None for none."""
@@ -66,18 +74,9 @@ def _level(vms: Sequence[Paced]) -> float:
 
 def _limit(vm: Paced, level: float) -> float | None:
     share = max(level * vm.weight, vm.min_iops)
-    if vm.paced and vm.held_back and math.isfinite(share):
-        limit = _adjusted(vm, share)
+    if vm.paced and vm.held_back:
+        limit = _PROBE * share if vm.doubtful else share
     else:
         limit = share if vm.iops > _ABOVE_SHARE * share else math.inf
     limit = min(limit, vm.max_iops)
     return limit if math.isfinite(limit) else None
-
-
-def _adjusted(vm: Paced, share: float) -> float:
-    """The next limit of a VM whose limit binds."""
-    in_force = vm.limit_iops or share
-    if vm.last_iops < _EXACTLY_BINDING_FROM * in_force:
-        return _PROBE * share
-    # Half of the way each time: limiting one VM may itself change what the slowest one reaches.
-    return math.sqrt(share * in_force)

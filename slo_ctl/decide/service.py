@@ -1,8 +1,8 @@
 """Request service time of one VM, and with the GC curve the VM's IOPS as a function of its OPS.
 
-Equation 1 of FAST'15 knows single-page writes only. A real request may read, may write many pages, and may wait
-for other VMs; its mean service time s = outstanding / IOPS is measured instead, and split into a part that OPS
-can change and one that it cannot:
+Equation 1 of FAST'15 knows single-page writes only. A real request may read, may write many pages, and may
+wait for other VMs; its mean service time s = outstanding / IOPS is measured instead, and split into a part
+that OPS can change and one that it cannot:
 
     s = base + gc_scale x writes_per_request x t_gc(u)
 
@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from slo_ctl.decide import iops as eq1
 from slo_ctl.decide.curve import GcCurve
-from slo_ctl.decide.evidence import Evidence
-from slo_ctl.model import FlashTiming, VmSample
+
+if TYPE_CHECKING:
+    from slo_ctl.decide.evidence import Evidence
+    from slo_ctl.model import FlashTiming, VmSample
 
 _US_PER_S = 1e6
 
@@ -83,8 +86,8 @@ class VmModel:
     def fit(self, evidence: Evidence, ops_blocks: int) -> VmModel:
         """Both halves refitted to steady evidence taken with `ops_blocks` OPS blocks.
 
-        While a limit holds the VM back its service time is unknown (unless `outstanding` was measured), so that
-        half then stays as it was.
+        While a limit holds the VM back its service time is unknown (unless `outstanding` was measured), so
+        that half then stays as it was.
         """
         curve = self.curve.fit(ops_blocks, evidence.u)
         if not evidence.tells_service_time:

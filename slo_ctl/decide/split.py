@@ -1,15 +1,18 @@
 """The OPS split with the fewest GC writes for given write rates.
 
-The total is convex in the split, so at the optimum one more block saves the same number of GC writes per second
-everywhere, except at tenants that already stand at their minimum.
+The total is convex in the split, so at the optimum one more block saves the same number of GC writes per
+second everywhere, except at tenants that already stand at their minimum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from slo_ctl.decide.curve import GcCurve
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slo_ctl.decide.curve import GcCurve
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,24 @@
 """What the SLOs mean right now: the largest feasible lambda with IOPS_i = lambda w_i.
 
-Every VM's IOPS follow from its OPS (`VmModel`), so a lambda costs a known number of OPS blocks, growing with lambda.
-Minimums raise a VM above lambda w_i, maximums clip it, and the largest lambda for which all needs add up to the OPS
-there is gives everyone's target. An idle VM keeps only its minimum of blocks and lends the rest.
+Every VM's IOPS follow from its OPS (`VmModel`), so a lambda costs a known number of OPS blocks, growing
+with lambda. Minimums raise a VM above lambda w_i, maximums clip it, and the largest lambda for which all
+needs add up to the OPS there is gives everyone's target. An idle VM keeps only its minimum of blocks and
+lends the rest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from slo_ctl.decide.allocation import allocate
-from slo_ctl.decide.service import VmModel
 from slo_ctl.model import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slo_ctl.decide.service import VmModel
 
 _CEILING_SHARE = 0.95
 """Targets stop a little short of GC-free IOPS: the last percents would cost most of the OPS."""
@@ -52,17 +57,26 @@ class Feasible:
     """The solver's answer."""
 
     level: float
-    """lambda: IOPS per unit of weight of every VM that is neither idle, nor clipped, nor raised by its minimum."""
+    """lambda:
+
+    IOPS per unit of weight of every VM that is neither idle, nor clipped, nor raised by its minimum.
+    """
     targets: dict[str, Target]
     """ops_blocks are integers that add up to the total."""
     overcommitted: dict[str, float]
     """Per VM with a min_iops that cannot be kept: how many IOPS are missing."""
     ops_suffices: bool
-    """False when some active VM would exceed its target although OPS were split at best: only a limit holds it."""
+    """False when some active VM would exceed its target although OPS were split at best:
+
+    only a limit holds it.
+    """
 
 
 def solve(claims: Sequence[Claim], total_ops_blocks: int) -> Feasible:
-    """Targets for every VM, water-filled. Raises ValueError when the min_ops_blocks alone exceed the total."""
+    """Targets for every VM, water-filled.
+
+    Raises ValueError when the min_ops_blocks alone exceed the total.
+    """
     active = [c for c in claims if c.active]
     lent = sum(c.min_ops_blocks for c in claims if not c.active)
     available = total_ops_blocks - lent

@@ -1,23 +1,31 @@
 """What a policy remembers of one VM between windows.
 
-After blocks moved, the u of both ends keeps drifting until most of their blocks have been rewritten. So evidence is
-thrown away at a move, and gathered again once the VM has written (host and GC pages) a good part of what it owns.
+After blocks moved, the u of both ends keeps drifting until most of their blocks have been rewritten. So
+evidence is thrown away at a move, and gathered again once the VM has written (host and GC pages) a good
+part of what it owns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from slo_ctl.decide.evidence import Evidence
 from slo_ctl.decide.service import VmModel
-from slo_ctl.model import DeviceSample, VmSample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slo_ctl.model import DeviceSample, VmSample
 
 _SETTLED_POOL_SHARE = 0.7
 """Of the pages a VM owns: written since the last move, its u has settled."""
 _SETTLED_DEVICE_SHARE = 0.5
-"""Of the device's logical pages: written by all since the last move, a VM that hardly writes has settled, too."""
+"""Of the device's logical pages:
+
+written by all since the last move, a VM that hardly writes has settled, too.
+"""
 _STEADY_MEMORY_SAMPLES = 32.0
 _RECENT_MEMORY_SAMPLES = 4.0
 _NOISE_MEMORY_SAMPLES = 16.0
@@ -62,12 +70,18 @@ class VmTrack:
 
 
 def new_tracks(sample: DeviceSample) -> dict[str, VmTrack]:
-    """Tracks of VMs on a device that nobody has rearranged yet, fitted to what the sample tells. Needs a clock."""
+    """Tracks of VMs on a device that nobody has rearranged yet, fitted to what the sample tells.
+
+    Needs a clock.
+    """
     return follow({}, sample)
 
 
 def follow(tracks: Mapping[str, VmTrack], sample: DeviceSample) -> dict[str, VmTrack]:
-    """The tracks one window later: VMs may have come, gone, slept, and gained or lost blocks. Needs a clock."""
+    """The tracks one window later:
+
+    VMs may have come, gone, slept, and gained or lost blocks. Needs a clock.
+    """
     written = sum(v.host_page_writes for v in sample.vms)
     device_pages = sample.timing.pages_per_block * sum(v.logical_blocks for v in sample.vms)
     result = {}

@@ -1,11 +1,12 @@
 """Write amplification of page-mapped flash in closed form.
 
-Two ratios, never one name: `gc_write_ratio` = u / (1 - u) counts GC writes per host write (the FAST'15 paper's
-"WAF(u)", equation 2); WAF = 1 / (1 - u) counts host and GC writes per host write (NVMe's and OCP's meaning).
+Two ratios, never one name: `gc_write_ratio` = u / (1 - u) counts GC writes per host write (the FAST'15
+paper's "WAF(u)", equation 2); WAF = 1 / (1 - u) counts host and GC writes per host write (NVMe's and OCP's
+meaning).
 
-alpha is physical over live pages, blocks held free for GC not counted. Under uniform random writes one formula
-covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write performance", 2012, as
-quoted in docs/validation.md) can be solved for alpha without Lambert's W:
+alpha is physical over live pages, blocks held free for GC not counted. Under uniform random writes one
+formula covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write performance",
+2012, as quoted in docs/validation.md) can be solved for alpha without Lambert's W:
 
     alpha(u) = ln((1 + eps) / (u + eps)) / (1 - u),    eps = 1 / (2 Np),
 
@@ -15,7 +16,10 @@ and Np -> infinity gives the LRU/FIFO formula alpha(u) = -ln(u) / (1 - u). `LRU`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LRU = math.inf
 """Pass as `pages_per_block` for LRU/FIFO victims."""
@@ -42,7 +46,10 @@ def u_at_waf(waf: float) -> float:
 
 
 def u_at_gc_write_ratio(gc_write_ratio: float) -> float:
-    """Victim utilization that gives this many GC page writes per host page write (>= 0). Raises ValueError."""
+    """Victim utilization that gives this many GC page writes per host page write (>= 0).
+
+    Raises ValueError.
+    """
     if not gc_write_ratio >= 0.0:
         raise ValueError(f"a gc_write_ratio is at least 0, not {gc_write_ratio}")
     return gc_write_ratio / (1.0 + gc_write_ratio)
@@ -51,7 +58,8 @@ def u_at_gc_write_ratio(gc_write_ratio: float) -> float:
 def alpha_at_u(u: float, pages_per_block: float) -> float:
     """Physical over live pages that leaves victims at utilization 0 <= u < 1 (see the module's formula).
 
-    Infinite for LRU at u = 0; finite for greedy, which finds an empty victim from some alpha on. Raises ValueError.
+    Infinite for LRU at u = 0; finite for greedy, which finds an empty victim from some alpha on. Raises
+    ValueError.
     """
     _valid_u(u)
     eps = 0.5 / pages_per_block
@@ -61,7 +69,10 @@ def alpha_at_u(u: float, pages_per_block: float) -> float:
 
 
 def u_at_alpha(alpha: float, pages_per_block: float) -> float:
-    """Victim utilization at `alpha` > 1 under uniform random writes; inverse of `alpha_at_u`. Raises ValueError."""
+    """Victim utilization at `alpha` > 1 under uniform random writes;
+
+    inverse of `alpha_at_u`. Raises ValueError.
+    """
     if not alpha > 1.0:
         raise ValueError(f"alpha, physical over live pages, must exceed 1, not {alpha}")
     if alpha > _MAX_ALPHA_LRU:
@@ -77,7 +88,10 @@ def alpha_at_waf(waf: float, pages_per_block: float) -> float:
 
 
 def lru_waf(alpha: float) -> float:
-    """WAF with LRU/FIFO victims: alpha / (alpha + W0(-alpha e^-alpha)). Raises ValueError unless alpha > 1."""
+    """WAF with LRU/FIFO victims:
+
+    alpha / (alpha + W0(-alpha e^-alpha)). Raises ValueError unless alpha > 1.
+    """
     return waf(u_at_alpha(alpha, LRU))
 
 
@@ -112,7 +126,10 @@ def mixed_lru_waf(alpha: float, groups: Sequence[tuple[float, float]]) -> float:
 
 
 def hotcold_lru_waf(alpha: float, write_share: float, space_share: float) -> float:
-    """WAF of one shared LRU pool where `write_share` of the writes go to `space_share` of the pages. ValueError."""
+    """WAF of one shared LRU pool where `write_share` of the writes go to `space_share` of the pages.
+
+    ValueError.
+    """
     return mixed_lru_waf(alpha, [(write_share, space_share), (1.0 - write_share, 1.0 - space_share)])
 
 

@@ -7,14 +7,17 @@ follow from u; counts carry seeded noise. No FTL in here: that one is the emulat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slo_ctl.decide import iops as eq1
 from slo_ctl.decide import waf
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, Slo, TimingModel, VmSample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAPER = FlashTiming(128, 60, 800, 1500, 102, TimingModel.PAPER)
 FULL = FlashTiming(128, 60, 800, 1500, 102, TimingModel.FULL)
@@ -48,7 +51,9 @@ class PlantVm:
     requests_done: float = 0.0
 
     def steady_u(self, pages_per_block: int, reserve_blocks: int) -> float:
-        alpha = (self.logical_blocks + self.ops_blocks - reserve_blocks) / (self.footprint * self.logical_blocks)
+        alpha = (self.logical_blocks + self.ops_blocks - reserve_blocks) / (
+            self.footprint * self.logical_blocks
+        )
         if alpha <= 1.001:
             return 0.995
         u = waf.u_at_alpha(alpha, pages_per_block)
@@ -98,14 +103,17 @@ class Plant:
     def iops(self) -> dict[str, float]:
         running = [v for v in self.vms if v.active]
         own = {
-            v.name: (v.read_us_per_request + v.write_pages_per_request * eq1.write_time_us(self.timing, v.u)) * 1e-6
+            v.name: (v.read_us_per_request + v.write_pages_per_request * eq1.write_time_us(self.timing, v.u))
+            * 1e-6
             for v in running
         }
         rates = {v.name: v.outstanding / own[v.name] for v in running}
         for _ in range(30):  # a request waits for what the others have on the device
             new = {}
             for v in running:
-                waiting = sum(min(1.0, rates[o.name] * own[o.name]) * own[o.name] for o in running if o is not v)
+                waiting = sum(
+                    min(1.0, rates[o.name] * own[o.name]) * own[o.name] for o in running if o is not v
+                )
                 rate = v.outstanding / (own[v.name] + self.contention * waiting)
                 new[v.name] = min(rate * v.luck, v.limit_iops or math.inf, v.demand_iops)
             rates = {name: math.sqrt(rates[name] * new[name]) for name in rates}
@@ -164,7 +172,9 @@ class Plant:
             min_ops_blocks=v.min_ops_blocks,
             limit_iops=v.limit_iops,
             scheduler_weight=v.scheduler_weight,
-            outstanding=v.outstanding * rate / self._unheld_iops(v) if self.measures_outstanding and rate else None,
+            outstanding=v.outstanding * rate / self._unheld_iops(v)
+            if self.measures_outstanding and rate
+            else None,
             backlog_share=0.5 if rate > 0.99 * v.demand_iops else 1.0,
         )
 

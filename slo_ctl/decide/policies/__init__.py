@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slo_ctl.decide.policies.algorithm1 import Algorithm1
 from slo_ctl.decide.policies.interface import Policy
@@ -12,6 +11,9 @@ from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.shared import Shared
 from slo_ctl.decide.policies.static import Static
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["DEFAULT_POLICY", "POLICIES", "Policy", "PolicyEntry", "make_policy"]
 

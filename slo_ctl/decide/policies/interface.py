@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from slo_ctl.model import Decision, DeviceSample, Placement
+if TYPE_CHECKING:
+    from slo_ctl.model import Decision, DeviceSample, Placement
 
 S = TypeVar("S")
 
@@ -23,7 +24,8 @@ class Policy(Protocol[S]):
     def start(self, sample: DeviceSample) -> tuple[S, Decision]:
         """The state to begin with, and the initial split of OPS.
 
-        `sample` need not hold measurements yet. A device whose min_ops_blocks exceed its OPS gives ValueError.
+        `sample` need not hold measurements yet. A device whose min_ops_blocks exceed its OPS gives
+        ValueError.
         """
 
     def step(self, state: S, sample: DeviceSample) -> tuple[S, Decision]:

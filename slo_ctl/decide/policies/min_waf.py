@@ -1,14 +1,16 @@
 """`min_waf`: OPS goes where one more block saves most GC writes, for the write rates there are.
 
-OPS then no longer sets the shares; the device's scheduler must. It is given weight x device time per request, so that
-one that is fair by device time yields IOPS in proportion to the weights: the same shares at a higher total.
+OPS then no longer sets the shares; the device's scheduler must. It is given weight x device time per
+request, so that one that is fair by device time yields IOPS in proportion to the weights: the same shares
+at a higher total.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from slo_ctl.decide import iops as eq1, waf
+from slo_ctl.decide import iops as eq1
+from slo_ctl.decide import waf
 from slo_ctl.decide.allocation import allocate, moves_between
 from slo_ctl.decide.curve import GcCurve
 from slo_ctl.decide.split import Writer, best_split
@@ -55,7 +57,10 @@ class MinWaf:
     placement: Placement = Placement.ISOLATED
 
     def start(self, sample: DeviceSample) -> tuple[MinWafState, Decision]:
-        """Split as if every VM wrote in proportion to its weight; ValueError when the minimums exceed the OPS."""
+        """Split as if every VM wrote in proportion to its weight;
+
+        ValueError when the minimums exceed the OPS.
+        """
         tracks = {v.vm: _observe(None, v, sample.timing) for v in sample.vms}
         plan = _best({v.vm: v.slo.weight if v.active else 0.0 for v in sample.vms}, tracks, sample)
         return MinWafState(tracks, plan), Decision(moves=_moves(plan, sample), reasons=("initial split",))
@@ -160,7 +165,10 @@ def _moves(plan: dict[str, int], sample: DeviceSample) -> tuple[OpsMove, ...]:
 
 
 def _scheduler_weights(tracks: dict[str, WriterTrack], sample: DeviceSample) -> dict[str, float]:
-    """weight x device time per request, scaled to the mean of the SLO weights; empty when hardly different."""
+    """weight x device time per request, scaled to the mean of the SLO weights;
+
+    empty when hardly different.
+    """
     timing = sample.timing
     active = [v for v in sample.vms if v.active and tracks[v.vm].requests > 0]
     if timing.model is TimingModel.NONE or not active:

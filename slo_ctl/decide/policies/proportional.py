@@ -1,21 +1,20 @@
 """`proportional`: IOPS_i / w_i equal for all active VMs (ours, the default).
 
-One rule throughout: refit every VM's model to steady evidence, solve for the feasible split (`targets.solve`), go a
-part of the way there, wait until u has settled, repeat. Far from the goal these are jumps of many blocks; near it,
-single blocks; within the dead band, nothing. As the fitted models reproduce what was measured, the only split that
-the rule leaves alone is one with equal IOPS_i / w_i. It cannot starve: a VM that gets less than its share is given
-blocks whatever its u is.
+One rule throughout: refit every VM's model to steady evidence, solve for the feasible split
+(`targets.solve`), go a part of the way there, wait until u has settled, repeat. Far from the goal these are
+jumps of many blocks; near it, single blocks; within the dead band, nothing. As the fitted models reproduce
+what was measured, the only split that the rule leaves alone is one with equal IOPS_i / w_i. It cannot
+starve: a VM that gets less than its share is given blocks whatever its u is.
 
 A change of weights, a VM that comes, goes, wakes or sleeps is answered at once, by the models there are.
 
-When OPS cannot do it (a VM exceeds its share though all blocks it can give are given, or the shares still are off
-after a drive write and a half), rate limits hold those above their share down to it (`pacing`).
+When OPS cannot do it (a VM exceeds its share though all blocks it can give are given, or the shares still
+are off after a drive write and a half), rate limits hold those above their share down to it (`pacing`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.allocation import allocate, moves_between
@@ -30,6 +29,8 @@ _DEAD_BAND = 0.01
 _MIN_STEADY_SAMPLES = 2.0
 _MAX_GAIN = 0.9
 _MIN_GAIN = 0.2
+_UNSEEN_GAIN = 0.5
+"""On top, while a limit hides how fast some VM could be."""
 _FLOOR_SHARE = 0.01
 """OPS an active VM keeps at least, relative to its logical size: below, GC thrashes and hurts everybody."""
 _MAX_DONATION = 0.5
@@ -84,7 +85,10 @@ class Proportional:
     placement: Placement = Placement.ISOLATED
 
     def start(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
-        """Split the OPS as uniform single-page writes would need it; ValueError when the minimums exceed it."""
+        """Split the OPS as uniform single-page writes would need it;
+
+        ValueError when the minimums exceed it.
+        """
         if sample.timing.model is TimingModel.NONE:
             return None, Decision(reasons=("count-only device: no IOPS to equalise",))
         state = ProportionalState(new_tracks(sample), _circumstances(sample))
@@ -189,6 +193,8 @@ def _plan(
 
     step = {vm: best[vm] - blocks[vm] for vm in blocks}
     gain = _next_gain(state, step)
+    if not all(t.steady.tells_service_time for t in active):
+        gain *= _UNSEEN_GAIN
     # Trust an error only as far as it stands out of the noise.
     noise = max(t.relative_error for t in active)
     plan = _part_of_the_way(sample, step, gain * error**2 / (error**2 + noise**2))
@@ -212,8 +218,9 @@ def _judge(
 ) -> tuple[ProportionalState, str | None]:
     """Take the last corrections back when lambda has fallen with them.
 
-    The models know nothing of VMs that wait for each other's GC. Where they do, blocks taken from a slow VM may cost
-    the fast ones more, in waiting, than the blocks bring; what was measured then overrules what was predicted.
+    The models know nothing of VMs that wait for each other's GC. Where they do, blocks taken from a slow VM
+    may cost the fast ones more, in waiting, than the blocks bring; what was measured then overrules what
+    was predicted.
     """
     levels = _levels(state, sample, feasible)
     level = min(levels.values(), default=0.0)
