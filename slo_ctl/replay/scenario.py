@@ -24,7 +24,7 @@ SCHEDULER_NAMES = ("fifo", "rr", "wfq")
 PRESET_NAMES = ("fast15", "tlc", "qlc")
 VICTIM_NAMES = ("greedy", "fifo", "lru", "cost-benefit", "d-choices", "random")
 """`d-choices:N` chooses among N blocks."""
-REMAP_NAMES = ("modulo", "scale", "compact")
+REMAP_NAMES = ("modulo", "scale", "partition", "compact")
 
 LEAST_OP = 0.01
 """Below 1 % no block size leaves every VM the blocks that its GC needs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -268,10 +269,11 @@ def _vm_name(fields: Fields) -> str:
 
 def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
     path = Path(trace)
-    if not path.exists():
+    per_cpu = any(path.parent.glob(f"{escape(path.name)}*.blktrace.*"))
+    if not path.exists() and not per_cpu:
         near = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
         fields.fail("trace", "does not exist", did_you_mean(path.name, near, "check the path"))
-    if not path.is_file():
+    if path.is_dir():
         fields.fail("trace", "is not a file", "name a trace file")
     scale = fields.number("scale", above=0)
     if scale is not None and mode is not Mode.OPEN:
