@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.batch import Batch
 from traces.compression import Source
 from traces.errors import TraceError
 from traces.formats.format import HEAD_BYTES, Head, ReadOptions, TraceFormat
@@ -15,7 +12,11 @@ from traces.formats.registry import FORMATS, detect
 from traces.formats.screen import OnError, Screen
 
 if TYPE_CHECKING:
+    import os
+    from collections import Counter
     from collections.abc import Iterator, Sequence
+
+    from traces.batch import Batch
 
 DEFAULT_BATCH_RECORDS = 1 << 16
 _COMPRESSION_EXTENSIONS = (".gz", ".xz", ".zst", ".zstd")

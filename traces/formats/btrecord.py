@@ -37,7 +37,7 @@ def _plausible(head: bytes) -> bool:
         return False
     version, _, bunches, packets = _HEADER.unpack_from(head)
     first, _ = _BUNCH.unpack_from(head, _HEADER.size)
-    return version >> 16 == 1 and 0 < bunches <= packets and 0 < first <= MAX_PACKETS
+    return bool(version >> 16 == 1 and 0 < bunches <= packets and 0 < first <= MAX_PACKETS)
 
 
 def _sniff(head: Head) -> float:

@@ -61,7 +61,8 @@ class ReadOptions:
 class Reader(Protocol):
     """Decodes a file's bytes into batches of any size, telling the screen what was wrong with the rest."""
 
-    def __call__(self, source: Source, screen: Screen, options: ReadOptions, /) -> Iterator[Batch]: ...
+    def __call__(self, source: Source, screen: Screen, options: ReadOptions, /) -> Iterator[Batch]:
+        """Decode."""
 
 
 class Writer(Protocol):

@@ -152,7 +152,7 @@ class Screen:
             checks.append((far, units.time_name, "is too far from the first record's"))
             bad |= far
         if bad.any():
-            self._refuse(raw, bad, checks, locate)
+            self._refuse(bad, checks, locate)
             raw, since = raw.take(~bad), since[~bad]
         self.records += len(since)
         return Batch(
@@ -165,7 +165,6 @@ class Screen:
 
     def _refuse(
         self,
-        raw: RawRecords,
         bad: NDArray[np.bool_],
         checks: list[tuple[NDArray[np.bool_], str, str]],
         locate: Callable[[int], Place],

@@ -138,7 +138,8 @@ def _single_blanks(data: bytes) -> bytes:
     after_blank = np.empty(len(array), bool)
     after_blank[0] = True
     after_blank[1:] = blank[:-1] | (array[:-1] == 10)
-    return np.where(blank, np.uint8(32), array)[~(blank & after_blank)].tobytes()
+    kept: NDArray[np.uint8] = np.where(blank, np.uint8(32), array)[~(blank & after_blank)]
+    return kept.tobytes()
 
 
 @dataclass(slots=True)
@@ -365,21 +366,20 @@ def _parse(data: bytes, layout: Layout) -> pl.DataFrame:
     import polars as pl
 
     types = _dtypes(layout)
-    first, _, _ = data.partition(b"\n")
-    # A first line with more columns than the schema would be an error of its own.
-    width = min(max(layout.width, 1 + first.count(layout.separator.encode())), 10_000)
+    # polars takes the number of columns from the first line, so a line of just separators goes before it.
+    stencil = layout.separator.encode() * (layout.width - 1) + b"\n"
     try:
         frame = pl.read_csv(
-            data,
+            stencil + data,
             has_header=False,
             separator=layout.separator,
             quote_char='"' if layout.quoted else None,
-            schema={f"f{index}": types.get(index, pl.String) for index in range(width)},
+            schema={f"f{index}": types.get(index, pl.String) for index in range(layout.width)},
             columns=sorted(types),
             ignore_errors=True,
             truncate_ragged_lines=True,
             encoding="utf8-lossy",
-        )
+        ).slice(1)
     except pl.exceptions.PolarsError:
         frame = None
     if frame is None or frame.height != data.count(b"\n"):

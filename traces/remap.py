@@ -1,0 +1,240 @@
+"""Moving a trace's requests onto a device of another size or layout.
+
+Every remapping is a function from batch to batch, applied while streaming. Where a target has a size, no request
+leaves it: one that would cross the end is moved back to end there, and cut where it is longer than the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from traces.batch import MAX_END_BYTES, PAGE_BYTES, Batch
+from traces.footprint import Footprint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Remap = Callable[[Batch], Batch]
+
+
+def apply(batches: Iterable[Batch], *remaps: Remap) -> Iterator[Batch]:
+    """Each batch after all `remaps`, in their order; batches that end up empty are left out."""
+    for batch in batches:
+        for remap in remaps:
+            batch = remap(batch)
+        if len(batch):
+            yield batch
+
+
+def _positive(name: str, value: int) -> None:
+    if value <= 0:
+        raise ValueError(f"{name} is {value}, not positive")
+    if value > MAX_END_BYTES:
+        raise ValueError(f"{name} is {value}, beyond 2^63")
+
+
+def _within(
+    offset: NDArray[np.uint64], length: NDArray[np.uint64], size: NDArray[np.uint64] | np.uint64
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    length = np.minimum(length, size)
+    return np.minimum(offset, size - length), length
+
+
+@dataclass(frozen=True, slots=True)
+class Modulo:
+    """Wrap offsets around a device's end: offset modulo size."""
+
+    device_bytes: int
+
+    def __post_init__(self) -> None:
+        _positive("device_bytes", self.device_bytes)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Wrap."""
+        size = np.uint64(self.device_bytes)
+        return batch.over(*_within(batch.offset_bytes % size, batch.length_bytes, size))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Stretch or shrink offsets from `source_bytes` to `device_bytes`, by whole pages; lengths stay."""
+
+    device_bytes: int
+    source_bytes: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("device_bytes", self.device_bytes), ("source_bytes", self.source_bytes)):
+            _positive(name, value)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Scale."""
+        page = np.uint64(PAGE_BYTES)
+        ratio = self.device_bytes / self.source_bytes
+        scaled = np.floor((batch.offset_bytes // page).astype(np.float64) * ratio)
+        # Floating point keeps the order of pages; only its last bits may point past the end.
+        pages = np.minimum(scaled, float(MAX_END_BYTES // PAGE_BYTES - 1)).astype(np.uint64)
+        offset = pages * page + batch.offset_bytes % page
+        return batch.over(*_within(offset, batch.length_bytes, np.uint64(self.device_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Give each volume its own range of one device, one packed after the other; one volume is left.
+
+    `sizes_bytes` are the volumes' sizes (a summary's `end_bytes`, rounded up to pages here). Offsets beyond a
+    volume's size wrap inside its range.
+    """
+
+    sizes_bytes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for size in self.sizes_bytes:
+            _positive("a volume's size", size)
+        if not self.sizes_bytes:
+            raise ValueError("there is no volume to give a range")
+        _positive("device_bytes", self.device_bytes)
+
+    @classmethod
+    def equal(cls, device_bytes: int, volumes: int) -> Partition:
+        """Equal ranges of whole pages of a device. Raises ValueError where they would be empty."""
+        share = device_bytes // max(volumes, 1) // PAGE_BYTES * PAGE_BYTES
+        if share <= 0:
+            raise ValueError(f"{device_bytes} bytes are too few for {volumes} volumes")
+        return cls((share,) * volumes)
+
+    @property
+    def device_bytes(self) -> int:
+        """Size of the device that all ranges fill."""
+        return sum(map(_whole_pages, self.sizes_bytes))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Move each volume's requests into its range. Raises ValueError for a volume that has none."""
+        if len(batch) and int(batch.volume.max()) >= len(self.sizes_bytes):
+            raise ValueError(f"volume {int(batch.volume.max())} has no range; {len(self.sizes_bytes)} have")
+        sizes = list(map(_whole_pages, self.sizes_bytes))
+        starts = np.array([0, *accumulate(sizes[:-1])], np.uint64)[batch.volume]
+        size = np.array(sizes, np.uint64)[batch.volume]
+        offset, length = _within(batch.offset_bytes % size, batch.length_bytes, size)
+        return replace(batch.over(starts + offset, length), volume=np.zeros_like(batch.volume))
+
+
+def _whole_pages(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+class Compact:
+    """Number the pages a trace touches densely, all volumes one after the other; one volume is left.
+
+    Adjacent pages stay adjacent, so requests stay whole. The trace is read beforehand, once for `order` "sorted"
+    (by volume and page) and twice for "first-touch" (runs of pages in the order they are first used).
+    """
+
+    def __init__(self, trace: Iterable[Batch], order: Literal["sorted", "first-touch"] = "sorted") -> None:
+        if order not in ("sorted", "first-touch"):
+            raise ValueError(f"order is '{order}', not sorted or first-touch")
+        footprint = Footprint()
+        for batch in trace:
+            footprint.add(batch.volume, *batch.page_span())
+        runs = footprint.ranges_by_volume()
+        self._volume = np.concatenate(
+            [np.full(len(starts), volume, np.int32) for volume, starts, _ in runs] or [[]]
+        )
+        self._starts = np.concatenate([starts for _, starts, _ in runs] or [np.empty(0, np.int64)])
+        lengths = np.concatenate([stops - starts for _, starts, stops in runs] or [np.empty(0, np.int64)])
+        self.pages = int(lengths.sum())
+        """Pages the trace touches: what the compact device needs."""
+        place = (
+            np.arange(len(lengths))
+            if order == "sorted"
+            else np.argsort(self._first_touches(trace), kind="stable")
+        )
+        self._target = np.empty(len(lengths), np.int64)
+        self._target[place] = np.concatenate([[0], np.cumsum(lengths[place])[:-1]]) if len(lengths) else 0
+
+    def _first_touches(self, trace: Iterable[Batch]) -> NDArray[np.int64]:
+        touched = np.full(len(self._starts), np.iinfo(np.int64).max)
+        seen = 0
+        for batch in trace:
+            runs = self._run_of(batch.volume, batch.page_span()[0])
+            np.minimum.at(touched, runs, seen + np.arange(len(batch)))
+            seen += len(batch)
+        return touched
+
+    def _run_of(self, volume: NDArray[np.int32], page: NDArray[np.int64]) -> NDArray[np.intp]:
+        runs = np.zeros(len(page), np.intp)
+        for one in np.unique(volume).tolist():
+            low, high = np.searchsorted(self._volume, [one, one + 1])
+            mine = volume == one
+            runs[mine] = low + np.searchsorted(self._starts[low:high], page[mine], side="right") - 1
+        return np.maximum(runs, 0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Renumber the pages of requests that the trace given before holds."""
+        if not len(self._starts):
+            return batch
+        page = batch.page_span()[0]
+        run = self._run_of(batch.volume, page)
+        new_page = (self._target[run] + page - self._starts[run]).astype(np.uint64)
+        offset = new_page * np.uint64(PAGE_BYTES) + batch.offset_bytes % np.uint64(PAGE_BYTES)
+        offset = np.where(batch.length_bytes > 0, offset, np.uint64(0))
+        return replace(batch.over(offset, batch.length_bytes), volume=np.zeros_like(batch.volume))
+
+
+@dataclass(frozen=True, slots=True)
+class Align:
+    """Widen requests to whole units: the start down, the end up."""
+
+    unit_bytes: int = PAGE_BYTES
+
+    def __post_init__(self) -> None:
+        _positive("unit_bytes", self.unit_bytes)
+        if MAX_END_BYTES % self.unit_bytes:
+            raise ValueError(f"unit_bytes is {self.unit_bytes}, not a power of two")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Align; a request without a length keeps none."""
+        unit = np.uint64(self.unit_bytes)
+        start = batch.offset_bytes // unit * unit
+        end = (batch.end_bytes + (unit - np.uint64(1))) // unit * unit
+        return batch.over(start, np.where(batch.length_bytes > 0, end - start, np.uint64(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Add a number of bytes to every offset."""
+
+    offset_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset_bytes < MAX_END_BYTES:
+            raise ValueError(f"offset_bytes is {self.offset_bytes}, not in 0 .. 2^63-1")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Shift. Raises ValueError where a request would end beyond 2^63."""
+        # Both terms are at most 2^63, so the sum cannot wrap.
+        offset = batch.offset_bytes + np.uint64(self.offset_bytes)
+        if (offset > np.uint64(MAX_END_BYTES) - batch.length_bytes).any():
+            raise ValueError(f"a request moved by {self.offset_bytes} bytes would end beyond 2^63")
+        return batch.over(offset, batch.length_bytes)
+
+
+class OnlyVolumes:
+    """Keep the requests of some volumes, numbered afresh in the order given."""
+
+    def __init__(self, volumes: Sequence[int]) -> None:
+        if not volumes:
+            raise ValueError("no volume is left")
+        self._renumbered = {old: new for new, old in enumerate(volumes)}
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Keep those requests."""
+        table = np.full(max(int(batch.volume.max(initial=0)), *self._renumbered, 0) + 1, -1, np.int32)
+        table[list(self._renumbered)] = list(self._renumbered.values())
+        numbers = table[batch.volume]
+        kept = numbers >= 0
+        return replace(batch.take(kept), volume=numbers[kept])
