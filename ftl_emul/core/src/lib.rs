@@ -1,11 +1,16 @@
 //! An emulated SSD: flash translation layer with tenants, over-provisioning isolation, virtual time and statistics.
 //!
 //! The parts, from the flash upwards: [`geometry`] (what a drive is made of), [`mapping`] (where pages live, GC,
-//! tenants, moves of OPS blocks), [`nand`] (the seam between mapping and time). Nothing in here performs I/O.
+//! tenants, moves of OPS blocks), [`nand`] (the seam between mapping and time), [`engine`] (queues, scheduler, virtual
+//! time), [`count`] (runs without a clock), [`ageing`], and [`drive`], which is all of it behind one face. Nothing in here performs I/O.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod ageing;
 mod block;
+pub mod count;
+pub mod drive;
+pub mod engine;
 pub mod error;
 pub mod geometry;
 pub mod mapping;
@@ -17,6 +22,7 @@ mod pool;
 pub mod table;
 mod victim;
 
+pub use drive::{Drive, DriveOptions};
 pub use error::FtlError;
 pub use geometry::{Geometry, NandTiming, PRESETS, Preset};
 pub use mapping::page::{PageMapping, PageMappingOptions};

@@ -11,8 +11,11 @@ pub trait Nand {
     /// One page of host data is transferred to the die and programmed.
     fn program(&mut self, die: u32);
 
-    /// One page is read for the host, or for a read-modify-write, and transferred out.
+    /// One page is read for the host and transferred out.
     fn read(&mut self, die: u32);
+
+    /// One page is read because the host rewrites a part of it; its program follows.
+    fn read_for_rewrite(&mut self, die: u32);
 
     /// GC, wear levelling or reclaim copies `pages` pages within the die.
     fn copy(&mut self, die: u32, pages: u32);
@@ -41,6 +44,9 @@ impl Nand for Untimed {
 
     #[inline(always)]
     fn read(&mut self, _die: u32) {}
+
+    #[inline(always)]
+    fn read_for_rewrite(&mut self, _die: u32) {}
 
     #[inline(always)]
     fn copy(&mut self, _die: u32, _pages: u32) {}

@@ -102,8 +102,8 @@ pub trait Mapping {
     /// Reads the part of a page that a host write leaves standing, then writes the page.
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
 
-    /// Reads one page; false when it is unmapped and no flash was touched.
-    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> bool;
+    /// Reads one page; says from which die, or None when it is unmapped and no flash was touched.
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32>;
 
     /// Unmaps one page.
     fn trim_page(&mut self, tenant: TenantId, page: u64);

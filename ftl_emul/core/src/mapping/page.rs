@@ -7,7 +7,7 @@
 mod check;
 mod gc;
 mod moves;
-mod snapshot;
+pub mod snapshot;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -321,23 +321,24 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
         let old = self.map[self.namespaces.global(tenant, page) as usize].unpack();
         if old != 0 {
-            nand.read(self.die_of(old - 1));
+            nand.read_for_rewrite(self.die_of(old - 1));
             self.tenant(tenant).counters.rmw_page_reads += 1;
         }
         self.write_page(tenant, page, nand);
     }
 
     #[inline]
-    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> bool {
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
         let physical = self.map[self.namespaces.global(tenant, page) as usize].unpack();
         let counters = &mut self.tenant(tenant).counters;
         if physical == 0 {
             counters.unmapped_page_reads += 1;
-            return false;
+            return None;
         }
         counters.host_page_reads += 1;
-        nand.read(self.die_of(physical - 1));
-        true
+        let die = self.die_of(physical - 1);
+        nand.read(die);
+        Some(die)
     }
 
     fn trim_page(&mut self, tenant: TenantId, page: u64) {

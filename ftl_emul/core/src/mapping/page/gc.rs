@@ -132,7 +132,8 @@ impl<P: PageNumber> PageMapping<P> {
     /// Moves the data of the least worn full block once in a while, so that the block joins the free ones.
     fn level_wear<N: Nand>(&mut self, pool: usize, erased: u32, cause: TenantId, nand: &mut N) {
         let Some(limit) = self.options.wear_spread_limit else { return };
-        if self.pools[pool].erases_since_levelling < self.pools[pool].blocks / 8 {
+        // Looking for the coldest block visits the whole pool, so it is done once for every 64th of it erased.
+        if self.pools[pool].erases_since_levelling <= self.pools[pool].blocks / 64 {
             return;
         }
         self.pools[pool].erases_since_levelling = 0;

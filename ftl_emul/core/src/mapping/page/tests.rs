@@ -152,9 +152,111 @@ proptest! {
         }
         for (t, written) in &model {
             for (page, &was_written) in written.iter().enumerate() {
-                let mapped = ftl.read_page(TenantId(*t), page as u64, &mut Untimed);
+                let mapped = ftl.read_page(TenantId(*t), page as u64, &mut Untimed).is_some();
                 prop_assert_eq!(mapped, was_written, "tenant {} page {}", t, page);
             }
         }
     }
+}
+
+fn aged() -> PageMapping<u32> {
+    let mut ftl = drive(300, 2, 32, PageMappingOptions::default());
+    for placement in [Placement::Isolated, Placement::Isolated, Placement::Shared] {
+        ftl.create(32 * 150, placement, 30).unwrap();
+    }
+    let report = crate::ageing::age(&mut ftl, 9, |_| true);
+    assert!(report.settled, "{report:?}");
+    ftl
+}
+
+#[test]
+fn a_snapshot_restores_the_same_future() {
+    let mut ftl = aged();
+    ftl.request_move(Some(TenantId(0)), Some(TenantId(1)), 5).unwrap();
+    let mut file = Vec::new();
+    ftl.save("three tenants", &mut file).unwrap();
+    let (mut restored, label) = PageMapping::<u32>::restore(&mut &file[..]).unwrap();
+    assert_eq!(label, "three tenants");
+    for ftl in [&mut ftl, &mut restored] {
+        ftl.advance_moves(100, &mut Untimed);
+        for i in 0..50_000u64 {
+            ftl.write_page(TenantId((i % 3) as u16), i * i % 4800, &mut Untimed);
+        }
+    }
+    for t in 0..3 {
+        assert_eq!(ftl.counters(TenantId(t)).unwrap(), restored.counters(TenantId(t)).unwrap());
+    }
+    assert_eq!(*ftl.map, *restored.map);
+}
+
+#[test]
+fn a_damaged_snapshot_is_refused() {
+    let mut file = Vec::new();
+    aged().save("", &mut file).unwrap();
+    let refused = |bytes: &[u8]| match PageMapping::<u32>::restore(&mut &bytes[..]) {
+        Err(FtlError::Snapshot(_) | FtlError::Invalid { .. }) => true,
+        Err(_) | Ok(_) => false,
+    };
+    assert!(!refused(&file));
+    assert!(refused(b"") && refused(b"not a snapshot at all") && refused(&file[..file.len() - 1]));
+    let step = (file.len() / 400).max(1);
+    for at in (0..file.len()).step_by(step).chain(0..64) {
+        let mut damaged = file.clone();
+        damaged[at] ^= 0x41;
+        assert!(refused(&damaged), "byte {at} of {} was changed and nobody noticed", file.len());
+    }
+}
+
+#[test]
+fn a_drive_of_32_tib_is_representable_within_12_bytes_a_page() {
+    let geometry = Geometry {
+        page_bytes: 4096,
+        pages_per_block: 6144,
+        blocks_per_die: 12_000,
+        channels: 16,
+        dies_per_channel: 8,
+        planes: 4,
+    };
+    assert!(geometry.pages() * 4096 > 32 << 40);
+    let mut ftl = PageMapping::<crate::page_number::U40>::new(geometry, PageMappingOptions::default()).unwrap();
+    let pages = (32u64 << 40) / 4096;
+    let tenant = ftl.create(pages, Placement::Isolated, 20_000).unwrap();
+    for page in [0, pages / 2, pages - 1, pages - 1] {
+        ftl.write_page(tenant, page, &mut Untimed);
+    }
+    assert_eq!(ftl.space(tenant).unwrap().mapped_pages, 3);
+    let per_physical_page = 5.0 + 1.0 / 8.0 + size_of::<Block>() as f64 / 6144.0;
+    let bytes = 5.0 + per_physical_page * geometry.pages() as f64 / pages as f64;
+    assert!(bytes <= 12.0, "{bytes}");
+}
+
+#[test]
+fn wear_levelling_narrows_the_spread() {
+    let spread = |wear_spread_limit| {
+        let mut ftl = drive(400, 1, 16, PageMappingOptions { wear_spread_limit, ..PageMappingOptions::default() });
+        let tenant = ftl.create(16 * 340, Placement::Isolated, 50).unwrap();
+        (0..16 * 340).for_each(|p| ftl.write_page(tenant, p, &mut Untimed));
+        // Nine tenths of the data never change.
+        (0..600_000u64).for_each(|i| ftl.write_page(tenant, i * 7919 % 544, &mut Untimed));
+        ftl.check().unwrap();
+        let (low, high) = ftl.space(tenant).unwrap().erases_min_max;
+        high - low
+    };
+    let (without, with) = (spread(None), spread(Some(8)));
+    assert!(with * 4 < without && with <= 24, "{without} without, {with} with");
+}
+
+#[test]
+fn impossible_requests_are_refused_with_the_reason() {
+    let mut ftl = drive(100, 2, 32, PageMappingOptions::default());
+    assert!(matches!(ftl.create(0, Placement::Isolated, 50), Err(FtlError::Invalid { .. })));
+    assert!(matches!(ftl.create(3200, Placement::Isolated, 5), Err(FtlError::BelowMinimumOps { minimum: 6, .. })));
+    assert!(matches!(ftl.create(6400, Placement::Isolated, 50), Err(FtlError::NotEnoughBlocks { .. })));
+    let tenant = ftl.create(3200, Placement::Isolated, 20).unwrap();
+    assert!(matches!(ftl.request_move(Some(tenant), None, 15), Err(FtlError::BelowMinimumOps { would_keep: 5, .. })));
+    assert!(matches!(ftl.request_move(None, Some(tenant), 81), Err(FtlError::NotEnoughBlocks { .. })));
+    assert!(matches!(ftl.request_move(Some(TenantId(7)), None, 1), Err(FtlError::UnknownTenant(7))));
+    assert!(matches!(ftl.resize(tenant, 32 * 200), Err(FtlError::BelowMinimumOps { .. })));
+    assert!(matches!(ftl.delete(TenantId(3)), Err(FtlError::UnknownTenant(3))));
+    ftl.check().unwrap();
 }

@@ -1,0 +1,248 @@
+//! A drive: a mapping and an engine behind one face, for callers that choose both at run time.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use crate::ageing::{self, AgeingReport};
+use crate::count::{self, Requests};
+use crate::engine::{Arrival, Engine, LatencyRecord, Limit, PageCosts, QueueCounters, SchedulerPolicy, Stopped};
+use crate::engine::{TimingModel, Until};
+use crate::error::FtlError;
+use crate::geometry::{Geometry, NandTiming};
+use crate::mapping::page::snapshot::{PROLOGUE_BYTES, page_number_bytes};
+use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::namespace::Namespaces;
+use crate::op::TenantId;
+use crate::page_number::{PageNumber, U40};
+
+/// Everything that makes a drive behave as it does, beyond its geometry and its mapping's options.
+#[derive(Debug, Clone, Copy)]
+pub struct DriveOptions {
+    /// Latencies.
+    pub timing: NandTiming,
+    /// What GC costs.
+    pub timing_model: TimingModel,
+    /// How tenants share the device.
+    pub scheduler: SchedulerPolicy,
+    /// Page operations in flight at the most; None: one for each die.
+    pub device_queue_depth: Option<u32>,
+}
+
+/// The mappings there are.
+enum AnyMapping {
+    Page32(PageMapping<u32>),
+    Page40(PageMapping<U40>),
+}
+
+/// Calls the same function of whichever mapping it is.
+macro_rules! with_mapping {
+    ($mapping:expr, $m:ident => $call:expr) => {
+        match $mapping {
+            AnyMapping::Page32($m) => $call,
+            AnyMapping::Page40($m) => $call,
+        }
+    };
+}
+
+/// An emulated SSD.
+pub struct Drive {
+    mapping: AnyMapping,
+    engine: Engine,
+}
+
+impl Drive {
+    /// An empty drive.
+    pub fn new(geometry: Geometry, mapping: PageMappingOptions, options: DriveOptions) -> Result<Self, FtlError> {
+        geometry.validate()?;
+        let narrow = Namespaces::page_numbers(geometry.pages()) < <u32 as PageNumber>::MAX;
+        let mapping = if narrow {
+            AnyMapping::Page32(PageMapping::new(geometry, mapping)?)
+        } else {
+            AnyMapping::Page40(PageMapping::new(geometry, mapping)?)
+        };
+        Ok(Self { mapping, engine: engine(&geometry, options) })
+    }
+
+    /// Reads a drive that [`Drive::save`] wrote, and the label given then. Queues are empty, the clock is at 0.
+    pub fn restore(from: &mut (impl Read + Seek), options: DriveOptions) -> Result<(Self, String), FtlError> {
+        let refuse = |e: std::io::Error| FtlError::Snapshot(format!("truncated: {e}"));
+        let mut prologue = [0; PROLOGUE_BYTES];
+        from.read_exact(&mut prologue).map_err(refuse)?;
+        from.seek(SeekFrom::Start(0)).map_err(refuse)?;
+        let (mapping, label) = if page_number_bytes(&prologue)? == size_of::<U40>() {
+            let (mapping, label) = PageMapping::restore(from)?;
+            (AnyMapping::Page40(mapping), label)
+        } else {
+            let (mapping, label) = PageMapping::restore(from)?;
+            (AnyMapping::Page32(mapping), label)
+        };
+        let geometry = *with_mapping!(&mapping, m => m.geometry());
+        Ok((Self { mapping, engine: engine(&geometry, options) }, label))
+    }
+
+    /// Writes the placement of every page, every counter and `label`. Refused while requests are in flight.
+    pub fn save(&mut self, label: &str, to: &mut impl Write) -> Result<(), FtlError> {
+        if !self.engine.is_quiescent() {
+            return Err(FtlError::State("requests are in flight; run until idle before saving".into()));
+        }
+        with_mapping!(&mut self.mapping, m => m.save(label, to))
+            .map_err(|e| FtlError::State(format!("cannot write the snapshot: {e}")))
+    }
+
+    /// The shape of the drive.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        with_mapping!(&self.mapping, m => m.geometry())
+    }
+
+    /// See [`Mapping::create_tenant`].
+    pub fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
+        with_mapping!(&mut self.mapping, m => m.create_tenant(pages, placement, ops_blocks))
+    }
+
+    /// See [`Mapping::delete_tenant`]. Refused while its requests are in flight; its queue goes with it.
+    pub fn delete_tenant(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        self.engine.close_queue(tenant)?;
+        with_mapping!(&mut self.mapping, m => m.delete_tenant(tenant))
+    }
+
+    /// See [`Mapping::resize_tenant`]. Refused when queued requests would lie beyond the end.
+    pub fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
+        if self.engine.reaches_beyond(tenant, pages) {
+            return Err(FtlError::State(format!("tenant {} has requests queued beyond {pages} pages", tenant.0)));
+        }
+        with_mapping!(&mut self.mapping, m => m.resize_tenant(tenant, pages))
+    }
+
+    /// Tenants in the order of their numbers.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantId> {
+        with_mapping!(&self.mapping, m => m.tenants())
+    }
+
+    /// See [`Mapping::request_move`].
+    pub fn request_move(
+        &mut self,
+        from: Option<TenantId>,
+        to: Option<TenantId>,
+        blocks: u64,
+    ) -> Result<(), FtlError> {
+        with_mapping!(&mut self.mapping, m => m.request_move(from, to, blocks))
+    }
+
+    /// See [`Mapping::advance_moves`].
+    pub fn advance_moves(&mut self, max_gc_passes: u64) -> MoveProgress {
+        with_mapping!(&mut self.mapping, m => self.engine.advance_moves(m, max_gc_passes))
+    }
+
+    /// Blocks that no tenant owns.
+    #[must_use]
+    pub fn spare_blocks(&self) -> u64 {
+        with_mapping!(&self.mapping, m => m.spare_blocks())
+    }
+
+    /// Flash-side counters of a tenant.
+    pub fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
+        with_mapping!(&self.mapping, m => m.counters(tenant))
+    }
+
+    /// What a tenant has.
+    pub fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
+        with_mapping!(&self.mapping, m => m.space(tenant))
+    }
+
+    /// Verifies every invariant.
+    pub fn check(&self) -> Result<(), String> {
+        with_mapping!(&self.mapping, m => m.check())
+    }
+
+    /// See [`ageing::age`].
+    pub fn age(&mut self, seed: u64, progress: impl FnMut(f64) -> bool) -> AgeingReport {
+        with_mapping!(&mut self.mapping, m => ageing::age(m, seed, progress))
+    }
+
+    /// See [`count::apply`].
+    pub fn apply(&mut self, requests: Requests<'_>) -> Result<(), FtlError> {
+        with_mapping!(&mut self.mapping, m => count::apply(m, requests))
+    }
+
+    /// See [`Engine::open_queue`].
+    pub fn open_queue(&mut self, tenant: TenantId, arrival: Arrival) -> Result<(), FtlError> {
+        self.counters(tenant)?;
+        self.engine.open_queue(tenant, arrival)
+    }
+
+    /// See [`Engine::feed`].
+    pub fn feed(
+        &mut self,
+        tenant: TenantId,
+        time_ns: &[i64],
+        op: &[u8],
+        offset_bytes: &[u64],
+        length_bytes: &[u64],
+    ) -> Result<(), FtlError> {
+        with_mapping!(&self.mapping, m => self.engine.feed(m, tenant, time_ns, op, offset_bytes, length_bytes))
+    }
+
+    /// See [`Engine::end_input`].
+    pub fn end_input(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        self.engine.end_input(tenant)
+    }
+
+    /// See [`Engine::pause`].
+    pub fn pause(&mut self, tenant: TenantId, paused: bool) -> Result<(), FtlError> {
+        self.engine.pause(tenant, paused)
+    }
+
+    /// See [`Engine::set_weight`].
+    pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
+        self.engine.set_weight(tenant, weight)
+    }
+
+    /// See [`Engine::set_limit`].
+    pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
+        self.engine.set_limit(tenant, limit)
+    }
+
+    /// See [`Engine::run`].
+    pub fn run(&mut self, until: Until) -> Stopped {
+        with_mapping!(&mut self.mapping, m => self.engine.run(m, until))
+    }
+
+    /// Virtual time, nanoseconds.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.engine.now_ns()
+    }
+
+    /// Host page writes issued by the engine.
+    #[must_use]
+    pub fn host_page_writes(&self) -> u64 {
+        self.engine.host_page_writes()
+    }
+
+    /// Queue-side counters of a tenant.
+    pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
+        self.engine.counters(tenant)
+    }
+
+    /// Requests of a tenant that have arrived and are not complete.
+    pub fn outstanding(&self, tenant: TenantId) -> Result<u32, FtlError> {
+        self.engine.outstanding(tenant)
+    }
+
+    /// Latencies of a tenant since they were last cleared.
+    pub fn latency(&self, tenant: TenantId) -> Result<&LatencyRecord, FtlError> {
+        self.engine.latency(tenant)
+    }
+
+    /// Clears the latencies of every tenant.
+    pub fn clear_latencies(&mut self) {
+        self.engine.clear_latencies();
+    }
+}
+
+fn engine(geometry: &Geometry, options: DriveOptions) -> Engine {
+    let costs = PageCosts::new(geometry, &options.timing, options.timing_model);
+    Engine::new(geometry, costs, options.scheduler, options.device_queue_depth)
+}

@@ -1,0 +1,189 @@
+//! One tenant's requests on their way to the flash.
+
+use std::collections::VecDeque;
+
+use crate::engine::latency::LatencyRecord;
+use crate::engine::scheduler::Standing;
+use crate::op::Op;
+
+/// How far a rate-limited tenant may catch up after it was held up by something other than its limit.
+const LIMIT_BURST_NS: u64 = 1_000_000_000;
+
+/// A request in pages, as queued.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub time_ns: u64,
+    pub first: u64,
+    pub end: u64,
+    pub bytes: u32,
+    pub op: Op,
+    pub partial_first: bool,
+    pub partial_last: bool,
+}
+
+/// How a tenant's requests arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// So many are outstanding at any time; timestamps are ignored.
+    Closed {
+        /// Requests outstanding.
+        queue_depth: u32,
+    },
+    /// By their timestamps.
+    Open,
+}
+
+/// An upper bound on what a tenant may do.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Limit {
+    /// Requests per second.
+    pub iops: Option<f64>,
+    /// Bytes per second.
+    pub bytes_s: Option<f64>,
+}
+
+/// A request that has arrived and is not complete.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outstanding {
+    pub arrival_ns: u64,
+    pub pages_left: u32,
+    pub op: Op,
+    pub bytes: u32,
+}
+
+/// What a tenant's requests have seen.
+#[derive(Debug, Clone, Default)]
+pub struct QueueCounters {
+    /// Requests completed, by kind of operation.
+    pub completed: [u64; 5],
+    /// Bytes that reads asked for.
+    pub read_bytes: u64,
+    /// Bytes that writes brought.
+    pub write_bytes: u64,
+    /// Die and channel time spent.
+    pub device_ns: u64,
+    /// The part of it that GC took.
+    pub gc_ns: u64,
+    /// Time that requests waited for the rate limit.
+    pub throttled_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct TenantQueue {
+    /// Requests fed and not yet arrived.
+    pub input: VecDeque<Request>,
+    /// No more will be fed.
+    pub input_ended: bool,
+    pub arrival: Arrival,
+    /// Nothing arrives while paused.
+    pub paused: bool,
+    /// Added to timestamps in open loop, so that a tenant that starts late starts at its first request.
+    pub time_offset_ns: u64,
+    /// Arrived requests, whose pages are issued in this order; the slots of `outstanding`.
+    pub arrived: VecDeque<(Request, u32)>,
+    /// Next page of the first of them.
+    pub next_page: u64,
+    pub outstanding: Vec<Outstanding>,
+    pub free_slots: Vec<u32>,
+    pub outstanding_count: u32,
+    pub limit: Limit,
+    /// When the limit lets the next request start.
+    pub eligible_ns: u64,
+    /// An event will wake the tenant: its next arrival, or the end of its wait for the limit.
+    pub arrival_scheduled: bool,
+    pub unthrottle_scheduled: bool,
+    pub standing: Standing,
+    pub counters: QueueCounters,
+    pub latency: LatencyRecord,
+}
+
+impl TenantQueue {
+    pub fn new(arrival: Arrival) -> Self {
+        Self {
+            input: VecDeque::new(),
+            input_ended: false,
+            arrival,
+            paused: false,
+            time_offset_ns: 0,
+            arrived: VecDeque::new(),
+            next_page: 0,
+            outstanding: Vec::new(),
+            free_slots: Vec::new(),
+            outstanding_count: 0,
+            limit: Limit::default(),
+            eligible_ns: 0,
+            arrival_scheduled: false,
+            unthrottle_scheduled: false,
+            standing: Standing::new(1.0),
+            counters: QueueCounters::default(),
+            latency: LatencyRecord::new(),
+        }
+    }
+
+    /// Lets the next fed request arrive at `now`.
+    pub fn arrive(&mut self, now: u64) {
+        let Some(request) = self.input.pop_front() else { return };
+        let entry = Outstanding {
+            arrival_ns: now,
+            pages_left: (request.end - request.first).max(1) as u32,
+            op: request.op,
+            bytes: request.bytes,
+        };
+        let slot = match self.free_slots.pop() {
+            Some(slot) => {
+                self.outstanding[slot as usize] = entry;
+                slot
+            }
+            None => {
+                self.outstanding.push(entry);
+                self.outstanding.len() as u32 - 1
+            }
+        };
+        if self.arrived.is_empty() {
+            self.next_page = request.first;
+        }
+        self.arrived.push_back((request, slot));
+        self.outstanding_count += 1;
+    }
+
+    /// Takes the first arrived request off the line, all its pages having been issued.
+    pub fn all_issued(&mut self) {
+        self.arrived.pop_front();
+        if let Some((next, _)) = self.arrived.front() {
+            self.next_page = next.first;
+        }
+    }
+
+    /// Counts a request against the limit as it starts.
+    pub fn start_under_limit(&mut self, now: u64, bytes: u32) {
+        let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
+        let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| f64::from(bytes) * 1e9 / rate);
+        let cost_ns = per_request.max(per_bytes) as u64;
+        self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
+    }
+
+    /// One page of a request is done; counts the request when it was the last.
+    pub fn page_done(&mut self, slot: u32, now: u64) -> bool {
+        let entry = &mut self.outstanding[slot as usize];
+        entry.pages_left -= 1;
+        if entry.pages_left > 0 {
+            return false;
+        }
+        let Outstanding { arrival_ns, op, bytes, .. } = *entry;
+        self.counters.completed[op as usize] += 1;
+        match op {
+            Op::Read => {
+                self.counters.read_bytes += u64::from(bytes);
+                self.latency.read(now - arrival_ns);
+            }
+            Op::Write | Op::WriteZeroes => {
+                self.counters.write_bytes += u64::from(bytes);
+                self.latency.write(now - arrival_ns);
+            }
+            Op::Trim | Op::Flush => {}
+        }
+        self.free_slots.push(slot);
+        self.outstanding_count -= 1;
+        true
+    }
+}

@@ -1,0 +1,105 @@
+//! Which tenant's page goes to the flash next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use serde::{Deserialize, Serialize};
+
+/// How the device divides itself among tenants that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SchedulerPolicy {
+    /// By the time of arrival.
+    Fifo,
+    /// A page of each in turn.
+    RoundRobin,
+    /// Start-time fair queueing (Goyal, Vin and Cheng 1996) over die and channel time, GC included.
+    WeightedFair,
+}
+
+/// The schedulers by name: name, policy, description.
+pub const SCHEDULERS: &[(&str, SchedulerPolicy, &str)] = &[
+    ("fifo", SchedulerPolicy::Fifo, "requests in the order of arrival"),
+    ("rr", SchedulerPolicy::RoundRobin, "one page of each waiting tenant in turn"),
+    ("wfq", SchedulerPolicy::WeightedFair, "device time in proportion to weight, GC included"),
+];
+
+/// Fractional bits of virtual service tags.
+const TAG_SHIFT: u32 = 10;
+
+/// Tenants that have a page to issue, ordered by tag, the smallest first.
+#[derive(Debug)]
+pub struct Scheduler {
+    policy: SchedulerPolicy,
+    waiting: BinaryHeap<Reverse<(u64, u16)>>,
+    turn: u64,
+    virtual_time: u64,
+}
+
+/// A tenant's standing with the scheduler.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    weight: f64,
+    /// Virtual time at which its service so far ends.
+    finish_tag: u64,
+    /// Turn of its last service.
+    last_turn: u64,
+    queued: bool,
+}
+
+impl Standing {
+    /// A newcomer with a positive, finite weight.
+    #[must_use]
+    pub fn new(weight: f64) -> Self {
+        Self { weight, finish_tag: 0, last_turn: 0, queued: false }
+    }
+
+    /// Changes the weight for service from now on.
+    pub fn set_weight(&mut self, weight: f64) {
+        self.weight = weight;
+    }
+}
+
+impl Scheduler {
+    /// Nobody waits.
+    #[must_use]
+    pub fn new(policy: SchedulerPolicy) -> Self {
+        Self { policy, waiting: BinaryHeap::new(), turn: 0, virtual_time: 0 }
+    }
+
+    /// Puts a tenant in line, unless it is already; `arrival_ns` is that of its oldest waiting request.
+    #[inline]
+    pub fn enqueue(&mut self, tenant: u16, standing: &mut Standing, arrival_ns: u64) {
+        if standing.queued {
+            return;
+        }
+        standing.queued = true;
+        let tag = match self.policy {
+            SchedulerPolicy::Fifo => arrival_ns,
+            SchedulerPolicy::RoundRobin => standing.last_turn,
+            SchedulerPolicy::WeightedFair => standing.finish_tag.max(self.virtual_time),
+        };
+        self.waiting.push(Reverse((tag, tenant)));
+    }
+
+    /// Takes the next tenant out of the line. The caller must say so to its standing by [`Scheduler::taken`].
+    #[inline]
+    pub fn next(&mut self) -> Option<u16> {
+        let Reverse((tag, tenant)) = self.waiting.pop()?;
+        if self.policy == SchedulerPolicy::WeightedFair {
+            self.virtual_time = tag;
+        }
+        Some(tenant)
+    }
+
+    /// Charges a tenant that was taken out of the line with the device time it got; 0 when it had nothing to issue.
+    #[inline]
+    pub fn taken(&mut self, standing: &mut Standing, device_ns: u64) {
+        standing.queued = false;
+        self.turn += 1;
+        standing.last_turn = self.turn;
+        if self.policy == SchedulerPolicy::WeightedFair {
+            let service = (device_ns << TAG_SHIFT) as f64 / standing.weight;
+            standing.finish_tag = standing.finish_tag.max(self.virtual_time).saturating_add(service as u64);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+use super::*;
+use crate::mapping::Placement;
+use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::geometry::preset;
+use crate::victim::below;
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+const FOREVER: Until = Until { time_ns: u64::MAX, host_page_writes: u64::MAX };
+
+fn device(dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMapping<u32>, Engine) {
+    let fast15 = preset("fast15").unwrap();
+    let geometry = Geometry {
+        page_bytes: 4096,
+        pages_per_block: 128,
+        blocks_per_die: 800,
+        channels: dies,
+        dies_per_channel: 1,
+        planes: 1,
+    };
+    let mapping = PageMapping::new(geometry, PageMappingOptions::default()).unwrap();
+    let costs = PageCosts::new(&geometry, &fast15.timing, model);
+    (mapping, Engine::new(&geometry, costs, policy, None))
+}
+
+fn random_writes(engine: &mut Engine, mapping: &PageMapping<u32>, tenant: TenantId, n: usize, seed: u64) {
+    let pages = mapping.pages(tenant);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let offsets: Vec<u64> = (0..n).map(|_| below(&mut rng, pages) * 4096).collect();
+    engine.feed(mapping, tenant, &vec![0; n], &vec![1; n], &offsets, &vec![4096; n]).unwrap();
+}
+
+#[test]
+fn a_lone_write_takes_transfer_and_program() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
+    let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
+    engine.open_queue(tenant, Arrival::Closed { queue_depth: 1 }).unwrap();
+    engine.feed(&mapping, tenant, &[0, 0], &[1, 0], &[0, 0], &[4096, 4096]).unwrap();
+    engine.end_input(tenant).unwrap();
+    assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
+    // 902 us for the write, 162 us for the read of the same page.
+    assert_eq!(engine.now_ns(), 902_000 + 162_000);
+    let counters = engine.counters(tenant).unwrap();
+    assert_eq!((counters.completed[0], counters.completed[1]), (1, 1));
+    assert_eq!((counters.read_bytes, counters.write_bytes), (4096, 4096));
+}
+
+#[test]
+fn one_outstanding_write_gives_the_iops_of_equation_1() {
+    for (model, copy_us, erase_us) in
+        [(TimingModel::Paper, 800.0, 0.0), (TimingModel::Full { copyback: true }, 860.0, 1500.0)]
+    {
+        let (mut mapping, mut engine) = device(2, model, SchedulerPolicy::Fifo);
+        let tenant = mapping.create_tenant(128 * 1200, Placement::Isolated, 300).unwrap();
+        crate::ageing::age(&mut mapping, 3, |_| true);
+        engine.open_queue(tenant, Arrival::Closed { queue_depth: 1 }).unwrap();
+        let before = mapping.counters(tenant).unwrap().clone();
+        random_writes(&mut engine, &mapping, tenant, 300_000, 4);
+        engine.end_input(tenant).unwrap();
+        assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
+        let after = mapping.counters(tenant).unwrap();
+        let victims = (after.victims - before.victims) as f64;
+        let u = (after.victim_valid_pages - before.victim_valid_pages) as f64 / (victims * 128.0);
+        let us_per_write = 102.0 + 800.0 + u / (1.0 - u) * copy_us + erase_us / (128.0 * (1.0 - u));
+        let measured = engine.now_ns() as f64 / 1000.0 / 300_000.0;
+        assert!((measured / us_per_write - 1.0).abs() < 0.01, "{measured} us, equation {us_per_write} us");
+    }
+}
+
+#[test]
+fn weighted_fair_queueing_divides_device_time_by_weight() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Full { copyback: true }, SchedulerPolicy::WeightedFair);
+    let tenants: Vec<TenantId> =
+        (0..3).map(|_| mapping.create_tenant(128 * 500, Placement::Isolated, 150).unwrap()).collect();
+    crate::ageing::age(&mut mapping, 3, |_| true);
+    for (i, &tenant) in tenants.iter().enumerate() {
+        engine.open_queue(tenant, Arrival::Closed { queue_depth: 16 }).unwrap();
+        engine.set_weight(tenant, [1.0, 3.0, 6.0][i]).unwrap();
+        random_writes(&mut engine, &mapping, tenant, 400_000, i as u64);
+    }
+    let stopped = engine.run(&mut mapping, Until { time_ns: 60_000_000_000, host_page_writes: u64::MAX });
+    assert_eq!(stopped, Stopped::Time);
+    let time: Vec<f64> = tenants.iter().map(|&t| engine.counters(t).unwrap().device_ns as f64).collect();
+    let total: f64 = time.iter().sum();
+    for (share, wanted) in time.iter().map(|t| t / total).zip([0.1, 0.3, 0.6]) {
+        assert!((share / wanted - 1.0).abs() < 0.03, "{share} of the device, wanted {wanted}");
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_how_input_is_cut() {
+    let run = |chunk: usize| {
+        let (mut mapping, mut engine) = device(3, TimingModel::Full { copyback: true }, SchedulerPolicy::RoundRobin);
+        let tenants: Vec<TenantId> =
+            (0..2).map(|_| mapping.create_tenant(128 * 300, Placement::Shared, 60).unwrap()).collect();
+        let mut left = [0usize; 2];
+        for &t in &tenants {
+            engine.open_queue(t, Arrival::Closed { queue_depth: 3 }).unwrap();
+        }
+        let offsets: Vec<u64> = {
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(5);
+            (0..40_000).map(|_| below(&mut rng, 128 * 300 - 4) * 4096 + 512).collect()
+        };
+        loop {
+            match engine.run(&mut mapping, FOREVER) {
+                Stopped::Starved(hungry) => {
+                    for t in hungry {
+                        let from = left[t.0 as usize];
+                        let to = (from + chunk).min(offsets.len());
+                        let n = to - from;
+                        engine
+                            .feed(&mapping, t, &vec![0; n], &vec![1; n], &offsets[from..to], &vec![9000; n])
+                            .unwrap();
+                        left[t.0 as usize] = to;
+                        if to == offsets.len() {
+                            engine.end_input(t).unwrap();
+                        }
+                    }
+                }
+                Stopped::Idle => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        let counters: Vec<_> = tenants.iter().map(|&t| mapping.counters(t).unwrap().clone()).collect();
+        (engine.now_ns(), counters)
+    };
+    assert_eq!(run(40_000), run(777));
+}
+
+#[test]
+fn a_limit_is_delivered_exactly_and_lifted() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
+    let tenant = mapping.create_tenant(128 * 500, Placement::Isolated, 150).unwrap();
+    engine.open_queue(tenant, Arrival::Closed { queue_depth: 4 }).unwrap();
+    engine.set_limit(tenant, Limit { iops: Some(200.0), bytes_s: None }).unwrap();
+    random_writes(&mut engine, &mapping, tenant, 100_000, 1);
+    engine.run(&mut mapping, Until { time_ns: 10_000_000_000, host_page_writes: u64::MAX });
+    let done = engine.counters(tenant).unwrap().completed[1];
+    assert!((1990..=2010).contains(&done), "{done} of 2000");
+    engine.set_limit(tenant, Limit::default()).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 11_000_000_000, host_page_writes: u64::MAX });
+    let unlimited = engine.counters(tenant).unwrap().completed[1] - done;
+    assert!(unlimited > 4000, "{unlimited} in a second without a limit");
+}
+
+#[test]
+fn open_loop_keeps_timestamps_and_flush_waits_for_writes() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
+    let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
+    engine.open_queue(tenant, Arrival::Open).unwrap();
+    let times = [5_000_000, 5_000_000, 9_000_000];
+    engine.feed(&mapping, tenant, &times, &[1, 4, 2], &[0, 0, 0], &[4096, 0, 4096]).unwrap();
+    engine.end_input(tenant).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 5_950_000, host_page_writes: u64::MAX });
+    assert_eq!(engine.counters(tenant).unwrap().completed[4], 0, "the write ends at 5.902 ms, the flush after it");
+    engine.run(&mut mapping, FOREVER);
+    assert_eq!(engine.counters(tenant).unwrap().completed, [0, 1, 1, 0, 1]);
+    assert_eq!(mapping.space(tenant).unwrap().mapped_pages, 0);
+    assert_eq!(engine.now_ns(), 9_000_000 + 102_000);
+}
+
+#[test]
+fn requests_beyond_the_namespace_are_refused_whole() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
+    let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
+    engine.open_queue(tenant, Arrival::Open).unwrap();
+    for (op, offset, length) in
+        [(1, 4096 * 1000, 1), (1, 4096 * 999, 4097), (1, u64::MAX, 2), (1, 0, 0), (9, 0, 4096), (0, 4096, u64::MAX)]
+    {
+        let refused = engine.feed(&mapping, tenant, &[0, 0], &[1, op], &[0, offset], &[4096, length]);
+        assert!(refused.is_err(), "{op} {offset} {length}");
+    }
+    engine.end_input(tenant).unwrap();
+    assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
+    assert_eq!(engine.counters(tenant).unwrap().completed, [0; 5]);
+}
