@@ -19,7 +19,7 @@ _MAX_U = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class GcCurve:
-    """Victim utilization of a VM that owns `logical_blocks` + OPS blocks, of which `live_blocks` act as live."""
+    """Victim utilization of a VM with `logical_blocks` + OPS blocks, of which `live_blocks` act as live."""
 
     logical_blocks: int
     live_blocks: float
@@ -43,10 +43,7 @@ class GcCurve:
         return min(waf.u_at_alpha(alpha, self.pages_per_block), _MAX_U) if alpha > 1.0 else _MAX_U
 
     def ops_at(self, u: float) -> float:
-        """OPS blocks with which victims come down to utilization u;
-
-        negative when the logical size has room.
-        """
+        """OPS blocks with which victims come down to u; negative when the logical size has room."""
         return self.live_blocks * waf.alpha_at_u(min(u, _MAX_U), self.pages_per_block) - self.logical_blocks
 
     def gc_writes_saved(self, u: float) -> float:

@@ -25,7 +25,7 @@ class Writer:
 
 
 def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float]:
-    """OPS blocks per tenant (fractional, adding up to the total) that minimise sum write_rate x gc_write_ratio.
+    """Fractional OPS blocks per tenant, adding up to the total, with the least sum write_rate x gc_write_ratio.
 
     Raises ValueError when the minimums exceed the total.
     """
@@ -36,7 +36,7 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
     def split(price: float) -> list[float]:
         return [max(w.min_ops_blocks, w.curve.ops_at(_u_at_price(w, price))) for w in writers]
 
-    # The price (GC writes saved per block) sums the demand to the total; it spans many decades, so bisect its log.
+    # The price (GC writes saved per block) sums the demand to the total; it spans decades, so bisect its log.
     low, high = -200.0, 200.0
     for _ in range(70):
         middle = 0.5 * (low + high)

@@ -127,7 +127,7 @@ def _hand_out_rest(ideal: dict[str, float], active: Sequence[Claim], total_block
 
 
 def _largest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The largest x in [low, high] for which `holds`, which turns false once and is taken to be true at `low`."""
+    """The largest x in [low, high] for which `holds`, which is true at `low` and turns false at most once."""
     if holds(high):
         return high
     for _ in range(60):

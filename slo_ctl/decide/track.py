@@ -65,7 +65,7 @@ class VmTrack:
 
     @property
     def recent_error(self) -> float:
-        """Standard error of `recent_iops`, the variance of an exponential average over n being 1 / (2n - 1)."""
+        """Standard error of `recent_iops`: an exponential average over n has 1 / (2n - 1) of the variance."""
         return math.sqrt(self.iops_variance / (2.0 * _RECENT_MEMORY_SAMPLES - 1.0))
 
 

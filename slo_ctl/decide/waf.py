@@ -69,10 +69,7 @@ def alpha_at_u(u: float, pages_per_block: float) -> float:
 
 
 def u_at_alpha(alpha: float, pages_per_block: float) -> float:
-    """Victim utilization at `alpha` > 1 under uniform random writes;
-
-    inverse of `alpha_at_u`. Raises ValueError.
-    """
+    """Victim utilization at `alpha` > 1 under uniform random writes. Raises ValueError."""
     if not alpha > 1.0:
         raise ValueError(f"alpha, physical over live pages, must exceed 1, not {alpha}")
     if alpha > _MAX_ALPHA_LRU:
@@ -140,7 +137,7 @@ def lambert_w0(x: float) -> float:
     p = math.sqrt(max(0.0, 2.0 * (1.0 + math.e * x)))
     if p < 1e-6:
         return -1.0 + p
-    # The branch-point series is within 0.08 of the answer on the whole interval; Halley triples the digits per step.
+    # The branch-point series is within 0.08 everywhere; Halley triples the digits per step.
     w = -1.0 + p - p * p / 3.0 + 11.0 / 72.0 * p**3
     for _ in range(4):
         e_w = math.exp(w)

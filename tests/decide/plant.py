@@ -1,7 +1,7 @@
 """An analytic device to close the loop with: what a policy decides changes what it measures next.
 
-u follows the closed formula of its VM's workload with a first-order lag measured in pages written; closed-loop rates
-follow from u; counts carry seeded noise. No FTL in here: that one is the emulator, and is tested against formulas too.
+u follows the closed formula of its VM's workload with a first-order lag measured in pages written, closed-loop
+rates follow from u, and seeded noise disturbs both. No FTL in here: that one is the emulator.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Plant:
     lag_in_host_pages: bool = False
     contention: float = 0.0
     """Share of the other VMs' device time that a request waits for: 0 independent dies, 1 a single server."""
+    scheduled: bool = False
+    """One server, shared by a scheduler that is fair by device time."""
     measures_outstanding: bool = False
     reserve_blocks: int = 0
     max_move_blocks: int | None = None
@@ -107,6 +109,9 @@ class Plant:
             * 1e-6
             for v in running
         }
+        if self.scheduled:
+            total = sum(v.scheduler_weight for v in running)
+            return {v.name: v.scheduler_weight / total / own[v.name] for v in running}
         rates = {v.name: v.outstanding / own[v.name] for v in running}
         for _ in range(30):  # a request waits for what the others have on the device
             new = {}

@@ -57,10 +57,7 @@ class MinWaf:
     placement: Placement = Placement.ISOLATED
 
     def start(self, sample: DeviceSample) -> tuple[MinWafState, Decision]:
-        """Split as if every VM wrote in proportion to its weight;
-
-        ValueError when the minimums exceed the OPS.
-        """
+        """Split as if VMs wrote in proportion to their weights; ValueError when the minimums exceed the OPS."""
         tracks = {v.vm: _observe(None, v, sample.timing) for v in sample.vms}
         plan = _best({v.vm: v.slo.weight if v.active else 0.0 for v in sample.vms}, tracks, sample)
         return MinWafState(tracks, plan), Decision(moves=_moves(plan, sample), reasons=("initial split",))
@@ -165,10 +162,7 @@ def _moves(plan: dict[str, int], sample: DeviceSample) -> tuple[OpsMove, ...]:
 
 
 def _scheduler_weights(tracks: dict[str, WriterTrack], sample: DeviceSample) -> dict[str, float]:
-    """weight x device time per request, scaled to the mean of the SLO weights;
-
-    empty when hardly different.
-    """
+    """weight x device time per request, scaled to the sum of the weights; empty when hardly different."""
     timing = sample.timing
     active = [v for v in sample.vms if v.active and tracks[v.vm].requests > 0]
     if timing.model is TimingModel.NONE or not active:

@@ -85,10 +85,7 @@ class Proportional:
     placement: Placement = Placement.ISOLATED
 
     def start(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
-        """Split the OPS as uniform single-page writes would need it;
-
-        ValueError when the minimums exceed it.
-        """
+        """Split the OPS by the prior models; ValueError when the minimums exceed it."""
         if sample.timing.model is TimingModel.NONE:
             return None, Decision(reasons=("count-only device: no IOPS to equalise",))
         state = ProportionalState(new_tracks(sample), _circumstances(sample))
