@@ -47,6 +47,7 @@ def run(arguments: list[str]) -> int:
     except usage_error as error:
         return _refuse(*_usage(error))
     except (KeyboardInterrupt, typer.Abort):
+        _say(f"{PROGRAM}: interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:
         return _refuse_trace(error) or _fail(error, session)

@@ -29,6 +29,9 @@ REMAP_NAMES = ("modulo", "scale", "partition", "compact")
 LEAST_OP = 0.01
 """Below 1 % no block size leaves every VM the blocks that its GC needs."""
 
+LEAST_VM_BYTES = 4096
+"""The smallest page of any preset."""
+
 
 class Mode(StrEnum):
     """When a VM's next request is issued."""
@@ -36,7 +39,7 @@ class Mode(StrEnum):
     CLOSED = "closed"
     """As soon as one of its queue_depth outstanding requests completes."""
     OPEN = "open"
-    """At the time stamp in its trace."""
+    """At the time stamp in its trace, or at the steady rate of a synthetic workload's `iops`."""
 
 
 class Action(StrEnum):
@@ -88,8 +91,8 @@ class SyntheticSource:
     """Requests drawn from a model."""
 
     workload: str
-    parameters: tuple[tuple[str, float], ...] = ()
-    """Sizes in bytes, shares 0..1, in the registry's order."""
+    parameters: tuple[tuple[str, float | int | str], ...] = ()
+    """What was given, by the names and in the order of `traces.synth.WORKLOADS`; shares are 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,13 @@ def _check_vms(scenario: Scenario) -> None:
     for name, times in Counter(vm.name for vm in scenario.vms).items():
         if times > 1:
             raise UserError(f"VM name {name} is used {times} times", "give every VM a name of its own")
+    least = scenario.device.page_bytes or LEAST_VM_BYTES
+    for vm in scenario.vms:
+        if vm.size_bytes < least:
+            raise UserError(
+                f"VM {vm.name}: {format_bytes_exact(vm.size_bytes)} is less than a page",
+                "raise size= of the VM or of the device",
+            )
     total = sum(vm.size_bytes for vm in scenario.vms)
     if total > scenario.device.size_bytes:
         raise UserError(

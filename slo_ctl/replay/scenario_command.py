@@ -75,7 +75,7 @@ def _vm_pairs(vm: VmSpec) -> dict[str, str]:
             pairs["scale"] = format_number(source.time_scale)
     else:
         pairs["workload"] = vm.source.workload
-        pairs |= texts(dict(vm.source.parameters), vm.source.workload)
+        pairs |= texts(dict(vm.source.parameters))
     pairs["weight"] = format_number(vm.slo.weight)
     bounds = {"min": vm.slo.min_iops, "max": vm.slo.max_iops}
     pairs |= {key: format_number(value) for key, value in bounds.items() if value is not None}

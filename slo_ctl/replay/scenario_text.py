@@ -35,7 +35,7 @@ from slo_ctl.replay.scenario import (
     Window,
     WindowKind,
 )
-from slo_ctl.replay.workloads import WORKLOAD_NAMES, check_workload, hint_for_workload
+from slo_ctl.replay.workloads import check_workload, workload_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,19 +232,21 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     start = fields.choice("start", ("running", "stopped"))
     if trace is not None and workload is not None:
         fields.fail("trace", f"and workload={workload} are both given", "a VM runs one or the other")
-    if mode is Mode.OPEN and trace is None:
-        fields.fail("mode", "needs a trace", "only a trace has time stamps to follow; leave mode out")
     if mode is Mode.OPEN and queue_depth is not None:
-        fields.fail("qd", "has no meaning with mode=open", "an open loop issues at the trace's time stamps")
+        fields.fail(
+            "qd",
+            "has no meaning with mode=open",
+            "an open loop issues when it is time",
+        )
     source: SyntheticSource | TraceSource
     if trace is not None:
         source = _trace(fields, trace, mode)
     elif workload is not None:
-        source = _synthetic(fields, workload)
+        source = _synthetic(fields, workload, mode)
     else:
         raise UserError(
             f"{fields.where}: neither trace nor workload is given",
-            f"add trace=FILE or workload=NAME ({', '.join(WORKLOAD_NAMES)})",
+            f"add trace=FILE or workload=NAME ({', '.join(workload_names())})",
         )
     fields.finish()
     return VmSpec(
@@ -295,13 +297,16 @@ def _format(fields: Fields) -> str | None:
     return fields.choice("format", FORMATS)
 
 
-def _synthetic(fields: Fields, workload: str) -> SyntheticSource:
-    if workload not in WORKLOAD_NAMES:
-        fields.fail("workload", "is not known", hint_for_workload(workload))
+def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
     for key in ("format", "remap", "loops", "scale"):
         if key in fields:
             fields.fail(key, "belongs to a trace", f"leave {key} out, or give trace= instead of workload=")
-    return SyntheticSource(workload, tuple(check_workload(fields, workload).items()))
+    parameters = check_workload(fields, workload)
+    if mode is Mode.OPEN and "iops" not in parameters:
+        fields.fail("mode", "needs iops=", "there are no time stamps; say how many requests a second")
+    if mode is not Mode.OPEN and "iops" in parameters:
+        fields.fail("iops", "has no meaning without mode=open", "add mode=open, or give max= to limit the VM")
+    return SyntheticSource(workload, tuple(parameters.items()))
 
 
 def _event(fields: Fields) -> Event:

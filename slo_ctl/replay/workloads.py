@@ -1,89 +1,77 @@
-"""Which synthetic workloads there are and what each one's parameters may be.
+"""Synthetic workloads as a VM's keys: checked against `traces.synth.WORKLOADS`, and written back.
 
-The registry is `traces.synth.WORKLOADS`; this is the one place that knows its shape.
+This is the one place that knows the registry. Its parameters are keys of a VM under their own names.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, NoReturn
 
 from slo_ctl.replay.fields import Fields, did_you_mean
+from slo_ctl.replay.quantity import QuantityError, format_number, parse_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Kind = Literal["fraction", "number", "bytes"]
+    from traces.parameters import Parameter, Value
+
+_TRIAL_BYTES = 2**20
+"""Space for trying out parameters; what they mean does not depend on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """What one parameter of a workload accepts."""
+def workload_names() -> tuple[str, ...]:
+    """Every workload there is."""
+    from traces.synth import WORKLOADS  # here and below only when needed: numpy
 
-    kind: Kind
-    low: float
-    """Least accepted value, inclusive."""
-    high: float
-    """Largest accepted value, inclusive."""
+    return tuple(WORKLOADS)
 
 
-_READ = {"read": Parameter("fraction", 0.0, 1.0)}
-_REQUEST = {**_READ, "bs": Parameter("bytes", 512, 64 * 2**20)}
-_OPEN_UNIT = (1e-6, 1 - 1e-6)
+def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
+    """The parameters of `workload` given in `fields`.
 
-_PARAMETERS: dict[str, dict[str, Parameter]] = {
-    "uniform": _REQUEST,
-    "zipf": {**_REQUEST, "theta": Parameter("number", 0.0, 4.0)},
-    "hotcold": {**_REQUEST, "r": Parameter("fraction", *_OPEN_UNIT), "f": Parameter("fraction", *_OPEN_UNIT)},
-    "sequential": _REQUEST,
-    "financial": {},
-    "msn": {},
-    "exchange": {},
-}
-
-WORKLOAD_NAMES = tuple(_PARAMETERS)
-
-
-def check_workload(fields: Fields, workload: str) -> dict[str, float]:
-    """The parameters of `workload` among the keys of `fields` not asked for yet, validated.
-
-    Sizes are in bytes, shares are 0..1. Raises UserError naming the key.
+    Raises UserError naming workload or key.
     """
-    known = _PARAMETERS[workload]
-    values: dict[str, float] = {}
-    for key, parameter in known.items():
-        value = _read(fields, key, parameter.kind)
-        if value is None:
-            continue
-        if not parameter.low <= value <= parameter.high:
-            fields.fail(
-                key, "is out of range", f"{key} of {workload} is {parameter.low:g} to {parameter.high:g}"
-            )
-        values[key] = value
+    from traces.synth import WORKLOADS
+    from traces.synth import workload as make
+
+    if workload not in WORKLOADS:
+        fields.fail("workload", "is not known", did_you_mean(workload, WORKLOADS))
+    parameters = WORKLOADS[workload].parameters
+    values = {}
+    for parameter in parameters:
+        value = _given(fields, parameter)
+        if value is not None:
+            values[parameter.name] = value
+    try:
+        make(workload, span_bytes=_TRIAL_BYTES, parameters=values)
+    except ValueError as error:
+        _refuse(fields, str(error), parameters)
     return values
 
 
-def _read(fields: Fields, key: str, kind: Kind) -> float | None:
-    match kind:
-        case "fraction":
-            return fields.fraction(key)
-        case "number":
-            return fields.number(key)
-        case "bytes":
-            return fields.size(key)
-
-
-def hint_for_workload(name: str) -> str:
-    """The nearest workload's name, or all of them."""
-    return did_you_mean(name, WORKLOAD_NAMES)
-
-
-def texts(values: Mapping[str, float], workload: str) -> dict[str, str]:
+def texts(values: Mapping[str, Value]) -> dict[str, str]:
     """The parameters as they are written on a command line."""
-    from slo_ctl.replay.quantity import format_bytes_exact, format_number
+    return {name: value if isinstance(value, str) else format_number(value) for name, value in values.items()}
 
-    known = _PARAMETERS[workload]
-    return {
-        key: format_bytes_exact(int(value)) if known[key].kind == "bytes" else format_number(value)
-        for key, value in values.items()
-    }
+
+def _given(fields: Fields, parameter: Parameter) -> Value | None:
+    key = parameter.name
+    text = fields.text(key)
+    if text is None:
+        return None
+    try:
+        share = parse_fraction(text) if parameter.kind == "float" and text.endswith("%") else None
+        return parameter.parse(text if share is None else share)
+    except QuantityError as error:
+        fields.fail(key, str(error), parameter.description)
+    except ValueError as error:
+        _refuse(fields, str(error), (parameter,))
+
+
+def _refuse(fields: Fields, told: str, parameters: tuple[Parameter, ...]) -> NoReturn:
+    """Tell what the registry says, `NAME: REASON`, in the words of `fields`."""
+    name, _, reason = told.partition(": ")
+    for parameter in parameters:
+        if parameter.name == name:
+            fields.fail(name, f"cannot be: {reason}", parameter.description)
+    fields.fail("workload", f"cannot be: {told}", "see the workload's parameters in the documentation")

@@ -177,7 +177,7 @@ def test_virt_install_style() -> None:
     assert db.slo.weight == 3
     assert (db.slo.min_iops, db.slo.max_iops, db.queue_depth) == (100, 9000, 4)
     assert db.source == SyntheticSource("hotcold", db.source.parameters)
-    assert dict(db.source.parameters) == {"r": 0.8, "f": 0.2, "bs": 8192}
+    assert dict(db.source.parameters) == {"r": 0.8, "f": 0.2, "bs": "8k"}
     assert web.size_bytes == 3 * 2**30, "what the others leave"
     assert dict(web.source.parameters) == {"read": 0.3}
     assert run.device.op == 0.07
@@ -253,10 +253,14 @@ def test_weights_that_are_none(weight: str) -> None:
         ("name=db,workload=uniform,min=-1", "min=-1", "more than 0"),
         ("name=db,workload=uniform,qd=0", "qd=0 is out of range", "1 to"),
         ("name=db,workload=uniform,qd=1.5", "qd=1.5 is not a whole number", "whole"),
-        ("name=db,workload=hotcold,r=2", "r=2 is out of range", "hotcold"),
+        ("name=db,workload=hotcold,r=2", "r=2 cannot be: 2 is not in 0 .. 1", "hot pages"),
+        ("name=db,workload=hotcold,r=nan%", "r=nan% is not a finite number", "hot pages"),
+        ("name=db,workload=uniform,bs=0", "bs=0 cannot be", "request size"),
+        ("name=db,workload=mixed,mix=a:3", "mix=a:3 cannot be", "weights"),
+        ("name=db,workload=uniform,iops=5", "iops=5 has no meaning", "mode=open"),
         ("name=db,workload=hotcold,theta=.9", "unknown key theta", ""),
-        ("name=db,workload=zipf,theta=nan", "theta=nan is not a finite number", "number"),
-        ("name=db,workload=uniform,mode=open", "mode=open needs a trace", "time stamps"),
+        ("name=db,workload=zipf,theta=nan", "theta=nan cannot be: 'nan' is not a finite number", "skew"),
+        ("name=db,workload=uniform,mode=open", "mode=open needs iops=", "time stamps"),
         ("name=db,workload=uniform,loops=2", "loops=2 belongs to a trace", "trace="),
         ("name=db,workload=uniform,size=0", "size=0", "powers of two"),
         ("name=db,workload=uniform,size=lots", "size=lots is not a size", "GiB"),
@@ -273,6 +277,7 @@ def test_vms_that_are_none(vm: str, told: str, hint: str) -> None:
 
 
 def test_trace_and_workload_are_one_too_many(tmp_path: Path) -> None:
+    assert scenario(f"name=db,{UNIFORM},mode=open,iops=500").vms[0].mode is Mode.OPEN
     error = refused(f"name=db,trace={tmp_path},workload=uniform")
     assert "both given" in error.message
 
@@ -350,6 +355,10 @@ def test_near_names_are_suggested() -> None:
 
 def test_limits_need_a_clock() -> None:
     assert "min and max are IOPS" in refused(f"name=db,{UNIFORM},max=5", timing="none").message
+
+
+def test_a_vm_smaller_than_a_page() -> None:
+    assert "VM db: 512 is less than a page" in refused(f"name=db,{UNIFORM},size=512").message
 
 
 def test_no_vm() -> None:
