@@ -224,17 +224,21 @@ class Shift:
 
 
 class OnlyVolumes:
-    """Keep the requests of some volumes, numbered afresh in the order given."""
+    """Keep the requests of some volumes, numbered afresh in the order of `names`.
 
-    def __init__(self, volumes: Sequence[int]) -> None:
-        if not volumes:
+    `volumes` gives the names that the batches' numbers stand for; it is asked at every batch, for a reader meets
+    new volumes as it goes.
+    """
+
+    def __init__(self, names: Sequence[str], volumes: Callable[[], Sequence[str]]) -> None:
+        if not names:
             raise ValueError("no volume is left")
-        self._renumbered = {old: new for new, old in enumerate(volumes)}
+        self._number = {name: number for number, name in enumerate(names)}
+        self._volumes = volumes
 
     def __call__(self, batch: Batch) -> Batch:
         """Keep those requests."""
-        table = np.full(max(int(batch.volume.max(initial=0)), *self._renumbered, 0) + 1, -1, np.int32)
-        table[list(self._renumbered)] = list(self._renumbered.values())
+        table = np.array([self._number.get(name, -1) for name in self._volumes()], np.int32)
         numbers = table[batch.volume]
         kept = numbers >= 0
         return replace(batch.take(kept), volume=numbers[kept])

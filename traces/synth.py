@@ -230,18 +230,18 @@ class WorkloadKind:
         }
 
 
-def _common(size: str = "4KiB", read: float = 0.0, read_size: str = "") -> tuple[Parameter, ...]:
+def _common(bs: str = "4KiB", read: float = 0.0, read_bs: str = "") -> tuple[Parameter, ...]:
     return (
         Parameter("read", "float", read, "share of reads among the requests", 0, 1),
-        Parameter("size", "sizes", size, "request size, or sizes with weights (4KiB:3+64KiB:1)"),
-        Parameter("read_size", "sizes", read_size, "sizes of reads, where other than `size`"),
+        Parameter("bs", "sizes", bs, "request size, or sizes with weights (4KiB:3+64KiB:1)"),
+        Parameter("read_bs", "sizes", read_bs, "sizes of reads, where other than `bs`"),
         Parameter("iops", "float", 10_000.0, "arrivals per second, for the times of requests", 1e-6, 1e9),
         Parameter("requests", "int", 0, "end after so many requests; 0: never", 0, 2**62),
         Parameter("total", "bytes", 0, "end when so many bytes are requested; 0: never", 0, 2**62),
     )
 
 
-def _sizes(given: Mapping[str, Value], name: str = "size") -> Sizes:
+def _sizes(given: Mapping[str, Value], name: str = "bs") -> Sizes:
     try:
         return Sizes.parse(str(given[name]))
     except ValueError as error:
@@ -250,7 +250,7 @@ def _sizes(given: Mapping[str, Value], name: str = "size") -> Sizes:
 
 def _with_requests(offsets: Offsets, given: Mapping[str, Value], span_bytes: int) -> Maker:
     write_sizes = _sizes(given)
-    read_sizes = _sizes(given, "read_size") if given["read_size"] else write_sizes
+    read_sizes = _sizes(given, "read_bs") if given["read_bs"] else write_sizes
     return _requests(offsets, float(given["read"]), write_sizes, read_sizes, span_bytes)
 
 
@@ -270,7 +270,7 @@ def _make_hotcold(given: Mapping[str, Value], span_bytes: int) -> Maker:
 
 def _make_sequential(given: Mapping[str, Value], span_bytes: int) -> Maker:
     sizes = _sizes(given).bytes_
-    single = int(sizes[0]) if len(sizes) == 1 and not given["read_size"] else None
+    single = int(sizes[0]) if len(sizes) == 1 and not given["read_bs"] else None
     return _with_requests(_sequential(span_bytes, single), given, span_bytes)
 
 

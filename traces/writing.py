@@ -1,0 +1,102 @@
+"""Writing a trace file, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import lzma
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
+
+from traces.errors import TraceError
+from traces.formats.registry import FORMATS, writable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from traces.batch import Batch
+
+DEFAULT_FORMAT = "slo-ctl"
+
+
+class TraceWriter:
+    """Writes a trace in one of the writable formats; a context manager.
+
+    The records go to a hidden file beside `path`, which takes its place when the `with` block ends without an
+    exception and vanishes when it does not. A name ending in .gz, .xz or .zst is compressed.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], format: str = DEFAULT_FORMAT, *, overwrite: bool = False
+    ) -> None:
+        """Raises ValueError for a format that cannot be written, TraceError where the file must not or cannot be."""
+        row = FORMATS.get(format)
+        if row is None or row.write is None:
+            raise ValueError(f"format '{format}' cannot be written; {', '.join(writable())} can")
+        self.path = Path(path)
+        self.format = format
+        self.records = 0
+        self._writer = row.write()
+        if self.path.is_dir():
+            raise TraceError(self.path, "is a directory", hint="name a file")
+        if self.path.exists() and not overwrite:
+            raise TraceError(self.path, "exists already", hint="--force overwrites it")
+        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        self._streams = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = self._streams.enter_context(self._partial.open("xb"))
+            self._stream = self._streams.enter_context(_compressed(self._file, self.path.suffix))
+            self._stream.write(self._writer.header())
+        except OSError as error:
+            raise self._failure(error) from error
+        return self
+
+    def write(self, batch: Batch, volumes: Sequence[str]) -> None:
+        """Append a batch. Raises TraceError for records that the format cannot express or the disk cannot take."""
+        try:
+            self._stream.write(self._writer.encode(batch, volumes))
+        except ValueError as error:
+            raise TraceError(self.path, str(error)) from error
+        except OSError as error:
+            raise self._failure(error) from error
+        self.records += len(batch)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del error, trace
+        try:
+            if kind is None:
+                self._stream.write(self._writer.footer())
+            self._streams.close()
+            if kind is None:
+                self._partial.replace(self.path)
+        except OSError as failure:
+            raise self._failure(failure) from failure
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def _failure(self, error: OSError) -> TraceError:
+        return TraceError(
+            self.path, f"cannot be written: {error.strerror or error}", hint="name another file"
+        )
+
+
+def _compressed(file: BinaryIO, suffix: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    match suffix:
+        case ".gz":
+            # No time and name in the header: the same trace gives the same bytes.
+            return cast("BinaryIO", gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0))
+        case ".xz":
+            return cast("BinaryIO", lzma.LZMAFile(file, "wb"))
+        case ".zst":
+            import zstandard
+
+            stream: BinaryIO = zstandard.ZstdCompressor().stream_writer(file, closefd=False)
+            return stream
+        case _:
+            return contextlib.nullcontext(file)
