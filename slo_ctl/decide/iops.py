@@ -47,7 +47,7 @@ def iops(timing: FlashTiming, u: float) -> float:
 
 
 def u_at_iops(timing: FlashTiming, iops: float) -> float:
-    """Utilization that `iops` (> 0) page writes per second need (inverse of equation 1); 0 if that is not enough."""
+    """Utilization that `iops` (> 0) page writes/s need (equation 1 inverted); 0 if even that is too much."""
     if not iops > 0.0:
         raise ValueError(f"target IOPS must be positive, not {iops}")
     return u_at_gc_time(timing, _US_PER_S / iops - timing.transfer_us - timing.program_us)

@@ -25,7 +25,7 @@ class Writer:
 
 
 def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float]:
-    """Fractional OPS blocks per tenant, adding up to the total, with the least sum write_rate x gc_write_ratio.
+    """Fractional OPS blocks per tenant, adding up to the total, with the least write_rate x gc_write_ratio.
 
     Raises ValueError when the minimums exceed the total.
     """

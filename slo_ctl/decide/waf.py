@@ -52,7 +52,7 @@ def u_at_gc_write_ratio(gc_write_ratio: float) -> float:
     """
     if not gc_write_ratio >= 0.0:
         raise ValueError(f"a gc_write_ratio is at least 0, not {gc_write_ratio}")
-    return gc_write_ratio / (1.0 + gc_write_ratio)
+    return 1.0 - 1.0 / (1.0 + gc_write_ratio)
 
 
 def alpha_at_u(u: float, pages_per_block: float) -> float:

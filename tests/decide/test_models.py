@@ -15,7 +15,8 @@ from slo_ctl.decide.curve import GcCurve
 from slo_ctl.decide.evidence import Evidence
 from slo_ctl.decide.service import VmModel
 from slo_ctl.model import Slo, TimingModel, VmSample
-from tests.decide.plant import FULL, PAPER
+
+from .plant import FULL, PAPER
 
 SAMPLE = VmSample("a", Slo(), True, 1.0, 300, 300, 900, 128 * 9, 880, 1000, 150, 2)
 

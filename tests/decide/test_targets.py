@@ -12,7 +12,8 @@ from slo_ctl.decide.allocation import allocate, moves_between
 from slo_ctl.decide.curve import GcCurve
 from slo_ctl.decide.service import ServiceModel, VmModel
 from slo_ctl.decide.targets import Claim, solve
-from tests.decide.plant import FULL
+
+from .plant import FULL
 
 
 def claim(vm: str, weight: float, size: int = 1000, base_us: float = 902.0, pages: float = 1.0) -> Claim:

@@ -16,14 +16,14 @@ ALPHAS = (1.07, 1.10, 1.15, 1.20, 1.30, 1.50, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("alpha", "expected"), zip(ALPHAS, (7.817, 5.678, 4.016, 3.188, 2.364, 1.716, 1.255), strict=True)
+    ("alpha", "expected"), list(zip(ALPHAS, (7.817, 5.678, 4.016, 3.188, 2.364, 1.716, 1.255), strict=True))
 )
 def test_lru_formula(alpha: float, expected: float) -> None:
     assert waf.lru_waf(alpha) == pytest.approx(expected, abs=0.0011)
 
 
 @pytest.mark.parametrize(
-    ("alpha", "expected"), zip(ALPHAS, (7.386, 5.451, 3.904, 3.119, 2.328, 1.698, 1.247), strict=True)
+    ("alpha", "expected"), list(zip(ALPHAS, (7.386, 5.451, 3.904, 3.119, 2.328, 1.698, 1.247), strict=True))
 )
 def test_greedy_formula(alpha: float, expected: float) -> None:
     assert waf.greedy_waf(alpha, 128) == pytest.approx(expected, abs=0.0006)

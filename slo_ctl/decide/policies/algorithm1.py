@@ -54,7 +54,7 @@ class Algorithm1:
         state = Algorithm1State(current_u)
         targets = self._targets(sample)
         if not targets:
-            return state, Decision(reasons=("count-only device: no IOPS, so no target u",))
+            return state, Decision(reasons=("no VM, or a device without clock: no target u",))
         above = [vm for vm in current_u if current_u[vm] > (targets[vm].u or 0.0)]
         donor = max(current_u, key=lambda vm: current_u[vm])
         receivers = [vm for vm in above if vm != donor]
@@ -71,7 +71,7 @@ class Algorithm1:
 
     def _targets(self, sample: DeviceSample) -> dict[str, Target]:
         timing = sample.timing
-        if timing.model is TimingModel.NONE:
+        if timing.model is TimingModel.NONE or not sample.vms:
             return {}
         iops_total = self.iops_total
         if iops_total is None:

@@ -57,7 +57,7 @@ class MinWaf:
     placement: Placement = Placement.ISOLATED
 
     def start(self, sample: DeviceSample) -> tuple[MinWafState, Decision]:
-        """Split as if VMs wrote in proportion to their weights; ValueError when the minimums exceed the OPS."""
+        """Split as if VMs wrote in proportion to their weights; ValueError when the minimums exceed OPS."""
         tracks = {v.vm: _observe(None, v, sample.timing) for v in sample.vms}
         plan = _best({v.vm: v.slo.weight if v.active else 0.0 for v in sample.vms}, tracks, sample)
         return MinWafState(tracks, plan), Decision(moves=_moves(plan, sample), reasons=("initial split",))
