@@ -1,7 +1,7 @@
 """An analytic device to close the loop with: what a policy decides changes what it measures next.
 
-u follows the closed formula of its VM's workload with a first-order lag measured in pages written, rates follow
-from u, and seeded noise disturbs both. No FTL in here: that one is the emulator.
+u follows the closed formula of its VM's workload with a first-order lag measured in pages written, rates
+follow from u, and seeded noise disturbs both. No FTL in here: that one is the emulator.
 """
 
 from __future__ import annotations
