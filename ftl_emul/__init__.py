@@ -1,0 +1,37 @@
+"""The emulated SSD: a flash translation layer with tenants, over-provisioning isolation and virtual time.
+
+The work is done by the compiled `ftl_emul._core`; this package is its typed face. Arrays go in as contiguous
+numpy columns, records come out, and the GIL is released in between.
+"""
+
+from ftl_emul._core import (
+    Ageing,
+    Config,
+    Device,
+    DriveError,
+    LatencyUs,
+    Moved,
+    Preset,
+    QueueRecord,
+    SpaceRecord,
+    TenantRecord,
+    presets,
+    schedulers,
+    victim_policies,
+)
+
+__all__ = [
+    "Ageing",
+    "Config",
+    "Device",
+    "DriveError",
+    "LatencyUs",
+    "Moved",
+    "Preset",
+    "QueueRecord",
+    "SpaceRecord",
+    "TenantRecord",
+    "presets",
+    "schedulers",
+    "victim_policies",
+]

@@ -373,14 +373,13 @@ impl Device {
 /// The compiled part of `ftl_emul`.
 #[pymodule]
 mod _core {
-    use super::records::PresetRecord;
     use super::{PRESETS, SCHEDULERS, VICTIM_POLICIES, listing};
     use pyo3::prelude::*;
 
     #[pymodule_export]
     use super::{Config, Device, DriveError};
     #[pymodule_export]
-    use super::records::{Ageing, LatencyUs, Moved, QueueRecord, SpaceRecord, TenantRecord};
+    use super::records::{Ageing, LatencyUs, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
 
     /// The drives that need no further description.
     #[pyfunction]

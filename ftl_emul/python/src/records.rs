@@ -56,6 +56,8 @@ pub struct QueueRecord {
     device_ns: u64,
     gc_ns: u64,
     throttled_ns: u64,
+    latency_ns: u64,
+    backlog_ns: u64,
 }
 
 impl From<&QueueCounters> for QueueRecord {
@@ -72,6 +74,8 @@ impl From<&QueueCounters> for QueueRecord {
             device_ns: c.device_ns,
             gc_ns: c.gc_ns,
             throttled_ns: c.throttled_ns,
+            latency_ns: c.latency_ns,
+            backlog_ns: c.backlog_ns,
         }
     }
 }

@@ -38,7 +38,7 @@ pub enum Stopped {
     Writes,
     /// These tenants need more input before time can go on.
     Starved(Vec<TenantId>),
-    /// Nothing is left to do.
+    /// Nothing is left to do, and no time was asked for.
     Idle,
 }
 
@@ -237,8 +237,15 @@ impl Engine {
         self.queues.iter().flatten().all(|q| q.outstanding_count == 0)
     }
 
-    /// Lets time pass until a condition is met or a tenant needs input.
+    /// Lets time pass until a condition is met or a tenant needs input. An idle device lets time pass too.
     pub fn run<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
+        let stopped = self.run_events(mapping, until);
+        let now = self.timeline.now;
+        self.queues.iter_mut().flatten().for_each(|queue| queue.account_backlog(now));
+        stopped
+    }
+
+    fn run_events<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
         for tenant in 0..self.queues.len() as u16 {
             self.admit(mapping, tenant);
         }
@@ -251,10 +258,13 @@ impl Engine {
             if !self.issue(mapping, until.host_page_writes) {
                 return Stopped::Writes;
             }
-            let Some(&Reverse((time, ..))) = self.events.peek() else { return Stopped::Idle };
-            if time > until.time_ns {
-                self.timeline.now = self.timeline.now.max(until.time_ns);
-                return Stopped::Time;
+            match self.events.peek() {
+                None if until.time_ns == u64::MAX => return Stopped::Idle,
+                Some(&Reverse((time, ..))) if time <= until.time_ns => {}
+                _ => {
+                    self.timeline.now = self.timeline.now.max(until.time_ns);
+                    return Stopped::Time;
+                }
             }
             if let Some(Reverse((time, _, event))) = self.events.pop() {
                 self.timeline.now = time;

@@ -66,6 +66,11 @@ pub struct QueueCounters {
     pub gc_ns: u64,
     /// Time that requests waited for the rate limit.
     pub throttled_ns: u64,
+    /// Time from arrival to completion, summed over completed requests; over a window's length, less the throttled
+    /// time, this is the mean number of requests on the device (Little).
+    pub latency_ns: u64,
+    /// Time during which at least one request was outstanding.
+    pub backlog_ns: u64,
 }
 
 #[derive(Debug)]
@@ -92,6 +97,8 @@ pub(crate) struct TenantQueue {
     /// An event will wake the tenant: its next arrival, or the end of its wait for the limit.
     pub arrival_scheduled: bool,
     pub unthrottle_scheduled: bool,
+    /// Backlog is accounted up to this moment.
+    pub accounted_ns: u64,
     pub standing: Standing,
     pub counters: QueueCounters,
     pub latency: LatencyRecord,
@@ -114,6 +121,7 @@ impl TenantQueue {
             eligible_ns: 0,
             arrival_scheduled: false,
             unthrottle_scheduled: false,
+            accounted_ns: 0,
             standing: Standing::new(1.0),
             counters: QueueCounters::default(),
             latency: LatencyRecord::new(),
@@ -123,6 +131,7 @@ impl TenantQueue {
     /// Lets the next fed request arrive at `now`.
     pub fn arrive(&mut self, now: u64) {
         let Some(request) = self.input.pop_front() else { return };
+        self.account_backlog(now);
         let entry = Outstanding {
             arrival_ns: now,
             pages_left: (request.end - request.first).max(1) as u32,
@@ -182,8 +191,18 @@ impl TenantQueue {
             }
             Op::Trim | Op::Flush => {}
         }
+        self.account_backlog(now);
+        self.counters.latency_ns += now - arrival_ns;
         self.free_slots.push(slot);
         self.outstanding_count -= 1;
         true
+    }
+
+    /// Brings the time with a backlog up to date; call it before the number outstanding changes.
+    pub fn account_backlog(&mut self, now: u64) {
+        if self.outstanding_count > 0 {
+            self.counters.backlog_ns += now - self.accounted_ns;
+        }
+        self.accounted_ns = now;
     }
 }

@@ -1,0 +1,1 @@
+"""Making decisions so: everything that changes the world."""

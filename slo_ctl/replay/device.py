@@ -1,0 +1,187 @@
+"""From a scenario's device to a drive: presets filled in, blocks counted, namespaces created, aged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ftl_emul import Config, Device, DriveError, Preset, presets
+from slo_ctl.cli.errors import UserError
+from slo_ctl.decide.allocation import allocate
+from slo_ctl.model import FlashTiming, TimingModel
+from slo_ctl.replay.result import DeviceResult, DeviceTiming
+
+if TYPE_CHECKING:
+    from slo_ctl.replay.scenario import DeviceSpec, Scenario
+
+_FREE_FLOOR_BLOCKS = 1
+_US_PER_NS = 1e-3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DrivePlan:
+    """A drive and how it is divided, before any of it exists."""
+
+    config: Config
+    timing: FlashTiming
+    preset: str
+    logical_pages: tuple[int, ...]
+    """Of each VM."""
+    ops_blocks: tuple[int, ...]
+    """Usable OPS of each VM in isolation, to begin with: in proportion to size."""
+    held_blocks: int
+    """Blocks per domain that GC keeps free; on top of OPS, as over-provisioning counts usable blocks only."""
+    logical_blocks: int
+    """Of all VMs, each rounded up."""
+
+    @property
+    def total_pages(self) -> int:
+        """Logical pages of all VMs: one drive write."""
+        return sum(self.logical_pages)
+
+    def create(self, *, isolated: bool) -> tuple[Device, list[int]]:
+        """An empty drive with the VMs' namespaces; returns it and their tenant numbers, in order."""
+        device = Device(self.config)
+        tenants = []
+        for index, (pages, ops) in enumerate(zip(self.logical_pages, self.ops_blocks, strict=True)):
+            # Sharing VMs need the held blocks once, as they have one set of pools.
+            held = self.held_blocks if isolated or index == 0 else 0
+            tenants.append(device.create_tenant(pages, isolated, ops + held))
+        return device, tenants
+
+    def describe(self, victim: str, ageing_drive_writes: float | None) -> DeviceResult:
+        """The device of the result."""
+        config, ops = self.config, sum(self.ops_blocks)
+        usable = self.logical_blocks + ops
+        block_bytes = config.page_bytes * config.pages_per_block
+        return DeviceResult(
+            preset=self.preset,
+            logical_bytes=self.total_pages * config.page_bytes,
+            physical_bytes=usable * block_bytes,
+            op=usable * config.pages_per_block / self.total_pages - 1,
+            page_bytes=config.page_bytes,
+            pages_per_block=config.pages_per_block,
+            blocks=usable,
+            ops_blocks=ops,
+            channels=config.channels,
+            dies=config.channels * config.dies_per_channel,
+            planes=config.planes,
+            victim_policy=victim,
+            timing=DeviceTiming(
+                model=self.timing.model.value,
+                read_us=self.timing.read_us,
+                program_us=self.timing.program_us,
+                erase_us=self.timing.erase_us,
+                transfer_us=self.timing.transfer_us,
+                copyback=self.timing.copyback,
+            ),
+            ageing_drive_writes=ageing_drive_writes,
+        )
+
+
+def plan_drive(scenario: Scenario) -> DrivePlan:
+    """Fill in the preset and count the blocks. Raises UserError where they do not suffice."""
+    spec = scenario.device
+    preset = _preset(spec.preset)
+    page_bytes = _or(spec.page_bytes, preset.page_bytes)
+    pages_per_block = (
+        preset.pages_per_block if spec.block_bytes is None else max(1, spec.block_bytes // page_bytes)
+    )
+    channels, dies_per_channel = _dies(spec, preset)
+    dies = channels * dies_per_channel
+    logical_pages = tuple(max(1, vm.size_bytes // page_bytes) for vm in scenario.vms)
+    logical_blocks = [-(-pages // pages_per_block) for pages in logical_pages]
+    ops_blocks = _divide_ops(scenario, logical_pages, pages_per_block, dies)
+    held_blocks = dies * _FREE_FLOOR_BLOCKS
+    blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(scenario.vms)
+    config = Config(
+        page_bytes=page_bytes,
+        pages_per_block=pages_per_block,
+        blocks_per_die=-(-blocks // dies),
+        channels=channels,
+        dies_per_channel=dies_per_channel,
+        planes=_or(spec.planes, preset.planes),
+        read_ns=_ns(spec.read_us, preset.read_ns),
+        program_ns=_ns(spec.program_us, preset.program_ns),
+        erase_ns=_ns(spec.erase_us, preset.erase_ns),
+        transfer_ns=_ns(spec.transfer_us, preset.transfer_ns),
+        paper_timing=scenario.timing is TimingModel.PAPER,
+        copyback=_or(spec.copyback, True),
+        victim=spec.victim or "greedy",
+        separate_gc_frontier=bool(spec.separate_gc_frontier),
+        free_floor=_FREE_FLOOR_BLOCKS,
+        scheduler=scenario.scheduler,
+        seed=scenario.seed,
+    )
+    _try_out(config)
+    return DrivePlan(
+        config=config,
+        timing=_timing(config, scenario.timing),
+        preset=spec.preset,
+        logical_pages=logical_pages,
+        ops_blocks=ops_blocks,
+        held_blocks=held_blocks,
+        logical_blocks=sum(logical_blocks),
+    )
+
+
+def _divide_ops(
+    scenario: Scenario, logical_pages: tuple[int, ...], pages_per_block: int, dies: int
+) -> tuple[int, ...]:
+    spec = scenario.device
+    total = round(spec.op * sum(logical_pages) / pages_per_block)
+    # On each die an open block (two with a GC frontier of its own), and one block's worth of slack.
+    minimum = dies * (3 if spec.separate_gc_frontier else 2)
+    sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
+    if total < minimum * len(sizes):
+        raise UserError(
+            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} VMs on {dies} dies "
+            f"need at least {minimum * len(sizes)}",
+            "raise op= or size=, or lower dies= or block=",
+        )
+    wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}
+    return tuple(allocate(total, wanted, dict.fromkeys(sizes, minimum)).values())
+
+
+def _try_out(config: Config) -> None:
+    try:
+        Device(config)
+    except (DriveError, ValueError) as refusal:
+        raise UserError(f"device: {refusal}", "see `slo-ctl replay --help` and docs/replay.md") from refusal
+
+
+def _preset(name: str) -> Preset:
+    return next(preset for preset in presets() if preset.name == name)
+
+
+def _dies(spec: DeviceSpec, preset: Preset) -> tuple[int, int]:
+    """Channels, and dies of each."""
+    if spec.dies is None:
+        return _or(spec.channels, preset.channels), preset.dies_per_channel
+    channels = _or(spec.channels, preset.channels)
+    if spec.channels is None and spec.dies % channels:
+        # Only the number of dies was asked for: a channel for each is the simplest drive that has it.
+        channels = spec.dies
+    return channels, spec.dies // channels
+
+
+def _timing(config: Config, model: TimingModel) -> FlashTiming:
+    return FlashTiming(
+        pages_per_block=config.pages_per_block,
+        read_us=config.read_ns * _US_PER_NS,
+        program_us=config.program_ns // config.planes * _US_PER_NS,
+        erase_us=config.erase_ns * _US_PER_NS,
+        transfer_us=config.transfer_ns * _US_PER_NS,
+        model=model,
+        copyback=config.copyback,
+    )
+
+
+def _ns(given_us: float | None, preset_ns: int) -> int:
+    return preset_ns if given_us is None else round(given_us * 1000)
+
+
+def _or(given: T | None, otherwise: T) -> T:
+    return otherwise if given is None else given

@@ -1,0 +1,170 @@
+"""From readings at the two ends of a window to the numbers of the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slo_ctl.decide.shares import due_shares
+from slo_ctl.replay.result import (
+    GcPagesMoved,
+    Latency,
+    Percentiles,
+    Series,
+    VmResult,
+    VmSeries,
+    WindowResult,
+    share_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ftl_emul import Device
+    from slo_ctl.model import DeviceSample, Slo
+    from slo_ctl.observe.ftl import VmReading
+    from slo_ctl.replay.player import PlayedVm
+
+_PERCENTILES = [50.0, 99.0, 99.9]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One end of the measured window."""
+
+    drive_writes: float
+    virtual_s: float | None
+    readings: Mapping[str, VmReading]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the window says."""
+
+    window: WindowResult
+    vms: list[VmResult]
+    moved: GcPagesMoved
+    iops: float | None
+    waf: float | None
+
+
+def latencies(device: Device, tenant: int) -> Latency:
+    """Percentiles of one tenant since latencies were last cleared."""
+    record = device.latency_us(tenant, _PERCENTILES)
+
+    def of(values: list[float]) -> Percentiles:
+        return Percentiles(**dict(zip(("p50", "p99", "p999"), values, strict=False)))
+
+    return Latency(read=of(record.read), write=of(record.write))
+
+
+def measure(
+    start: Edge,
+    stop: Edge,
+    vms: Sequence[PlayedVm],
+    slos: Mapping[str, Slo],
+    latency: Mapping[str, Latency],
+    ops_blocks: Mapping[str, int] | None,
+    limits_iops: Mapping[str, float | None],
+    pages_per_block: int,
+) -> Measured:
+    """Rates, shares and ratios between two edges. `slos` are those in force at the end."""
+    deltas = {vm.spec.name: stop.readings[vm.spec.name].since(start.readings[vm.spec.name]) for vm in vms}
+    clocked = start.virtual_s is not None
+    length_s = (stop.virtual_s or 0.0) - (start.virtual_s or 0.0)
+    done = {name: d.requests if clocked else d.host_page_writes for name, d in deltas.items()}
+    total = sum(done.values())
+    total_iops = total / length_s if clocked and length_s > 0 else None
+    running = {vm.spec.name: slos[vm.spec.name] for vm in vms if vm.running}
+    due = due_shares(running, total_iops)
+    results = []
+    for vm in vms:
+        name, delta = vm.spec.name, deltas[vm.spec.name]
+        share = done[name] / total if total else None
+        victim_pages = delta.victims * pages_per_block
+        results.append(
+            VmResult(
+                name=name,
+                weight=slos[name].weight,
+                workload=vm.spec.workload_label,
+                target_share=due.get(name, 0.0),
+                share=share,
+                share_error=share_error(share, due.get(name, 0.0)),
+                iops=done[name] / length_s if total_iops is not None else None,
+                bandwidth_bytes_s=(delta.read_bytes + delta.write_bytes) / length_s
+                if total_iops is not None
+                else None,
+                host_page_writes=delta.host_page_writes,
+                gc_page_writes=delta.gc_page_writes,
+                waf=_waf(delta.host_page_writes, delta.gc_page_writes),
+                gc_write_ratio=_ratio(delta.gc_page_writes, delta.host_page_writes),
+                victim_u=_ratio(delta.victim_valid_pages, victim_pages),
+                ops_blocks=ops_blocks[name] if ops_blocks is not None else None,
+                min_iops=slos[name].min_iops,
+                max_iops=slos[name].max_iops,
+                limit_iops=limits_iops.get(name),
+                latency_us=latency[name],
+            )
+        )
+    host = sum(d.host_page_writes for d in deltas.values())
+    return Measured(
+        window=WindowResult(
+            from_drive_writes=start.drive_writes,
+            to_drive_writes=stop.drive_writes,
+            from_virtual_s=start.virtual_s,
+            to_virtual_s=stop.virtual_s,
+        ),
+        vms=results,
+        moved=GcPagesMoved(
+            vms=[vm.spec.name for vm in vms],
+            pages=[[deltas[vm.spec.name].moved_pages_of[o.tenant] for o in vms] for vm in vms],
+        ),
+        iops=total_iops,
+        waf=_waf(host, sum(d.gc_page_writes for d in deltas.values())),
+    )
+
+
+@dataclass(slots=True)
+class SeriesRecorder:
+    """Collects one point per epoch."""
+
+    names: list[str]
+    isolated: bool
+    drive_writes: list[float] = field(default_factory=list)
+    virtual_s: list[float | None] = field(default_factory=list)
+    samples: list[DeviceSample] = field(default_factory=list)
+
+    def add(self, drive_writes: float, virtual_s: float | None, sample: DeviceSample) -> None:
+        """One more epoch."""
+        self.drive_writes.append(drive_writes)
+        self.virtual_s.append(virtual_s)
+        self.samples.append(sample)
+
+    def series(self) -> Series:
+        """All epochs as columns."""
+        clocked = bool(self.virtual_s) and self.virtual_s[0] is not None
+        vms = []
+        for index, name in enumerate(self.names):
+            own = [sample.vms[index] for sample in self.samples]
+            done = [
+                [v.requests if clocked else v.host_page_writes for v in sample.vms] for sample in self.samples
+            ]
+            vms.append(
+                VmSeries(
+                    name=name,
+                    iops=[v.iops for v in own] if clocked else [],
+                    u=[v.u for v in own],
+                    waf=[v.waf for v in own],
+                    ops_blocks=[v.ops_blocks for v in own] if self.isolated else [],
+                    share=[_ratio(counts[index], sum(counts)) for counts in done],
+                )
+            )
+        return Series(drive_writes=self.drive_writes, virtual_s=self.virtual_s if clocked else [], vms=vms)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _waf(host: int, gc: int) -> float | None:
+    return (host + gc) / host if host else None

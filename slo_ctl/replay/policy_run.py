@@ -1,0 +1,248 @@
+"""One policy on one aged drive, epoch by epoch: observe, decide, act, record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.act.ftl import FtlActuator
+from slo_ctl.model import Placement, TimingModel
+from slo_ctl.observe.ftl import FtlObserver, Standing
+from slo_ctl.replay.measure import Edge, SeriesRecorder, latencies, measure
+from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, TimedPlayer
+from slo_ctl.replay.requests import requests_of
+from slo_ctl.replay.result import EventResult, Latency, RunResult
+from slo_ctl.replay.scenario import Action, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ftl_emul import Device
+    from slo_ctl.decide.policies import Policy
+    from slo_ctl.model import Slo
+    from slo_ctl.replay.device import DrivePlan
+    from slo_ctl.replay.progress import Phase
+    from slo_ctl.replay.quantity import Duration
+    from slo_ctl.replay.scenario import Scenario
+
+_NS_PER_S = 1e9
+_MAX_NOTES = 12
+
+
+@dataclass(slots=True)
+class _Window:
+    """The measured part: its edges as they are met."""
+
+    start_at: Duration
+    stop_at: Duration
+    start: Edge | None = None
+    stop: Edge | None = None
+    latency: dict[str, Latency] = field(default_factory=dict)
+
+
+class PolicyRun:
+    """Everything that is in motion while one policy runs."""
+
+    def __init__(
+        self, scenario: Scenario, plan: DrivePlan, device: Device, tenants: list[int], policy: Policy[Any]
+    ) -> None:
+        self._scenario = scenario
+        self._plan = plan
+        self._device = device
+        self._policy = policy
+        self._clocked = scenario.timing is not TimingModel.NONE
+        self._isolated = policy.placement is Placement.ISOLATED
+        self._slos: dict[str, Slo] = {vm.name: vm.slo for vm in scenario.vms}
+        self._vms = [
+            PlayedVm(
+                spec=vm,
+                tenant=tenant,
+                requests=requests_of(vm, pages * plan.config.page_bytes, scenario.seed * 1000 + index),
+                weight=vm.slo.weight,
+                running=not vm.starts_stopped,
+            )
+            for index, (vm, tenant, pages) in enumerate(
+                zip(scenario.vms, tenants, plan.logical_pages, strict=True)
+            )
+        ]
+        by_name = {vm.spec.name: vm.tenant for vm in self._vms}
+        self._player: Player = (TimedPlayer if self._clocked else CountingPlayer)(device, self._vms)
+        self._actuator = FtlActuator(device, by_name, clocked=self._clocked)
+        held = plan.held_blocks
+        self._observer = FtlObserver(device, by_name, plan.timing, held, clocked=self._clocked)
+        self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated)
+        self._events = list(scenario.events)
+        self._happened: list[EventResult] = []
+        self._notes: list[str] = []
+        start, stop = scenario.window.bounds(scenario.duration)
+        self._window = _Window(self._moment(start), self._moment(stop))
+        self._epochs = 0
+        self._origin = self._edge()
+
+    def play(self, phase: Phase) -> RunResult:
+        """Run to the end, or to Ctrl-C: then the result says that it is not complete."""
+        began = time.monotonic()
+        complete = True
+        try:
+            for _ in self._epochs_of_run(phase):
+                pass
+        except KeyboardInterrupt:
+            complete = False
+        return self._result(time.monotonic() - began, complete)
+
+    def _epochs_of_run(self, phase: Phase) -> Iterator[None]:
+        state, decision = self._policy.start(self._sample())
+        self._note(self._actuator.apply(decision))
+        self._actuator.finish_moves()
+        self._meet_boundaries()
+        reported = 0.0
+        while not self._reached(self._scenario.duration):
+            epoch = self._moment_in(self._scenario.epoch, (self._epochs + 1) * self._scenario.epoch.amount)
+            going = self._advance(epoch)
+            self._meet_boundaries()
+            phase.advance(self._amount() - reported)
+            reported = self._amount()
+            if not going:
+                self._notes.append("every VM had done all its requests before the run was over")
+                return
+            if not self._reached(epoch):
+                continue
+            self._epochs += 1
+            sample = self._sample()
+            self._recorder.add(self._drive_writes(), self._virtual_s(), sample)
+            state, decision = self._policy.step(state, sample)
+            self._note(self._actuator.apply(decision))
+            yield
+
+    def _advance(self, epoch: Duration) -> bool:
+        """Play until the nearest boundary of each kind."""
+        ahead = [epoch, self._scenario.duration, *(event.at for event in self._events)]
+        ahead += [edge for edge in (self._window.start_at, self._window.stop_at) if not self._reached(edge)]
+        times = [at.virtual_s for at in ahead if at.virtual_s is not None]
+        writes = [at.drive_writes for at in ahead if at.drive_writes is not None]
+        pages = self._plan.total_pages
+        return self._player.advance(
+            min(times, default=None),
+            None if not writes else max(self._player.host_page_writes + 1, round(min(writes) * pages)),
+        )
+
+    def _meet_boundaries(self) -> None:
+        window = self._window
+        if window.start is None and self._reached(window.start_at):
+            window.start = self._edge()
+            self._device.clear_latencies()
+        if window.start is not None and window.stop is None and self._reached(window.stop_at):
+            self._close_window()
+        due = [event for event in self._events if self._reached(event.at)]
+        self._events = [event for event in self._events if event not in due]
+        for event in due:
+            self._carry_out(event)
+
+    def _close_window(self) -> None:
+        self._window.stop = self._edge()
+        if self._clocked:
+            self._window.latency = {vm.spec.name: latencies(self._device, vm.tenant) for vm in self._vms}
+
+    def _carry_out(self, event: Event) -> None:
+        vm = next(vm for vm in self._vms if vm.spec.name == event.vm)
+        if event.action is Action.WEIGHT and event.weight is not None:
+            vm.weight = event.weight
+            self._slos[event.vm] = replace(self._slos[event.vm], weight=event.weight)
+        else:
+            self._player.set_running(vm, event.action is Action.START)
+        self._happened.append(
+            EventResult(
+                drive_writes=self._drive_writes(),
+                virtual_s=self._virtual_s(),
+                vm=event.vm,
+                action=event.action.value,
+                weight=event.weight,
+            )
+        )
+
+    def _sample(self) -> Any:
+        standings = {
+            vm.spec.name: Standing(
+                slo=self._slos[vm.spec.name],
+                running=vm.running and not vm.finished,
+                limit_iops=self._actuator.limits_iops[vm.spec.name],
+                scheduler_weight=self._actuator.scheduler_weights[vm.spec.name],
+            )
+            for vm in self._vms
+        }
+        # The paper adjusts before every GC, a block at a time.
+        literal = self._policy.name == "algorithm1"
+        return self._observer.sample(standings, collections_as_move_budget=literal)
+
+    def _result(self, wall_s: float, complete: bool) -> RunResult:
+        window = self._window
+        if window.start is None:
+            self._notes.append("the run ended before its window began; all of it was measured instead")
+            window.start = self._origin
+        if window.stop is None:
+            self._close_window()
+        stop = window.stop or self._edge()
+        names = [vm.spec.name for vm in self._vms]
+        measured = measure(
+            window.start,
+            stop,
+            self._vms,
+            self._slos,
+            window.latency or dict.fromkeys(names, Latency()),
+            self._ops_blocks() if self._isolated else None,
+            self._actuator.limits_iops,
+            self._plan.config.pages_per_block,
+        )
+        return RunResult(
+            policy=self._policy.name,
+            isolated=self._isolated,
+            complete=complete,
+            wall_s=wall_s,
+            host_page_writes=self._player.host_page_writes,
+            virtual_s=self._virtual_s(),
+            window=measured.window,
+            iops=measured.iops,
+            waf=measured.waf,
+            vms=measured.vms,
+            gc_pages_moved=measured.moved,
+            series=self._recorder.series(),
+            events=self._happened,
+            notes=self._notes,
+        )
+
+    def _ops_blocks(self) -> dict[str, int]:
+        held = self._plan.held_blocks
+        return {vm.spec.name: self._device.space(vm.tenant).ops_blocks - held for vm in self._vms}
+
+    def _edge(self) -> Edge:
+        return Edge(self._drive_writes(), self._virtual_s(), self._observer.read())
+
+    def _note(self, refusals: list[str]) -> None:
+        room = _MAX_NOTES - len(self._notes)
+        self._notes += refusals[: max(0, room)]
+
+    def _drive_writes(self) -> float:
+        return self._player.host_page_writes / self._plan.total_pages
+
+    def _virtual_s(self) -> float | None:
+        return self._device.now_ns / _NS_PER_S if self._clocked else None
+
+    def _amount(self) -> float:
+        timed = self._scenario.duration.timed
+        return (self._virtual_s() or 0.0) if timed else self._drive_writes()
+
+    def _moment(self, amount: float) -> Duration:
+        return self._moment_in(self._scenario.duration, amount)
+
+    @staticmethod
+    def _moment_in(unit: Duration, amount: float) -> Duration:
+        if unit.timed:
+            return replace(unit, virtual_s=amount)
+        return replace(unit, drive_writes=amount)
+
+    def _reached(self, at: Duration) -> bool:
+        if at.virtual_s is not None:
+            return self._device.now_ns >= round(at.virtual_s * _NS_PER_S)
+        pages = (at.drive_writes or 0.0) * self._plan.total_pages
+        return self._player.host_page_writes >= round(pages)
