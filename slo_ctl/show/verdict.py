@@ -23,18 +23,18 @@ class Verdict(StrEnum):
     IDLE = "idle"
     """Asked for nothing."""
     CAPPED = "capped"
-    """As fast as its maximum, or the limit in force, lets it be."""
+    """As fast as its maximum lets it be."""
 
 
 def verdict(vm: VmResult, tolerance: float = TOLERANCE) -> Verdict:
     """The verdict on one VM; `tolerance` is relative to its target.
 
-    More than the target is ok: who pays for it is found insufficient.
+    More than the target is ok: who pays for it is found insufficient. So is a VM that the policy's own rate
+    limit holds at its share: only the maximum asked for makes it capped.
     """
     if not vm.iops and not vm.host_page_writes:
         return Verdict.IDLE if not vm.target_share else Verdict.INSUFFICIENT
-    caps = [cap for cap in (vm.limit_iops, vm.max_iops) if cap is not None]
-    if caps and vm.iops is not None and vm.iops >= min(caps) * (1 - tolerance):
+    if vm.max_iops is not None and vm.iops is not None and vm.iops >= vm.max_iops * (1 - tolerance):
         return Verdict.CAPPED
     if vm.min_iops is not None and vm.iops is not None and vm.iops < vm.min_iops * (1 - tolerance):
         return Verdict.INSUFFICIENT

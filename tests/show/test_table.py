@@ -37,7 +37,7 @@ def printed(*args: object, width: int = 132, **changes: object) -> str:
         ({"iops": 0.0, "host_page_writes": 0, "share": 0.0, "target_share": 0.0}, Verdict.IDLE),
         ({"iops": 0.0, "host_page_writes": 0, "share": 0.0}, Verdict.INSUFFICIENT),
         ({"share": 0.1, "max_iops": 1000.0}, Verdict.CAPPED),
-        ({"share": 0.1, "limit_iops": 1010.0}, Verdict.CAPPED),
+        ({"limit_iops": 1010.0}, Verdict.OK),
         ({"share": 0.1, "limit_iops": 2000.0}, Verdict.INSUFFICIENT),
         ({"min_iops": 2000.0}, Verdict.INSUFFICIENT),
         ({"iops": None}, Verdict.OK),

@@ -49,10 +49,8 @@ pub fn age<M: Mapping>(mapping: &mut M, seed: u64, mut progress: impl FnMut(f64)
     report.host_page_writes = capacity;
 
     // A page number over all namespaces picks a tenant in proportion to its size.
-    let starts: Vec<u64> = tenants
-        .iter()
-        .scan(0, |start, &(_, pages)| Some(std::mem::replace(start, *start + pages)))
-        .collect();
+    let starts: Vec<u64> =
+        tenants.iter().scan(0, |start, &(_, pages)| Some(std::mem::replace(start, *start + pages))).collect();
     let largest = (LARGEST_WRITE_BYTES / u64::from(mapping.geometry().page_bytes)).max(1);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let window = capacity.div_ceil(WINDOWS_PER_CAPACITY);
@@ -86,9 +84,10 @@ fn is_settled(waf: &[f64]) -> bool {
 }
 
 fn totals<M: Mapping>(mapping: &M, tenants: &[(TenantId, u64)]) -> (u64, u64) {
-    tenants.iter().filter_map(|&(t, _)| mapping.counters(t).ok()).fold((0, 0), |(host, gc), c| {
-        (host + c.host_page_writes, gc + c.gc_page_writes)
-    })
+    tenants
+        .iter()
+        .filter_map(|&(t, _)| mapping.counters(t).ok())
+        .fold((0, 0), |(host, gc), c| (host + c.host_page_writes, gc + c.gc_page_writes))
 }
 
 /// Random requests, drawn in batches so that their map entries can be fetched ahead.

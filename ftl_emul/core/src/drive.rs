@@ -121,12 +121,7 @@ impl Drive {
     }
 
     /// See [`Mapping::request_move`].
-    pub fn request_move(
-        &mut self,
-        from: Option<TenantId>,
-        to: Option<TenantId>,
-        blocks: u64,
-    ) -> Result<(), FtlError> {
+    pub fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
         with_mapping!(&mut self.mapping, m => m.request_move(from, to, blocks))
     }
 

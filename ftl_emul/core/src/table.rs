@@ -24,8 +24,7 @@ impl<T: Zeroable + Copy> Table<T> {
     pub fn zeroed(len: usize) -> Result<Self, FtlError> {
         let out_of_memory = || FtlError::OutOfMemory { bytes: len as u64 * size_of::<T>() as u64 };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(out_of_memory)?.max(1);
-        let memory =
-            MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| out_of_memory())?;
+        let memory = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| out_of_memory())?;
         if bytes >= HUGE_PAGE_THRESHOLD_BYTES {
             // A hint only: random map updates are bound by TLB misses without it. Kernels may refuse it.
             let _ = memory.advise(memmap2::Advice::HugePage);

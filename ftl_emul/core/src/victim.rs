@@ -60,10 +60,9 @@ impl VictimIndex {
     pub fn new(policy: VictimPolicy, pages_per_block: u32) -> Self {
         match policy {
             VictimPolicy::Greedy => Self::Greedy(GreedyIndex::new(pages_per_block)),
-            VictimPolicy::CostBenefit => Self::Buckets {
-                lists: vec![BlockList::EMPTY; pages_per_block as usize + 1],
-                lowest: pages_per_block,
-            },
+            VictimPolicy::CostBenefit => {
+                Self::Buckets { lists: vec![BlockList::EMPTY; pages_per_block as usize + 1], lowest: pages_per_block }
+            }
             VictimPolicy::Fifo => Self::Queue(BlockList::EMPTY),
             VictimPolicy::DChoices(_) | VictimPolicy::Random => Self::Dense(Vec::new()),
         }
@@ -145,7 +144,8 @@ impl VictimIndex {
                 let draws = if let VictimPolicy::DChoices(d) = policy { d } else { 1 };
                 let n = members.len() as u64;
                 (0..draws)
-                    .filter_map(|_| (n > 0).then(|| members[below(rng, n) as usize]))
+                    .filter(|_| n > 0)
+                    .map(|_| members[below(rng, n) as usize])
                     .min_by_key(|&b| blocks[b as usize].valid)
             }
         }

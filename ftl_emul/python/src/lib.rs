@@ -377,9 +377,9 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{Config, Device, DriveError};
-    #[pymodule_export]
     use super::records::{Ageing, LatencyUs, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
+    #[pymodule_export]
+    use super::{Config, Device, DriveError};
 
     /// The drives that need no further description.
     #[pyfunction]

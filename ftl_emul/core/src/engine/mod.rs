@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 pub use latency::{Histogram, LatencyRecord};
 pub use queue::{Arrival, Limit, QueueCounters};
 pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy};
-pub use timeline::{PageCosts, TimingModel, Timeline};
+pub use timeline::{PageCosts, Timeline, TimingModel};
 
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
@@ -380,7 +380,7 @@ impl Engine {
             if self.host_page_writes >= host_page_writes {
                 return false;
             }
-            let Some(tenant) = self.scheduler.next() else { return true };
+            let Some(tenant) = self.scheduler.take_next() else { return true };
             self.timeline.begin();
             self.issue_page(mapping, tenant);
             let (device_ns, gc_ns) = (self.timeline.device_ns, self.timeline.gc_ns);

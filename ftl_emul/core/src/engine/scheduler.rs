@@ -83,7 +83,7 @@ impl Scheduler {
 
     /// Takes the next tenant out of the line. The caller must say so to its standing by [`Scheduler::taken`].
     #[inline]
-    pub fn next(&mut self) -> Option<u16> {
+    pub fn take_next(&mut self) -> Option<u16> {
         let Reverse((tag, tenant)) = self.waiting.pop()?;
         if self.policy == SchedulerPolicy::WeightedFair {
             self.virtual_time = tag;

@@ -1,7 +1,7 @@
 use super::*;
+use crate::geometry::preset;
 use crate::mapping::Placement;
 use crate::mapping::page::{PageMapping, PageMappingOptions};
-use crate::geometry::preset;
 use crate::victim::below;
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -108,9 +108,7 @@ fn results_do_not_depend_on_how_input_is_cut() {
                         let from = left[t.0 as usize];
                         let to = (from + chunk).min(offsets.len());
                         let n = to - from;
-                        engine
-                            .feed(&mapping, t, &vec![0; n], &vec![1; n], &offsets[from..to], &vec![9000; n])
-                            .unwrap();
+                        engine.feed(&mapping, t, &vec![0; n], &vec![1; n], &offsets[from..to], &vec![9000; n]).unwrap();
                         left[t.0 as usize] = to;
                         if to == offsets.len() {
                             engine.end_input(t).unwrap();

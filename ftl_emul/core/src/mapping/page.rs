@@ -154,7 +154,8 @@ impl<P: PageNumber> PageMapping<P> {
         for block in 0..block_count as u32 {
             spare[(block / geometry.blocks_per_die) as usize].push(0, block);
         }
-        let unused = Block { valid: 0, prev: NO_BLOCK, next: NO_BLOCK, erases: 0, pool: SPARE, state: BlockState::Free };
+        let unused =
+            Block { valid: 0, prev: NO_BLOCK, next: NO_BLOCK, erases: 0, pool: SPARE, state: BlockState::Free };
         let mut mapping = Self {
             geometry,
             options,

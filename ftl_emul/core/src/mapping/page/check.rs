@@ -31,7 +31,11 @@ impl<P: PageNumber> PageMapping<P> {
             let mut mapped = 0;
             for page in 0..self.namespaces.pages(tenant) {
                 let global = self.namespaces.global(tenant, page);
-                ensure!(self.namespaces.owner(global) == tenant, "page {page} of tenant {} has another owner", tenant.0);
+                ensure!(
+                    self.namespaces.owner(global) == tenant,
+                    "page {page} of tenant {} has another owner",
+                    tenant.0
+                );
                 let physical = self.map[global as usize].unpack();
                 if physical == 0 {
                     continue;
@@ -84,7 +88,10 @@ impl<P: PageNumber> PageMapping<P> {
                 );
             }
             ensure!(self.lists_end(index), "the victim lists of pool {index} do not end");
-            pool.victims.members(&self.blocks).into_iter().try_for_each(|b| visit(b, index as u32, BlockState::Full))?;
+            pool.victims
+                .members(&self.blocks)
+                .into_iter()
+                .try_for_each(|b| visit(b, index as u32, BlockState::Full))?;
             let used = pool.blocks > 0 && self.domains[index / self.geometry.dies() as usize].in_use;
             ensure!(
                 !used || pool.free.len() >= self.options.free_floor.min(pool.blocks),
@@ -128,7 +135,11 @@ impl<P: PageNumber> PageMapping<P> {
                 .filter(|t| self.domain_of(*t).is_ok_and(|d| d as usize == number))
                 .map(|t| self.geometry.blocks_for(self.namespaces.pages(t)))
                 .sum();
-            ensure!(logical == domain.logical_blocks, "domain {number} counts {} logical blocks", domain.logical_blocks);
+            ensure!(
+                logical == domain.logical_blocks,
+                "domain {number} counts {} logical blocks",
+                domain.logical_blocks
+            );
         }
         ensure!(
             self.spare_blocks() + self.domains.iter().map(|d| d.blocks).sum::<u64>() == self.geometry.blocks(),

@@ -63,9 +63,8 @@ impl<P: PageNumber> PageMapping<P> {
 
     /// After a sharing tenant is gone, what its logical size filled goes back to the spare.
     pub(super) fn promise_shared_to_spare(&mut self, blocks: u64) -> Result<(), FtlError> {
-        let remaining = (0..self.tenants.len() as u16)
-            .map(TenantId)
-            .find(|t| self.domain_of(*t).is_ok_and(|d| d == SHARED_DOMAIN));
+        let remaining =
+            (0..self.tenants.len() as u16).map(TenantId).find(|t| self.domain_of(*t).is_ok_and(|d| d == SHARED_DOMAIN));
         self.promise(remaining, None, blocks)
     }
 

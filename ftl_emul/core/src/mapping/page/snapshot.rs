@@ -168,7 +168,8 @@ impl<T: Read> Summed<'_, T> {
 
     /// Reads without trusting the length with an allocation.
     fn fill_vec(&mut self, bytes: &mut Vec<u8>, length: u64) -> Result<(), FtlError> {
-        let read = self.inner.by_ref().take(length).read_to_end(bytes).or_else(|e| refuse(format!("truncated: {e}")))?;
+        let read =
+            self.inner.by_ref().take(length).read_to_end(bytes).or_else(|e| refuse(format!("truncated: {e}")))?;
         if read as u64 != length {
             return refuse("truncated");
         }
