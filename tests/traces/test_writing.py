@@ -1,0 +1,119 @@
+"""What is written can be read back, and is there whole or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from traces import Batch, Op, TraceError, open_trace
+from traces.formats.registry import writable
+from traces.writing import TraceWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# What a format can express: operations, unit of time in ns, unit of offsets in bytes, times before the first.
+LIMITS = {
+    "slo-ctl": (list(Op), 1, 1, True),
+    "spc": ([Op.READ, Op.WRITE], 1, 512, False),
+    "msr": ([Op.READ, Op.WRITE], 100, 1, True),
+    "iolog": ([Op.READ, Op.WRITE, Op.TRIM, Op.FLUSH], 1000, 1, False),
+}
+COLUMNS = ("time_ns", "op", "offset_bytes", "length_bytes", "volume")
+
+
+def make(rows: list[tuple[int, Op, int, int, int]]) -> Batch:
+    columns = zip(*rows, strict=True)
+    kinds = (np.int64, np.uint8, np.uint64, np.uint64, np.int32)
+    return Batch(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))  # type: ignore[arg-type]
+
+
+def test_every_writable_format_is_tested_here() -> None:
+    assert set(writable()) == set(LIMITS)
+
+
+@pytest.mark.parametrize("format_", LIMITS)
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_round_trip(format_: str, suffix: str, data: st.DataObject, tmp_path: Path) -> None:
+    ops, tick_ns, unit, backward = LIMITS[format_]
+    rows = data.draw(
+        st.lists(
+            st.tuples(
+                st.integers(-1000 if backward else 0, 10**9),
+                st.sampled_from(ops),
+                st.integers(0, 1 << 50),
+                st.integers(1, 1 << 32),
+                st.integers(0, 2),
+            ),
+            min_size=1,
+            max_size=30,
+        )
+    )
+    rows = [
+        (0 if k == 0 else t * tick_ns, op, 0, 0, v) if op == Op.FLUSH else (0 if k == 0 else t * tick_ns, op, a * unit, n, v)
+        for k, (t, op, a, n, v) in enumerate(rows)
+    ]
+    batch = make(rows)
+    names = ["a.0", "b.1", "c.2"]
+    path = tmp_path / f"out{suffix}"
+    with TraceWriter(path, format_, overwrite=True) as writer:
+        for start in range(0, len(batch), 7):
+            writer.write(batch.slice(start, start + 7), names)
+    assert writer.records == len(batch)
+    for given_format in (None, format_):
+        reader = open_trace(path, given_format)
+        back = Batch.concat(list(reader))
+        assert reader.format == format_
+        for column in COLUMNS[:-1]:
+            assert getattr(back, column).tolist() == getattr(batch, column).tolist()
+        numbered = format_ == "spc"
+        assert [reader.volumes[v] for v in back.volume] == [str(v) if numbered else names[v] for v in batch.volume]
+
+
+def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
+    for format_, row, reason in [
+        ("spc", (0, Op.TRIM, 0, 1, 0), "the format knows no trim"),
+        ("spc", (0, Op.READ, 100, 1, 0), "offsets must be multiples of 512"),
+        ("spc", (-1, Op.READ, 0, 1, 0), "earlier than the first"),
+        ("msr", (0, Op.FLUSH, 0, 0, 0), "the format knows no flush"),
+        ("iolog", (0, Op.WRITE_ZEROES, 0, 1, 0), "the format knows no write-zeroes"),
+    ]:
+        with pytest.raises(TraceError, match=reason), TraceWriter(tmp_path / "out", format_) as writer:
+            writer.write(make([row]), ["0"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old")
+    with pytest.raises(TraceError, match="exists already"):
+        TraceWriter(path)
+    with pytest.raises(KeyboardInterrupt), TraceWriter(path, overwrite=True) as writer:
+        writer.write(make([(0, Op.READ, 0, 1, 0)]), ["0"])
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(TraceError, match="cannot be written"), TraceWriter(tmp_path / "none" / "out"):
+        pass
+    with pytest.raises(ValueError, match="cannot be written"):
+        TraceWriter(tmp_path / "x", "vscsi")
+
+
+@pytest.mark.parametrize("name", ["spc/Financial1_10k_reconstructed.spc.zst", "vscsi/cloudPhysicsIO.vscsi.zst"])
+def test_real_traces_survive_our_format(name: str, real: Callable[[str], Path], tmp_path: Path) -> None:
+    reader = open_trace(real(name))
+    with TraceWriter(tmp_path / "out.zst") as writer:
+        for batch in reader:
+            writer.write(batch, reader.volumes)
+    back = open_trace(tmp_path / "out.zst")
+    before, after = Batch.concat(list(reader)), Batch.concat(list(back))
+    for column in COLUMNS:
+        assert (getattr(before, column) == getattr(after, column)).all()
+    assert list(reader.volumes) == list(back.volumes)
