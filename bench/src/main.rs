@@ -1,90 +1,110 @@
-//! Count-only and timed speed of the emulated SSD, as ratios against the DRAM random-update limit of the same run.
+//! Speed of the emulated SSD in host page writes per CPU-second, as ratios against the memory it runs in.
+//!
+//! Every page write of the FTL costs WAF random updates of the map, so random read-modify-writes per second, divided
+//! by the WAF, bound what any page-mapped FTL can do. Both are measured in turn, in one process, and the median of
+//! the ratios is what counts. All times are CPU time of this process.
 
-use cpu_time::ProcessTime;
+mod dram;
+mod ftl;
 
-use ftl_core::table::Table;
-use ftl_core::{Geometry, Mapping, PageMapping, PageMappingOptions, Placement, Untimed};
-use rand_core::{RngCore, SeedableRng};
+use rand_core::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-fn below(rng: &mut Xoshiro256PlusPlus, n: u64) -> u64 {
+/// Share of the drive's pages that are spare: (T - U) / T.
+const SPARE_FACTOR: f64 = 0.15;
+const ROUNDS: usize = 3;
+
+/// A number below `n`, uniform to within n / 2^64.
+pub fn below(rng: &mut Xoshiro256PlusPlus, n: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(n)) >> 64) as u64
 }
 
-/// Random read-modify-writes of a flat u32 table per second, prefetched as the FTL prefetches its map.
-fn dram_updates_per_s(entries: u64, updates: u64) -> f64 {
-    let mut table = Table::<u32>::zeroed(entries as usize).expect("memory");
-    for (i, x) in table.iter_mut().enumerate() {
-        *x = i as u32;
-    }
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
-    let mut batch = [0u64; 64];
-    let start = ProcessTime::now();
-    for _ in 0..updates / 64 {
-        for slot in &mut batch {
-            *slot = below(&mut rng, entries);
-            table.prefetch(*slot as usize);
-        }
-        for &slot in &batch {
-            table[slot as usize] = table[slot as usize].wrapping_add(1);
-        }
-    }
-    updates as f64 / start.elapsed().as_secs_f64()
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
-fn count_only(gib: u64) -> (f64, f64) {
+/// What was measured on one size of drive: medians over the rounds.
+struct Row {
+    gib: u64,
+    waf: f64,
+    count_only_per_s: f64,
+    timed_per_s: f64,
+    dram_plain_per_s: f64,
+    dram_prefetched_per_s: f64,
+    ratio_of_limit: f64,
+}
+
+fn measure(gib: u64) -> Row {
     let pages = (gib << 30) / 4096;
-    let blocks = (pages as f64 / 0.85 / 128.0).ceil() as u32 + 1;
-    let geometry = Geometry {
-        page_bytes: 4096,
-        pages_per_block: 128,
-        blocks_per_die: blocks,
-        channels: 1,
-        dies_per_channel: 1,
-        planes: 1,
-    };
-    let mut ftl = PageMapping::<u32>::new(geometry, PageMappingOptions::default()).expect("geometry");
-    let ops = u64::from(blocks) - geometry.blocks_for(pages);
-    let tenant = ftl.create_tenant(pages, Placement::Isolated, ops).expect("tenant");
-    for page in 0..pages {
-        ftl.write_page(tenant, page, &mut Untimed);
-    }
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
-    let mut batch = [0u64; 64];
-    let mut write = |ftl: &mut PageMapping<u32>, n: u64| {
-        for _ in 0..n / 64 {
-            for slot in &mut batch {
-                *slot = below(&mut rng, pages);
-                ftl.prefetch(tenant, *slot);
-            }
-            for i in 0..64 {
-                if let Some(&page) = batch.get(i + 12) {
-                    ftl.prefetch_overwrite(tenant, page);
-                }
-                ftl.write_page(tenant, batch[i], &mut Untimed);
-            }
+    let mut memory = dram::Table::new(pages);
+    let mut counting = ftl::Counting::aged(pages, SPARE_FACTOR);
+    let mut timed = ftl::Timed::aged(pages, SPARE_FACTOR);
+    let mut columns: [Vec<f64>; 5] = Default::default();
+    let mut waf = 0.0;
+    for _ in 0..ROUNDS {
+        let plain = memory.plain_updates_per_s();
+        let prefetched = memory.prefetched_updates_per_s();
+        let (count_only, measured_waf) = counting.writes_per_s();
+        waf = measured_waf;
+        let row = [plain, prefetched, count_only, timed.writes_per_s(), count_only * waf / plain];
+        for (column, value) in columns.iter_mut().zip(row) {
+            column.push(value);
         }
-    };
-    write(&mut ftl, 3 * pages);
-    let before = ftl.counters(tenant).expect("tenant").clone();
-    let start = ProcessTime::now();
-    write(&mut ftl, pages);
-    let seconds = start.elapsed().as_secs_f64();
-    let after = ftl.counters(tenant).expect("tenant");
-    let host = (after.host_page_writes - before.host_page_writes) as f64;
-    (host / seconds, 1.0 + (after.gc_page_writes - before.gc_page_writes) as f64 / host)
+    }
+    let [dram_plain_per_s, dram_prefetched_per_s, count_only_per_s, timed_per_s, ratio_of_limit] = columns.map(median);
+    Row { gib, waf, count_only_per_s, timed_per_s, dram_plain_per_s, dram_prefetched_per_s, ratio_of_limit }
 }
 
 fn main() {
-    for gib in [8, 64] {
-        let limit = dram_updates_per_s((gib << 30) / 4096, 200_000_000);
-        let (rate, waf) = count_only(gib);
+    let mut sizes: Vec<u64> = Vec::new();
+    let mut json = false;
+    for argument in std::env::args().skip(1) {
+        match argument.parse() {
+            Ok(gib) if (1..=1024).contains(&gib) => sizes.push(gib),
+            _ if argument == "--json" => json = true,
+            _ => {
+                eprintln!("usage: slo-ctl-bench [--json] [GIB ...]   (drive sizes, 1 to 1024; default 1 8 64)");
+                std::process::exit(2);
+            }
+        }
+    }
+    if sizes.is_empty() {
+        sizes = vec![1, 8, 64];
+    }
+    if !json {
+        println!("{ROUNDS} rounds each, medians; S_f {SPARE_FACTOR}, 128 pages a block, 4 KiB uniform random writes");
         println!(
-            "{gib} GiB: DRAM {:.1} M/s, limit {:.2} M/s, count-only {:.2} M/s, WAF {waf:.3}, ratio {:.2}",
-            limit / 1e6,
-            limit / waf / 1e6,
-            rate / 1e6,
-            rate * waf / limit
+            "{:>6} {:>7} {:>13} {:>13} {:>13} {:>13} {:>10}",
+            "GiB", "WAF", "count-only/s", "timed/s", "DRAM/s", "prefetched/s", "of limit"
         );
+    }
+    for gib in sizes {
+        let row = measure(gib);
+        if json {
+            println!(
+                "{{\"gib\": {}, \"waf\": {:.4}, \"count_only_per_cpu_s\": {:.0}, \"timed_per_cpu_s\": {:.0}, \
+                 \"dram_updates_per_cpu_s\": {:.0}, \"dram_prefetched_per_cpu_s\": {:.0}, \"ratio_of_limit\": {:.4}}}",
+                row.gib,
+                row.waf,
+                row.count_only_per_s,
+                row.timed_per_s,
+                row.dram_plain_per_s,
+                row.dram_prefetched_per_s,
+                row.ratio_of_limit
+            );
+        } else {
+            let m = 1e6;
+            println!(
+                "{:>6} {:>7.3} {:>11.2} M {:>11.2} M {:>11.1} M {:>11.1} M {:>10.2}",
+                row.gib,
+                row.waf,
+                row.count_only_per_s / m,
+                row.timed_per_s / m,
+                row.dram_plain_per_s / m,
+                row.dram_prefetched_per_s / m,
+                row.ratio_of_limit
+            );
+        }
     }
 }

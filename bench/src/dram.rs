@@ -1,0 +1,54 @@
+//! What memory alone can do: random read-modify-writes of a flat table as large as the drive's map.
+
+use cpu_time::ProcessTime;
+use ftl_core::table::Table as FlatTable;
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::below;
+
+const UPDATES: u64 = 100_000_000;
+const BATCH: usize = 64;
+
+/// A table of u32 on huge pages, as the map is.
+pub struct Table {
+    entries: FlatTable<u32>,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl Table {
+    /// A table that is wholly in memory.
+    pub fn new(entries: u64) -> Self {
+        let mut table = FlatTable::zeroed(entries as usize).expect("memory for the table");
+        table.iter_mut().zip(0..).for_each(|(entry, n)| *entry = n);
+        Self { entries: table, rng: Xoshiro256PlusPlus::seed_from_u64(1) }
+    }
+
+    /// One update after the other, as far as the processor overlaps them by itself.
+    pub fn plain_updates_per_s(&mut self) -> f64 {
+        let n = self.entries.len() as u64;
+        let start = ProcessTime::now();
+        for _ in 0..UPDATES {
+            let slot = below(&mut self.rng, n) as usize;
+            self.entries[slot] = self.entries[slot].wrapping_add(1);
+        }
+        UPDATES as f64 / start.elapsed().as_secs_f64()
+    }
+
+    /// In batches whose cache lines are asked for beforehand: what the memory system delivers at the most.
+    pub fn prefetched_updates_per_s(&mut self) -> f64 {
+        let n = self.entries.len() as u64;
+        let mut batch = [0; BATCH];
+        let start = ProcessTime::now();
+        for _ in 0..UPDATES / BATCH as u64 {
+            for slot in &mut batch {
+                *slot = below(&mut self.rng, n) as usize;
+                self.entries.prefetch(*slot);
+            }
+            for &slot in &batch {
+                self.entries[slot] = self.entries[slot].wrapping_add(1);
+            }
+        }
+        UPDATES as f64 / start.elapsed().as_secs_f64()
+    }
+}
