@@ -4,7 +4,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use crate::ageing::{self, AgeingReport};
 use crate::count::{self, Requests};
-use crate::engine::{Arrival, Engine, LatencyRecord, Limit, PageCosts, QueueCounters, SchedulerPolicy, Stopped};
+use crate::engine::{
+    Arrival, Completion, Engine, LatencyRecord, Limit, PageCosts, QueueCounters, SchedulerPolicy, Stopped,
+};
 use crate::engine::{TimingModel, Until};
 use crate::error::FtlError;
 use crate::geometry::{Geometry, NandTiming};
@@ -12,7 +14,7 @@ use crate::mapping::page::snapshot::{PROLOGUE_BYTES, page_number_bytes};
 use crate::mapping::page::{PageMapping, PageMappingOptions};
 use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
-use crate::op::TenantId;
+use crate::op::{Op, TenantId};
 use crate::page_number::{PageNumber, U40};
 
 /// Everything that makes a drive behave as it does, beyond its geometry and its mapping's options.
@@ -177,6 +179,29 @@ impl Drive {
         length_bytes: &[u64],
     ) -> Result<(), FtlError> {
         with_mapping!(&self.mapping, m => self.engine.feed(m, tenant, time_ns, op, offset_bytes, length_bytes))
+    }
+
+    /// See [`Engine::submit`].
+    pub fn submit(
+        &mut self,
+        tenant: TenantId,
+        op: Op,
+        offset_bytes: u64,
+        length_bytes: u64,
+        token: u64,
+    ) -> Result<(), FtlError> {
+        with_mapping!(&self.mapping, m => self.engine.submit(m, tenant, op, offset_bytes, length_bytes, token))
+    }
+
+    /// See [`Engine::completions`].
+    pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        self.engine.completions()
+    }
+
+    /// See [`Engine::next_event_ns`].
+    #[must_use]
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.engine.next_event_ns()
     }
 
     /// See [`Engine::end_input`].

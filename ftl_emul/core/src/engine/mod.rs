@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub use latency::{Histogram, LatencyRecord};
-pub use queue::{Arrival, Limit, QueueCounters};
+pub use queue::{Arrival, Completion, Limit, QueueCounters};
 pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy};
 pub use timeline::{PageCosts, Timeline, TimingModel};
 
@@ -77,6 +77,7 @@ pub struct Engine {
     host_page_writes: u64,
     page_shift: u32,
     starved: Vec<TenantId>,
+    completions: Vec<Completion>,
 }
 
 impl Engine {
@@ -99,6 +100,7 @@ impl Engine {
             host_page_writes: 0,
             page_shift: geometry.page_bytes.trailing_zeros(),
             starved: Vec::new(),
+            completions: Vec::new(),
         }
     }
 
@@ -164,6 +166,41 @@ impl Engine {
         let requests = self.parse(mapping, tenant, time_ns, op, offset_bytes, length_bytes)?;
         self.queue_mut(tenant)?.input.extend(requests);
         Ok(())
+    }
+
+    /// Lets one request of a live queue arrive now. Let time pass with [`Engine::run`] up to the moment of the call
+    /// first, and after it; [`Engine::completions`] then has those that are done.
+    pub fn submit<M: Mapping>(
+        &mut self,
+        mapping: &M,
+        tenant: TenantId,
+        op: Op,
+        offset_bytes: u64,
+        length_bytes: u64,
+        token: u64,
+    ) -> Result<(), FtlError> {
+        let pages = mapping.pages(tenant);
+        let now = self.timeline.now;
+        let request = request(now, op, offset_bytes, length_bytes, self.page_shift, pages, token)?;
+        let queue = self.queue_mut(tenant)?;
+        if queue.arrival != Arrival::Live {
+            return Err(FtlError::State(format!("tenant {} has no live queue", tenant.0)));
+        }
+        queue.input.push_back(request);
+        queue.arrive(now);
+        self.wake(tenant.0);
+        Ok(())
+    }
+
+    /// Requests of live queues completed since they were last taken, in the order of completion.
+    pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        self.completions.drain(..)
+    }
+
+    /// When something will happen next; None when nothing is under way.
+    #[must_use]
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.events.peek().map(|&Reverse((time, ..))| time)
     }
 
     /// Says that a tenant's input is complete: it falls idle when it is used up.
@@ -286,6 +323,10 @@ impl Engine {
                 let now = self.timeline.now;
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 if queue.page_done(slot, now) {
+                    if queue.arrival == Arrival::Live {
+                        let token = queue.outstanding[slot as usize].token;
+                        self.completions.push(Completion { token, at_ns: now });
+                    }
                     self.admit(mapping, tenant);
                     // A flush may have waited for this request.
                     self.wake(tenant);
@@ -335,6 +376,7 @@ impl Engine {
                     self.wake(tenant);
                 }
             }
+            Arrival::Live => {}
             Arrival::Open => {
                 if queue.arrival_scheduled {
                     return;
@@ -493,23 +535,38 @@ impl Engine {
         let pages = mapping.pages(tenant);
         (0..n)
             .map(|i| {
+                let time_ns = u64::try_from(time_ns[i]).unwrap_or(0);
                 let op = Op::try_from(op[i])?;
-                if length_bytes[i] == 0 && matches!(op, Op::Read | Op::Write) {
-                    return invalid("length", format!("request {i} reads or writes nothing"));
-                }
-                let span = checked_span(offset_bytes[i], length_bytes[i], self.page_shift, pages)?;
-                Ok(Request {
-                    time_ns: u64::try_from(time_ns[i]).unwrap_or(0),
-                    first: span.first,
-                    end: span.end,
-                    bytes: u32::try_from(length_bytes[i]).unwrap_or(u32::MAX),
-                    op,
-                    partial_first: span.partial_first,
-                    partial_last: span.partial_last,
-                })
+                request(time_ns, op, offset_bytes[i], length_bytes[i], self.page_shift, pages, 0)
             })
             .collect()
     }
+}
+
+/// A request in pages, when it asks for something and all of it exists.
+fn request(
+    time_ns: u64,
+    op: Op,
+    offset_bytes: u64,
+    length_bytes: u64,
+    page_shift: u32,
+    pages: u64,
+    token: u64,
+) -> Result<Request, FtlError> {
+    if length_bytes == 0 && matches!(op, Op::Read | Op::Write) {
+        return invalid("length", format!("a request at byte {offset_bytes} reads or writes nothing"));
+    }
+    let span = checked_span(offset_bytes, length_bytes, page_shift, pages)?;
+    Ok(Request {
+        time_ns,
+        first: span.first,
+        end: span.end,
+        bytes: u32::try_from(length_bytes).unwrap_or(u32::MAX),
+        op,
+        partial_first: span.partial_first,
+        partial_last: span.partial_last,
+        token,
+    })
 }
 
 /// The pages of a byte range, when all of them exist.

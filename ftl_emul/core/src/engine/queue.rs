@@ -19,6 +19,8 @@ pub(crate) struct Request {
     pub op: Op,
     pub partial_first: bool,
     pub partial_last: bool,
+    /// The caller's name for it, where requests are submitted one by one.
+    pub token: u64,
 }
 
 /// How a tenant's requests arrive.
@@ -31,6 +33,17 @@ pub enum Arrival {
     },
     /// By their timestamps.
     Open,
+    /// One by one, at the moment of [`Engine::submit`](crate::engine::Engine::submit).
+    Live,
+}
+
+/// A submitted request that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// What the caller named it.
+    pub token: u64,
+    /// When it was done, nanoseconds since the start.
+    pub at_ns: u64,
 }
 
 /// An upper bound on what a tenant may do.
@@ -49,6 +62,7 @@ pub(crate) struct Outstanding {
     pub pages_left: u32,
     pub op: Op,
     pub bytes: u32,
+    pub token: u64,
 }
 
 /// What a tenant's requests have seen.
@@ -137,6 +151,7 @@ impl TenantQueue {
             pages_left: (request.end - request.first).max(1) as u32,
             op: request.op,
             bytes: request.bytes,
+            token: request.token,
         };
         let slot = match self.free_slots.pop() {
             Some(slot) => {

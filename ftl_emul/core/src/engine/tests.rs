@@ -172,3 +172,23 @@ fn requests_beyond_the_namespace_are_refused_whole() {
     assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
     assert_eq!(engine.counters(tenant).unwrap().completed, [0; 5]);
 }
+
+#[test]
+fn submitted_requests_complete_when_time_comes() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
+    let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
+    engine.open_queue(tenant, Arrival::Live).unwrap();
+    let run = |engine: &mut Engine, mapping: &mut PageMapping<u32>, time_ns| {
+        engine.run(mapping, Until { time_ns, host_page_writes: u64::MAX });
+        engine.completions().map(|c| (c.token, c.at_ns)).collect::<Vec<_>>()
+    };
+    assert_eq!(run(&mut engine, &mut mapping, 1_000_000), []);
+    engine.submit(&mapping, tenant, Op::Write, 0, 8192, 71).unwrap();
+    engine.submit(&mapping, tenant, Op::Read, 4096 * 500, 4096, 72).unwrap();
+    assert!(engine.submit(&mapping, tenant, Op::Write, 4096 * 1000, 1, 73).is_err());
+    // The read is of an unmapped page: one transfer. Both pages of the write go to dies of their own.
+    assert_eq!(run(&mut engine, &mut mapping, 1_500_000), [(72, 1_102_000)]);
+    assert_eq!(engine.next_event_ns(), Some(1_902_000));
+    assert_eq!(run(&mut engine, &mut mapping, 1_902_000), [(71, 1_902_000)]);
+    assert_eq!(engine.next_event_ns(), None);
+}
