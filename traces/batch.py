@@ -115,7 +115,7 @@ class Batch:
         return self.offset_bytes + self.length_bytes
 
     def page_span(self, page_bytes: int = PAGE_BYTES) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First page and page count of each request: floor(off/P) .. floor((off+len-1)/P); count 0 without a length."""
+        """First page and number of pages: floor(off/P) .. floor((off+len-1)/P); none without a length."""
         page = np.uint64(page_bytes)
         first = self.offset_bytes // page
         past = (self.end_bytes + (page - np.uint64(1))) // page

@@ -32,7 +32,7 @@ def compression_of(head: bytes) -> str:
 
 
 class Source:
-    """The decompressed bytes of one file, read forwards; memory stays bounded whatever the file expands to."""
+    """The decompressed bytes of one file, read forwards, in bounded memory whatever it expands to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -11,8 +11,8 @@ from traces.ranges import RangeSet
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A volume's pages are cut into segments of 2^31, numbered as they turn up; a page's key is its segment's number
-# and its place inside, with room between segments so that ranges of different ones never touch.
+# A volume's pages are cut into segments of 2^31, numbered as they turn up; a page's key is its segment's
+# number and its place inside, with room between segments so that ranges of different ones never touch.
 _SEGMENT_BITS = 31
 _KEY_BITS = 32
 _SEGMENTS_PER_VOLUME_BITS = 21

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def merge_in_time(sources: Sequence[Iterable[Batch]]) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
     """Yield all requests of `sources` in time order, each batch with the source's number of every request.
 
-    Equal times come in the order of the sources, and within a source in its own order. A source whose times go
-    backwards is merged as if time stood still there: its order is kept and its times are raised (the running
-    maximum), as a device would see it. Sources may be endless; one batch of each is held in memory.
+    Equal times come in the order of the sources, and within a source in its own order. A source whose times
+    go backwards is merged as if time stood still there: its order is kept and its times are raised (the
+    running maximum), as a device would see it. Sources may be endless; one batch of each is held in memory.
     """
     streams = [_Stream(source) for source in sources]
     while True:

@@ -1,4 +1,4 @@
-"""Sets of integers kept as disjoint ranges: exact footprints in memory that grows with their fragments only."""
+"""Sets of integers kept as disjoint ranges: memory grows with their fragments only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MIN_PENDING = 1 << 16
 class RangeSet:
     """A union of ranges start..stop-1, 16 bytes for each one that is left after joining neighbours.
 
-    New ranges wait until there are as many as joined ones (64 Ki at least), so that adding costs a sort of its
-    own size, amortised, however large the set has become.
+    New ranges wait until there are as many as joined ones (64 Ki at least), so that adding costs a sort of
+    its own size, amortised, however large the set has become.
     """
 
     def __init__(self) -> None:

@@ -25,8 +25,8 @@ _COMPRESSION_EXTENSIONS = (".gz", ".xz", ".zst", ".zstd")
 class TraceReader:
     """A trace on disk, iterable as often as wanted; each iteration reads the file anew, in bounded memory.
 
-    What a pass found out (`volumes`, `skipped`, `bad_records`, `records`, `notes`, `origin_ns`) grows while it
-    runs and starts afresh with the next one.
+    What a pass found out (`volumes`, `skipped`, `bad_records`, `records`, `notes`, `origin_ns`) grows while
+    it runs and starts afresh with the next one.
     """
 
     def __init__(
@@ -53,6 +53,11 @@ class TraceReader:
     def format(self) -> str:
         """The format's name."""
         return self._row.name
+
+    @property
+    def is_text(self) -> bool:
+        """Lines of text rather than binary records."""
+        return self._row.is_text
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -143,11 +148,11 @@ def open_trace(
 ) -> TraceReader:
     """Open the trace at `path`, plain or compressed with gzip, xz or zstd (known by magic, not by name).
 
-    `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the first
-    bad record, "skip" counts bad records by reason. `action` (Q or D) chooses the event that stands for a request
-    in blktrace and blkparse. The base name of blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens
-    them all. Raises TraceError for a file that is missing, unreadable, empty or of no known format, and ValueError
-    for an impossible argument.
+    `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the
+    first bad record, "skip" counts bad records by reason. `action` (Q or D) chooses the event that stands for
+    a request in blktrace and blkparse. The base name of blktrace's per-CPU files (``sda`` for
+    ``sda.blktrace.0`` ...) opens them all. Raises TraceError for a file that is missing, unreadable, empty or
+    of no known format, and ValueError for an impossible argument.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error is '{on_error}', not raise or skip")

@@ -1,7 +1,8 @@
 """Moving a trace's requests onto a device of another size or layout.
 
-Every remapping is a function from batch to batch, applied while streaming. Where a target has a size, no request
-leaves it: one that would cross the end is moved back to end there, and cut where it is longer than the target.
+Every remapping is a function from batch to batch, applied while streaming. Where a target has a size, no
+request leaves it: one that would cross the end is moved back to end there, and cut where it is longer than
+the target.
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ def _whole_pages(size_bytes: int) -> int:
 class Compact:
     """Number the pages a trace touches densely, all volumes one after the other; one volume is left.
 
-    Adjacent pages stay adjacent, so requests stay whole. The trace is read beforehand, once for `order` "sorted"
-    (by volume and page) and twice for "first-touch" (runs of pages in the order they are first used).
+    Adjacent pages stay adjacent, so requests stay whole. The trace is read beforehand, once for `order`
+    "sorted" (by volume and page) and twice for "first-touch" (runs of pages in the order they are first
+    used).
     """
 
     def __init__(self, trace: Iterable[Batch], order: Literal["sorted", "first-touch"] = "sorted") -> None:
@@ -141,18 +143,15 @@ class Compact:
         for batch in trace:
             footprint.add(batch.volume, *batch.page_span())
         runs = footprint.ranges_by_volume()
-        self._volume = np.concatenate(
-            [np.full(len(starts), volume, np.int32) for volume, starts, _ in runs] or [[]]
-        )
-        self._starts = np.concatenate([starts for _, starts, _ in runs] or [np.empty(0, np.int64)])
-        lengths = np.concatenate([stops - starts for _, starts, stops in runs] or [np.empty(0, np.int64)])
+        none = np.empty(0, np.int64)
+        self._volume = np.concatenate([none, *(np.full_like(starts, volume) for volume, starts, _ in runs)])
+        self._starts = np.concatenate([none, *(starts for _, starts, _ in runs)])
+        lengths = np.concatenate([none, *(stops - starts for _, starts, stops in runs)])
         self.pages = int(lengths.sum())
         """Pages the trace touches: what the compact device needs."""
-        place = (
-            np.arange(len(lengths))
-            if order == "sorted"
-            else np.argsort(self._first_touches(trace), kind="stable")
-        )
+        place = np.arange(len(lengths))
+        if order == "first-touch":
+            place = np.argsort(self._first_touches(trace), kind="stable")
         self._target = np.empty(len(lengths), np.int64)
         self._target[place] = np.concatenate([[0], np.cumsum(lengths[place])[:-1]]) if len(lengths) else 0
 
@@ -226,8 +225,8 @@ class Shift:
 class OnlyVolumes:
     """Keep the requests of some volumes, numbered afresh in the order of `names`.
 
-    `volumes` gives the names that the batches' numbers stand for; it is asked at every batch, for a reader meets
-    new volumes as it goes.
+    `volumes` gives the names that the batches' numbers stand for; it is asked at every batch, for a reader
+    meets new volumes as it goes.
     """
 
     def __init__(self, names: Sequence[str], volumes: Callable[[], Sequence[str]]) -> None:

@@ -1,12 +1,12 @@
 """Synthetic workloads: endless streams of batches, made from a seed.
 
-Requests are made in blocks of a fixed size, so a workload is the same whatever batches it is read in. Their times
-are those of a steady arrival rate (`iops`); a closed-loop replay does not look at them.
+Requests are made in blocks of a fixed size, so a workload is the same whatever batches it is read in. Their
+times are those of a steady arrival rate (`iops`); a closed-loop replay does not look at them.
 
-`financial`, `msn` and `exchange` are synthetic too. They match the rows of table 1 in "Towards SLO Complying SSDs
-Through OPS Isolation" (FAST '15) in write ratio and average write size, and its figure 3 in that each touches
-distinct bands of its space; the traces behind that table are not redistributed, and what the paper does not say
-(sizes of reads, widths and heat of the bands) is ours.
+`financial`, `msn` and `exchange` are synthetic too. They match the rows of table 1 in "Towards SLO Complying
+SSDs Through OPS Isolation" (FAST '15) in write ratio and average write size, and its figure 3 in that each
+touches distinct bands of its space; the traces behind that table are not redistributed, and what the paper
+does not say (sizes of reads, widths and heat of the bands) is ours.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ Maker = Callable[[np.random.Generator, int], Block]
 class Fast15Row:
     """A row of table 1 of the FAST '15 paper."""
 
+    name: str
     total_bytes: int
     write_ratio: float
     average_write_bytes: int
 
 
 FAST15: dict[str, Fast15Row] = {
-    "financial": Fast15Row(7_100_000_000, 0.76, 14 * 1024),
-    "msn": Fast15Row(14_600_000_000, 0.96, 27 * 1024),
-    "exchange": Fast15Row(9_800_000_000, 0.67, 17 * 1024),
+    "financial": Fast15Row("Financial", 7_100_000_000, 0.76, 14 * 1024),
+    "msn": Fast15Row("MSN", 14_600_000_000, 0.96, 27 * 1024),
+    "exchange": Fast15Row("Exchange", 9_800_000_000, 0.67, 17 * 1024),
 }
 """The paper's Financial, MSN and Exchange."""
 
@@ -143,7 +144,8 @@ def _bands(span_pages: int, bands: tuple[Band, ...]) -> Offsets:
         pages = _pages_of(length)
         room = np.maximum(widths[band] - pages + 1, 1)
         first = starts[band] + (place * room).astype(np.int64)
-        return np.minimum(first, span_pages - pages) * PAGE_BYTES
+        inside: NDArray[np.int64] = np.minimum(first, span_pages - pages)
+        return inside * PAGE_BYTES
 
     return offsets
 
@@ -160,7 +162,8 @@ def _sequential(span_bytes: int, single_size: int | None) -> Offsets:
         del rng
         ends = position + np.cumsum(length)
         position = int(ends[-1]) % usable if len(ends) else position
-        return np.minimum((ends - length) % usable, span_bytes - length)
+        inside: NDArray[np.int64] = np.minimum((ends - length) % usable, span_bytes - length)
+        return inside
 
     return offsets
 
@@ -220,7 +223,7 @@ class WorkloadKind:
     """From parsed parameters and the span in bytes; called anew for every pass."""
 
     def parse(self, given: Mapping[str, object]) -> dict[str, Value]:
-        """All parameters, defaults where not given. Raises ValueError, one line, for a wrong name or value."""
+        """All parameters, defaults where not given. Raises ValueError for a wrong name or value."""
         known = {parameter.name: parameter for parameter in self.parameters}
         for name in given:
             if name not in known:
@@ -301,7 +304,7 @@ def _fast15(name: str) -> WorkloadKind:
     share = f"{row.write_ratio:.2f}".lstrip("0")
     return WorkloadKind(
         name,
-        f"synthetic, after the FAST '15 paper's {name.title() if name != 'msn' else 'MSN'}: writes {share} of the "
+        f"synthetic, after {row.name} of the FAST '15 paper: writes {share} of the "
         f"requests, {row.average_write_bytes // 1024} KiB each on average, in distinct bands of the space",
         _common(_WRITE_SIZES[name], round(1 - row.write_ratio, 2), _READ_SIZES[name]),
         _make_banded(name),

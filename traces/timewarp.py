@@ -35,7 +35,7 @@ class TimeScale:
 
 
 class GapCap:
-    """Shorten every pause between one record and the next to at most `max_gap_ns`; one per pass over a trace."""
+    """Shorten every pause between records to at most `max_gap_ns`; one per pass over a trace."""
 
     def __init__(self, max_gap_ns: int) -> None:
         if max_gap_ns < 0:
@@ -73,7 +73,7 @@ class Monotonic:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Keep the records from `start_ns` up to, not including, `stop_ns`, and let their times count from the start."""
+    """Keep the records from `start_ns` up to before `stop_ns`; their times count from the start."""
 
     start_ns: int = 0
     stop_ns: int | None = None
@@ -120,15 +120,16 @@ def loop(trace: Iterable[Batch], times: int | None = None) -> Iterator[Batch]:
     done = 0
     while times is None or done < times:
         records = 0
-        latest_ns = 0
+        earliest_ns, latest_ns = _MAX_TIME_NS, 0
         for batch in trace:
             if len(batch):
                 records += len(batch)
+                earliest_ns = min(earliest_ns, int(batch.time_ns.min()))
                 latest_ns = max(latest_ns, int(batch.time_ns.max()))
                 yield batch.at(batch.time_ns + base_ns) if base_ns else batch
         if not records:
             return
-        base_ns += latest_ns + latest_ns // max(records - 1, 1)
+        base_ns += latest_ns + (latest_ns - earliest_ns) // max(records - 1, 1)
         if base_ns > _MAX_TIME_NS:
             raise ValueError("the looped trace is longer than 146 years")
         done += 1

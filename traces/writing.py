@@ -29,14 +29,14 @@ class TraceWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], format: str = DEFAULT_FORMAT, *, overwrite: bool = False
+        self, path: str | os.PathLike[str], format_: str = DEFAULT_FORMAT, *, overwrite: bool = False
     ) -> None:
-        """Raises ValueError for a format that cannot be written, TraceError where the file must not or cannot be."""
-        row = FORMATS.get(format)
+        """Raises ValueError for a format without a writer, TraceError for a file that exists."""
+        row = FORMATS.get(format_)
         if row is None or row.write is None:
-            raise ValueError(f"format '{format}' cannot be written; {', '.join(writable())} can")
+            raise ValueError(f"format '{format_}' cannot be written; {', '.join(writable())} can")
         self.path = Path(path)
-        self.format = format
+        self.format = format_
         self.records = 0
         self._writer = row.write()
         if self.path.is_dir():
@@ -56,7 +56,7 @@ class TraceWriter:
         return self
 
     def write(self, batch: Batch, volumes: Sequence[str]) -> None:
-        """Append a batch. Raises TraceError for records that the format cannot express or the disk cannot take."""
+        """Append a batch. Raises TraceError for what the format cannot express or the disk cannot take."""
         try:
             self._stream.write(self._writer.encode(batch, volumes))
         except ValueError as error:

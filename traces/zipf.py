@@ -57,8 +57,8 @@ class Zipf:
 class Scatter:
     """A fixed permutation of 0 .. n-1 without a table: neighbours end up far apart, the same ones every time.
 
-    A bijection of the next power of two (odd multiplications and shifted exclusive-ors), walked on until it lands
-    below n, which takes less than two steps on average.
+    A bijection of the next power of two (odd multiplications and shifted exclusive-ors), walked on until it
+    lands below n, which takes less than two steps on average.
     """
 
     _MULTIPLIERS = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)

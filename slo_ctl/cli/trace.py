@@ -60,6 +60,8 @@ def info(
 
     with _told():
         reader = _open(file, format_, on_error, action)
+        if reader.is_text:
+            import polars  # noqa: F401 - start-up, not reading: outside the time that is told
         tally = Tally()
         started = time.perf_counter()
         for batch in _with_progress(reader, f"reading {file.name}"):
@@ -391,13 +393,18 @@ def _volume_lines(summary: TraceSummary) -> Iterator[str]:
     from slo_ctl.show import numbers
 
     yield ""
-    yield f"{'volume':<20} {'records':>12} {'writes':>7} {'read':>10} {'written':>10} {'pages':>12} {'size':>10}"
+    line = "{:<20} {:>12} {:>7} {:>10} {:>10} {:>12} {:>10}"
+    yield line.format("volume", "records", "writes", "read", "written", "pages", "size")
     largest = sorted(summary.volumes, key=lambda volume: -volume.records)
     for volume in largest[:_SHOWN_VOLUMES]:
-        yield (
-            f"{printable(volume.name):<20} {volume.records:>12,} "
-            f"{numbers.percent(volume.write_records / volume.records):>7} {numbers.size(volume.read_bytes):>10} "
-            f"{numbers.size(volume.written_bytes):>10} {volume.footprint_pages:>12,} {numbers.size(volume.end_bytes):>10}"
+        yield line.format(
+            printable(volume.name),
+            f"{volume.records:,}",
+            numbers.percent(volume.write_records / volume.records),
+            numbers.size(volume.read_bytes),
+            numbers.size(volume.written_bytes),
+            f"{volume.footprint_pages:,}",
+            numbers.size(volume.end_bytes),
         )
     if len(largest) > _SHOWN_VOLUMES:
         yield f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)"

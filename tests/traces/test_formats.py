@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
 from native_bytes import blktrace_event as event
 from native_bytes import vscsi_v1, vscsi_v2
+
 from traces import Batch, Op, TraceReader, open_trace
 from traces.formats.registry import FORMATS
 
@@ -53,14 +53,16 @@ TEXT = {
         [(48981, 1), (771325, 9)],
     ),
     "etw": (
-        "BeginHeader\n"
-        "   DiskRead,  TimeStamp, Process Name ( PID), ThreadID, IrpPtr, ByteOffset, IOSize, ElapsedTime, DiskNum, FileName\n"
-        "  DiskWrite,  TimeStamp, Process Name ( PID), ThreadID, IrpPtr, ByteOffset, IOSize, ElapsedTime, DiskNum, FileName\n"
-        "  DiskFlush,  TimeStamp, Process Name ( PID)\n"
-        "EndHeader\n"
-        '   DiskRead,     723291, p0 (11008),  12260, 0xfff, 0x4e5ec22e00, 0x00002000, 4388, 4, "Disk6"\n'
-        '  DiskFlush,     723292, p0 (11008)\n'
-        '  DiskWrite,    2664955, "p,1" ( 980), 6852, 0xfff, 0x6c80556e00, 0x00010000, 183, 3, "a,b\\c"\n',
+        (
+            "BeginHeader\n"
+            "   DiskRead,  TimeStamp, Process Name ( PID), TID, Irp, ByteOffset, IOSize, Time, DiskNum, FileName\n"
+            "  DiskWrite,  TimeStamp, Process Name ( PID), TID, Irp, ByteOffset, IOSize, Time, DiskNum, FileName\n"
+            "  DiskFlush,  TimeStamp, Process Name ( PID)\n"
+            "EndHeader\n"
+            '   DiskRead,     723291, p0 (11008),  12260, 0xfff, 0x4e5ec22e00, 0x00002000, 4388, 4, "Disk6"\n'
+            "  DiskFlush,     723292, p0 (11008)\n"
+            '  DiskWrite,    2664955, "p,1" ( 980), 6852, 0xfff, 0x6c80556e00, 0x00010000, 183, 3, "a,b\\c"\n'
+        ),
         [(0, R, 0x4E5EC22E00, 0x2000, "4"), (1_941_664_000, W, 0x6C80556E00, 0x10000, "3")],
         [(0x4E5EC22, 3), (0x6C80556, 17)],
     ),
@@ -79,10 +81,12 @@ TEXT = {
         [(13169001, 73), (1, 1), (0, 2)],
     ),
     "systor17": (
-        "Timestamp,Response,IOType,LUN,Offset,Size\n"
-        "1456095145.133076000,0.000806000,R,0,899056122368,131072\n"
-        "1456095145.133077001,,,0,5,\n"
-        "1456095145.133077001,0.1,W,2,512,8192\n",
+        (
+            "Timestamp,Response,IOType,LUN,Offset,Size\n"
+            "1456095145.133076000,0.000806000,R,0,899056122368,131072\n"
+            "1456095145.133077001,,,0,5,\n"
+            "1456095145.133077001,0.1,W,2,512,8192\n"
+        ),
         [(0, R, 899056122368, 131072, "0"), (1001, W, 512, 8192, "2")],
         [(219496123, 33), (0, 3)],
     ),
@@ -102,16 +106,18 @@ TEXT = {
         [(35075730, 1), (0, 17)],
     ),
     "blkparse": (
-        "259,2    0        1     0.000000000  4020  Q   R 282624 + 8 [java]\n"
-        "259,2    0        2     0.000001581  4020  G   R 282624 + 8 [java]\n"
-        "259,2    0        3     0.000003650  4020  U   N [java] 1\n"
-        "259,2    0        4     0.000003858  4020  D  RS 282624 + 8 [java]\n"
-        "259,2    0        5     0.000013858  4020  Q  DS 16 + 8 [java]\n"
-        "259,2    0        6     0.000013859  4020  Q FWS [java]\n"
-        "259,2    0        7     0.000013860  4020  Q  FN [java]\n"
-        "259,2    0        8     0.000013861  4020  Q FWSM 7 + 2 [java]\n"
-        "259,2    0        9     0.000013862  4020  Q   R 36 (12 01 00 00 24 00) [java]\n"
-        "CPU0 (259,2):\n Reads Queued:           3,       12KiB\n",
+        (
+            "259,2    0        1     0.000000000  4020  Q   R 282624 + 8 [java]\n"
+            "259,2    0        2     0.000001581  4020  G   R 282624 + 8 [java]\n"
+            "259,2    0        3     0.000003650  4020  U   N [java] 1\n"
+            "259,2    0        4     0.000003858  4020  D  RS 282624 + 8 [java]\n"
+            "259,2    0        5     0.000013858  4020  Q  DS 16 + 8 [java]\n"
+            "259,2    0        6     0.000013859  4020  Q FWS [java]\n"
+            "259,2    0        7     0.000013860  4020  Q  FN [java]\n"
+            "259,2    0        8     0.000013861  4020  Q FWSM 7 + 2 [java]\n"
+            "259,2    0        9     0.000013862  4020  Q   R 36 (12 01 00 00 24 00) [java]\n"
+            "CPU0 (259,2):\n Reads Queued:           3,       12KiB\n"
+        ),
         [
             (0, R, 282624 * 512, 4096, "259,2"),
             (13_858, T, 8192, 4096, "259,2"),
@@ -122,8 +128,10 @@ TEXT = {
         [(35328, 1), (2, 1), (0, 0), (0, 0), (0, 2)],
     ),
     "iolog": (
-        "fio version 3 iolog\n2 nvme0 add\n872 nvme0 open\n878 nvme0 write 0 16384\n888 nvme0 trim 4096 1\n"
-        "890 nvme0 sync\n891 nvme0 read 4095 2\n10001677 nvme0 close\n",
+        (
+            "fio version 3 iolog\n2 nvme0 add\n872 nvme0 open\n878 nvme0 write 0 16384\n888 nvme0 trim 4096 1\n"
+            "890 nvme0 sync\n891 nvme0 read 4095 2\n10001677 nvme0 close\n"
+        ),
         [
             (0, W, 0, 16384, "nvme0"),
             (10_000, T, 4096, 1, "nvme0"),
@@ -133,14 +141,18 @@ TEXT = {
         [(0, 4), (1, 1), (0, 0), (0, 2)],
     ),
     "hfplayer": (
-        "#DUMP_OFFSET.I,ELAPSED_USECS.D,CMD.S,LUN_SSID.I,LBA.I,NBLKS.I\n"
-        "1,81442951.096,WR_IN,3,2254431928,8\n2,81442952.5,RD_IN,3,7,2\n3,81442953.0,TUR_IN,3,0,0\n",
+        (
+            "#DUMP_OFFSET.I,ELAPSED_USECS.D,CMD.S,LUN_SSID.I,LBA.I,NBLKS.I\n"
+            "1,81442951.096,WR_IN,3,2254431928,8\n2,81442952.5,RD_IN,3,7,2\n3,81442953.0,TUR_IN,3,0,0\n"
+        ),
         [(0, W, 2254431928 * 512, 4096, "3"), (1404, R, 3584, 1024, "3")],
         [(281803991, 1), (0, 2)],
     ),
     "slo-ctl": (
-        "#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n"
-        "5,write,4095,2,a\n4,write-zeroes,0,4096,b\n6,flush,0,0,a\n7,trim,4096,8192,a\n8,read,1,4096,a\n",
+        (
+            "#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n"
+            "5,write,4095,2,a\n4,write-zeroes,0,4096,b\n6,flush,0,0,a\n7,trim,4096,8192,a\n8,read,1,4096,a\n"
+        ),
         [
             (0, W, 4095, 2, "a"),
             (-1, Op.WRITE_ZEROES, 0, 4096, "b"),
@@ -222,7 +234,13 @@ def test_etw_survives_an_unbalanced_quote(trace_file: Callable[..., Path]) -> No
 @pytest.mark.parametrize("pack", [vscsi_v1, vscsi_v2])
 def test_vscsi(pack: Callable[..., bytes], trace_file: Callable[..., Path]) -> None:
     path = trace_file(
-        pack((512, 0x2A, 42932745, 1000), (1024, 0x88, 7, 1001), (4096, 0x12, 0, 1002), (0, 0x35, 0, 1003), (8, 0xA8, 8, 1004))
+        pack(
+            (512, 0x2A, 42932745, 1000),
+            (1024, 0x88, 7, 1001),
+            (4096, 0x12, 0, 1002),
+            (0, 0x35, 0, 1003),
+            (8, 0xA8, 8, 1004),
+        )
     )
     batch, reader = read(path)
     assert reader.format == "vscsi"

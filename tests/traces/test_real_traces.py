@@ -19,15 +19,26 @@ TABLE = [
     ("vscsi/cloudPhysicsIO.vscsi.zst", "vscsi", 113_872, 0.587, 1797, 2409, 35.2, 269_210),
     ("spc/Financial1_10k_reconstructed.spc.zst", "spc", 10_000, 0.592, 25.4, 29.8, 4.9, 7_322),
     ("msr/heimdall_msr_rw_20_80.105.trace.zst", "msr-cut", 10_000, 0.798, 3.8, 51, 6.2, 7_385),
-    ("msr/heimdall_msr_most_thpt_rand_iops.1006.trace.zst", "msr-cut", 10_000, 0.168, 35.6, 94.6, 54.9, 29_025),
+    (
+        "msr/heimdall_msr_most_thpt_rand_iops.1006.trace.zst",
+        "msr-cut",
+        10_000,
+        0.168,
+        35.6,
+        94.6,
+        54.9,
+        29_025,
+    ),
     ("msprod/DTRS100M.ssdsim.zst", "ssdsim", 127_043, 0.110, 6437, 761, 53, 1_272_267),
     ("disksim/disksim_iozone_100K.ascii.zst", "disksim", 100_000, 1.0, 0, 36_856, 360, 271_320),
     ("disksim/disksim_postmark.ascii.zst", "disksim", 62_257, 0.168, 5236, 8937, 833, 1_533_388),
 ]
 
 
-@pytest.mark.parametrize(("name", "format_", "records", "share", "read_mb", "write_mb", "write_kib", "pages"), TABLE)
-def test_table_row(  # noqa: PLR0913
+@pytest.mark.parametrize(
+    ("name", "format_", "records", "share", "read_mb", "write_mb", "write_kib", "pages"), TABLE
+)
+def test_table_row(
     name: str,
     format_: str,
     records: int,

@@ -40,7 +40,10 @@ def test_same_seed_same_requests_whatever_the_batches(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 @settings(max_examples=15, deadline=None)
-@given(span=st.integers(PAGE, 1 << 22) | st.integers(PAGE, 2**62), bs=st.sampled_from(["512", "4k", "12KiB", "1MiB:1+512:3"]))
+@given(
+    span=st.integers(PAGE, 1 << 22) | st.integers(PAGE, 2**62),
+    bs=st.sampled_from(["512", "4k", "12KiB", "1MiB:1+512:3"]),
+)
 def test_requests_stay_within_the_span(name: str, span: int, bs: str) -> None:
     made = workload(name, span_bytes=span, parameters={"bs": bs, "requests": 1000, "read": 0.3})
     batch = Batch.concat(list(made))
@@ -83,7 +86,9 @@ def test_zipf_law(theta: float) -> None:
     assert chi_square < often.sum() + 6 * np.sqrt(2 * often.sum())
 
 
-@pytest.mark.parametrize(("n", "theta"), [(1, 0.9), (1, 2.0), (2, 1.0), (1 << 33, 0.99), (1 << 40, 1.1), (10, 80.0)])
+@pytest.mark.parametrize(
+    ("n", "theta"), [(1, 0.9), (1, 2.0), (2, 1.0), (1 << 33, 0.99), (1 << 40, 1.1), (10, 80.0)]
+)
 def test_zipf_at_its_limits(n: int, theta: float) -> None:
     ranks = Zipf(n, theta).draw(np.random.default_rng(1), 10_000)
     assert ((ranks >= 0) & (ranks < n)).all()
@@ -123,7 +128,9 @@ def test_sequential_goes_round() -> None:
 
 
 def test_mixed_has_its_parts() -> None:
-    made = workload("mixed", span_bytes=GIB, parameters={"mix": "sequential:1+uniform:1", "requests": 100_000})
+    made = workload(
+        "mixed", span_bytes=GIB, parameters={"mix": "sequential:1+uniform:1", "requests": 100_000}
+    )
     summary = summarise(made)
     assert summary.records == 100_000
     with pytest.raises(ValueError, match="mix: no workload 'mixed' to mix"):
@@ -132,7 +139,9 @@ def test_mixed_has_its_parts() -> None:
 
 def test_reads_and_sizes() -> None:
     made = workload(
-        "uniform", span_bytes=GIB, parameters={"read": ".25", "bs": "4KiB:3+16KiB:1", "read_bs": "512", "requests": 200_000}
+        "uniform",
+        span_bytes=GIB,
+        parameters={"read": ".25", "bs": "4KiB:3+16KiB:1", "read_bs": "512", "requests": 200_000},
     )
     summary = summarise(made)
     assert summary.write_share == pytest.approx(0.75, abs=0.005)
@@ -180,7 +189,15 @@ def test_wrong_span_and_seed() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4096", 4096), ("4KiB", 4096), ("4k", 4096), ("4KB", 4000), ("1.5GiB", 3 << 29), (".5k", 512), ("8 GiB", 8 << 30)],
+    [
+        ("4096", 4096),
+        ("4KiB", 4096),
+        ("4k", 4096),
+        ("4KB", 4000),
+        ("1.5GiB", 3 << 29),
+        (".5k", 512),
+        ("8 GiB", 8 << 30),
+    ],
 )
 def test_size_bytes(text: str, size: int) -> None:
     assert size_bytes(text) == size

@@ -19,7 +19,11 @@ PAGE = 4096
 Request = tuple[int, int, int, int, int]
 requests = st.lists(
     st.tuples(
-        st.integers(0, 50), st.sampled_from(list(Op)), st.integers(0, 1 << 40), st.integers(1, 1 << 20), st.integers(0, 3)
+        st.integers(0, 50),
+        st.sampled_from(list(Op)),
+        st.integers(0, 1 << 40),
+        st.integers(1, 1 << 20),
+        st.integers(0, 3),
     ),
     max_size=40,
 )
@@ -134,7 +138,9 @@ def test_remaps_refuse_the_impossible() -> None:
 def test_merge_keeps_every_record_in_order(traces: list[list[Request]], chunks: list[int]) -> None:
     sources = [batch_of(sorted(rows, key=lambda row: row[0])) for rows in traces]
     merged = list(merge_in_time([cut(source, chunk) for source, chunk in zip(sources, chunks, strict=False)]))
-    found = [(row, int(who)) for batch, tenant in merged for row, who in zip(rows_of(batch), tenant, strict=True)]
+    found = [
+        (row, int(who)) for batch, tenant in merged for row, who in zip(rows_of(batch), tenant, strict=True)
+    ]
     # A stable sort by time of the sources in their order is the very definition.
     expected = [(row, number) for number, source in enumerate(sources) for row in rows_of(source)]
     assert found == sorted(expected, key=lambda pair: pair[0][0])
@@ -199,7 +205,10 @@ def test_summary_agrees_with_counting(rows: list[Request], chunk: int) -> None:
     summary = summarise(cut(batch_of(rows), chunk))
     touched = {(v, page) for _, _, a, n, v in rows for page in range(a // PAGE, (a + n - 1) // PAGE + 1)}
     written = {
-        (v, page) for _, op, a, n, v in rows if op == Op.WRITE for page in range(a // PAGE, (a + n - 1) // PAGE + 1)
+        (v, page)
+        for _, op, a, n, v in rows
+        if op == Op.WRITE
+        for page in range(a // PAGE, (a + n - 1) // PAGE + 1)
     }
     assert summary.records == len(rows)
     assert summary.footprint_pages == len(touched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +58,9 @@ def test_round_trip(format_: str, suffix: str, data: st.DataObject, tmp_path: Pa
         )
     )
     rows = [
-        (0 if k == 0 else t * tick_ns, op, 0, 0, v) if op == Op.FLUSH else (0 if k == 0 else t * tick_ns, op, a * unit, n, v)
+        (0 if k == 0 else t * tick_ns, op, 0, 0, v)
+        if op == Op.FLUSH
+        else (0 if k == 0 else t * tick_ns, op, a * unit, n, v)
         for k, (t, op, a, n, v) in enumerate(rows)
     ]
     batch = make(rows)
@@ -74,7 +77,9 @@ def test_round_trip(format_: str, suffix: str, data: st.DataObject, tmp_path: Pa
         for column in COLUMNS[:-1]:
             assert getattr(back, column).tolist() == getattr(batch, column).tolist()
         numbered = format_ == "spc"
-        assert [reader.volumes[v] for v in back.volume] == [str(v) if numbered else names[v] for v in batch.volume]
+        assert [reader.volumes[v] for v in back.volume] == [
+            str(v) if numbered else names[v] for v in batch.volume
+        ]
 
 
 def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
@@ -95,9 +100,11 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
     with pytest.raises(TraceError, match="exists already"):
         TraceWriter(path)
-    with pytest.raises(KeyboardInterrupt), TraceWriter(path, overwrite=True) as writer:
+    interrupted = TraceWriter(path, overwrite=True)
+    with contextlib.suppress(KeyboardInterrupt), interrupted as writer:
         writer.write(make([(0, Op.READ, 0, 1, 0)]), ["0"])
         raise KeyboardInterrupt
+    assert interrupted.records == 1
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(TraceError, match="cannot be written"), TraceWriter(tmp_path / "none" / "out"):
@@ -106,7 +113,9 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "x", "vscsi")
 
 
-@pytest.mark.parametrize("name", ["spc/Financial1_10k_reconstructed.spc.zst", "vscsi/cloudPhysicsIO.vscsi.zst"])
+@pytest.mark.parametrize(
+    "name", ["spc/Financial1_10k_reconstructed.spc.zst", "vscsi/cloudPhysicsIO.vscsi.zst"]
+)
 def test_real_traces_survive_our_format(name: str, real: Callable[[str], Path], tmp_path: Path) -> None:
     reader = open_trace(real(name))
     with TraceWriter(tmp_path / "out.zst") as writer:

@@ -24,7 +24,7 @@ SECTOR_BYTES = 512
 
 
 def rwbs_word(word: str) -> Op | str | None:
-    """The operation behind blkparse's RWBS letters: discards and erases, writes, reads, flushes (in that order)."""
+    """The operation behind blkparse's RWBS letters."""
     if not word or not re.fullmatch("[A-Z]+", word):
         return None
     if "D" in word or "E" in word:

@@ -1,8 +1,8 @@
 """blktrace's binary events, of either byte order; the files of several CPUs are merged by time.
 
-An event is 48 bytes (magic with version 7, sequence, time in ns, sector, bytes, action, pid, device, cpu, error,
-payload length) and its payload. One action stands for a request: Q (queued), or D (issued) where asked for,
-never both. Source: Linux, include/uapi/linux/blktrace_api.h.
+An event is 48 bytes (magic with version 7, sequence, time in ns, sector, bytes, action, pid, device, cpu,
+error, payload length) and its payload. One action stands for a request: Q (queued), or D (issued) where asked
+for, never both. Source: Linux, include/uapi/linux/blktrace_api.h.
 """
 
 from __future__ import annotations
@@ -235,4 +235,5 @@ FORMAT = TraceFormat(
     extensions=(".blktrace",),
     sniff=_sniff,
     read=_read,
+    is_text=False,
 )

@@ -1,7 +1,8 @@
 """btrecord's binary, btreplay's input: a header, then bunches of packets with one time each.
 
-Header of four u64 (version, genesis, bunches, packets); bunch of two (packets, time in ns); packet of u64 sector
-(512 bytes), u64 bytes, u32 rw (1 reads) and four bytes of padding. Little-endian. Source: blktrace's btrecord.h.
+Header of four u64 (version, genesis, bunches, packets); bunch of two (packets, time in ns); packet of u64
+sector (512 bytes), u64 bytes, u32 rw (1 reads) and four bytes of padding. Little-endian. Source: blktrace's
+btrecord.h.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batc
         if at_end:
             break
     if seen != promised:
-        # btrecord fills the header in at the end, so an interrupted recording is off too: worth saying, no error.
+        # btrecord fills the header in at the end; a recording that was interrupted is off: no error.
         screen.notes.append(f"the header promises {promised} packets, the file holds {seen}")
 
 
@@ -129,4 +130,5 @@ FORMAT = TraceFormat(
     extensions=(".replay",),
     sniff=_sniff,
     read=_read,
+    is_text=False,
 )

@@ -1,6 +1,7 @@
 """Our own format, what `trace convert` writes: exact, complete and easy to read with anything.
 
-Line 1 is ``#slo-ctl-trace 1`` (the version), line 2 names the columns ``time_ns,op,offset_bytes,length_bytes,volume``.
+Line 1 is ``#slo-ctl-trace 1`` (the version), line 2 names the columns
+``time_ns,op,offset_bytes,length_bytes,volume``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ LAYOUT = Layout(
 
 
 class CanonicalWriter:
-    """Writes every operation and time exactly; names of volumes lose commas, blanks and control characters."""
+    """Writes every operation and time exactly; names of volumes lose commas and blanks."""
 
     def header(self) -> bytes:
         """The version and the columns."""

@@ -1,6 +1,7 @@
-"""DiskSim ascii traces: ``ms device block blocks flags``, 512-byte blocks, bit 0 of the hex flags is 1 for a read.
+"""DiskSim ascii traces: ``ms device block blocks flags``.
 
-Source: DiskSim 4.0 reference manual, section 3.2.
+Blocks are of 512 bytes; bit 0 of the hex flags is 1 for a read. Source: DiskSim 4.0 reference manual, section
+3.2.
 """
 
 from __future__ import annotations

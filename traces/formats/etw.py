@@ -1,7 +1,8 @@
 """Event Tracing for Windows dumps, as of Microsoft's Exchange and MSN production servers.
 
-A header between BeginHeader and EndHeader names the columns of every kind of row; requests are the DiskRead and
-DiskWrite rows. Times in microseconds, offset and size in hex. Source: SNIA IOTTA, Microsoft production traces.
+A header between BeginHeader and EndHeader names the columns of every kind of row; requests are the DiskRead
+and DiskWrite rows. Times in microseconds, offset and size in hex. Source: SNIA IOTTA, Microsoft production
+traces.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ def parse_header(text: str, screen: Screen) -> tuple[Layout, int]:
     if not lines or lines[0].strip() != _BEGIN:
         screen.fail("the first line is not BeginHeader", Place(1), hint="name the right format with --format")
     columns: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip() == _END:
-            return _layout(columns, screen), number
+    if lines[-1].strip() != _END:
+        place = Place(len(lines))
+        screen.fail("the header has no EndHeader", place, hint="the file is cut short, or of another format")
+    for line in lines[1:-1]:
         names = [name.strip() for name in line.split(",")]
         columns[names[0]] = names
-    screen.fail(
-        "the header has no EndHeader", Place(len(lines)), hint="the file is cut short, or of another format"
-    )
+    return _layout(columns, screen), len(lines)
 
 
 def _layout(columns: dict[str, list[str]], screen: Screen) -> Layout:

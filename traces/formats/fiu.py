@@ -1,4 +1,7 @@
-"""FIU traces: ``ns pid process lba blocks R|W major minor md5``, 512-byte blocks. Source: SNIA IOTTA, FIU readme."""
+"""FIU traces: ``ns pid process lba blocks R|W major minor md5``, 512-byte blocks.
+
+Source: SNIA IOTTA, FIU readme.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Head:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The first complete lines that hold anything, at most 20, stripped; a lone unfinished line counts."""
+        """The first whole lines that hold anything, at most 20, stripped; a lone unfinished one counts."""
         if not self.is_text:
             return []
         text = self.data.removeprefix(b"\xef\xbb\xbf")
@@ -89,3 +89,4 @@ class TraceFormat:
     """How sure the format is that a file is its own, 0 .. 1."""
     read: Reader
     write: Callable[[], Writer] | None = None
+    is_text: bool = True

@@ -1,7 +1,7 @@
 """fio I/O logs, versions 2 and 3.
 
-Version 3: ``us file action offset length``. Version 2 has no times but ``file wait us`` lines, each relative to
-the one before. Source: fio's HOWTO, "Trace file format".
+Version 3: ``us file action offset length``. Version 2 has no times but ``file wait us`` lines, each relative
+to the one before. Source: fio's HOWTO, "Trace file format".
 """
 
 from __future__ import annotations
@@ -94,17 +94,13 @@ def _sniff(head: Head) -> float:
 def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
     del options
     first, _, _ = source.peek(4096).removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-    match _version(first.decode("utf-8", "replace")):
-        case 3:
-            return TextDecoder(V3, screen, 1).batches(source)
-        case 2:
-            return _WaitingDecoder(V2, screen, 1).batches(source)
-        case None:
-            screen.fail(
-                "the first line is not 'fio version 3 iolog'", hint="name the right format with --format"
-            )
-        case other:
-            screen.fail(f"iolog version {other} is unknown", hint="write it with fio's versions 2 or 3")
+    version = _version(first.decode("utf-8", "replace"))
+    if version is None:
+        screen.fail("the first line is not 'fio version 3 iolog'", hint="name the right format with --format")
+    if version not in (2, 3):
+        screen.fail(f"iolog version {version} is unknown", hint="write it with fio's versions 2 or 3")
+    decoder = TextDecoder(V3, screen, 1) if version == 3 else _WaitingDecoder(V2, screen, 1)
+    return decoder.batches(source)
 
 
 class IologWriter:

@@ -1,4 +1,4 @@
-"""What the writers of text formats share: joining columns into lines, and refusing what a format cannot say."""
+"""What writers of text formats share: joining columns, refusing what a format cannot say."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ _LINE = re.compile(r"\d{1,12},\s*\d+,\s*\d+,\s*[01],\s*\d+")
 def spread_within_seconds(batches: Iterable[Batch], max_held: int = _MAX_HELD) -> Iterator[Batch]:
     """Spread runs of requests with the same second evenly over it.
 
-    A run longer than `max_held` (4 Mi) is spread as far as it was held; what follows stands at its last moment.
+    A run longer than `max_held` (4 Mi) is spread as far as it was held; what follows stands at its last
+    moment.
     """
     held: list[Batch] = []
     overfull: int | None = None

@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
 Word = Callable[[str], "Op | str | None"]
-"""What a word in a line means: an operation, a reason to pass the line over (a str), or nothing known (None)."""
+"""What a word means: an operation, a reason to pass the line over (a str), or nothing known (None)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Layout:
     units: Units
     time: Column | None = None
     time_decimals: int = 0
-    """0: an integer. Otherwise a decimal number of which this many digits are kept, in units of 10^-digits."""
+    """0: an integer. Otherwise a decimal number, counted in units of 10^-digits."""
     volume: tuple[Column, ...] = ()
     volume_separator: str = "."
     gates: tuple[tuple[Column, Word], ...] = ()
@@ -95,7 +95,7 @@ class Chunk:
 
 
 def chunks_of_lines(source: Source, screen: Screen, separator: str) -> Iterator[Chunk]:
-    """Cut a file into chunks of whole lines, without BOM and carriage returns; the last newline may be missing."""
+    """Cut a file into chunks of whole lines, without BOM; the last newline may be missing."""
     rest = b""
     line = 1
     while True:
@@ -121,14 +121,17 @@ def chunks_of_lines(source: Source, screen: Screen, separator: str) -> Iterator[
 
 
 def _normal(data: bytes, separator: str) -> bytes:
-    """`data` without carriage returns and with blanks as the separator needs them: single, or none beside commas."""
+    """`data` without carriage returns; blanks are single, and none stand beside commas that separate."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
     if separator == ",":
         if b" " in data or b"\t" in data:
             data = _single_blanks(data).replace(b" ,", b",").replace(b", ", b",").replace(b" \n", b"\n")
         return data
-    if b"  " in data or b"\n " in data or b"\t" in data or data.startswith(b" "):
+    # Searching for pairs of bytes is slow where the first is frequent; comparing neighbours is not.
+    array = np.frombuffer(data, np.uint8)
+    blank = array == 32
+    if blank[0] or ((blank | (array == 10))[:-1] & blank[1:]).any() or b"\t" in data:
         data = _single_blanks(data)
     return data
 
@@ -168,7 +171,7 @@ class _Known:
 
 
 class TextDecoder:
-    """One pass over one text file whose lines follow a layout, after `header_lines` lines of something else."""
+    """One pass over a text file whose lines follow a layout, after `header_lines` lines that do not."""
 
     def __init__(self, layout: Layout, screen: Screen, header_lines: int = 0) -> None:
         self.layout = layout

@@ -152,4 +152,5 @@ FORMAT = TraceFormat(
     extensions=(".vscsi", ".vscsitrace"),
     sniff=_sniff,
     read=_read,
+    is_text=False,
 )

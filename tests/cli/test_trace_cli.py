@@ -1,0 +1,186 @@
+"""`slo-ctl trace`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.cli.app import run
+from traces import Batch, open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPC = "0,8,4096,w,0\n1,8,8192,R,0.5\n0,16,512,w,1.25\n1,0,4096,w,90\n"
+
+
+@pytest.fixture
+def spc(tmp_path: Path) -> Path:
+    path = tmp_path / "in.spc"
+    path.write_text(SPC)
+    return path
+
+
+def read(path: Path) -> Batch:
+    return Batch.concat(list(open_trace(path)))
+
+
+def test_info_json(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "info", str(spc), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["format_version"] == 1
+    assert told["format"] == "spc"
+    assert told["records"] == 4
+    assert told["records_by_op"] == {"read": 1, "write": 3}
+    assert told["write_share"] == 0.75
+    assert told["written_bytes"] == 8704
+    assert told["footprint_pages"] == 5
+    assert told["duration_ns"] == 90 * 10**9
+    assert [volume["name"] for volume in told["volumes"]] == ["0", "1"]
+
+
+def test_info_table(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "info", str(spc)]) == 0
+    told = capsys.readouterr().out
+    assert "write share      0.750" in told
+    assert "volume" in told
+
+
+def test_skipping_is_told(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spc.write_text(SPC + "0,8,0,w,91\n")
+    assert run(["trace", "info", str(spc)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        f"slo-ctl: {spc}:5: size: a request of zero length\n"
+        "hint: --on-error skip counts such records and goes on\n"
+    )
+    assert run(["trace", "info", str(spc), "--on-error", "skip"]) == 0
+    assert "1 x size: a request of zero length" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--format", "msr"], "looks like spc"),
+        (["--format", "nosuch"], "format 'nosuch' is unknown"),
+        (["--on-error", "ignore"], "neither raise nor skip"),
+        (["--action", "X"], "action is 'X'"),
+    ],
+)
+def test_info_refuses(options: list[str], reason: str, spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "info", str(spc), *options]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert len(error.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--to", "vscsi"], "cannot be written"),
+        (["--scale", "nan"], "not a positive number"),
+        (["--scale", "-1"], "not a positive number"),
+        (["--loops", "0"], "loops is 0"),
+        (["--start", "soon"], "--start: 'soon' is no time"),
+        (["--start", "5s", "--stop", "4s"], "not after its start"),
+        (["--max-gap", "-1"], "is no time"),
+        (["--align", "3000"], "not a power of two"),
+        (["--align", "x"], "--align: 'x' is no size"),
+        (["--remap", "nosuch"], "--remap nosuch is unknown"),
+        (["--remap", "modulo"], "needs the size"),
+        (["--remap", "modulo", "--size", "0"], "not positive"),
+        (["--remap", "compact", "--size", "1G"], "has no meaning"),
+        (["--size", "1G"], "--size has no meaning"),
+        (["--only", "dance"], "'dance' is no operation"),
+        (["--only", ","], "no operation is left"),
+        (["--volume", "7"], "there is no volume '7'; there are 0, 1"),
+        (["--start", "2h"], "no record is left"),
+        (["--only", "trim"], "no record is left"),
+    ],
+)
+def test_convert_refuses(
+    options: list[str], reason: str, spc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["trace", "convert", str(spc), str(tmp_path / "out"), *options]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert len(error.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == [spc]
+
+
+def test_convert_does_not_overwrite(spc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.csv"
+    assert run(["trace", "convert", str(spc), str(out)]) == 0
+    assert "4 records written" in capsys.readouterr().err
+    assert run(["trace", "convert", str(spc), str(out)]) == 2
+    assert "--force overwrites it" in capsys.readouterr().err
+    assert run(["trace", "convert", str(spc), str(out), "--force", "--to", "iolog"]) == 0
+    assert open_trace(out).format == "iolog"
+
+
+def test_convert_a_bad_trace_leaves_nothing(spc: Path, tmp_path: Path) -> None:
+    spc.write_text(SPC + "0,8,0,w,91\n")
+    assert run(["trace", "convert", str(spc), str(tmp_path / "out")]) == 2
+    assert list(tmp_path.iterdir()) == [spc]
+
+
+def test_convert_in_place(spc: Path) -> None:
+    assert run(["trace", "convert", str(spc), str(spc), "--force"]) == 0
+    assert open_trace(spc).format == "slo-ctl"
+    assert len(read(spc)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets", "times_ms"),
+    [
+        ([], [4096, 4096, 8192, 0], [0, 500, 1250, 90_000]),
+        # Volume 0 reaches to 8704 bytes, so it takes three pages.
+        (["--remap", "per-volume"], [4096, 12288 + 4096, 8192, 12288], [0, 500, 1250, 90_000]),
+        # Pages of 0: 1, 2; of 1: 1, 2, 0.
+        (["--remap", "compact"], [0, 12288, 4096, 8192], [0, 500, 1250, 90_000]),
+        (["--remap", "first-touch"], [0, 12288, 4096, 8192], [0, 500, 1250, 90_000]),
+        (["--remap", "modulo", "--size", "8KiB"], [4096, 0, 0, 0], [0, 500, 1250, 90_000]),
+        (["--volume", "1", "--volume", "0", "--only", "write"], [4096, 8192, 0], [0, 1250, 90_000]),
+        (["--start", "500ms", "--stop", "2s"], [4096, 8192], [0, 750]),
+        (["--max-gap", "1s", "--scale", "2"], [4096, 4096, 8192, 0], [0, 1000, 2500, 4500]),
+        (["--volume", "1", "--loops", "2"], [4096, 0, 4096, 0], [0, 89_500, 179_500, 269_000]),
+        (["--shift", "1MiB"], [1052672, 1052672, 1056768, 1048576], [0, 500, 1250, 90_000]),
+    ],
+)
+def test_convert_changes(
+    options: list[str], offsets: list[int], times_ms: list[int], spc: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.csv.zst"
+    assert run(["trace", "convert", str(spc), str(out), *options]) == 0
+    batch = read(out)
+    assert batch.offset_bytes.tolist() == offsets
+    assert ((batch.time_ns - batch.time_ns[0]) // 10**6).tolist() == times_ms
+
+
+def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
+    source, out = tmp_path / "big.spc", tmp_path / "out.csv"
+    source.write_text(SPC * 50_000)
+    command = [
+        sys.executable,
+        "-m",
+        "slo_ctl.cli",
+        "trace",
+        "convert",
+        str(source),
+        str(out),
+        "--loops",
+        "100000",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ) as process:
+        while not list(tmp_path.glob(".out.csv.*.partial")) and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == [source]
