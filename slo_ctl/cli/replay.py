@@ -73,6 +73,10 @@ def command(
         str | None,
         typer.Option(help="Device's queue scheduler: fifo, rr or wfq. [default: fifo]"),
     ] = None,
+    on_error: Annotated[
+        str | None,
+        typer.Option(help="Bad records of a trace: raise, or skip them and say how many. [default: raise]"),
+    ] = None,
     alone: Annotated[
         bool | None,
         typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]"),
@@ -113,6 +117,7 @@ def command(
         "window": window,
         "epoch": epoch,
         "scheduler": scheduler,
+        "on_error": on_error,
         "alone": None if alone is None else "yes" if alone else "no",
     }
     for key, value in settings.items():

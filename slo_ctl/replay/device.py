@@ -137,8 +137,8 @@ def _divide_ops(
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
         raise UserError(
-            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} VMs on {dies} dies "
-            f"need at least {minimum * len(sizes)}",
+            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} VMs "
+            f"on {dies} dies need at least {minimum * len(sizes)}",
             "raise op= or size=, or lower dies= or block=",
         )
     wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}

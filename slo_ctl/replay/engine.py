@@ -12,6 +12,7 @@ from slo_ctl.decide.policies import make_policy
 from slo_ctl.model import Placement, TimingModel
 from slo_ctl.replay.device import DrivePlan, plan_drive
 from slo_ctl.replay.policy_run import PolicyRun
+from slo_ctl.replay.requests import Requests, requests_of
 from slo_ctl.replay.result import Result, RunResult
 from slo_ctl.replay.scenario import Window
 from slo_ctl.replay.scenario_command import command_line
@@ -27,18 +28,22 @@ _ALONE_PART = 0.25
 def run(scenario: Scenario, progress: ProgressSink) -> Result:
     """Run every policy of the scenario in turn, each on an equally aged drive.
 
-    Ctrl-C ends the run early with what was measured (`complete` is then False). Raises UserError and TraceError
-    for what cannot be run, before anything has.
+    Ctrl-C ends the run early with what was measured (`complete` is then False). Raises UserError and
+    TraceError for what cannot be run, before anything has.
     """
     plan = plan_drive(scenario)
-    notes: list[str] = []
+    sources = [
+        requests_of(vm, pages * plan.config.page_bytes, scenario.seed * 1000 + index, scenario.on_error)
+        for index, (vm, pages) in enumerate(zip(scenario.vms, plan.logical_pages, strict=True))
+    ]
+    notes = [note for source in sources for note in source.notes]
     runs: list[RunResult] = []
     complete = False
     with tempfile.TemporaryDirectory(prefix="slo-ctl-") as folder:
-        drives = _AgedDrives(scenario, plan, Path(folder), progress, notes)
+        stage = _Stage(scenario, plan, sources, Path(folder), progress, notes)
         try:
             for name in scenario.policies:
-                runs.append(_run_policy(scenario, drives, name, progress))
+                runs.append(_run_policy(scenario, stage, name, progress))
                 if not runs[-1].complete:
                     break
             else:
@@ -47,7 +52,7 @@ def run(scenario: Scenario, progress: ProgressSink) -> Result:
                     and len(scenario.vms) > 1
                     and scenario.timing is not TimingModel.NONE
                 ):
-                    runs = _with_alone(scenario, drives, runs, progress)
+                    runs = _with_alone(scenario, stage, runs, progress)
                 complete = True
         except KeyboardInterrupt:
             notes.append("interrupted: what is missing was not run")
@@ -55,28 +60,35 @@ def run(scenario: Scenario, progress: ProgressSink) -> Result:
             scenario=scenario.echo(),
             command=command_line(scenario),
             seed=scenario.seed,
-            device=plan.describe(plan.config.victim, drives.ageing_drive_writes),
+            device=plan.describe(plan.config.victim, stage.ageing_drive_writes),
             runs=runs,
             complete=complete,
             notes=notes,
         )
 
 
-class _AgedDrives:
-    """Aged drives: made once for each placement, and copied from a snapshot ever after."""
+class _Stage:
+    """What all runs start from: the VMs' requests, and drives aged once for each placement, then copied."""
 
     def __init__(
-        self, scenario: Scenario, plan: DrivePlan, folder: Path, progress: ProgressSink, notes: list[str]
+        self,
+        scenario: Scenario,
+        plan: DrivePlan,
+        sources: list[Requests],
+        folder: Path,
+        progress: ProgressSink,
+        notes: list[str],
     ) -> None:
         self._scenario = scenario
         self.plan = plan
+        self.sources = sources
         self._folder = folder
         self._progress = progress
         self._notes = notes
         self._made: dict[Placement, list[int]] = {}
         self.ageing_drive_writes: float | None = None
 
-    def copy(self, placement: Placement) -> tuple[Device, list[int]]:
+    def aged_drive(self, placement: Placement) -> tuple[Device, list[int]]:
         """A drive of its own, with the tenant numbers of the VMs."""
         path = self._folder / placement.value
         if placement not in self._made:
@@ -106,10 +118,10 @@ class _AgedDrives:
         return tenants
 
 
-def _run_policy(scenario: Scenario, drives: _AgedDrives, name: str, progress: ProgressSink) -> RunResult:
+def _run_policy(scenario: Scenario, stage: _Stage, name: str, progress: ProgressSink) -> RunResult:
     policy = make_policy(name)
-    device, tenants = drives.copy(policy.placement)
-    run = PolicyRun(scenario, drives.plan, device, tenants, policy)
+    device, tenants = stage.aged_drive(policy.placement)
+    run = PolicyRun(scenario, stage.plan, stage.sources, device, tenants, policy)
     unit = "virtual s" if scenario.duration.timed else "drive writes"
     phase = progress.phase(name, scenario.duration.amount, unit)
     result = run.play(phase)
@@ -118,10 +130,10 @@ def _run_policy(scenario: Scenario, drives: _AgedDrives, name: str, progress: Pr
 
 
 def _with_alone(
-    scenario: Scenario, drives: _AgedDrives, runs: list[RunResult], progress: ProgressSink
+    scenario: Scenario, stage: _Stage, runs: list[RunResult], progress: ProgressSink
 ) -> list[RunResult]:
     """The same runs with what each VM does when it has the shared drive to itself."""
-    alone = {vm.name: _alone(scenario, drives, vm.name, progress) for vm in scenario.vms}
+    alone = {vm.name: _alone(scenario, stage, vm.name, progress) for vm in scenario.vms}
     return [
         run.model_copy(
             update={
@@ -138,7 +150,7 @@ def _with_alone(
 
 
 def _alone(
-    scenario: Scenario, drives: _AgedDrives, name: str, progress: ProgressSink
+    scenario: Scenario, stage: _Stage, name: str, progress: ProgressSink
 ) -> tuple[float | None, float | None]:
     amount = scenario.duration.amount * _ALONE_PART
     timed = scenario.duration.timed
@@ -152,9 +164,10 @@ def _alone(
         policy="shared",
         compare=(),
     )
-    device, tenants = drives.copy(Placement.SHARED)
+    device, tenants = stage.aged_drive(Placement.SHARED)
     phase = progress.phase(f"{name} alone", amount, "virtual s" if timed else "drive writes")
-    result = PolicyRun(single, drives.plan, device, tenants, make_policy("shared")).play(phase)
+    run = PolicyRun(single, stage.plan, stage.sources, device, tenants, make_policy("shared"))
+    result = run.play(phase)
     phase.done()
     if not result.complete:
         raise KeyboardInterrupt

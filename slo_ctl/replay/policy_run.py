@@ -11,12 +11,11 @@ from slo_ctl.model import Placement, TimingModel
 from slo_ctl.observe.ftl import FtlObserver, Standing
 from slo_ctl.replay.measure import Edge, SeriesRecorder, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, TimedPlayer
-from slo_ctl.replay.requests import requests_of
 from slo_ctl.replay.result import EventResult, Latency, RunResult
 from slo_ctl.replay.scenario import Action, Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ftl_emul import Device
     from slo_ctl.decide.policies import Policy
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from slo_ctl.replay.device import DrivePlan
     from slo_ctl.replay.progress import Phase
     from slo_ctl.replay.quantity import Duration
+    from slo_ctl.replay.requests import Requests
     from slo_ctl.replay.scenario import Scenario
 
 _NS_PER_S = 1e9
@@ -45,8 +45,15 @@ class PolicyRun:
     """Everything that is in motion while one policy runs."""
 
     def __init__(
-        self, scenario: Scenario, plan: DrivePlan, device: Device, tenants: list[int], policy: Policy[Any]
+        self,
+        scenario: Scenario,
+        plan: DrivePlan,
+        sources: Sequence[Requests],
+        device: Device,
+        tenants: Sequence[int],
+        policy: Policy[Any],
     ) -> None:
+        """`sources` and `tenants` are those of the VMs, in order; `device` is theirs to wear out."""
         self._scenario = scenario
         self._plan = plan
         self._device = device
@@ -58,13 +65,11 @@ class PolicyRun:
             PlayedVm(
                 spec=vm,
                 tenant=tenant,
-                requests=requests_of(vm, pages * plan.config.page_bytes, scenario.seed * 1000 + index),
+                requests=iter(requests),
                 weight=vm.slo.weight,
                 running=not vm.starts_stopped,
             )
-            for index, (vm, tenant, pages) in enumerate(
-                zip(scenario.vms, tenants, plan.logical_pages, strict=True)
-            )
+            for vm, tenant, requests in zip(scenario.vms, tenants, sources, strict=True)
         ]
         by_name = {vm.spec.name: vm.tenant for vm in self._vms}
         self._player: Player = (TimedPlayer if self._clocked else CountingPlayer)(device, self._vms)

@@ -9,7 +9,7 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from slo_ctl.cli.errors import UserError
 from slo_ctl.model import Slo, TimingModel
@@ -182,6 +182,8 @@ class Scenario:
     epoch: Duration = field(default_factory=lambda: Duration(drive_writes=0.05))
     """How often the policy decides and the time series gets a point."""
     scheduler: str = "fifo"
+    on_error: Literal["raise", "skip"] = "raise"
+    """What a bad record of a trace does: end the run before it starts, or be left out and counted."""
     measure_alone: bool = True
     """Also run every VM by itself on the whole aged device."""
     events: tuple[Event, ...] = ()

@@ -27,6 +27,8 @@ def command_words(scenario: Scenario) -> list[str]:
     words += ["--duration", str(scenario.duration), "--timing", scenario.timing.value]
     words += ["--seed", str(scenario.seed), "--window", str(scenario.window), "--epoch", str(scenario.epoch)]
     words += ["--scheduler", scenario.scheduler]
+    if scenario.on_error != "raise":
+        words += ["--on-error", scenario.on_error]
     if not scenario.measure_alone:
         words.append("--no-alone")
     return words

@@ -53,6 +53,7 @@ _SETTINGS = (
     "window",
     "epoch",
     "scheduler",
+    "on_error",
     "alone",
 )
 
@@ -138,6 +139,7 @@ def build_scenario(text: ScenarioText) -> Scenario:
         window=_window(text),
         epoch=_duration(text, "epoch", Duration(drive_writes=0.05)),
         scheduler=_name(text, "scheduler", "fifo", SCHEDULER_NAMES),
+        on_error="skip" if _name(text, "on_error", "raise", ("raise", "skip")) == "skip" else "raise",
         measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
     )
 
