@@ -101,13 +101,44 @@ def summarise(batches: Iterable[Batch], volumes: Sequence[str] = ()) -> TraceSum
     return tally.summary(volumes)
 
 
+def exact_sum(values: NDArray[np.int64]) -> int:
+    """The sum of non-negative numbers, even where 64 bits do not hold it."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
+
+
+class _Sums:
+    """Sums by volume that 64 bits need not hold: a hostile trace may ask for more bytes than that."""
+
+    def __init__(self) -> None:
+        self._totals: dict[int, int] = {}
+
+    def add(self, volume: NDArray[np.int32], values: NDArray[np.int64]) -> None:
+        if not len(volume):
+            return
+        first = int(volume[0])
+        if (volume == first).all():
+            self._totals[first] = self._totals.get(first, 0) + exact_sum(values)
+            return
+        size = int(volume.max()) + 1
+        high, low = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        np.add.at(high, volume, values >> 32)
+        np.add.at(low, volume, values & 0xFFFF_FFFF)
+        for one in np.flatnonzero(high | low).tolist():
+            self._totals[one] = self._totals.get(one, 0) + (int(high[one]) << 32) + int(low[one])
+
+    def totals(self) -> dict[int, int]:
+        return self._totals
+
+
 class Tally:
     """A summary in the making."""
 
     def __init__(self) -> None:
         self._ops = np.zeros(len(Op), np.int64)
-        # By volume: records, writes, read bytes, written bytes, furthest byte, end of the last request.
-        self._volumes = np.zeros((6, 0), np.int64)
+        # By volume: records, writes, furthest byte, end of the last request.
+        self._volumes = np.zeros((4, 0), np.int64)
+        self._read_bytes = _Sums()
+        self._written_bytes = _Sums()
         self._footprint = Footprint()
         self._written = Footprint()
         self._written_page_count = 0
@@ -140,32 +171,29 @@ class Tally:
         if missing > 0:
             # Doubling, so that volumes that turn up one by one do not copy the table each time.
             extra = max(missing, self._volumes.shape[1])
-            self._volumes = np.concatenate([self._volumes, np.zeros((6, extra), np.int64)], axis=1)
-            self._volumes[5, -extra:] = -1
+            self._volumes = np.concatenate([self._volumes, np.zeros((4, extra), np.int64)], axis=1)
+            self._volumes[3, -extra:] = -1
 
     def _add_volumes(self, batch: Batch) -> None:
-        records, writes, read_bytes, written_bytes, furthest, _ = self._volumes
-        length = batch.length_bytes.astype(np.int64)
+        records, writes, furthest, _ = self._volumes
         end = np.minimum(batch.end_bytes, np.uint64(2**63 - 1)).astype(np.int64)
-        is_write, is_read = batch.op == Op.WRITE, batch.op == Op.READ
+        is_write = batch.op == Op.WRITE
         if batch.volume[0] == batch.volume.max() == batch.volume.min():
             one = batch.volume[0]
             records[one] += len(batch)
             writes[one] += int(is_write.sum())
-            read_bytes[one] += int(length[is_read].sum())
-            written_bytes[one] += int(length[is_write].sum())
             furthest[one] = max(furthest[one], int(end.max()))
-            return
-        records += np.bincount(batch.volume, minlength=len(records))
-        writes += np.bincount(batch.volume[is_write], minlength=len(records))
-        np.add.at(read_bytes, batch.volume[is_read], length[is_read])
-        np.add.at(written_bytes, batch.volume[is_write], length[is_write])
-        np.maximum.at(furthest, batch.volume, end)
+        else:
+            records += np.bincount(batch.volume, minlength=len(records))
+            writes += np.bincount(batch.volume[is_write], minlength=len(records))
+            np.maximum.at(furthest, batch.volume, end)
+        for sums, chosen in ((self._read_bytes, batch.op == Op.READ), (self._written_bytes, is_write)):
+            sums.add(batch.volume[chosen], batch.length_bytes[chosen].astype(np.int64))
 
     def _add_pages(self, batch: Batch) -> None:
         first, count = batch.page_span()
         is_write = batch.op == Op.WRITE
-        self._written_page_count += int(count[is_write].sum())
+        self._written_page_count += exact_sum(count[is_write])
         self._footprint.add(batch.volume, first, count)
         self._written.add(batch.volume[is_write], first[is_write], count[is_write])
 
@@ -181,7 +209,7 @@ class Tally:
         opens[1:] = volume[1:] != volume[:-1]
         self._sequential += int((~opens[1:] & (start[1:] == end[:-1])).sum())
         first = np.flatnonzero(opens)
-        last_end = self._volumes[5]
+        last_end = self._volumes[3]
         self._sequential += int((start[first].astype(np.int64) == last_end[volume[first]]).sum())
         closing = np.append(first[1:], len(volume)) - 1
         last_end[volume[closing]] = end[closing].astype(np.int64)
@@ -207,14 +235,15 @@ class Tally:
         pages, written = self._footprint.pages_by_volume(), self._written.pages_by_volume()
         used = np.flatnonzero(self._volumes[0])
         table = self._volumes.tolist()
+        read_bytes, written_bytes = self._read_bytes.totals(), self._written_bytes.totals()
         return TraceSummary(
             records=records,
             records_by_op={
                 op.name.lower().replace("_", "-"): int(self._ops[op]) for op in Op if self._ops[op]
             },
             duration_ns=duration_ns,
-            read_bytes=sum(table[2]),
-            written_bytes=sum(table[3]),
+            read_bytes=sum(read_bytes.values()),
+            written_bytes=sum(written_bytes.values()),
             written_page_count=self._written_page_count,
             footprint_pages=self._footprint.pages(),
             written_pages=self._written.pages(),
@@ -227,11 +256,11 @@ class Tally:
                     name=volumes[index] if index < len(volumes) else str(index),
                     records=table[0][index],
                     write_records=table[1][index],
-                    read_bytes=table[2][index],
-                    written_bytes=table[3][index],
+                    read_bytes=read_bytes.get(index, 0),
+                    written_bytes=written_bytes.get(index, 0),
                     footprint_pages=pages.get(index, 0),
                     written_pages=written.get(index, 0),
-                    end_bytes=table[4][index],
+                    end_bytes=table[2][index],
                 )
                 for index in used.tolist()
             ),

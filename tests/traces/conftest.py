@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Other work on the machine must not fail a test.
+settings.register_profile("traces", deadline=None)
+settings.load_profile("traces")
 
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -55,13 +55,13 @@ TEXT = {
     "etw": (
         (
             "BeginHeader\n"
-            "   DiskRead,  TimeStamp, Process Name ( PID), TID, Irp, ByteOffset, IOSize, Time, DiskNum, FileName\n"
-            "  DiskWrite,  TimeStamp, Process Name ( PID), TID, Irp, ByteOffset, IOSize, Time, DiskNum, FileName\n"
+            "   DiskRead,  TimeStamp, Process Name ( PID), Irp, ByteOffset, IOSize, Time, DiskNum, FileName\n"
+            "  DiskWrite,  TimeStamp, Process Name ( PID), Irp, ByteOffset, IOSize, Time, DiskNum, FileName\n"
             "  DiskFlush,  TimeStamp, Process Name ( PID)\n"
             "EndHeader\n"
-            '   DiskRead,     723291, p0 (11008),  12260, 0xfff, 0x4e5ec22e00, 0x00002000, 4388, 4, "Disk6"\n'
+            '   DiskRead,     723291, p0 (11008),  0xfff, 0x4e5ec22e00, 0x00002000, 4388, 4, "Disk6"\n'
             "  DiskFlush,     723292, p0 (11008)\n"
-            '  DiskWrite,    2664955, "p,1" ( 980), 6852, 0xfff, 0x6c80556e00, 0x00010000, 183, 3, "a,b\\c"\n'
+            '  DiskWrite,    2664955, "p,1" ( 980), 0xfff, 0x6c80556e00, 0x00010000, 183, 3, "a,b\\c"\n'
         ),
         [(0, R, 0x4E5EC22E00, 0x2000, "4"), (1_941_664_000, W, 0x6C80556E00, 0x10000, "3")],
         [(0x4E5EC22, 3), (0x6C80556, 17)],
@@ -129,7 +129,8 @@ TEXT = {
     ),
     "iolog": (
         (
-            "fio version 3 iolog\n2 nvme0 add\n872 nvme0 open\n878 nvme0 write 0 16384\n888 nvme0 trim 4096 1\n"
+            "fio version 3 iolog\n2 nvme0 add\n872 nvme0 open\n878 nvme0 write 0 16384\n"
+            "888 nvme0 trim 4096 1\n"
             "890 nvme0 sync\n891 nvme0 read 4095 2\n10001677 nvme0 close\n"
         ),
         [

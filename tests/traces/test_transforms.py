@@ -238,3 +238,11 @@ def test_summary_of_a_request_across_segments_and_at_the_far_end() -> None:
     assert summary.footprint_pages == 5
     assert summary.volumes[0].footprint_pages == 4
     assert Compact([batch])(batch).offset_bytes.tolist() == [2 * PAGE, 0, 4 * PAGE]
+
+
+def test_summary_counts_beyond_64_bits() -> None:
+    huge = [(0, 1, 0, 2**62, 0), (0, 1, 0, 2**62, 1), (0, 0, 0, 2**62, 1)] * 5
+    for rows in (huge, [row for row in huge if row[4] == 0]):
+        summary = summarise([batch_of(rows)])
+        assert summary.written_bytes == 2**62 * sum(row[1] for row in rows)
+        assert summary.written_page_count == 2**50 * sum(row[1] for row in rows)
