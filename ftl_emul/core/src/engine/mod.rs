@@ -479,7 +479,10 @@ impl Engine {
                 self.host_page_writes += 1;
             }
             Op::WriteZeroes => {
-                mapping.trim_page(id, page);
+                // A request of length 0 covers no page, not even its first.
+                if page < request.end {
+                    mapping.trim_page(id, page);
+                }
                 self.timeline.finish = now + self.timeline.command_ns();
             }
             Op::Trim => {

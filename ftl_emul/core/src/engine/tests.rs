@@ -46,6 +46,19 @@ fn a_lone_write_takes_transfer_and_program() {
 }
 
 #[test]
+fn requests_of_length_0_touch_no_page() {
+    let (mut mapping, mut engine) = device(1, TimingModel::Paper, SchedulerPolicy::Fifo);
+    // A whole segment of the name space, so that the page after the last one does not exist.
+    let tenant = mapping.create_tenant(1024, Placement::Isolated, 40).unwrap();
+    engine.open_queue(tenant, Arrival::Closed { queue_depth: 1 }).unwrap();
+    let (all, end) = (1024 * 4096, 1024 * 4096);
+    engine.feed(&mapping, tenant, &[0; 5], &[1, 3, 2, 3, 2], &[0, 0, 0, end, end], &[all, 0, 0, 0, 0]).unwrap();
+    engine.end_input(tenant).unwrap();
+    assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
+    assert_eq!(mapping.space(tenant).unwrap().mapped_pages, 1024);
+}
+
+#[test]
 fn one_outstanding_write_gives_the_iops_of_equation_1() {
     for (model, copy_us, erase_us) in
         [(TimingModel::Paper, 800.0, 0.0), (TimingModel::Full { copyback: true }, 860.0, 1500.0)]
