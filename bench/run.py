@@ -1,0 +1,97 @@
+"""Speeds as ratios: the emulated SSD against memory, trace readers in records per CPU-second.
+
+`make bench` runs it; BENCH_ARGS="--json" prints one JSON object, BENCH_ARGS="8" only the drive of 8 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LEAST_RECORDS = 1_000_000
+
+TEXT_LINES = {
+    # A few native lines of each text format (headers first), repeated to LEAST_RECORDS records.
+    "spc": ("", "0,303567,3584,w,0.000000\n1,55590,3072,W,0.026214\n"),
+    "msr": ("", "128166385295514663,hm,0,Write,9056014336,2048,2833\n"),
+    "msr-cut": ("", "0.000 0 200626176 4096 0\n223.412 0 3159347200 36864 1\n"),
+    "alibaba": ("", "0,R,126703661056,4096,1577808000000046\n1,W,19496058880,77824,1577808000000426\n"),
+    "tencent": ("", "1538323199,105352008,584,1,1576\n"),
+    "systor17": (
+        "Timestamp,Response,IOType,LUN,Offset,Size\n",
+        "1456095145.133076000,0.000806000,R,0,899056122368,131072\n",
+    ),
+    "fiu": ("", "0 4892 syslogd 904265560 8 W 6 0 md5\n"),
+    "disksim": ("", "7961.833 0 20228336 8 0\n8346.206 0 6397360 496 1\n"),
+    "ssdsim": ("", "114000 0 5056 8 1\n220000 0 9456 16 0\n"),
+    "blkparse": ("", "259,2    0        1     0.000000000  4020  Q   R 282624 + 8 [java]\n"),
+    "iolog": ("fio version 3 iolog\n0 /dev/sda add\n0 /dev/sda open\n", "12 /dev/sda write 4096 8192\n"),
+}
+
+
+def bench_core(sizes: list[str]) -> list[dict[str, Any]]:
+    """The Rust benchmark, one row for each drive size."""
+    build = ["cargo", "build", "--release", "--quiet", "-p", "slo-ctl-bench"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    command = [ROOT / "target" / "release" / "slo-ctl-bench", "--json", *sizes]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def bench_reader(name: str, folder: Path) -> dict[str, Any]:
+    """Reading and summarising a trace of at least LEAST_RECORDS records, as `trace info` does."""
+    from traces.reader import open_trace
+    from traces.summary import summarise
+
+    header, lines = TEXT_LINES[name]
+    path = folder / name
+    with path.open("w") as out:
+        out.write(header)
+        block = lines * 1000
+        for _ in range(-(-LEAST_RECORDS // (lines.count("\n") * 1000))):
+            out.write(block)
+    start = time.process_time()
+    summary = summarise(open_trace(path, format=name))
+    seconds = time.process_time() - start
+    return {"format": name, "records": summary.records, "records_per_cpu_s": summary.records / seconds}
+
+
+def main() -> int:
+    """Run, print, return an exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("gib", nargs="*", help="drive sizes in GiB (default 1 8 64)")
+    arguments = parser.parse_args()
+    print("measuring the core ...", file=sys.stderr)
+    core = bench_core(arguments.gib)
+    readers = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in TEXT_LINES:
+            print(f"reading {name} ...", file=sys.stderr)
+            readers.append(bench_reader(name, Path(folder)))
+    if arguments.json:
+        print(json.dumps({"format_version": 1, "core": core, "trace_readers": readers}, indent=2))
+        return 0
+    print("4 KiB uniform random writes, aged emulated SSD, S_f .15, millions per CPU-second; medians of 3")
+    print(f"{'GiB':>5} {'WAF':>6} {'count-only':>11} {'timed':>7} {'memory limit':>13} {'ratio':>6}")
+    for row in core:
+        limit = row["dram_updates_per_cpu_s"] / row["waf"]
+        print(
+            f"{row['gib']:>5} {row['waf']:>6.2f} {row['count_only_per_cpu_s'] / 1e6:>11.1f} "
+            f"{row['timed_per_cpu_s'] / 1e6:>7.1f} {limit / 1e6:>13.1f} {row['ratio_of_limit']:>6.2f}"
+        )
+    print("\nreading and summarising text traces, millions of records per CPU-second")
+    for row in readers:
+        print(f"{row['format']:>12} {row['records_per_cpu_s'] / 1e6:>6.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
