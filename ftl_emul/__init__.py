@@ -6,7 +6,6 @@ numpy columns, records come out, and the GIL is released in between.
 
 from ftl_emul._core import (
     Ageing,
-    Config,
     Device,
     DriveError,
     LatencyUs,
@@ -19,6 +18,7 @@ from ftl_emul._core import (
     schedulers,
     victim_policies,
 )
+from ftl_emul.config import Config
 
 __all__ = [
     "Ageing",

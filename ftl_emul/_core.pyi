@@ -5,6 +5,8 @@ from typing import Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ftl_emul.config import Config
+
 class DriveError(Exception): ...
 
 @final
@@ -21,51 +23,6 @@ class Preset:
     program_ns: int
     erase_ns: int
     transfer_ns: int
-
-@final
-class Config:
-    page_bytes: int
-    pages_per_block: int
-    blocks_per_die: int
-    channels: int
-    dies_per_channel: int
-    planes: int
-    read_ns: int
-    program_ns: int
-    erase_ns: int
-    transfer_ns: int
-    paper_timing: bool
-    copyback: bool
-    victim: str
-    separate_gc_frontier: bool
-    free_floor: int
-    wear_spread_limit: int | None
-    scheduler: str
-    device_queue_depth: int | None
-    seed: int
-    def __init__(
-        self,
-        *,
-        page_bytes: int,
-        pages_per_block: int,
-        blocks_per_die: int,
-        channels: int,
-        dies_per_channel: int,
-        planes: int,
-        read_ns: int,
-        program_ns: int,
-        erase_ns: int,
-        transfer_ns: int,
-        paper_timing: bool = False,
-        copyback: bool = True,
-        victim: str = "greedy",
-        separate_gc_frontier: bool = False,
-        free_floor: int = 1,
-        wear_spread_limit: int | None = None,
-        scheduler: str = "fifo",
-        device_queue_depth: int | None = None,
-        seed: int = 0,
-    ) -> None: ...
 
 @final
 class TenantRecord:

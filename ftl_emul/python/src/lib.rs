@@ -37,9 +37,8 @@ fn listing<T>(table: &[(&'static str, T, &'static str)]) -> Vec<(&'static str, &
     table.iter().map(|&(name, _, description)| (name, description)).collect()
 }
 
-/// What makes a drive: shape, latencies, policies.
-#[pyclass(frozen, from_py_object, get_all)]
-#[derive(Clone)]
+/// What makes a drive: the fields of `ftl_emul.Config`, read one by one.
+#[derive(FromPyObject)]
 struct Config {
     page_bytes: u32,
     pages_per_block: u32,
@@ -60,59 +59,6 @@ struct Config {
     scheduler: String,
     device_queue_depth: Option<u32>,
     seed: u64,
-}
-
-#[pymethods]
-impl Config {
-    #[new]
-    #[pyo3(signature = (*, page_bytes, pages_per_block, blocks_per_die, channels, dies_per_channel, planes, read_ns,
-        program_ns, erase_ns, transfer_ns, paper_timing=false, copyback=true, victim="greedy".to_owned(),
-        separate_gc_frontier=false, free_floor=1, wear_spread_limit=None, scheduler="fifo".to_owned(),
-        device_queue_depth=None, seed=0))]
-    #[allow(clippy::too_many_arguments)] // Keyword-only on the Python side, where a record is built field by field.
-    fn new(
-        page_bytes: u32,
-        pages_per_block: u32,
-        blocks_per_die: u32,
-        channels: u32,
-        dies_per_channel: u32,
-        planes: u32,
-        read_ns: u64,
-        program_ns: u64,
-        erase_ns: u64,
-        transfer_ns: u64,
-        paper_timing: bool,
-        copyback: bool,
-        victim: String,
-        separate_gc_frontier: bool,
-        free_floor: u32,
-        wear_spread_limit: Option<u32>,
-        scheduler: String,
-        device_queue_depth: Option<u32>,
-        seed: u64,
-    ) -> Self {
-        Self {
-            page_bytes,
-            pages_per_block,
-            blocks_per_die,
-            channels,
-            dies_per_channel,
-            planes,
-            read_ns,
-            program_ns,
-            erase_ns,
-            transfer_ns,
-            paper_timing,
-            copyback,
-            victim,
-            separate_gc_frontier,
-            free_floor,
-            wear_spread_limit,
-            scheduler,
-            device_queue_depth,
-            seed,
-        }
-    }
 }
 
 impl Config {
@@ -171,7 +117,7 @@ struct Device {
 #[pymethods]
 impl Device {
     #[new]
-    fn new(config: &Config) -> PyResult<Self> {
+    fn new(config: Config) -> PyResult<Self> {
         let drive = Drive::new(config.geometry(), config.mapping_options()?, config.drive_options()?);
         Ok(Self { drive: drive.map_err(refused)? })
     }
@@ -179,7 +125,7 @@ impl Device {
     /// Restores a drive that save() wrote; returns it and its label. Shape and GC policy come from the file, latencies
     /// and scheduler from the configuration.
     #[staticmethod]
-    fn restore(py: Python<'_>, path: PathBuf, config: &Config) -> PyResult<(Self, String)> {
+    fn restore(py: Python<'_>, path: PathBuf, config: Config) -> PyResult<(Self, String)> {
         let options = config.drive_options()?;
         let mut file = BufReader::new(File::open(path)?);
         let (drive, label) = py.detach(|| Drive::restore(&mut file, options)).map_err(refused)?;
@@ -379,7 +325,7 @@ mod _core {
     #[pymodule_export]
     use super::records::{Ageing, LatencyUs, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
     #[pymodule_export]
-    use super::{Config, Device, DriveError};
+    use super::{Device, DriveError};
 
     /// The drives that need no further description.
     #[pyfunction]

@@ -1,0 +1,42 @@
+"""What makes an emulated drive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Shape, latencies and policies of a drive. `Device` refuses what makes no drive, naming the field."""
+
+    page_bytes: int
+    """The unit of mapping; a power of two."""
+    pages_per_block: int
+    blocks_per_die: int
+    channels: int
+    dies_per_channel: int
+    planes: int
+    """Of a die, programmed together: each page bears its part of the program time."""
+    read_ns: int
+    program_ns: int
+    erase_ns: int
+    transfer_ns: int
+    """Moving one page over its channel."""
+    paper_timing: bool = False
+    """GC costs one program a page, and nothing else (FAST'15, section 4.1)."""
+    copyback: bool = True
+    """GC copies stay inside the die and need no transfers."""
+    victim: str = "greedy"
+    """A name of `victim_policies()`, or d-choices:N."""
+    separate_gc_frontier: bool = False
+    """GC copies go to open blocks of their own."""
+    free_floor: int = 1
+    """Erased blocks that each tenant keeps on each die."""
+    wear_spread_limit: int | None = None
+    """Static wear levelling acts on spreads of more erases than this; None: never."""
+    scheduler: str = "fifo"
+    """A name of `schedulers()`."""
+    device_queue_depth: int | None = None
+    """Page operations in flight at the most; None: one for each die."""
+    seed: int = 0
+    """Of the victim policies that draw lots."""
