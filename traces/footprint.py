@@ -24,60 +24,65 @@ class Footprint:
     def __init__(self) -> None:
         self._pages = RangeSet()
         self._segments: dict[int, int] = {}
+        # Requests across a segment's end are rare: they wait uncut, in page numbers of their volume.
+        self._across: dict[int, RangeSet] = {}
 
     def add(self, volume: NDArray[np.int32], first_page: NDArray[np.int64], count: NDArray[np.int64]) -> None:
         """Count pages first .. first+count-1 of the volumes as touched."""
         if not len(volume):
             return
-        last_page = first_page + np.maximum(count, 1) - 1
-        low = first_page >> _SEGMENT_BITS
-        crossing = low != last_page >> _SEGMENT_BITS
-        if crossing.any():
-            self._add_crossing(volume[crossing], first_page[crossing], count[crossing])
-            inside = ~crossing
-            volume, first_page, count, low = volume[inside], first_page[inside], count[inside], low[inside]
-        key = self._segment_numbers(volume, low) << _KEY_BITS
+        segment = first_page >> _SEGMENT_BITS
+        inside = (first_page + np.maximum(count, 1) - 1) >> _SEGMENT_BITS == segment
+        if not inside.all():
+            self._add_across(volume[~inside], first_page[~inside], count[~inside])
+            volume, first_page, count = volume[inside], first_page[inside], count[inside]
+            segment = segment[inside]
+        key = self._segment_numbers(volume, segment) << _KEY_BITS
         self._pages.add(key | (first_page & ((1 << _SEGMENT_BITS) - 1)), count)
 
-    def _add_crossing(
+    def _add_across(
         self, volume: NDArray[np.int32], first_page: NDArray[np.int64], count: NDArray[np.int64]
     ) -> None:
-        size = 1 << _SEGMENT_BITS
-        while len(volume):
-            part = np.minimum(count, size - (first_page & (size - 1)))
-            self.add(volume, first_page, part)
-            rest = count > part
-            volume, first_page, count = volume[rest], (first_page + part)[rest], (count - part)[rest]
+        for one in np.unique(volume).tolist():
+            mine = volume == one
+            self._across.setdefault(one, RangeSet()).add(first_page[mine], count[mine])
 
     def _segment_numbers(self, volume: NDArray[np.int32], segment: NDArray[np.int64]) -> NDArray[np.int64]:
         codes = (volume.astype(np.int64) << _SEGMENTS_PER_VOLUME_BITS) | segment
-        if codes.min(initial=0) == codes.max(initial=0):
-            return np.full(len(codes), self._number(int(codes[0])) if len(codes) else 0, np.int64)
+        if len(codes) and (codes == codes[0]).all():
+            return np.full(len(codes), self._number(int(codes[0])), np.int64)
         distinct, which = np.unique(codes, return_inverse=True)
         return np.array([self._number(code) for code in distinct.tolist()], np.int64)[which]
 
     def _number(self, code: int) -> int:
         return self._segments.setdefault(code, len(self._segments))
 
-    def pages(self) -> int:
-        """Distinct pages of all volumes."""
-        return len(self._pages)
-
     def pages_by_volume(self) -> dict[int, int]:
         """Distinct pages of each volume that has any."""
-        pages: dict[int, int] = {}
-        for volume, starts, stops in self.ranges_by_volume():
-            pages[volume] = pages.get(volume, 0) + int((stops - starts).sum())
-        return pages
+        return {volume: int((stops - starts).sum()) for volume, starts, stops in self.ranges_by_volume()}
 
     def ranges_by_volume(self) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """(volume, starts, stops) of the touched runs of pages, by volume and page."""
+        """(volume, starts, stops) of the touched runs of pages, once for each volume, ascending."""
         starts, stops = self._pages.ranges()
         number = starts >> _KEY_BITS
-        found = []
+        parts: dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {}
         for code, index in sorted(self._segments.items()):
             cut = slice(*np.searchsorted(number, [index, index + 1]))
             base = (code & ((1 << _SEGMENTS_PER_VOLUME_BITS) - 1)) << _SEGMENT_BITS
             offset = base - (index << _KEY_BITS)
-            found.append((code >> _SEGMENTS_PER_VOLUME_BITS, starts[cut] + offset, stops[cut] + offset))
-        return found
+            volume = code >> _SEGMENTS_PER_VOLUME_BITS
+            parts.setdefault(volume, []).append((starts[cut] + offset, stops[cut] + offset))
+        for volume, across in self._across.items():
+            parts.setdefault(volume, []).append(across.ranges())
+        return [(volume, *_union(some)) for volume, some in sorted(parts.items())]
+
+
+def _union(
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if len(parts) == 1:
+        return parts[0]
+    union = RangeSet()
+    for starts, stops in parts:
+        union.add(starts, stops - starts)
+    return union.ranges()

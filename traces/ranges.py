@@ -42,10 +42,6 @@ class RangeSet:
         self._join()
         return self._starts, self._stops
 
-    def __len__(self) -> int:
-        starts, stops = self.ranges()
-        return int((stops - starts).sum())
-
     def _join(self) -> None:
         if self._pending:
             starts = np.concatenate([self._starts, *(starts for starts, _ in self._pending)])

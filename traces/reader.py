@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,7 +182,7 @@ def _files_of(path: Path) -> tuple[Path, list[Path]]:
     if path.exists():
         return path, []
     for base in (path.name, f"{path.name}.blktrace"):
-        found = sorted(path.parent.glob(f"{_glob_literal(base)}.[0-9]*"), key=_cpu_of) if base else []
+        found = sorted(path.parent.glob(f"{glob.escape(base)}.[0-9]*"), key=_cpu_of) if base else []
         found = [one for one in found if ".blktrace." in one.name]
         if found:
             return found[0], found[1:]
@@ -192,7 +193,7 @@ def _notes_of_siblings(path: Path, options: ReadOptions) -> list[str]:
     base, _, cpu = path.name.rpartition(".blktrace.")
     if not base or options.more_paths or not cpu[:1].isdigit():
         return []
-    siblings = len(list(path.parent.glob(f"{_glob_literal(base)}.blktrace.[0-9]*"))) - 1
+    siblings = len(list(path.parent.glob(f"{glob.escape(base)}.blktrace.[0-9]*"))) - 1
     return (
         [f"{siblings} files of other CPUs lie beside this one; name {base} to read all"]
         if siblings > 0
@@ -203,10 +204,6 @@ def _notes_of_siblings(path: Path, options: ReadOptions) -> list[str]:
 def _cpu_of(path: Path) -> int:
     digits = path.name.rpartition(".blktrace.")[2].split(".")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def _glob_literal(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _head(path: Path) -> Head:

@@ -42,10 +42,9 @@ class Head:
         stripped = (part.decode("utf-8", "replace").strip() for part in parts)
         return [line for line in stripped if line][:20]
 
-    def share_of_lines(self, matches: Callable[[str], object], skip: int = 0) -> float:
-        """The share of lines (after the first `skip`) for which `matches` is true; 0 without lines."""
-        lines = self.lines[skip:]
-        return sum(1 for line in lines if matches(line)) / len(lines) if lines else 0.0
+    def share_of_lines(self, matches: Callable[[str], object]) -> float:
+        """The share of lines for which `matches` is true; 0 without lines."""
+        return sum(1 for line in self.lines if matches(line)) / len(self.lines) if self.lines else 0.0
 
 
 @dataclass(frozen=True, slots=True)
