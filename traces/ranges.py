@@ -53,7 +53,7 @@ class RangeSet:
 def _joined(
     starts: NDArray[np.int64], stops: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    order = np.argsort(starts, kind="stable")
+    order = np.argsort(starts)
     starts, stops = starts[order], np.maximum.accumulate(stops[order])
     opens = np.empty(len(starts), bool)
     opens[0] = True
