@@ -52,7 +52,7 @@ class Footprint:
         if len(codes) and (codes == codes[0]).all():
             return np.full(len(codes), self._number(int(codes[0])), np.int64)
         if not segment.any():
-            # Volumes are numbered from 0 without gaps, so a table by number is small, and quicker than sorting.
+            # Volumes are numbered from 0 without gaps: a table by number is small, and quicker than sorting.
             present = np.flatnonzero(np.bincount(volume))
             table = np.zeros(int(present[-1]) + 1 if len(present) else 1, np.int64)
             table[present] = [self._number(int(one) << _SEGMENTS_PER_VOLUME_BITS) for one in present]
