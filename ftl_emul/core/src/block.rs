@@ -73,6 +73,19 @@ impl BlockList {
         }
     }
 
+    /// Verifies the links both ways, and that every member is as it should be; returns how many there are.
+    pub fn check(&self, blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<usize, String> {
+        let (mut members, mut last, mut at) = (0, NO_BLOCK, self.head);
+        while at != NO_BLOCK {
+            let linked = blocks.get(at as usize).filter(|b| b.prev == last && belongs(b));
+            // A circle would end here too: its first block has the wrong predecessor.
+            let Some(block) = linked else { return Err(format!("block {at} stands wrongly in its list")) };
+            members += 1;
+            (last, at) = (at, block.next);
+        }
+        if last == self.tail { Ok(members) } else { Err(format!("a list ends at {last}, not at {}", self.tail)) }
+    }
+
     pub fn iter<'a>(&self, blocks: &'a [Block]) -> impl Iterator<Item = u32> + 'a {
         std::iter::successors(self.head(), |&b| {
             let next = blocks[b as usize].next;

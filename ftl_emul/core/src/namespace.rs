@@ -115,6 +115,27 @@ impl Namespaces {
         (0..self.tenants.len() as u16).map(TenantId).filter(|&t| self.contains(t))
     }
 
+    /// Verifies that every segment has one owner, or none and is free, and that sizes and segments agree.
+    pub fn check(&self) -> Result<(), String> {
+        let mut seen = vec![false; self.owners.len()];
+        let mut claim = |segment: u32, owner: u16| match self.owners.get(segment as usize) {
+            Some(&o) if o == owner && !std::mem::replace(&mut seen[segment as usize], true) => Ok(()),
+            _ => Err(format!("segment {segment} is not {owner}'s alone")),
+        };
+        for (number, namespace) in self.tenants.iter().enumerate() {
+            let Some(namespace) = namespace else { continue };
+            if namespace.pages.div_ceil(SEGMENT_PAGES) != namespace.segments.len() as u64 {
+                return Err(format!("tenant {number} has {} segments for its pages", namespace.segments.len()));
+            }
+            namespace.segments.iter().try_for_each(|&segment| claim(segment, number as u16))?;
+        }
+        self.free_segments.iter().try_for_each(|&segment| claim(segment, NOBODY))?;
+        if self.tenants.len() > MAX_TENANTS || seen.contains(&false) {
+            return Err("a segment belongs to nobody and is not free".into());
+        }
+        Ok(())
+    }
+
     /// One past the largest tenant number ever given out.
     pub fn slots(&self) -> usize {
         self.tenants.len()

@@ -6,7 +6,7 @@ use rand_core::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use crate::block::{Block, BlockList, NO_BLOCK};
+use crate::block::{Block, BlockList};
 use greedy::GreedyIndex;
 
 /// How GC chooses its victim among the full blocks of a pool.
@@ -151,28 +151,29 @@ impl VictimIndex {
         }
     }
 
-    /// False when the lists hold a number that is no block, or more entries than there are blocks.
-    pub fn walk_is_bounded(&self, blocks: &[Block]) -> bool {
-        let bounded = |list: &BlockList| {
-            let mut steps = 0;
-            let mut at = list.head();
-            while let Some(block) = at {
-                steps += 1;
-                if block as usize >= blocks.len() || steps > blocks.len() {
-                    return false;
-                }
-                let next = blocks[block as usize].next;
-                at = (next != NO_BLOCK).then_some(next);
+    /// True when this is the kind of index that the policy uses, with a list for every count of valid pages.
+    pub fn fits(&self, policy: VictimPolicy, pages_per_block: u32) -> bool {
+        let lists = pages_per_block as usize + 1;
+        match (self, policy) {
+            (Self::Greedy(index), VictimPolicy::Greedy) => index.fits(lists),
+            (Self::Buckets { lists: l, lowest }, VictimPolicy::CostBenefit) => {
+                l.len() == lists && *lowest <= pages_per_block
             }
-            true
-        };
+            (Self::Queue(_), VictimPolicy::Fifo) => true,
+            (Self::Dense(_), VictimPolicy::DChoices(_) | VictimPolicy::Random) => true,
+            _ => false,
+        }
+    }
+
+    /// Verifies that the lists are linked soundly and every member stands where it should.
+    pub fn check(&self, blocks: &[Block]) -> Result<(), String> {
         match self {
-            Self::Greedy(index) => {
-                index.lists().iter().all(bounded) && index.far().iter().all(|&b| (b as usize) < blocks.len())
-            }
-            Self::Buckets { lists, .. } => lists.iter().all(bounded),
-            Self::Queue(list) => bounded(list),
-            Self::Dense(members) => members.iter().all(|&b| (b as usize) < blocks.len()),
+            Self::Greedy(index) => index.check(blocks),
+            Self::Buckets { lists, lowest } => (0..)
+                .zip(lists)
+                .try_for_each(|(valid, list)| list.check(blocks, |b| b.valid == valid && valid >= *lowest).map(drop)),
+            Self::Queue(list) => list.check(blocks, |_| true).map(drop),
+            Self::Dense(members) => check_places(members, blocks, |_| true),
         }
     }
 
@@ -188,6 +189,14 @@ impl VictimIndex {
             Self::Dense(members) => members.clone(),
         }
     }
+}
+
+/// Verifies an array of blocks whose places are kept in their `prev`.
+fn check_places(members: &[u32], blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<(), String> {
+    (0..).zip(members).try_for_each(|(place, &member)| match blocks.get(member as usize) {
+        Some(block) if block.prev == place && belongs(block) => Ok(()),
+        _ => Err(format!("block {member} stands wrongly at place {place}")),
+    })
 }
 
 /// Cost-benefit over the heads of the buckets: within a bucket u is equal and the head has waited longest, so the

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, BlockList};
+use crate::victim::check_places;
 
 /// Once no block is near, about this share of all blocks is brought near: small enough that most overwrites hit far
 /// blocks, large enough that looking through the far ones is rare.
@@ -129,6 +130,23 @@ impl GreedyIndex {
         if let Some(&moved) = self.far.get(place) {
             blocks[moved as usize].prev = place as u32;
         }
+    }
+
+    /// True when there are `lists` lists and every count lies among them.
+    pub fn fits(&self, lists: usize) -> bool {
+        self.lists.len() == lists && (self.lowest.max(self.threshold) as usize) < lists
+    }
+
+    /// Verifies that near blocks are listed by their valid count, far ones are far, and the counts agree.
+    pub fn check(&self, blocks: &[Block]) -> Result<(), String> {
+        let mut near = 0;
+        for (valid, list) in (0..).zip(&self.lists) {
+            near += list.check(blocks, |b| b.valid == valid && (self.lowest..=self.threshold).contains(&valid))?;
+        }
+        if near != self.near {
+            return Err(format!("{near} blocks are near, counted {}", self.near));
+        }
+        check_places(&self.far, blocks, |b| b.valid > self.threshold)
     }
 
     pub fn lists(&self) -> &[BlockList] {

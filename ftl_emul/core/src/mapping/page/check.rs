@@ -19,9 +19,41 @@ macro_rules! ensure {
 
 impl<P: PageNumber> PageMapping<P> {
     pub(super) fn check_invariants(&self) -> Result<(), String> {
+        self.check_references()?;
         self.check_map()?;
         self.check_places()?;
         self.check_counts()
+    }
+
+    /// Every number that names something names something there is; the other checks follow them without looking.
+    fn check_references(&self) -> Result<(), String> {
+        self.namespaces.check()?;
+        ensure!(self.tenants.len() == self.namespaces.slots(), "tenants and namespaces differ in number");
+        for (number, tenant) in self.tenants.iter().enumerate() {
+            let id = TenantId(number as u16);
+            ensure!(tenant.is_some() == self.namespaces.contains(id), "tenant {number} has no namespace, or no tenant");
+            let Some(tenant) = tenant else { continue };
+            let in_use = self.domains.get(tenant.domain as usize).is_some_and(|d| d.in_use);
+            ensure!(in_use, "tenant {number} is in domain {}, which does not exist", tenant.domain);
+            let counters = &tenant.counters;
+            ensure!(
+                counters.moved_pages_of.len() == self.tenants.len()
+                    && counters.victim_histogram.len() == self.geometry.pages_per_block as usize + 1,
+                "counters of tenant {number} have the wrong shape"
+            );
+        }
+        for (number, block) in self.blocks.iter().enumerate() {
+            ensure!(block.pool == SPARE || (block.pool as usize) < self.pools.len(), "block {number} is in no pool");
+            ensure!(block.valid <= self.geometry.pages_per_block, "block {number} counts too many valid pages");
+        }
+        for (number, pool) in self.pools.iter().enumerate() {
+            ensure!(pool.die == number as u32 % self.geometry.dies(), "pool {number} is on another die");
+            ensure!(
+                pool.victims.fits(self.options.victim, self.geometry.pages_per_block),
+                "the victim index of pool {number} has the wrong shape"
+            );
+        }
+        Ok(())
     }
 
     /// p2l[l2p[x]] == x for every mapped page, and sum of valid == mapped pages.
@@ -87,7 +119,7 @@ impl<P: PageNumber> PageMapping<P> {
                     frontier.block
                 );
             }
-            ensure!(self.lists_end(index), "the victim lists of pool {index} do not end");
+            pool.victims.check(&self.blocks).map_err(|e| format!("pool {index}: {e}"))?;
             pool.victims
                 .members(&self.blocks)
                 .into_iter()
@@ -111,7 +143,6 @@ impl<P: PageNumber> PageMapping<P> {
         let mut blocks = vec![0u32; self.pools.len()];
         let mut valid = vec![0u64; self.pools.len()];
         for (number, block) in self.blocks.iter().enumerate() {
-            ensure!(block.valid <= self.geometry.pages_per_block, "block {number} counts too many valid pages");
             let words = self.division.words_per_block;
             let bits: u32 = self.valid[number * words..(number + 1) * words].iter().map(|w| w.count_ones()).sum();
             ensure!(bits == block.valid, "block {number} counts {} valid pages and has {bits}", block.valid);
@@ -152,14 +183,5 @@ impl<P: PageNumber> PageMapping<P> {
         let block = self.division.block(physical);
         let page = (physical - self.division.physical(block, 0)) as usize;
         self.valid[block as usize * self.division.words_per_block + page / 64] >> (page % 64) & 1 == 1
-    }
-
-    /// Guards the walk over a pool's lists: links of a damaged snapshot may point anywhere or run in a circle.
-    fn lists_end(&self, pool: usize) -> bool {
-        let in_range = |b: u32| b == NO_BLOCK || (b as usize) < self.blocks.len();
-        if !self.blocks.iter().filter(|b| b.state == BlockState::Full).all(|b| in_range(b.next)) {
-            return false;
-        }
-        self.pools[pool].victims.walk_is_bounded(&self.blocks)
     }
 }
