@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint demo test lint fmt bench clean
+.PHONY: help setup setup-lint demo test lint fmt bench validate clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -33,6 +33,9 @@ fmt: setup-lint ## format Python and Rust, apply ruff's safe fixes
 
 bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 	@. build/env.sh && .venv/bin/python bench/run.py $(BENCH_ARGS)
+
+validate: setup ## the emulated SSD against theory, see docs/validation.md (VALIDATE_ARGS=--full)
+	@. build/env.sh && .venv/bin/python bench/validate.py $(VALIDATE_ARGS)
 
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

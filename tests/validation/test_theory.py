@@ -1,0 +1,68 @@
+"""A fast part of bench/validate.py, with its bars: WAF against theory, policies against their aims."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def within_the_bar(rows: Sequence[validate.Row]) -> None:
+    assert rows
+    assert not [row for row in rows if not row.passed]
+
+
+@pytest.mark.parametrize(
+    ("pages_per_block", "alpha"), [(32, 1.05), (64, 1.20), (128, 1.10), (128, 2.0), (1024, 1.30)]
+)
+@pytest.mark.parametrize("victim", ["greedy", "fifo"])
+def test_uniform_writes(victim: str, pages_per_block: int, alpha: float) -> None:
+    usable_blocks = {32: 16_000, 64: 8_000, 128: 4_000, 1024: 1_500}[pages_per_block]
+    within_the_bar(validate.uniform_rows(victim, alpha, pages_per_block, usable_blocks))
+
+
+@pytest.mark.parametrize("victim", ["greedy", "fifo"])
+def test_hot_and_cold_in_one_pool(victim: str) -> None:
+    within_the_bar(validate.shared_rows(victim, 1.28))
+
+
+def test_isolation_with_the_best_split() -> None:
+    within_the_bar(validate.best_split_rows(1.28))
+
+
+def test_min_waf_finds_the_best_split() -> None:
+    within_the_bar(validate.min_waf_rows(1.10))
+
+
+def test_policies_with_weights_1_3_6() -> None:
+    results = validate.three_vms("static,algorithm1,proportional", overwrites=12)
+    within_the_bar(validate.static_rows(results["static"]))
+    within_the_bar(validate.starvation_rows(results["algorithm1"]))
+    within_the_bar(validate.proportional_rows(results["proportional"]))
+
+
+def test_the_command_fails_where_a_bar_is_missed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = [1.0, 1.005]
+    case = validate.Case(
+        "one", lambda: [validate.Row("it", 1.0, "nowhere", m, 0.005) for m in measured], quick=True
+    )
+    monkeypatch.setattr(validate, "cases", lambda: iter([case]))
+    assert validate.main(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    measured.append(1.006)
+    assert validate.main([]) == 1
+    assert "2 of 3 pass" in capsys.readouterr().out
+
+
+def test_a_row_may_be_one_sided() -> None:
+    assert validate.Row("it", 0.5, "at most", 0.1, 0.0, at_most=True).passed
+    assert not validate.Row("it", 0.5, "at most", 0.51, 0.0, at_most=True).passed
+    assert not validate.Row("it", 0.5, "formula", float("nan"), 0.5).passed
