@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _BINDING_FROM = 0.96
 """A VM that reaches this share of its limit is held back by it (rate limiters are not exact)."""
+_FREE_BELOW = 0.7
+"""A VM that stays below this share of its limit hardly ever waits for it."""
 _SATURATING_FROM = 0.9
 """A VM with requests waiting for this share of the time would take more IOPS if it could."""
 
@@ -50,6 +52,7 @@ class Evidence:
         """The evidence with one more window, older ones fading over `memory_samples` windows (at least 1)."""
         keep = 1.0 - 1.0 / memory_samples
         limited = held_back(sample)
+        free = sample.limit_iops is None or sample.iops < _FREE_BELOW * sample.limit_iops
         time_known = sample.outstanding is not None or not limited
         busy_s = sample.window_s * sample.backlog_share
         service_s = busy_s if sample.outstanding is None else sample.window_s * sample.outstanding
@@ -60,8 +63,8 @@ class Evidence:
             requests=keep * self.requests + (sample.requests if time_known else 0),
             host_page_writes=keep * self.host_page_writes + (sample.host_page_writes if time_known else 0),
             service_s=keep * self.service_s + (service_s if time_known else 0.0),
-            free_s=keep * self.free_s + (0.0 if limited else busy_s),
-            free_service_s=keep * self.free_service_s + (0.0 if limited else service_s),
+            free_s=keep * self.free_s + (busy_s if free else 0.0),
+            free_service_s=keep * self.free_service_s + (service_s if free else 0.0),
         )
 
     @property

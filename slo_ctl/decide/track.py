@@ -27,7 +27,8 @@ _SETTLED_DEVICE_SHARE = 0.5
 written by all since the last move, a VM that hardly writes has settled, too.
 """
 _STEADY_MEMORY_SAMPLES = 32.0
-_RECENT_MEMORY_SAMPLES = 4.0
+_RECENT_IOPS_MEMORY_SAMPLES = 4.0
+_RECENT_MEMORY_SAMPLES = 12.0
 _NOISE_MEMORY_SAMPLES = 16.0
 _NOISE_PRIOR = 0.02
 
@@ -40,6 +41,8 @@ class VmTrack:
     ops_blocks: int
     steady: Evidence = field(default_factory=Evidence)
     """Since u settled after the last move."""
+    recent: Evidence = field(default_factory=Evidence)
+    """Over the last few windows, whatever moved."""
     recent_iops: float = 0.0
     """Average over a few windows under about the same limit; 0 before any."""
     limit_iops: float | None = None
@@ -66,7 +69,14 @@ class VmTrack:
     @property
     def recent_error(self) -> float:
         """Standard error of `recent_iops`: an exponential average over n has 1 / (2n - 1) of the variance."""
-        return math.sqrt(self.iops_variance / (2.0 * _RECENT_MEMORY_SAMPLES - 1.0))
+        return math.sqrt(self.iops_variance / (2.0 * _RECENT_IOPS_MEMORY_SAMPLES - 1.0))
+
+    @property
+    def unheld_iops(self) -> float | None:
+        """IOPS of the last few windows, had no limit held them back; None where not measured."""
+        if not self.recent.tells_service_time:
+            return None
+        return 1e6 * self.model.service.outstanding / self.recent.service_us
 
 
 def new_tracks(sample: DeviceSample) -> dict[str, VmTrack]:
@@ -112,6 +122,8 @@ def _observe(track: VmTrack, vm: VmSample, pages_per_block: int, written_device_
     if not vm.active or vm.requests == 0:
         return track
     track = _observe_recent(track, vm)
+    if vm.outstanding is not None:
+        track = replace(track, recent=track.recent.add(vm, _RECENT_MEMORY_SAMPLES))
     if not was_settled:
         return track
     steady = track.steady.add(vm, _STEADY_MEMORY_SAMPLES)
@@ -122,7 +134,7 @@ def _observe_recent(track: VmTrack, vm: VmSample) -> VmTrack:
     recent_iops = vm.iops
     variance = track.iops_variance
     if track.recent_iops > 0.0 and not _limit_jumped(track.limit_iops, vm.limit_iops):
-        recent_iops = track.recent_iops + (vm.iops - track.recent_iops) / _RECENT_MEMORY_SAMPLES
+        recent_iops = track.recent_iops + (vm.iops - track.recent_iops) / _RECENT_IOPS_MEMORY_SAMPLES
         if track.settled:
             deviation = math.log(vm.iops / track.recent_iops)
             variance += (deviation**2 - variance) / _NOISE_MEMORY_SAMPLES

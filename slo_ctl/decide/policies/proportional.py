@@ -19,13 +19,15 @@ from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.allocation import allocate, moves_between
 from slo_ctl.decide.evidence import saturating
-from slo_ctl.decide.pacing import Paced, pace
+from slo_ctl.decide.pacing import Paced, longest_lead_windows, new_leads, pace
 from slo_ctl.decide.targets import Claim, Feasible, solve
 from slo_ctl.decide.track import VmTrack, follow, new_tracks
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Slo, TimingModel, VmSample
 
 _DEAD_BAND = 0.01
 """A split that changes nobody's IOPS by more is not worth moving blocks for."""
+_SINGLE_BLOCK_FROM = 0.02
+"""Change of some VM's IOPS for which a block moves even where the part of the way to go is less than one."""
 _MIN_STEADY_SAMPLES = 2.0
 _MAX_GAIN = 0.9
 _MIN_GAIN = 0.2
@@ -39,7 +41,11 @@ _DEMAND_HEADROOM = 1.1
 """A VM that asks for less than its share may grow by this much before its target follows."""
 _PATIENCE_DEVICE_SHARE = 1.25
 """Drive writes after which shares that still are off are the second lever's business."""
-_PACE_FROM = 0.03
+_NO_LEAD_WINDOWS, _ALIKE = 0.3, 1.02
+"""Limits are lifted when no lead exceeds this and the split by itself keeps the shares as closely as this."""
+_LEAD_MEMORY_WINDOWS, _LEAD_MEMORY_WINDOWS_UNPACED = 200.0, 40.0
+_PACE_FROM_WINDOWS = 0.8
+"""The lead of some VM from which on shares are off: 2 % over the memory of a VM not yet paced."""
 _SETBACK = 0.05
 """A correction that costs the slowest VM more of its IOPS is taken back."""
 _MAX_SETBACKS = 2
@@ -68,6 +74,8 @@ class ProportionalState:
     device_share_since_event: float = 0.0
     """Drive writes since the circumstances changed."""
     pacing: bool = False
+    leads: dict[str, float] = field(default_factory=dict)
+    """What each VM has had beyond its share of late (`pacing`)."""
     best_level: float = 0.0
     """The highest lambda (lowest IOPS_i / w_i) seen since the circumstances changed, and with which split."""
     best_blocks: dict[str, int] = field(default_factory=dict)
@@ -196,7 +204,9 @@ def _plan(
     noise = max(t.relative_error for t in active)
     plan = _part_of_the_way(sample, step, gain * error**2 / (error**2 + noise**2))
     if plan == blocks:
-        return replace(state, gain=gain), ()
+        if error < _SINGLE_BLOCK_FROM + 2.0 * noise:
+            return replace(state, gain=gain), ()
+        plan = _single_block(blocks, step)
     moved = sum(max(0, plan[vm] - blocks[vm]) for vm in blocks)
     reason = f"shares off by up to {100 * error:.1f} %: moving {moved} OPS blocks"
     return replace(state, plan=plan, stuck_windows=0, last_step=step, gain=gain), (reason,)
@@ -293,6 +303,12 @@ def _part_of_the_way(sample: DeviceSample, step: dict[str, int], gain: float) ->
     return allocate(sample.total_ops_blocks, ideal, {v.vm: v.min_ops_blocks for v in sample.vms})
 
 
+def _single_block(blocks: dict[str, int], step: dict[str, int]) -> dict[str, int]:
+    """The split after one block went where most are missing."""
+    giver, taker = min(step, key=lambda vm: step[vm]), max(step, key=lambda vm: step[vm])
+    return blocks | {giver: blocks[giver] - 1, taker: blocks[taker] + 1}
+
+
 def _limits(
     state: ProportionalState, sample: DeviceSample, feasible: Feasible, event: str | None
 ) -> tuple[ProportionalState, dict[str, float | None], tuple[str, ...]]:
@@ -303,22 +319,32 @@ def _limits(
             weight=v.slo.weight,
             iops=state.tracks[v.vm].recent_iops,
             last_iops=v.iops,
+            window_s=v.window_s,
             limit_iops=v.limit_iops,
             saturating=saturating(v),
             min_iops=v.slo.min_iops or 0.0,
             max_iops=_max_iops(v.slo),
+            unheld_iops=state.tracks[v.vm].unheld_iops,
         )
         for v in sample.vms
-        if v.active and v.requests > 0
+        if v.active and v.window_s > 0.0 and state.tracks[v.vm].recent_iops > 0.0
     ]
     maximums: dict[str, float | None] = {v.vm: v.slo.max_iops for v in sample.vms}
-    wanted = maximums
+    memory_windows = _LEAD_MEMORY_WINDOWS if state.pacing else _LEAD_MEMORY_WINDOWS_UNPACED
     was_pacing = state.pacing
-    pacing = not event and (was_pacing or not feasible.ops_suffices or _still_off(state, sample, feasible))
+    ops_has_its_time = state.device_share_since_event < _PATIENCE_DEVICE_SHARE and not was_pacing
+    leads = {} if event or ops_has_its_time else new_leads(state.leads, vms, memory_windows)
+    still_off = longest_lead_windows(leads, vms) > _PACE_FROM_WINDOWS
+    wanted = maximums
+    pacing = not event and (was_pacing or not feasible.ops_suffices or still_off)
+    if pacing and not was_pacing:  # what was before is forgiven
+        leads = dict.fromkeys(leads, 0.0)
+    elif pacing and longest_lead_windows(leads, vms) < _NO_LEAD_WINDOWS:
+        pacing = not _ops_does_it(state.tracks, sample, feasible)
     if pacing:
-        wanted = maximums | pace(vms)
+        wanted = maximums | pace(vms, leads)
         pacing = wanted != maximums or not feasible.ops_suffices
-    state = replace(state, pacing=pacing)
+    state = replace(state, pacing=pacing, leads=leads)
     in_force = {v.vm: v.limit_iops for v in sample.vms}
     limits = {vm: limit for vm, limit in wanted.items() if limit != in_force[vm]}
     reasons: tuple[str, ...] = ()
@@ -329,10 +355,13 @@ def _limits(
     return state, limits, reasons
 
 
-def _still_off(state: ProportionalState, sample: DeviceSample, feasible: Feasible) -> bool:
-    """Whether OPS had its time and the measured shares still are off."""
-    if state.device_share_since_event < _PATIENCE_DEVICE_SHARE:
+def _ops_does_it(tracks: dict[str, VmTrack], sample: DeviceSample, feasible: Feasible) -> bool:
+    """Whether the present split by itself would keep the shares, by the models."""
+    if not feasible.ops_suffices or not all(tracks[v.vm].settled for v in sample.vms if v.active):
         return False
-    levels = _levels(state, sample, feasible)
-    noise = max((state.tracks[vm].recent_error for vm in levels), default=0.0)
-    return len(levels) > 1 and max(levels.values()) > (1.0 + _PACE_FROM + noise) * min(levels.values())
+    by_model = [
+        tracks[v.vm].model.iops_at(v.ops_blocks) / (feasible.targets[v.vm].iops or math.inf)
+        for v in sample.vms
+        if v.active
+    ]
+    return max(by_model) < _ALIKE * min(by_model)
