@@ -1,0 +1,18 @@
+"""The names that a scenario accepts are those that exist where they are defined."""
+
+from __future__ import annotations
+
+import ftl_emul
+from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES
+from slo_ctl.replay import scenario
+
+
+def test_policies() -> None:
+    assert set(scenario.POLICY_NAMES) == set(POLICIES)
+    assert scenario.Scenario.__dataclass_fields__["policy"].default == DEFAULT_POLICY
+
+
+def test_presets_schedulers_and_victims() -> None:
+    assert set(scenario.PRESET_NAMES) == {preset.name for preset in ftl_emul.presets()}
+    assert set(scenario.SCHEDULER_NAMES) == {name for name, _ in ftl_emul.schedulers()}
+    assert set(scenario.VICTIM_NAMES) == {name for name, _ in ftl_emul.victim_policies()}
