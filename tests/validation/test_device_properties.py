@@ -118,9 +118,9 @@ def test_counted_requests(config: Config, placements: list[bool], batches: Any) 
         for one in requests:
             models[tenant].request(*one)
         apply(device, tenant, requests)
-        ends = (tenant, None) if blocks < 0 else (None, tenant)
+        source, target = (tenant, None) if blocks < 0 else (None, tenant)
         with suppress(DriveError):
-            device.request_move(*ends, abs(blocks))
+            device.request_move(source, target, abs(blocks))
         device.advance_moves(abs(blocks) % 3)
         expect(device, models)
 
