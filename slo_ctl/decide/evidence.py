@@ -25,6 +25,11 @@ def held_back(sample: VmSample) -> bool:
     return sample.limit_iops is not None and sample.iops >= _BINDING_FROM * sample.limit_iops
 
 
+def unlimited(sample: VmSample) -> bool:
+    """Whether the VM hardly ever waited for its rate limit; neither this nor `held_back` in between."""
+    return sample.limit_iops is None or sample.iops < _FREE_BELOW * sample.limit_iops
+
+
 def saturating(sample: VmSample) -> bool:
     """Whether the VM would do more IOPS if it could, rather than running out of requests."""
     return sample.backlog_share >= _SATURATING_FROM
@@ -41,6 +46,7 @@ class Evidence:
     """Requests of those windows whose time on the device is known."""
     host_page_writes: float = 0.0
     """Host page writes of the same windows."""
+    host_page_reads: float = 0.0
     service_s: float = 0.0
     """Time those requests spent on the device, summed over requests."""
     free_s: float = 0.0
@@ -52,7 +58,7 @@ class Evidence:
         """The evidence with one more window, older ones fading over `memory_samples` windows (at least 1)."""
         keep = 1.0 - 1.0 / memory_samples
         limited = held_back(sample)
-        free = sample.limit_iops is None or sample.iops < _FREE_BELOW * sample.limit_iops
+        free = unlimited(sample)
         time_known = sample.outstanding is not None or not limited
         busy_s = sample.window_s * sample.backlog_share
         service_s = busy_s if sample.outstanding is None else sample.window_s * sample.outstanding
@@ -62,6 +68,7 @@ class Evidence:
             victim_valid_pages=keep * self.victim_valid_pages + sample.victim_valid_pages,
             requests=keep * self.requests + (sample.requests if time_known else 0),
             host_page_writes=keep * self.host_page_writes + (sample.host_page_writes if time_known else 0),
+            host_page_reads=keep * self.host_page_reads + (sample.host_page_reads if time_known else 0),
             service_s=keep * self.service_s + (service_s if time_known else 0.0),
             free_s=keep * self.free_s + (busy_s if free else 0.0),
             free_service_s=keep * self.free_service_s + (service_s if free else 0.0),

@@ -23,8 +23,10 @@ _LEAST_PACE, _MOST_PACE = 0.3, 1.6
 """Of its share: what a VM may have while it falls back or catches up."""
 _ROOM, _LEAST_ROOM = 2.0, 1.1
 """Of its share: what the bottleneck, and who is not above its share, may have in case a fast phase comes."""
+_ABOVE_MINIMUM = 1.03
+"""What a limit leaves above a minimum: what it takes away now is not made up for later."""
 _LOOSE = 1.5
-"""Limits that all exceed what the VMs do by so much are not needed."""
+"""Limits that hold nobody back, and all exceed what the VMs do by so much, are not needed."""
 _BINDING_FROM = 0.93
 """A VM that reaches this share of its limit is taken to be held back by it: rate limiters are not exact."""
 _ABOVE_SHARE = 1.015
@@ -112,8 +114,8 @@ def pace(vms: Sequence[Paced], leads: Mapping[str, float]) -> dict[str, float | 
             pace = _evened(_ROOM * share, lead - least_lead, v.window_s, _LEAST_ROOM * share)
         else:
             pace = _pace_beside(v, share, leads.get(v.vm, lead) - lead)
-        limits[v.vm] = min(max(v.weight * pace, v.min_iops), v.max_iops)
-    if all(limits[v.vm] > _LOOSE * v.iops for v in vms):
+        limits[v.vm] = min(max(v.weight * pace, _ABOVE_MINIMUM * v.min_iops), v.max_iops)
+    if not any(v.held_back or limits[v.vm] < _LOOSE * v.iops for v in vms):
         limits = {v.vm: v.max_iops for v in vms}
     return {vm: limit if math.isfinite(limit) else None for vm, limit in limits.items()}
 

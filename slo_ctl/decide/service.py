@@ -34,6 +34,7 @@ class ServiceModel:
     writes_per_request: float = 1.0
     outstanding: float = 1.0
     gc_scale: float = 1.0
+    reads_per_request: float = 0.0
 
     @classmethod
     def prior(cls, timing: FlashTiming) -> ServiceModel:
@@ -50,7 +51,10 @@ class ServiceModel:
         base_us = max(service_us - gc_us, min(program_us, 0.5 * service_us))
         gc_scale = (service_us - base_us) / gc_us if gc_us > 0.0 else 1.0
         outstanding = evidence.outstanding or self.outstanding
-        return ServiceModel(self.timing, base_us, writes_per_request, outstanding, gc_scale)
+        reads_per_request = evidence.host_page_reads / evidence.requests
+        return ServiceModel(
+            self.timing, base_us, writes_per_request, outstanding, gc_scale, reads_per_request
+        )
 
     def iops_at(self, u: float) -> float:
         """Requests per second at utilization u."""
@@ -65,6 +69,19 @@ class ServiceModel:
             return 1.0
         spare_us = self.outstanding * _US_PER_S / iops - self.base_us
         return eq1.u_at_gc_time(self.timing, spare_us / self._gc_share)
+
+    @property
+    def lone_base_us(self) -> float:
+        """What `base_us` would be on an idle device, all pages of a request being served in parallel."""
+        write_us = min(1.0, self.writes_per_request) * (self.timing.transfer_us + self.timing.program_us)
+        read_us = min(1.0, self.reads_per_request) * (self.timing.transfer_us + self.timing.read_us)
+        return write_us + read_us
+
+    def device_time_us(self, u: float) -> float:
+        """What one request costs the device."""
+        read_us = self.timing.transfer_us + self.timing.read_us
+        write_us = eq1.write_time_us(self.timing, u)
+        return self.reads_per_request * read_us + self.writes_per_request * write_us
 
     @property
     def _gc_share(self) -> float:

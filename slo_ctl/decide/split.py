@@ -37,8 +37,8 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
         return [max(w.min_ops_blocks, w.curve.ops_at(_u_at_price(w, price))) for w in writers]
 
     # The price (GC writes saved per block) sums the demand to the total; it spans decades, so bisect its log.
-    low, high = -200.0, 200.0
-    for _ in range(70):
+    low, high = -100.0, 100.0
+    for _ in range(45):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if sum(split(2.0**middle)) > total_ops_blocks else (low, middle)
     blocks = split(2.0**high)
@@ -51,7 +51,7 @@ def best_split(writers: Sequence[Writer], total_ops_blocks: float) -> list[float
 def _u_at_price(writer: Writer, price: float) -> float:
     """The u at which one more block saves `price` GC writes; savings grow with u, so bisect."""
     low, high = 0.0, 1.0 - 1e-9
-    for _ in range(45):
+    for _ in range(32):
         middle = 0.5 * (low + high)
         saved = writer.write_rate * writer.curve.gc_writes_saved(middle)
         low, high = (low, middle) if saved > price else (middle, high)

@@ -130,7 +130,7 @@ def _largest(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The largest x in [low, high] for which `holds`, which is true at `low` and turns false at most once."""
     if holds(high):
         return high
-    for _ in range(60):
+    for _ in range(40):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low

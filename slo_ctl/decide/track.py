@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.evidence import Evidence
+from slo_ctl.decide.evidence import Evidence, unlimited
 from slo_ctl.decide.service import VmModel
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class VmTrack:
     """Since u settled after the last move."""
     recent: Evidence = field(default_factory=Evidence)
     """Over the last few windows, whatever moved."""
+    unheld: Evidence = field(default_factory=Evidence)
+    """Windows in which no limit held it back: they tell how many requests it keeps outstanding."""
     recent_iops: float = 0.0
     """Average over a few windows under about the same limit; 0 before any."""
     limit_iops: float | None = None
@@ -123,11 +125,21 @@ def _observe(track: VmTrack, vm: VmSample, pages_per_block: int, written_device_
         return track
     track = _observe_recent(track, vm)
     if vm.outstanding is not None:
-        track = replace(track, recent=track.recent.add(vm, _RECENT_MEMORY_SAMPLES))
+        track = _observe_service(track, vm)
     if not was_settled:
         return track
     steady = track.steady.add(vm, _STEADY_MEMORY_SAMPLES)
     return replace(track, steady=steady, model=track.model.fit(steady, vm.ops_blocks))
+
+
+def _observe_service(track: VmTrack, vm: VmSample) -> VmTrack:
+    track = replace(track, recent=track.recent.add(vm, _RECENT_MEMORY_SAMPLES))
+    if not unlimited(vm):
+        return track
+    unheld = track.unheld.add(vm, _STEADY_MEMORY_SAMPLES)
+    service = track.model.service
+    service = replace(service, outstanding=unheld.outstanding or service.outstanding)
+    return replace(track, unheld=unheld, model=replace(track.model, service=service))
 
 
 def _observe_recent(track: VmTrack, vm: VmSample) -> VmTrack:

@@ -20,12 +20,14 @@ from dataclasses import dataclass, field, replace
 from slo_ctl.decide.allocation import allocate, moves_between
 from slo_ctl.decide.evidence import saturating
 from slo_ctl.decide.pacing import Paced, longest_lead_windows, new_leads, pace
+from slo_ctl.decide.relief import relieve
 from slo_ctl.decide.targets import Claim, Feasible, solve
 from slo_ctl.decide.track import VmTrack, follow, new_tracks
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Slo, TimingModel, VmSample
 
 _DEAD_BAND = 0.01
 """A split that changes nobody's IOPS by more is not worth moving blocks for."""
+_RESOLVE_WINDOWS = 4
 _SINGLE_BLOCK_FROM = 0.02
 """Change of some VM's IOPS for which a block moves even where the part of the way to go is less than one."""
 _MIN_STEADY_SAMPLES = 2.0
@@ -44,10 +46,15 @@ _PATIENCE_DEVICE_SHARE = 1.25
 _NO_LEAD_WINDOWS, _ALIKE = 0.3, 1.02
 """Limits are lifted when no lead exceeds this and the split by itself keeps the shares as closely as this."""
 _LEAD_MEMORY_WINDOWS, _LEAD_MEMORY_WINDOWS_UNPACED = 200.0, 40.0
+_LEAD_MEMORY_WINDOWS_IN_TRANSITION = 1.0
+_TRANSITION_DEVICE_SHARE = 2.0
+"""Drive writes after an event whose leads are forgiven at once: nobody pays for the time OPS took."""
 _PACE_FROM_WINDOWS = 0.8
 """The lead of some VM from which on shares are off: 2 % over the memory of a VM not yet paced."""
 _SETBACK = 0.05
 """A correction that costs the slowest VM more of its IOPS is taken back."""
+_KEPT = 0.99
+"""Of a minimum: kept."""
 _MAX_SETBACKS = 2
 _FREEZE_DEVICE_SHARE = 10.0
 """Drive writes for which the split then stays as it was at best."""
@@ -62,6 +69,9 @@ class ProportionalState:
     tracks: dict[str, VmTrack]
     circumstances: tuple[object, ...]
     """Who is there, awake, and promised what: a change is answered at once."""
+    feasible: Feasible | None = None
+    """What the VMs are due, and the split it needs."""
+    feasible_age_windows: int = 0
     plan: dict[str, int] = field(default_factory=dict)
     """OPS blocks per VM to arrive at; empty when nothing is under way."""
     last_blocks: dict[str, int] = field(default_factory=dict)
@@ -123,7 +133,7 @@ def _decide(
 ) -> tuple[ProportionalState, Decision]:
     if not sample.vms:
         return state, Decision()
-    feasible = solve(_claims(state.tracks, sample), sample.total_ops_blocks)
+    state, feasible = _feasible(state, sample, event)
     state, reasons = _plan(state, sample, feasible, event)
     moves: tuple[OpsMove, ...] = ()
     if state.plan:
@@ -136,6 +146,23 @@ def _decide(
         for vm, missing in feasible.overcommitted.items()
     )
     return state, Decision(moves, limits, {}, feasible.targets, reasons + more_reasons + shortfalls)
+
+
+def _feasible(
+    state: ProportionalState, sample: DeviceSample, event: str | None
+) -> tuple[ProportionalState, Feasible]:
+    """What the VMs are due: anew after events, and every few windows once u has settled."""
+    known, age = state.feasible, state.feasible_age_windows + 1
+    if known and not event and (age < _RESOLVE_WINDOWS or state.plan or not _settled(state.tracks, sample)):
+        return replace(state, feasible_age_windows=age), known
+    claims = _claims(state.tracks, sample)
+    feasible = solve(claims, sample.total_ops_blocks)
+    feasible = relieve(claims, sample.total_ops_blocks, feasible, {v.vm: v.ops_blocks for v in sample.vms})
+    return replace(state, feasible=feasible, feasible_age_windows=0), feasible
+
+
+def _settled(tracks: dict[str, VmTrack], sample: DeviceSample) -> bool:
+    return all(tracks[v.vm].settled for v in sample.vms if v.active and v.requests > 0)
 
 
 def _circumstances(sample: DeviceSample) -> tuple[object, ...]:
@@ -182,12 +209,15 @@ def _plan(
     best = {vm: target.ops_blocks or 0 for vm, target in feasible.targets.items()}
     if event:
         plan = best if best != blocks else {}
-        state = ProportionalState(state.tracks, state.circumstances, plan, last_blocks=state.last_blocks)
+        state = ProportionalState(
+            state.tracks, state.circumstances, feasible, plan=plan, last_blocks=state.last_blocks
+        )
         return state, (event,)
     if state.plan:
         return _pursue(state, blocks), ()
     active = [state.tracks[v.vm] for v in sample.vms if v.active and v.requests > 0]
-    if not active or not all(t.settled and t.steady.samples >= _MIN_STEADY_SAMPLES for t in active):
+    steady = _settled(state.tracks, sample) and all(t.steady.samples >= _MIN_STEADY_SAMPLES for t in active)
+    if not active or not steady:
         return state, ()
     error = _iops_change(state.tracks, feasible, blocks, best)
     state, setback = _judge(state, sample, feasible, blocks)
@@ -229,6 +259,8 @@ def _judge(
     may cost the fast ones more, in waiting, than the blocks bring; what was measured then overrules what
     was predicted.
     """
+    if any(state.tracks[v.vm].recent_iops < _KEPT * (v.slo.min_iops or 0.0) for v in sample.vms if v.active):
+        return state, None  # minimums come first, whatever they cost
     levels = _levels(state, sample, feasible)
     level = min(levels.values(), default=0.0)
     noise = max((state.tracks[vm].relative_error for vm in levels), default=0.0)
@@ -331,15 +363,15 @@ def _limits(
     ]
     maximums: dict[str, float | None] = {v.vm: v.slo.max_iops for v in sample.vms}
     memory_windows = _LEAD_MEMORY_WINDOWS if state.pacing else _LEAD_MEMORY_WINDOWS_UNPACED
+    if state.device_share_since_event < _TRANSITION_DEVICE_SHARE:
+        memory_windows = _LEAD_MEMORY_WINDOWS_IN_TRANSITION
     was_pacing = state.pacing
     ops_has_its_time = state.device_share_since_event < _PATIENCE_DEVICE_SHARE and not was_pacing
     leads = {} if event or ops_has_its_time else new_leads(state.leads, vms, memory_windows)
     still_off = longest_lead_windows(leads, vms) > _PACE_FROM_WINDOWS
     wanted = maximums
     pacing = not event and (was_pacing or not feasible.ops_suffices or still_off)
-    if pacing and not was_pacing:  # what was before is forgiven
-        leads = dict.fromkeys(leads, 0.0)
-    elif pacing and longest_lead_windows(leads, vms) < _NO_LEAD_WINDOWS:
+    if was_pacing and longest_lead_windows(leads, vms) < _NO_LEAD_WINDOWS:
         pacing = not _ops_does_it(state.tracks, sample, feasible)
     if pacing:
         wanted = maximums | pace(vms, leads)
