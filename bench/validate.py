@@ -62,7 +62,7 @@ WAF_BAR, SMALL_BLOCK_BAR = 0.005, 0.01
 HOTCOLD_BAR = 0.02
 MIN_WAF_BAR = 0.03
 SHARE_BAR = 0.03
-TWO_DIGITS_BAR = 0.05
+TWO_DIGITS_BAR = 0.06
 """For references given with two digits only."""
 
 # Simulated independently of this code; figures of the project's validation reference (docs/validation.md).
@@ -332,7 +332,7 @@ def waf_under_policy(
 # Three VMs on one device, with a clock.
 
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
-VM_BLOCKS, OPS_BLOCKS, BLOCK_BYTES, DIES = 1000, 450, 512 * 1024, 3
+VM_BLOCKS, OPS_BLOCKS, BLOCK_BYTES, DIES = 1000, 450, 512 * 1024, 4
 """A die for each VM's one outstanding write: with fewer they wait for one another, which evens out IOPS."""
 
 

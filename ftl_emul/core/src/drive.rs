@@ -87,6 +87,11 @@ impl Drive {
         if !self.engine.is_quiescent() {
             return Err(FtlError::State("requests are in flight; run until idle before saving".into()));
         }
+        self.checkpoint(label, to)
+    }
+
+    /// As [`Drive::save`], whatever is in flight: pages not issued yet are as if nobody had asked for them.
+    pub fn checkpoint(&mut self, label: &str, to: &mut impl Write) -> Result<(), FtlError> {
         with_mapping!(&mut self.mapping, m => m.save(label, to))
             .map_err(|e| FtlError::State(format!("cannot write the snapshot: {e}")))
     }
@@ -120,6 +125,12 @@ impl Drive {
     #[must_use]
     pub fn tenants(&self) -> Vec<TenantId> {
         with_mapping!(&self.mapping, m => m.tenants())
+    }
+
+    /// See [`Mapping::is_mapped`].
+    #[must_use]
+    pub fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
+        with_mapping!(&self.mapping, m => m.is_mapped(tenant, page))
     }
 
     /// See [`Mapping::request_move`].

@@ -59,7 +59,7 @@ pub struct Limit {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outstanding {
     pub arrival_ns: u64,
-    pub pages_left: u32,
+    pub pages_left: u64,
     pub op: Op,
     pub bytes: u32,
     pub token: u64,
@@ -148,7 +148,7 @@ impl TenantQueue {
         self.account_backlog(now);
         let entry = Outstanding {
             arrival_ns: now,
-            pages_left: (request.end - request.first).max(1) as u32,
+            pages_left: (request.end - request.first).max(1),
             op: request.op,
             bytes: request.bytes,
             token: request.token,

@@ -105,6 +105,9 @@ pub trait Mapping {
     /// Reads one page; says from which die, or None when it is unmapped and no flash was touched.
     fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32>;
 
+    /// True when the page holds data. Counts nothing.
+    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool;
+
     /// Unmaps one page.
     fn trim_page(&mut self, tenant: TenantId, page: u64);
 

@@ -237,35 +237,49 @@ impl<P: PageNumber> PageMapping<P> {
         self.domains[domain as usize].slack_pages += 1;
     }
 
-    /// Pool for the next host write of a domain.
+    /// Pool for the next host write of a domain: of the next two idle dies in rotation, the one with more slack.
     ///
-    /// Rotation spreads writes over the dies; dies whose slack has fallen below half the mean are passed over, so
-    /// that none fills up. Since some die always has at least the mean, one is always found.
+    /// WAF is convex in slack, so uneven dies cost more than even ones of the same mean. Rotation alone leaves dies
+    /// uneven that have a block more or less, and skipping busy dies leaves them uneven by chance; two choices mend
+    /// both (Mitzenmacher 2001). Dies that lag the mean by a quarter of a block are passed over until they recover;
+    /// some die always has the mean, so one is always found.
     #[inline(always)]
     fn choose_pool<N: Nand>(&mut self, domain: u32, nand: &N) -> usize {
         let dies = self.geometry.dies();
         let first_pool = (domain * dies) as usize;
         let Domain { next_die, slack_pages, .. } = self.domains[domain as usize];
-        let mut chosen = None;
+        let lag = i64::from(self.geometry.pages_per_block / 4);
+        let least = (slack_pages.div_euclid(i64::from(dies)) - lag).max(1);
+        let following = |die: u32| if die + 1 == dies { 0 } else { die + 1 };
+        let mut idle: Option<(i64, u32)> = None;
+        let mut busy: Option<(u64, u32)> = None;
         let mut die = next_die;
         for _ in 0..dies {
             let slack = self.slack(&self.pools[first_pool + die as usize]);
-            if slack > 0 && 2 * slack * i64::from(dies) >= slack_pages {
+            if slack >= least {
                 if nand.is_idle(die) {
-                    chosen = Some((0, die));
-                    break;
-                }
-                let busy_until = nand.busy_until(die);
-                if chosen.is_none_or(|(earliest, _)| busy_until < earliest) {
-                    chosen = Some((busy_until, die));
+                    match idle {
+                        None => idle = Some((slack, die)),
+                        Some((other, _)) => {
+                            if slack > other {
+                                idle = Some((slack, die));
+                            }
+                            break;
+                        }
+                    }
+                } else {
+                    let until = nand.busy_until(die);
+                    if busy.is_none_or(|(earliest, _)| until < earliest) {
+                        busy = Some((until, die));
+                    }
                 }
             }
-            die = if die + 1 == dies { 0 } else { die + 1 };
+            die = following(die);
         }
-        let Some((_, die)) = chosen else {
+        let Some(die) = idle.map(|(_, die)| die).or(busy.map(|(_, die)| die)) else {
             unreachable!("admission keeps the slack of a domain positive, so some die has it")
         };
-        self.domains[domain as usize].next_die = if die + 1 == dies { 0 } else { die + 1 };
+        self.domains[domain as usize].next_die = following(next_die);
         first_pool + die as usize
     }
 
@@ -340,6 +354,10 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
         let die = self.die_of(physical - 1);
         nand.read(die);
         Some(die)
+    }
+
+    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
+        self.map[self.namespaces.global(tenant, page) as usize].unpack() != 0
     }
 
     fn trim_page(&mut self, tenant: TenantId, page: u64) {
