@@ -1,0 +1,151 @@
+"""The engine: events, ends, windows, interruption, and the same result every time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.cli.errors import UserError
+from slo_ctl.replay import engine, policy_run
+from slo_ctl.replay.progress import Silent
+from slo_ctl.replay.result import Result
+from slo_ctl.replay.scenario_text import ScenarioText, build_scenario
+
+TRACES = Path(os.environ.get("SLO_CTL_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
+REAL = [
+    "vscsi/cloudPhysicsIO.vscsi.zst",
+    "spc/Financial1_10k_reconstructed.spc.zst",
+    "disksim/disksim_iozone_100K.ascii.zst",
+]
+TWO = ("name=a,workload=uniform", "name=b,workload=hotcold,weight=2")
+
+
+def replay(
+    *vms: str, device: str = "size=64MiB,dies=2", events: tuple[str, ...] = (), **settings: str
+) -> Result:
+    text = ScenarioText()
+    text.add_device(f"preset=fast15,op=15%,{device}")
+    for vm in vms or TWO:
+        text.add_vm(vm)
+    for event in events:
+        text.add_event(event)
+    for key, value in {"alone": "no", "duration": "2x", **settings}.items():
+        text.set(key, value)
+    return engine.run(build_scenario(text), Silent())
+
+
+def test_events_happen_at_their_time() -> None:
+    (run,) = replay(
+        events=("at=.5x,vm=a,action=weight,weight=4", "at=1x,vm=b,action=stop", "at=1.5x,vm=b,action=start")
+    ).runs
+    assert [(e.vm, e.action, e.weight) for e in run.events] == [
+        ("a", "weight", 4.0),
+        ("b", "stop", None),
+        ("b", "start", None),
+    ]
+    assert [e.drive_writes for e in run.events] == pytest.approx([0.5, 1.0, 1.5], abs=1e-3)
+    assert run.vms[0].weight == 4.0
+    b = run.series.vms[1]
+    stopped = [share for x, share in zip(run.series.drive_writes, b.share, strict=True) if 1.06 < x < 1.5]
+    assert stopped
+    assert not any(stopped)
+    assert b.share[-1]
+
+
+def test_events_in_virtual_time() -> None:
+    (run,) = replay(duration="20s", epoch="1s", events=("at=10s,vm=a,action=stop",)).runs
+    assert run.events[0].virtual_s == pytest.approx(10.0, abs=1e-6)
+    assert run.virtual_s == pytest.approx(20.0)
+
+
+def test_a_vm_that_starts_stopped_waits_for_its_event() -> None:
+    vms = (TWO[0], TWO[1] + ",start=stopped")
+    (never,) = replay(*vms).runs
+    assert never.vms[1].host_page_writes == 0
+    assert never.vms[1].target_share == 0.0
+    assert never.vms[1].share_error is None
+    assert never.vms[0].target_share == 1.0
+    (later,) = replay(*vms, events=("at=1x,vm=b,action=start",)).runs
+    assert later.vms[1].host_page_writes > 0
+
+
+def test_finite_workloads_end_the_run() -> None:
+    (run,) = replay("name=a,workload=uniform,requests=3000", "name=b,workload=uniform,requests=2000").runs
+    assert run.host_page_writes == 5000
+    assert run.complete
+    assert any("had done all its requests" in note for note in run.notes)
+
+
+def test_the_window_has_the_edges_asked_for() -> None:
+    (run,) = replay(window=".5x..1.25x").runs
+    assert run.window.from_drive_writes == pytest.approx(0.5, abs=1e-3)
+    assert run.window.to_drive_writes == pytest.approx(1.25, abs=1e-3)
+    written = sum(vm.host_page_writes for vm in run.vms)
+    assert written == pytest.approx(0.75 * 64 * 256, rel=1e-3)
+    (whole,) = replay(window="all").runs
+    assert sum(vm.host_page_writes for vm in whole.vms) == whole.host_page_writes
+
+
+def test_interruption_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = 0
+    sample = policy_run.PolicyRun._sample
+
+    def interrupted(run: policy_run.PolicyRun) -> object:
+        nonlocal epochs
+        epochs += 1
+        if epochs == 30:
+            raise KeyboardInterrupt
+        return sample(run)
+
+    monkeypatch.setattr(policy_run.PolicyRun, "_sample", interrupted)
+    result = replay(compare="static")
+    assert not result.complete
+    (run,) = result.runs
+    assert run.policy == "static"
+    assert not run.complete
+    assert run.window.to_drive_writes == pytest.approx(29 * 0.05, abs=0.01)
+    assert sum(vm.host_page_writes for vm in run.vms) > 0
+    assert Result.model_validate_json(result.to_json()).result_hash() == result.result_hash()
+
+
+def test_same_seed_same_result_and_another_seed_another() -> None:
+    settings = {"compare": "shared,static,algorithm1,min_waf", "alone": "yes", "duration": "1x"}
+    first, second = (replay(seed="7", **settings) for _ in range(2))
+    assert first.result_hash() == second.result_hash()
+    assert first.result_hash() != replay(seed="8", **settings).result_hash()
+
+
+@pytest.mark.parametrize("names", [*([name] for name in REAL), REAL], ids=lambda names: str(len(names)))
+def test_real_traces_give_finite_reproducible_reports(names: list[str]) -> None:
+    missing = [name for name in names if not (TRACES / name).exists()]
+    if missing:
+        pytest.skip(f"no real traces {', '.join(missing)}: set SLO_CTL_TRACES to the folder that holds them")
+    vms = [f"name=vm{number},trace={TRACES / name}" for number, name in enumerate(names)]
+    first, second = (replay(*vms, device="size=256MiB,dies=4", duration="1x") for _ in range(2))
+    assert first.result_hash() == second.result_hash()
+    assert all(vm.iops for vm in first.runs[0].vms)
+
+
+@pytest.mark.parametrize("policy", ["shared", "static", "algorithm1", "proportional", "min_waf"])
+def test_counting_only_gives_writes_without_rates(policy: str) -> None:
+    (run,) = replay(timing="none", policy=policy).runs
+    assert run.iops is None
+    assert run.virtual_s is None
+    assert run.waf
+    a, b = run.vms
+    assert (a.iops, a.latency_us.write.p50) == (None, None)
+    assert b.host_page_writes == pytest.approx(2 * a.host_page_writes, rel=0.05)
+    assert run.host_page_writes >= 2 * 64 * 256
+
+
+def test_too_little_op_for_the_dies_is_refused() -> None:
+    with pytest.raises(UserError, match="over-provisioning blocks"):
+        replay(device="size=64MiB,dies=16")
+
+
+def test_every_epoch_is_a_point_of_the_series() -> None:
+    (run,) = replay(epoch=".1x").runs
+    assert run.series.drive_writes == pytest.approx([0.1 * (i + 1) for i in range(20)], abs=1e-3)
+    assert all(sum(vm.share[i] or 0.0 for vm in run.series.vms) == pytest.approx(1.0) for i in range(20))
