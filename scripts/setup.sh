@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh          everything that running and testing needs
 #   scripts/setup.sh --lint   and what the linters need
+#   scripts/setup.sh --real   and the programs that serving devices and its tests run (nbdkit, fio, ...)
 #   V=1 scripts/setup.sh      with the output of every command (else it goes to build/setup.log)
 #
 # Every step keeps the key of what it was made from and is skipped while that key holds, so running this twice,
@@ -251,6 +252,23 @@ lint_tools() {
     step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
 }
 
+# Serving needs nbdkit; the others are clients that its tests run, which say so when they skip for want of one.
+readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin fio=fio qemu-io=qemu-utils"
+
+real_tools() {
+    local pair packages=()
+    for pair in $REAL_PROGRAMS; do
+        has "${pair%=*}" || packages+=("${pair#*=}")
+    done
+    [ "${#packages[@]}" != 0 ] || return 0
+    if ! can_apt; then
+        ! has apt-get || say "to serve devices: sudo apt-get install -y --no-install-recommends ${packages[*]}"
+        return 0
+    fi
+    fresh_lists
+    step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
+}
+
 apt_install_if_there() {
     apt_install "$@" || echo "not installable here: $*"
 }
@@ -310,13 +328,16 @@ core_key() {
     } | hash_of
 }
 
-core_there() { [ -x .venv/bin/slo-ctl ] && compgen -G 'ftl_emul/_core*.so' >/dev/null; }
+core_there() {
+    [ -x .venv/bin/slo-ctl ] && compgen -G 'ftl_emul/_core*.so' >/dev/null && [ -e target/release/libftl_serve.so ]
+}
 
 core() {
     local key
     key=$(core_key) # before building: a source changed meanwhile has to count as changed
     core_there && holds "$CORE_KEY" "$key" && return
     step "building the Rust core (release)" .venv/bin/maturin develop --release
+    step "building the nbdkit plugin" cargo build --release --target-dir target -p ftl-serve
     printf '%s\n' "$key" >"$CORE_KEY"
 }
 
@@ -335,16 +356,18 @@ write_env() {
 }
 
 main() {
-    local lint=
+    local lint='' real=''
     case ${1:-} in
         '') ;;
         --lint) lint=1 ;;
-        *) die 2 "unknown argument: $1 (there is --lint, or none)" ;;
+        --real) real=1 ;;
+        *) die 2 "unknown argument: $1 (there are --lint and --real, or none)" ;;
     esac
     lock
     system
     write_env
     [ -z "$lint" ] || lint_tools
+    [ -z "$real" ] || real_tools
     venv
     python_deps
     core

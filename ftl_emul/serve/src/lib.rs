@@ -1,0 +1,21 @@
+//! The emulated SSD as a block device: an nbdkit plugin.
+//!
+//! nbdkit speaks NBD, listens, authenticates and calls [`plugin`]; [`server`] has the device behind it: [`namespace`]s
+//! whose data lies in [`backing`] files, the [`flash`] that models placement and time beside them, the [`checkpoint`]
+//! of the placement, and the [`control`] socket.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod access;
+mod atomic_file;
+mod backing;
+mod checkpoint;
+mod config;
+mod control;
+mod error;
+mod flash;
+mod namespace;
+mod nbdkit;
+mod plugin;
+mod server;
+mod settings;

@@ -1,0 +1,227 @@
+//! Guest data: one sparse file for each namespace, at the guest's own offsets.
+//!
+//! Everything the guest was told is done is in this file (or its page cache) before the reply goes out; nothing else
+//! holds guest data. So what survives a crash of the server is what a plain file would keep.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{ServeError, refuse};
+
+/// One backing file.
+#[derive(Debug)]
+pub struct Backing {
+    file: File,
+    /// A flush has failed: the kernel may have dropped writes that it will not report again.
+    failed: AtomicBool,
+}
+
+/// A part of the file, either data or a hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Nothing is allocated; reads as zeroes.
+    pub hole: bool,
+}
+
+impl Backing {
+    /// Opens a file that exists already: making an empty one in its stead would hide that data is lost.
+    pub fn open(path: &Path, size_bytes: u64) -> Result<Self, ServeError> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|e| ServeError::io("cannot open", path, &e))?;
+        let found = file.metadata().map_err(|e| ServeError::io("cannot examine", path, &e))?;
+        if !found.is_file() {
+            return refuse(format!("{} is not a file", path.display()));
+        }
+        if found.len() < size_bytes {
+            return refuse(format!(
+                "{} has {} bytes where the namespace has {size_bytes}: data is missing",
+                path.display(),
+                found.len()
+            ));
+        }
+        Ok(Self { file, failed: AtomicBool::new(false) })
+    }
+
+    /// Fills `buffer` from `offset`; beyond the end of the file there are zeroes.
+    pub fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => {
+                    buffer[done..].fill(0);
+                    break;
+                }
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buffer` at `offset`; with `fua` it is on stable storage when this returns.
+    pub fn write(&self, buffer: &[u8], offset: u64, fua: bool) -> io::Result<()> {
+        self.usable()?;
+        self.file.write_all_at(buffer, offset)?;
+        if fua { self.flush() } else { Ok(()) }
+    }
+
+    /// Everything written so far is on stable storage when this returns.
+    ///
+    /// Once this has failed it never succeeds again, nor does a write: the kernel reports lost writes only once, and a
+    /// later success would be a lie.
+    pub fn flush(&self) -> io::Result<()> {
+        self.usable()?;
+        let flushed = self.file.sync_data();
+        if flushed.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        flushed
+    }
+
+    /// Makes a range read as zeroes and gives its space back. `EOPNOTSUPP` where the file system cannot.
+    pub fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
+    }
+
+    /// Makes a range read as zeroes and keeps space for it. `EOPNOTSUPP` where the file system cannot do it quickly.
+    pub fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
+        let zeroed = self.fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, offset, length);
+        match zeroed {
+            Err(e) if is_unsupported(&e) => {
+                self.punch(offset, length)?;
+                self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, length)
+            }
+            done => done,
+        }
+    }
+
+    fn fallocate(&self, mode: i32, offset: u64, length: u64) -> io::Result<()> {
+        self.usable()?;
+        if length == 0 {
+            return Ok(());
+        }
+        loop {
+            // SAFETY: a plain system call on a descriptor that `self.file` keeps open; no memory is passed.
+            let done = unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, length as i64) };
+            if done == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The extent that `offset` lies in, cut off at `end`. A file system without holes has one extent of data.
+    pub fn extent_at(&self, offset: u64, end: u64) -> io::Result<Extent> {
+        let data = self.seek(offset, libc::SEEK_DATA)?.unwrap_or(end).min(end);
+        if data > offset {
+            return Ok(Extent { offset, length: data - offset, hole: true });
+        }
+        let hole = self.seek(offset, libc::SEEK_HOLE)?.unwrap_or(end).min(end);
+        // A hole punched between the two calls would give an empty extent.
+        Ok(Extent { offset, length: hole.saturating_sub(offset).max(1), hole: false })
+    }
+
+    /// None when there is no such thing up to the end of the file.
+    fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
+        // SAFETY: a plain system call on a descriptor that `self.file` keeps open. The file position it moves is used
+        // by nobody: all input and output is at explicit offsets.
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset as i64, whence) };
+        if found >= 0 {
+            return Ok(Some(found as u64));
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
+    }
+
+    /// Changes the length of the file.
+    pub fn resize(&self, size_bytes: u64) -> io::Result<()> {
+        self.file.set_len(size_bytes)
+    }
+
+    /// When the file was last changed, nanoseconds since 1970.
+    pub fn modified_ns(&self) -> io::Result<i64> {
+        let found = self.file.metadata()?;
+        Ok(found.mtime() * 1_000_000_000 + found.mtime_nsec())
+    }
+
+    /// False after a failed flush.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
+    }
+
+    fn usable(&self) -> io::Result<()> {
+        if self.is_healthy() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+    }
+}
+
+/// True when the file system has no such operation.
+#[must_use]
+pub fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY | libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn backing() -> (tempfile::TempDir, Backing) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vm.img");
+        File::create(&path).unwrap().set_len(SIZE).unwrap();
+        (folder, Backing::open(&path, SIZE).unwrap())
+    }
+
+    #[test]
+    fn keeps_what_is_written_and_reads_zeroes_elsewhere() {
+        let (_folder, backing) = backing();
+        backing.write(&[7; 5000], 4000, true).unwrap();
+        let mut found = vec![1; 6000];
+        backing.read(&mut found, 3500).unwrap();
+        assert!(found[..500].iter().all(|&b| b == 0));
+        assert!(found[500..5500].iter().all(|&b| b == 7));
+        assert!(found[5500..].iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn holes_and_data_follow_writes_and_punches() {
+        let (_folder, backing) = backing();
+        assert_eq!(backing.extent_at(0, SIZE).unwrap(), Extent { offset: 0, length: SIZE, hole: true });
+        backing.write(&[1; 65_536], 65_536, false).unwrap();
+        assert_eq!(backing.extent_at(0, SIZE).unwrap(), Extent { offset: 0, length: 65_536, hole: true });
+        let data = backing.extent_at(65_536, SIZE).unwrap();
+        assert_eq!(data, Extent { offset: 65_536, length: 65_536, hole: false });
+        backing.punch(65_536, 65_536).unwrap();
+        assert!(backing.extent_at(65_536, SIZE).unwrap().hole);
+        backing.zero(0, 8192).unwrap();
+        let mut found = [9; 8192];
+        backing.read(&mut found, 0).unwrap();
+        assert!(found.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn a_missing_or_short_file_is_refused() {
+        let (folder, _) = backing();
+        assert!(Backing::open(&folder.path().join("none"), 1).is_err());
+        let message = Backing::open(&folder.path().join("vm.img"), SIZE + 1).unwrap_err().to_string();
+        assert!(message.contains("data is missing"), "{message}");
+    }
+}

@@ -1,0 +1,241 @@
+//! The placement of pages on disk: written now and then and on a clean stop, brought in line with the data at start.
+//!
+//! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is taken as
+//! it is. Any other readable checkpoint is corrected: pages that hold data but are not mapped are written, pages that
+//! are mapped but hold none are trimmed. Without a readable one, a new drive is filled from the files.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use ftl_core::count::Requests;
+use ftl_core::{Drive, Op, TenantId};
+use serde::{Deserialize, Serialize};
+
+use crate::atomic_file;
+use crate::config::DeviceConfig;
+use crate::error::ServeError;
+use crate::namespace::Namespace;
+use crate::settings::Settings;
+
+const FORMAT_VERSION: u32 = 1;
+/// Requests handed to the drive at once while it is filled from the files.
+const FILL_BATCH: usize = 4096;
+
+/// What a checkpoint says about itself and the files beside it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Label {
+    format_version: u32,
+    /// Nothing was written after it.
+    clean: bool,
+    /// In the order of their tenant numbers.
+    namespaces: Vec<LabelNamespace>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct LabelNamespace {
+    name: String,
+    tenant: u16,
+    size_bytes: u64,
+    modified_ns: i64,
+}
+
+/// How the placement at hand came about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// From the checkpoint of a clean stop.
+    Exact,
+    /// From an older checkpoint, so many pages of which had to be mapped or unmapped.
+    Corrected(u64),
+    /// From the files alone, of which so many pages hold data; and why.
+    Rebuilt(u64, String),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exact => write!(f, "as it was left"),
+            Self::Corrected(pages) => write!(f, "from a checkpoint, {pages} pages brought in line with the data"),
+            Self::Rebuilt(pages, why) => write!(f, "rebuilt from the data, {pages} pages ({why})"),
+        }
+    }
+}
+
+/// Where the checkpoint of a device lies.
+#[must_use]
+pub fn path_in(folder: &Path) -> PathBuf {
+    folder.join("placement")
+}
+
+/// The state of a drive, ready to be written.
+pub fn take(drive: &mut Drive, namespaces: &[Namespace], clean: bool) -> Result<Vec<u8>, ServeError> {
+    let describe = |namespace: &Namespace| -> io::Result<LabelNamespace> {
+        Ok(LabelNamespace {
+            name: namespace.name.clone(),
+            tenant: namespace.tenant.0,
+            size_bytes: namespace.size_bytes(),
+            modified_ns: namespace.backing.modified_ns()?,
+        })
+    };
+    let described: io::Result<Vec<_>> = namespaces.iter().map(describe).collect();
+    let described = described.map_err(|e| ServeError::File(format!("cannot examine a backing file: {e}")))?;
+    let label = Label { format_version: FORMAT_VERSION, clean, namespaces: described };
+    let label = serde_json::to_string(&label).map_err(|e| ServeError::Refused(e.to_string()))?;
+    let mut state = Vec::new();
+    drive.checkpoint(&label, &mut state)?;
+    Ok(state)
+}
+
+/// Writes what [`take`] gave, in one step.
+pub fn write(folder: &Path, state: &[u8]) -> Result<(), ServeError> {
+    let path = path_in(folder);
+    atomic_file::replace(&path, state).map_err(|e| ServeError::io("cannot write", &path, &e))
+}
+
+/// A drive whose placement agrees with the data in the files.
+pub fn load(
+    folder: &Path,
+    config: &DeviceConfig,
+    settings: &Settings,
+    namespaces: &[Namespace],
+) -> Result<(Drive, Origin), ServeError> {
+    match restore(folder, config, namespaces) {
+        Ok((drive, true)) => Ok((drive, Origin::Exact)),
+        Ok((mut drive, false)) => {
+            let changed = reconcile(&mut drive, namespaces)?;
+            Ok((drive, Origin::Corrected(changed)))
+        }
+        Err(why) => {
+            let mut drive = empty_drive(config, settings, namespaces)?;
+            let pages = reconcile(&mut drive, namespaces)?;
+            Ok((drive, Origin::Rebuilt(pages, why)))
+        }
+    }
+}
+
+/// The drive of the checkpoint, and whether the files are as they were when it was taken.
+fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Result<(Drive, bool), String> {
+    let file = match File::open(path_in(folder)) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err("there is no checkpoint".into()),
+        Err(e) => return Err(e.to_string()),
+    };
+    let options = config.drive_options().map_err(|e| e.to_string())?;
+    let (drive, label) = Drive::restore(&mut BufReader::new(file), options).map_err(|e| e.to_string())?;
+    let label: Label = serde_json::from_str(&label).map_err(|e| format!("label: {e}"))?;
+    if label.format_version != FORMAT_VERSION {
+        return Err(format!("checkpoint of format {}", label.format_version));
+    }
+    let same = |(namespace, saved): (&Namespace, &LabelNamespace)| {
+        namespace.name == saved.name
+            && namespace.tenant.0 == saved.tenant
+            && namespace.size_bytes() == saved.size_bytes
+            && drive.space(namespace.tenant).is_ok_and(|space| {
+                space.placement == config.placement()
+                    && space.logical_pages * u64::from(config.geometry.page_bytes) == saved.size_bytes
+            })
+    };
+    let tenants: Vec<TenantId> = namespaces.iter().map(|n| n.tenant).collect();
+    let all_the_same = *drive.geometry() == config.geometry
+        && label.namespaces.len() == namespaces.len()
+        && drive.tenants() == tenants
+        && namespaces.iter().zip(&label.namespaces).all(same);
+    if !all_the_same {
+        return Err("the checkpoint is of a device of another shape".into());
+    }
+    let untouched = |(namespace, saved): (&Namespace, &LabelNamespace)| {
+        namespace.backing.modified_ns().is_ok_and(|now| now == saved.modified_ns)
+    };
+    let exact = label.clean && namespaces.iter().zip(&label.namespaces).all(untouched);
+    Ok((drive, exact))
+}
+
+fn empty_drive(config: &DeviceConfig, settings: &Settings, namespaces: &[Namespace]) -> Result<Drive, ServeError> {
+    let moved =
+        |given: &crate::config::NamespaceConfig| settings.of(&given.name).ops_blocks.unwrap_or(given.ops_blocks);
+    let as_moved: Vec<u64> = config.namespaces.iter().map(moved).collect();
+    // Where moves no longer add up (sizes changed since), the division of the creation does, or else nothing does.
+    let as_created = config.namespaces.iter().map(|given| given.ops_blocks).collect();
+    drive_with(config, namespaces, &as_moved).or_else(|_| drive_with(config, namespaces, &as_created))
+}
+
+fn drive_with(config: &DeviceConfig, namespaces: &[Namespace], ops_blocks: &Vec<u64>) -> Result<Drive, ServeError> {
+    let mut drive = Drive::new(config.geometry, config.mapping_options()?, config.drive_options()?)?;
+    for (namespace, &ops) in namespaces.iter().zip(ops_blocks) {
+        let pages = namespace.size_bytes() / u64::from(config.geometry.page_bytes);
+        let tenant = drive.create_tenant(pages, config.placement(), ops)?;
+        debug_assert_eq!(tenant, namespace.tenant);
+    }
+    Ok(drive)
+}
+
+/// Maps what holds data and unmaps what does not; returns the pages changed.
+fn reconcile(drive: &mut Drive, namespaces: &[Namespace]) -> Result<u64, ServeError> {
+    let page = u64::from(drive.geometry().page_bytes);
+    let mut fill = Fill::new(page);
+    for namespace in namespaces {
+        let size = namespace.size_bytes();
+        // Up to here pages are dealt with: a page may be data in part and hole in part, and counts as data.
+        let mut next_page = 0;
+        let mut offset = 0;
+        while offset < size {
+            let extent = namespace
+                .backing
+                .extent_at(offset, size)
+                .map_err(|e| ServeError::File(format!("namespace {}: cannot find its data: {e}", namespace.name)))?;
+            let end = offset + extent.length;
+            let (first, last) = if extent.hole {
+                (offset.div_ceil(page), if end == size { end.div_ceil(page) } else { end / page })
+            } else {
+                (offset / page, end.div_ceil(page))
+            };
+            for number in first.max(next_page)..last {
+                if drive.is_mapped(namespace.tenant, number) == extent.hole {
+                    fill.add(drive, namespace.tenant, if extent.hole { Op::Trim } else { Op::Write }, number)?;
+                }
+            }
+            next_page = next_page.max(last);
+            offset = end;
+        }
+    }
+    fill.apply(drive)?;
+    Ok(fill.pages)
+}
+
+/// Single-page requests on their way to a drive.
+struct Fill {
+    page_bytes: u64,
+    tenant: Vec<u16>,
+    op: Vec<u8>,
+    offset: Vec<u64>,
+    length: Vec<u64>,
+    pages: u64,
+}
+
+impl Fill {
+    fn new(page_bytes: u64) -> Self {
+        let (tenant, op, offset) = (Vec::new(), Vec::new(), Vec::new());
+        Self { page_bytes, tenant, op, offset, length: vec![page_bytes; FILL_BATCH], pages: 0 }
+    }
+
+    fn add(&mut self, drive: &mut Drive, tenant: TenantId, op: Op, page: u64) -> Result<(), ServeError> {
+        self.tenant.push(tenant.0);
+        self.op.push(op as u8);
+        self.offset.push(page * self.page_bytes);
+        if self.tenant.len() == FILL_BATCH { self.apply(drive) } else { Ok(()) }
+    }
+
+    fn apply(&mut self, drive: &mut Drive) -> Result<(), ServeError> {
+        drive.apply(Requests {
+            tenant: &self.tenant,
+            op: &self.op,
+            offset_bytes: &self.offset,
+            length_bytes: &self.length[..self.tenant.len()],
+        })?;
+        self.pages += self.tenant.len() as u64;
+        self.tenant.clear();
+        self.op.clear();
+        self.offset.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! What a device is, as `device.toml` says it, and what the command line of nbdkit asks for.
+
+use std::fs;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};
+use ftl_core::{DriveOptions, Geometry, NandTiming, PageMappingOptions, Placement, victim_policy};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ServeError, refuse};
+
+/// The version of `device.toml` this program reads.
+pub const DEVICE_FORMAT_VERSION: u32 = 1;
+/// Most namespaces of one device that can be served.
+pub const MAX_NAMESPACES: usize = 1024;
+
+/// `device.toml`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// [`DEVICE_FORMAT_VERSION`].
+    pub format_version: u32,
+    /// Name of the device.
+    pub name: String,
+    /// Always true: nothing in here is a real drive.
+    pub emulated: bool,
+    /// The options it was created from, for people.
+    pub spec: String,
+    /// When it was created, for people.
+    pub created: String,
+    /// Shape of the flash.
+    pub geometry: Geometry,
+    /// Latencies of the flash.
+    pub timing: NandTiming,
+    /// How the translation layer works.
+    pub mapping: MappingConfig,
+    /// The namespaces, in the order of their tenant numbers.
+    #[serde(rename = "namespace")]
+    pub namespaces: Vec<NamespaceConfig>,
+}
+
+/// `[mapping]` of `device.toml`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MappingConfig {
+    /// Victim policy by name.
+    pub victim: String,
+    /// GC writes into blocks of its own.
+    pub separate_gc_frontier: bool,
+    /// Blocks that each pool keeps erased.
+    pub free_floor: u32,
+    /// Copies stay inside the die.
+    pub copyback: bool,
+    /// Scheduler by name.
+    pub scheduler: String,
+    /// Every namespace owns its blocks.
+    pub isolated: bool,
+    /// Seed of random victim policies.
+    pub seed: u64,
+}
+
+/// `[[namespace]]` of `device.toml`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceConfig {
+    /// Export name and name of the backing file.
+    pub name: String,
+    /// Logical size; a whole number of pages.
+    pub size_bytes: u64,
+    /// Weight of its device time to begin with.
+    pub weight: f64,
+    /// Over-provisioning blocks to begin with, those that GC holds free included.
+    pub ops_blocks: u64,
+}
+
+impl DeviceConfig {
+    /// Reads and checks `device.toml` of the device that lives in `folder`.
+    pub fn read(folder: &Path) -> Result<Self, ServeError> {
+        let path = folder.join("device.toml");
+        let text = fs::read_to_string(&path).map_err(|e| ServeError::io("cannot read", &path, &e))?;
+        let config: Self =
+            toml::from_str(&text).map_err(|e| ServeError::Refused(format!("{}: {}", path.display(), one_line(&e))))?;
+        config.check().map_err(|e| ServeError::Refused(format!("{}: {e}", path.display())))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ServeError> {
+        if self.format_version != DEVICE_FORMAT_VERSION {
+            return refuse(format!(
+                "format_version {}, this program reads {DEVICE_FORMAT_VERSION}",
+                self.format_version
+            ));
+        }
+        self.geometry.validate()?;
+        self.mapping_options()?;
+        self.scheduler()?;
+        if self.namespaces.is_empty() || self.namespaces.len() > MAX_NAMESPACES {
+            return refuse(format!("{} namespaces; 1 to {MAX_NAMESPACES} can be served", self.namespaces.len()));
+        }
+        for (index, namespace) in self.namespaces.iter().enumerate() {
+            let name = &namespace.name;
+            if !is_name(name) {
+                return refuse(format!("namespace {name:?}: letters, digits, '.', '_' and '-' only"));
+            }
+            if self.namespaces[..index].iter().any(|other| other.name == *name) {
+                return refuse(format!("namespace {name} is there twice"));
+            }
+            let page = u64::from(self.geometry.page_bytes);
+            if namespace.size_bytes == 0 || namespace.size_bytes % page != 0 || namespace.size_bytes > 1 << 62 {
+                return refuse(format!("namespace {name}: size_bytes is no whole number of {page} byte pages"));
+            }
+            if !(namespace.weight.is_finite() && namespace.weight > 0.0) {
+                return refuse(format!("namespace {name}: weight must be a positive number"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Options of the page mapping.
+    pub fn mapping_options(&self) -> Result<PageMappingOptions, ServeError> {
+        let Some(victim) = victim_policy(&self.mapping.victim) else {
+            return refuse(format!("victim {} is not known", self.mapping.victim));
+        };
+        Ok(PageMappingOptions {
+            victim,
+            separate_gc_frontier: self.mapping.separate_gc_frontier,
+            free_floor: self.mapping.free_floor,
+            wear_spread_limit: None,
+            seed: self.mapping.seed,
+        })
+    }
+
+    /// Options of the drive.
+    pub fn drive_options(&self) -> Result<DriveOptions, ServeError> {
+        Ok(DriveOptions {
+            timing: self.timing,
+            timing_model: TimingModel::Full { copyback: self.mapping.copyback },
+            scheduler: self.scheduler()?,
+            device_queue_depth: None,
+        })
+    }
+
+    /// Where pages of a namespace go.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        if self.mapping.isolated { Placement::Isolated } else { Placement::Shared }
+    }
+
+    fn scheduler(&self) -> Result<SchedulerPolicy, ServeError> {
+        let known = SCHEDULERS.iter().find(|(name, ..)| *name == self.mapping.scheduler);
+        match known {
+            Some(&(_, policy, _)) => Ok(policy),
+            None => refuse(format!("scheduler {} is not known", self.mapping.scheduler)),
+        }
+    }
+}
+
+/// Names of devices and namespaces: they become names of files.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=64).contains(&text.len()) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain)
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// How completions are timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Latency {
+    /// As soon as the data is there.
+    #[default]
+    None,
+    /// When the modelled drive would be done.
+    Real,
+}
+
+/// What the command line of nbdkit asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    /// Folder of the device.
+    pub device: Option<PathBuf>,
+    /// How completions are timed.
+    pub latency: Latency,
+    /// Real seconds for each modelled one.
+    pub time_scale: f64,
+    /// Listening control socket, inherited.
+    pub control_fd: Option<RawFd>,
+    /// Locked file, inherited; keeps a second server of the device away while this process lives.
+    pub lock_fd: Option<RawFd>,
+    /// Seconds between checkpoints of the placement.
+    pub checkpoint_s: f64,
+    /// Folder of the listening sockets; a connection through `NAME.sock` in it may use namespace NAME only.
+    pub sockets: Option<PathBuf>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            device: None,
+            latency: Latency::None,
+            time_scale: 1.0,
+            control_fd: None,
+            lock_fd: None,
+            checkpoint_s: 60.0,
+            sockets: None,
+        }
+    }
+}
+
+impl Parameters {
+    /// Takes one `key=value`.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ServeError> {
+        match key {
+            "device" => self.device = Some(PathBuf::from(value)),
+            "sockets" => self.sockets = Some(PathBuf::from(value)),
+            "latency" => {
+                self.latency = match value {
+                    "none" => Latency::None,
+                    "real" => Latency::Real,
+                    _ => return refuse(format!("latency={value}: write real or none")),
+                }
+            }
+            "time-scale" => self.time_scale = positive(key, value, 1e6)?,
+            "checkpoint-seconds" => self.checkpoint_s = positive(key, value, 1e9)?,
+            "control-fd" => self.control_fd = Some(descriptor(key, value)?),
+            "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
+            _ => {
+                return refuse(format!(
+                    "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
+                     control-fd, lock-fd and sockets"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn positive(key: &str, value: &str, most: f64) -> Result<f64, ServeError> {
+    match value.parse::<f64>() {
+        Ok(number) if number >= 1e-6 && number <= most => Ok(number),
+        _ => refuse(format!("{key}={value}: write a number from 0.000001 to {most}")),
+    }
+}
+
+fn descriptor(key: &str, value: &str) -> Result<RawFd, ServeError> {
+    match value.parse::<RawFd>() {
+        Ok(fd) if fd > 2 => Ok(fd),
+        _ => refuse(format!("{key}={value}: not an inherited file descriptor")),
+    }
+}

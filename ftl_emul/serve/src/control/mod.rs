@@ -1,0 +1,144 @@
+//! The control socket: JSON lines, one command and one reply each. Whoever may connect may command; nobody gets at
+//! guest data through it.
+
+mod protocol;
+mod statistics;
+
+use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::ServeError;
+use crate::server::Server;
+
+/// Bytes of a command at the most, the line's end included.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Connections at once.
+const MAX_CONNECTIONS: usize = 32;
+/// A connection on which no command comes to an end for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// As is one whose client does not take its replies.
+const STUCK: Duration = Duration::from_secs(10);
+
+static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts to listen on an inherited socket; nothing without one.
+pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), ServeError> {
+    let Some(fd) = listening else { return Ok(()) };
+    // SAFETY: whoever started us says so on the command line, and nothing else in this process uses it.
+    let listener = unsafe { UnixListener::from_raw_fd(fd) };
+    listener
+        .local_addr()
+        .and_then(|_| listener.set_nonblocking(false))
+        .map_err(|e| ServeError::File(format!("control-fd={fd} is no listening socket: {e}")))?;
+    let started = thread::Builder::new().name("slo-ctl control".into()).spawn(move || listen(server, &listener));
+    match started {
+        Ok(_detached) => Ok(()),
+        Err(e) => Err(ServeError::File(format!("cannot start a thread: {e}"))),
+    }
+}
+
+fn listen(server: &'static Server, listener: &UnixListener) {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => admit(server, stream),
+            Err(e) => {
+                // Out of descriptors, most likely: others may give some back.
+                eprintln!("slo-ctl: control socket: {e}");
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn admit(server: &'static Server, mut stream: UnixStream) {
+    if CONNECTIONS.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+        let refused = protocol::failure(None, "busy", "too many connections; try again");
+        // The client may be gone already, which is just as well.
+        let _told = stream.set_nonblocking(true).and_then(|()| stream.write_all(&refused));
+        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let started = thread::Builder::new().name("slo-ctl client".into()).spawn(move || {
+        // A client that breaks off, or is too slow, is not worth telling anyone.
+        let _broken_off = converse(&mut stream, |line| protocol::answer(server, line));
+        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
+    });
+    if started.is_err() {
+        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers line by line until the client ends, stalls or oversteps the bound of a line.
+fn converse(stream: &mut UnixStream, mut answer: impl FnMut(&[u8]) -> Vec<u8>) -> io::Result<()> {
+    stream.set_write_timeout(Some(STUCK))?;
+    let mut pending = Vec::new();
+    let mut chunk = [0; 4096];
+    let mut deadline = Instant::now() + IDLE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let n = match stream.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        pending.extend_from_slice(&chunk[..n]);
+        while let Some(end) = pending.iter().position(|&b| b == b'\n') {
+            if !pending[..end].trim_ascii().is_empty() && end < MAX_LINE_BYTES {
+                stream.write_all(&answer(&pending[..end]))?;
+            }
+            pending.drain(..=end);
+            deadline = Instant::now() + IDLE;
+        }
+        if pending.len() >= MAX_LINE_BYTES {
+            let message = format!("a command has at most {MAX_LINE_BYTES} bytes");
+            return stream.write_all(&protocol::failure(None, "too_long", &message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::net::Shutdown;
+
+    fn served() -> UnixStream {
+        let (client, mut server) = UnixStream::pair().unwrap();
+        thread::spawn(move || {
+            let echo = |line: &[u8]| [line, b"\n"].concat();
+            let _ended = converse(&mut server, echo);
+        });
+        client
+    }
+
+    #[test]
+    fn lines_are_answered_however_they_arrive() {
+        let mut client = served();
+        client.write_all(b"one\n\n  \ntw").unwrap();
+        client.write_all(b"o\nthree").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let lines: Vec<String> = BufReader::new(client).lines().map(Result::unwrap).collect();
+        assert_eq!(lines, ["one", "two"]);
+    }
+
+    #[test]
+    fn an_endless_line_is_refused_and_not_kept() {
+        let mut client = served();
+        let mut reader = BufReader::new(client.try_clone().unwrap());
+        let flood = vec![b'x'; MAX_LINE_BYTES + 1];
+        // The server may hang up in the middle.
+        let _refused = client.write_all(&flood);
+        let mut reply = String::new();
+        reader.read_line(&mut reply).unwrap();
+        assert!(reply.contains("too_long"), "{reply}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Commands and replies of the control socket, version 1.
+
+use ftl_core::engine::Limit;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::control::statistics;
+use crate::error::{ServeError, refuse};
+use crate::namespace::Namespace;
+use crate::server::Server;
+
+/// The version of commands and replies.
+pub const VERSION: u32 = 1;
+
+/// What every command has.
+#[derive(Deserialize)]
+struct Envelope {
+    v: u32,
+    /// Echoed in the reply.
+    #[serde(default)]
+    id: Option<u64>,
+    #[serde(flatten)]
+    command: Value,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum Command {
+    /// What is served, and by which program.
+    Hello {},
+    /// Counters and space of every namespace.
+    Stats {},
+    /// Promise OPS blocks; an end that is absent or null is the spare of the device.
+    Move {
+        #[serde(default)]
+        from: Option<String>,
+        #[serde(default)]
+        to: Option<String>,
+        blocks: u64,
+    },
+    /// Share of device time.
+    SetWeight { namespace: String, weight: f64 },
+    /// Upper bounds; what is absent or null is unlimited.
+    SetLimit {
+        namespace: String,
+        #[serde(default)]
+        iops: Option<f64>,
+        #[serde(default)]
+        bytes_s: Option<f64>,
+    },
+    /// Change the size of a namespace.
+    Resize { namespace: String, size_bytes: u64 },
+    /// Write the placement to disk now.
+    Checkpoint {},
+}
+
+#[derive(Serialize)]
+struct Failure<'a> {
+    v: u32,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    error: Reason<'a>,
+}
+
+#[derive(Serialize)]
+struct Reason<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+/// The reply that says why not.
+pub fn failure(id: Option<u64>, code: &str, message: &str) -> Vec<u8> {
+    line(&Failure { v: VERSION, ok: false, id, error: Reason { code, message } })
+}
+
+fn line(reply: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(reply).unwrap_or_else(|_| b"{\"v\":1,\"ok\":false}".to_vec());
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The reply to one line.
+pub fn answer(server: &Server, command: &[u8]) -> Vec<u8> {
+    match parse(command) {
+        Err((id, code, message)) => failure(id, code, &message),
+        Ok((id, command)) => match carry_out(server, command) {
+            Ok(mut reply) => {
+                reply["v"] = json!(VERSION);
+                reply["ok"] = json!(true);
+                if let Some(id) = id {
+                    reply["id"] = json!(id);
+                }
+                line(&reply)
+            }
+            Err(e) => failure(id, code_of(&e), &e.to_string()),
+        },
+    }
+}
+
+fn code_of(error: &ServeError) -> &'static str {
+    match error {
+        ServeError::Refused(_) | ServeError::Drive(_) => "refused",
+        ServeError::File(_) => "system",
+    }
+}
+
+type Misread = (Option<u64>, &'static str, String);
+
+fn parse(line: &[u8]) -> Result<(Option<u64>, Command), Misread> {
+    let envelope: Envelope = serde_json::from_slice(line)
+        .map_err(|e| (None, "malformed", format!("not a command such as {{\"v\":1,\"op\":\"stats\"}}: {e}")))?;
+    let Envelope { v, id, command } = envelope;
+    if v != VERSION {
+        return Err((id, "version", format!("version {v} is not spoken here; {VERSION} is")));
+    }
+    let command = serde_json::from_value(command).map_err(|e| (id, "malformed", e.to_string()))?;
+    Ok((id, command))
+}
+
+fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
+    match command {
+        Command::Hello {} => Ok(statistics::hello(server)),
+        Command::Stats {} => statistics::statistics(server),
+        Command::Move { from, to, blocks } => {
+            let end = |name: Option<&String>| name.map(|name| find(server, name)).transpose();
+            server.move_ops(end(from.as_ref())?, end(to.as_ref())?, blocks)?;
+            Ok(json!({}))
+        }
+        Command::SetWeight { namespace, weight } => {
+            server.set_weight(find(server, &namespace)?, weight)?;
+            Ok(json!({}))
+        }
+        Command::SetLimit { namespace, iops, bytes_s } => {
+            server.set_limit(find(server, &namespace)?, Limit { iops, bytes_s })?;
+            Ok(json!({}))
+        }
+        Command::Resize { namespace, size_bytes } => {
+            server.resize(find(server, &namespace)?, size_bytes)?;
+            Ok(json!({}))
+        }
+        Command::Checkpoint {} => {
+            server.checkpoint(false)?;
+            Ok(json!({}))
+        }
+    }
+}
+
+fn find<'a>(server: &'a Server, name: &str) -> Result<&'a Namespace, ServeError> {
+    match server.namespace(name) {
+        Some(namespace) => Ok(namespace),
+        None => refuse(format!("there is no namespace {name:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refused(line: &str) -> &'static str {
+        parse(line.as_bytes()).unwrap_err().1
+    }
+
+    #[test]
+    fn commands_are_read() {
+        let (id, command) = parse(br#"{"v":1,"id":7,"op":"move","from":"vm1","blocks":3}"#).unwrap();
+        assert_eq!(id, Some(7));
+        assert_eq!(command, Command::Move { from: Some("vm1".into()), to: None, blocks: 3 });
+        assert_eq!(parse(br#"{"v":1,"op":"stats"}"#).unwrap().1, Command::Stats {});
+    }
+
+    #[test]
+    fn what_is_no_command_is_refused() {
+        assert_eq!(refused("{}"), "malformed");
+        assert_eq!(refused("[1]"), "malformed");
+        assert_eq!(refused(r#"{"v":2,"op":"stats"}"#), "version");
+        assert_eq!(refused(r#"{"v":1,"op":"format"}"#), "malformed");
+        assert_eq!(refused(r#"{"v":1,"op":"stats","surplus":1}"#), "malformed");
+        assert_eq!(refused(r#"{"v":1,"op":"move","blocks":-1}"#), "malformed");
+        assert_eq!(refused(r#"{"v":1,"op":"set_weight","namespace":"a"}"#), "malformed");
+        assert_eq!(refused(&format!("{}{}", "[".repeat(5000), "]".repeat(5000))), "malformed");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _either = parse(&bytes);
+        }
+    }
+}

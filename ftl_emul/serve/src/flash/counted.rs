@@ -1,0 +1,121 @@
+//! Placement without time: requests are gathered and applied some at a time, off the path of most of them.
+
+use std::sync::{Mutex, TryLockError};
+
+use ftl_core::Drive;
+use ftl_core::count::Requests;
+
+use crate::flash::Request;
+
+/// Requests gathered before someone applies them.
+const BATCH: usize = 64;
+/// Requests gathered at the most, while somebody else holds the drive.
+const CAPACITY: usize = 4096;
+
+/// Columns of requests, allocated once.
+#[derive(Debug)]
+struct Batch {
+    tenant: Vec<u16>,
+    op: Vec<u8>,
+    offset: Vec<u64>,
+    length: Vec<u64>,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            tenant: Vec::with_capacity(CAPACITY),
+            op: Vec::with_capacity(CAPACITY),
+            offset: Vec::with_capacity(CAPACITY),
+            length: Vec::with_capacity(CAPACITY),
+        }
+    }
+
+    fn push(&mut self, request: Request) {
+        self.tenant.push(request.tenant.0);
+        self.op.push(request.op as u8);
+        self.offset.push(request.offset);
+        self.length.push(request.length);
+    }
+
+    fn clear(&mut self) {
+        self.tenant.clear();
+        self.op.clear();
+        self.offset.clear();
+        self.length.clear();
+    }
+
+    fn requests(&self, from: usize, to: usize) -> Requests<'_> {
+        Requests {
+            tenant: &self.tenant[from..to],
+            op: &self.op[from..to],
+            offset_bytes: &self.offset[from..to],
+            length_bytes: &self.length[from..to],
+        }
+    }
+}
+
+struct Applied {
+    drive: Drive,
+    /// The batch being applied.
+    batch: Batch,
+}
+
+/// A drive without a clock.
+pub struct Counted {
+    applied: Mutex<Applied>,
+    gathered: Mutex<Batch>,
+}
+
+impl Counted {
+    /// Around a drive.
+    #[must_use]
+    pub fn new(drive: Drive) -> Self {
+        Self { applied: Mutex::new(Applied { drive, batch: Batch::new() }), gathered: Mutex::new(Batch::new()) }
+    }
+
+    /// Takes note of a request.
+    #[inline]
+    pub fn note(&self, request: Request) {
+        let gathered = {
+            let Ok(mut gathered) = self.gathered.lock() else { return };
+            if gathered.tenant.len() < CAPACITY {
+                gathered.push(request);
+            }
+            gathered.tenant.len()
+        };
+        if gathered < BATCH {
+            return;
+        }
+        if gathered < CAPACITY {
+            match self.applied.try_lock() {
+                Ok(mut applied) => self.apply(&mut applied),
+                Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => {}
+            }
+        } else if let Ok(mut applied) = self.applied.lock() {
+            self.apply(&mut applied);
+        }
+    }
+
+    /// Gives access to the drive, every request noted so far applied; None after a panic in it.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Option<R> {
+        let mut applied = self.applied.lock().ok()?;
+        self.apply(&mut applied);
+        Some(work(&mut applied.drive))
+    }
+
+    fn apply(&self, applied: &mut Applied) {
+        let Applied { drive, batch } = applied;
+        if let Ok(mut gathered) = self.gathered.lock() {
+            std::mem::swap(&mut *gathered, batch);
+        }
+        let n = batch.tenant.len();
+        if drive.apply(batch.requests(0, n)).is_err() {
+            // One of them lies beyond a namespace that has shrunk meanwhile: the others still count.
+            for i in 0..n {
+                let _beyond_the_end = drive.apply(batch.requests(i, i + 1));
+            }
+        }
+        batch.clear();
+    }
+}

@@ -1,0 +1,126 @@
+//! The emulated flash beside the data: it is told of every request, and says when a request is done.
+//!
+//! It never holds guest data, so whatever goes wrong in it costs statistics and timing, not data: after a panic in
+//! the model, requests are served without it.
+
+mod counted;
+mod timed;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ftl_core::engine::{Limit, QueueCounters};
+use ftl_core::{Drive, Op, TenantId};
+
+pub use counted::Counted;
+pub use timed::{Clock, Timed};
+
+use crate::error::{ServeError, refuse};
+
+/// A request as the model sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Kind.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Either way of modelling.
+pub enum Flash {
+    /// Placement only; requests are done when their data is.
+    Counted(Box<Counted>),
+    /// Placement and time.
+    Timed(Arc<Timed>),
+}
+
+/// What to wait for before a request may be answered.
+#[derive(Debug)]
+#[must_use]
+pub struct Ticket(Option<timed::Waiting>);
+
+/// A request was given up: the server is about to stop, or its client is gone.
+#[derive(Debug)]
+pub struct GivenUp;
+
+impl Flash {
+    /// Tells the model that a request has arrived.
+    pub fn begin(&self, request: Request) -> Ticket {
+        match self {
+            Self::Counted(_) => Ticket(None),
+            Self::Timed(timed) => Ticket(timed.submit(request, Instant::now())),
+        }
+    }
+
+    /// Returns when the model says that the request is done. `moved`: its data is where it should be; `gone` is asked
+    /// now and then whether to give up.
+    pub fn end(
+        &self,
+        request: Request,
+        ticket: Ticket,
+        moved: bool,
+        gone: impl FnMut() -> bool,
+    ) -> Result<(), GivenUp> {
+        match (self, ticket.0) {
+            (Self::Timed(timed), Some(waiting)) => timed.wait(waiting, gone),
+            (Self::Counted(counted), _) if moved => {
+                counted.note(request);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives access to the drive, brought up to the present. Err after a panic in the model.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Result<R, ServeError> {
+        let done = match self {
+            Self::Counted(counted) => counted.with(work),
+            Self::Timed(timed) => timed.with(work),
+        };
+        match done {
+            Some(done) => Ok(done),
+            None => refuse("the model of the flash has failed; data is served without it until the next start"),
+        }
+    }
+
+    /// The timed model, where there is one.
+    #[must_use]
+    pub fn timed(&self) -> Option<&Arc<Timed>> {
+        match self {
+            Self::Counted(_) => None,
+            Self::Timed(timed) => Some(timed),
+        }
+    }
+
+    /// Sets the weight of a namespace.
+    pub fn set_weight(&self, tenant: TenantId, weight: f64) -> Result<(), ServeError> {
+        self.clocked("a weight")?;
+        Ok(self.with(|drive| drive.set_weight(tenant, weight))??)
+    }
+
+    /// Sets the limits of a namespace.
+    pub fn set_limit(&self, tenant: TenantId, limit: Limit) -> Result<(), ServeError> {
+        self.clocked("a limit")?;
+        self.with(|drive| drive.set_limit(tenant, limit))??;
+        if let Some(timed) = self.timed() {
+            timed.wake_clock();
+        }
+        Ok(())
+    }
+
+    /// Queue-side counters, where there is a clock.
+    pub fn queue_counters(&self, drive: &Drive, tenant: TenantId) -> Option<QueueCounters> {
+        self.timed().and_then(|_| drive.queue_counters(tenant).ok().cloned())
+    }
+
+    fn clocked(&self, what: &str) -> Result<(), ServeError> {
+        if self.timed().is_some() {
+            return Ok(());
+        }
+        refuse(format!("{what} has no effect without latency; serve the device with --latency real"))
+    }
+}

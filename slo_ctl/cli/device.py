@@ -1,0 +1,213 @@
+"""`slo-ctl device`: emulated SSDs that are real block devices for VMs, over NBD."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slo_ctl.cli.errors import UserError
+
+if TYPE_CHECKING:
+    from slo_ctl.device.status import DeviceStatus
+    from slo_ctl.device.store import DeviceStore
+
+app = typer.Typer(
+    help="Emulated SSDs as block devices for VMs, over NBD.", no_args_is_help=True, rich_markup_mode=None
+)
+
+_NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
+_ROOT = Annotated[
+    Path | None,
+    typer.Option(
+        "--root",
+        metavar="DIR",
+        help="Keep devices and sockets below DIR, for trying out. [default: /var/lib/slo-ctl and "
+        "/run/slo-ctl for root, else the user's state and runtime directories]",
+    ),
+]
+_JSON = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+
+
+@app.command()
+def create(
+    spec: Annotated[
+        str,
+        typer.Argument(
+            metavar="name=NAME,KEY=VALUE,...",
+            help="name=, and what `slo-ctl replay --device` takes: preset=, size=, op=, ...; "
+            "also placement=isolated|shared and scheduler=wfq|fifo|rr.",
+        ),
+    ],
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="A disk on the device: name=, size= (default: an equal part of what the others leave), "
+            "weight=. Repeatable. [default: one of the whole size, named as the device]",
+        ),
+    ] = None,
+    root: _ROOT = None,
+) -> None:
+    """Make an emulated SSD. It takes space on disk as data is written to it."""
+    from slo_ctl.device.plan import plan_device
+
+    store = _store(root)
+    record = plan_device(spec, namespace or [])
+    folder = store.create(record)
+    again = f" --root {root}" if root else ""
+    _print(
+        f"device {record.name} (EMULATED) with {len(record.namespace)} namespace(s) is in {folder}",
+        f"serve it with: slo-ctl device serve {record.name}{again}",
+    )
+
+
+@app.command("list")
+def list_(root: _ROOT = None, json_: _JSON = False) -> None:
+    """List the devices there are."""
+    from slo_ctl.device.status import FORMAT_VERSION, device_status
+
+    store = _store(root)
+    found: list[DeviceStatus] = []
+    for name in store.names():
+        try:
+            found.append(device_status(store, store.load(name)))
+        except UserError as error:
+            sys.stderr.write(f"slo-ctl: {error}\n")
+    if json_:
+        _print_json({"format_version": FORMAT_VERSION, "devices": [_brief(status) for status in found]})
+        return
+    from slo_ctl.device.show import device_table
+    from slo_ctl.show.table import console_for
+
+    if found:
+        console_for(sys.stdout).print(device_table(found))
+    else:
+        _print(f"no devices in {store.places.devices}")
+
+
+@app.command()
+def show(name: _NAME, root: _ROOT = None, json_: _JSON = False) -> None:
+    """Say what a device is, whether it is being served, and how to reach it."""
+    from slo_ctl.device.status import FORMAT_VERSION, device_status
+
+    store = _store(root)
+    status = device_status(store, store.load(name))
+    if json_:
+        _print_json({"format_version": FORMAT_VERSION, **status.plain()})
+        return
+    from slo_ctl.device.show import print_device
+    from slo_ctl.show.table import console_for
+
+    print_device(console_for(sys.stdout), status)
+
+
+@app.command()
+def delete(
+    name: _NAME,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    root: _ROOT = None,
+) -> None:
+    """Delete a device and all data on it."""
+    store = _store(root)
+    store.require(name)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"deleting {name} destroys its data", "add --yes to say that this is meant")
+        typer.confirm(f"Delete device {name} and all data on it?", abort=True)
+    store.delete(name)
+    _print(f"device {name} is deleted")
+
+
+@app.command()
+def serve(
+    name: _NAME,
+    nbdkit: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- NBDKIT-OPTION...]", help="More for nbdkit, such as --tls=require."),
+    ] = None,
+    latency: Annotated[
+        str,
+        typer.Option(
+            metavar="real|none", help="Complete requests when the modelled drive would, or at once."
+        ),
+    ] = "none",
+    time_scale: Annotated[
+        float,
+        typer.Option(min=1e-6, max=1e6, help="With --latency real: real seconds for each modelled one."),
+    ] = 1.0,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4096,
+            help="Requests in work at once on each connection. [default: 16, with --latency real 128]",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        float, typer.Option(min=0.1, max=1e9, metavar="SECONDS", help="How often the placement is saved.")
+    ] = 60.0,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Group that may use the disks' sockets, such as that of QEMU. [default: slo-ctl]"),
+    ] = None,
+    root: _ROOT = None,
+) -> None:
+    """Serve a device over NBD until SIGTERM or Ctrl-C: one Unix socket for each namespace."""
+    from slo_ctl.device.server import ServeOptions
+    from slo_ctl.device.server import serve as run_server
+
+    if latency not in ("real", "none"):
+        raise UserError(f"--latency: {latency} is not known", "write real or none")
+    store = _store(root)
+    record = store.load(name)
+    options = ServeOptions(
+        latency=latency,
+        time_scale=time_scale,
+        threads=threads,
+        checkpoint_s=checkpoint,
+        group=group,
+        nbdkit=tuple(nbdkit or ()),
+    )
+    status = run_server(store, record, options, lambda: _tell_ready(store, name, options.latency))
+    raise typer.Exit(status)
+
+
+def _tell_ready(store: DeviceStore, name: str, latency: str) -> None:
+    from slo_ctl.device.status import nbd_uri
+
+    run, record = store.places.run_of(name), store.load(name)
+    timed = "modelled latency" if latency == "real" else "no modelled latency"
+    _print(f"serving {name} (EMULATED, {timed})")
+    for namespace in record.namespace:
+        _print(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
+    _print(f"  control: {run.control}", "ready")
+
+
+def _store(root: Path | None) -> DeviceStore:
+    from slo_ctl.device.places import places
+    from slo_ctl.device.store import DeviceStore
+
+    return DeviceStore(places(root))
+
+
+def _brief(status: DeviceStatus) -> dict[str, Any]:
+    plain = status.plain()
+    return {key: plain[key] for key in ("name", "emulated", "served", "spec", "size_bytes", "folder")} | {
+        "namespaces": [namespace.name for namespace in status.namespaces]
+    }
+
+
+def _print(*lines: str) -> None:
+    from slo_ctl.show.text import printable
+
+    for line in lines:
+        sys.stdout.write(printable(line) + "\n")
+    sys.stdout.flush()
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,144 @@
+"""`device.toml`: what a device is, fixed when it is created."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from slo_ctl.cli.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "device.toml"
+MAX_NAMESPACES = 1024
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def is_name(text: str) -> bool:
+    """Fit to be the name of a device or a namespace, which become names of files and exports."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(where: str, text: str) -> str:
+    """`text`, when it is a name; raises UserError otherwise."""
+    if not is_name(text):
+        raise UserError(
+            f"{where}: {text or 'nothing'} is no usable name",
+            "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit",
+        )
+    return text
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Geometry(_Table):
+    """Shape of the flash."""
+
+    page_bytes: int
+    pages_per_block: int
+    blocks_per_die: int
+    channels: int
+    dies_per_channel: int
+    planes: int
+
+    @property
+    def dies(self) -> int:
+        """Dies of the drive."""
+        return self.channels * self.dies_per_channel
+
+    @property
+    def physical_bytes(self) -> int:
+        """All blocks, those that GC holds free included."""
+        return self.blocks_per_die * self.dies * self.pages_per_block * self.page_bytes
+
+
+class Timing(_Table):
+    """Latencies of one mapping unit on one die, nanoseconds."""
+
+    read_ns: int
+    program_ns: int
+    erase_ns: int
+    transfer_ns: int
+
+
+class Mapping(_Table):
+    """How the translation layer works."""
+
+    victim: str
+    separate_gc_frontier: bool
+    free_floor: int
+    copyback: bool
+    scheduler: str
+    isolated: bool
+    seed: int
+
+
+class Namespace(_Table):
+    """One disk."""
+
+    name: str = Field(pattern=_NAME.pattern)
+    size_bytes: int = Field(gt=0)
+    weight: float = Field(gt=0)
+    ops_blocks: int = Field(ge=0)
+    """To begin with, those that GC holds free included."""
+
+
+class DeviceRecord(_Table):
+    """One emulated device."""
+
+    format_version: Literal[1] = 1
+    name: str = Field(pattern=_NAME.pattern)
+    emulated: Literal[True] = True
+    spec: str
+    """The options it was created from."""
+    created: str
+    """ISO 8601, UTC."""
+    geometry: Geometry
+    timing: Timing
+    mapping: Mapping
+    namespace: tuple[Namespace, ...] = Field(min_length=1, max_length=MAX_NAMESPACES)
+
+    @property
+    def size_bytes(self) -> int:
+        """Logical size of all namespaces."""
+        return sum(namespace.size_bytes for namespace in self.namespace)
+
+
+def to_toml(record: DeviceRecord) -> str:
+    """The text of `device.toml`."""
+    plain = record.model_dump()
+    lines = ["# An EMULATED SSD of slo-ctl. Made by `slo-ctl device create`; not meant to be edited."]
+    lines += [_pair(key, value) for key, value in plain.items() if not isinstance(value, dict | tuple)]
+    for key, value in plain.items():
+        tables = value if isinstance(value, tuple) else (value,) if isinstance(value, dict) else ()
+        for table in tables:
+            lines += ["", f"[[{key}]]" if isinstance(value, tuple) else f"[{key}]"]
+            lines += [_pair(name, item) for name, item in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _pair(key: str, value: str | float | bool) -> str:
+    # JSON's strings, numbers and booleans are TOML's, once everything outside ASCII is escaped.
+    return f"{key} = {json.dumps(value)}"
+
+
+def read_record(folder: Path) -> DeviceRecord:
+    """The record of the device in `folder`. Raises UserError when it is damaged, OSError when unreadable."""
+    path = folder / FILE
+    try:
+        return DeviceRecord.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}", "restore the file, or delete the device") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise UserError(
+            f"{path}: {where}: {first['msg']}", "made by another version of slo-ctl, or damaged"
+        ) from None
