@@ -50,7 +50,7 @@ def relieve(
         return feasible
     ideal = {c.vm: split.get(c.vm, float(c.min_ops_blocks)) for c in claims}
     blocks = allocate(total_ops_blocks, ideal, {c.vm: c.min_ops_blocks for c in claims})
-    iops = {c.vm: c.iops(level) if c.active else 0.0 for c in claims}
+    iops = {c.vm: c.due_iops(level) if c.active else 0.0 for c in claims}
     total_iops = sum(iops.values())
     targets = {
         c.vm: Target(iops[c.vm] / total_iops, iops[c.vm], c.model.curve.u_at(blocks[c.vm]), blocks[c.vm])
@@ -86,7 +86,7 @@ class _Device:
 
     def split(self, level: float, *, relieving: bool) -> dict[str, float] | None:
         """OPS blocks with which every VM reaches lambda; None where there are none."""
-        iops = {c.vm: c.iops(level) for c in self._active}
+        iops = {c.vm: c.due_iops(level) for c in self._active}
         blocks: dict[str, float] = dict(self._least_gc)
         # From the least work there can be upwards: the first split that feeds itself is the best one.
         for _ in range(_ROUNDS):

@@ -37,10 +37,13 @@ class Claim:
     max_iops: float = math.inf
     """The SLO's maximum, or what the VM asks for if less."""
 
+    def due_iops(self, level: float, min_scale: float = 1.0) -> float:
+        """IOPS at lambda = `level`, every minimum scaled by `min_scale`."""
+        return min(max(level * self.weight, min_scale * self.min_iops), self.max_iops)
+
     def iops(self, level: float, min_scale: float = 1.0) -> float:
-        """IOPS at lambda = `level`, every minimum scaled by `min_scale`; never above the VM's ceiling."""
-        bounded = min(max(level * self.weight, min_scale * self.min_iops), self.max_iops)
-        return min(bounded, self.ceiling_iops)
+        """`due_iops` as far as OPS can give them."""
+        return min(self.due_iops(level, min_scale), self.ceiling_iops)
 
     def ops_blocks(self, iops: float) -> float:
         """OPS blocks needed for `iops`, at least the minimum."""
