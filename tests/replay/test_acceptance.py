@@ -37,10 +37,10 @@ def trio(sources: tuple[str, ...], *extra: str) -> list[str]:
 
 
 def replay(
-    vms: list[str], device: str = "size=256MiB", events: tuple[str, ...] = (), **settings: str
+    vms: list[str], device: str = "size=256MiB,dies=4", events: tuple[str, ...] = (), **settings: str
 ) -> list[RunResult]:
     text = ScenarioText()
-    text.add_device(f"preset=fast15,op=15%,dies=4,{device}")
+    text.add_device(f"preset=fast15,op=15%,{device}")
     for vm in vms:
         text.add_vm(vm)
     for event in events:
@@ -90,7 +90,7 @@ def test_real_traces_of_different_footprints_hold_shares(names: tuple[str, ...])
     missing = [name for name in names if not (TRACES / name).exists()]
     if missing:
         pytest.skip(f"no real traces {', '.join(missing)}: set SLO_CTL_TRACES to the folder that holds them")
-    (run,) = replay(trio(tuple(f"trace={TRACES / name}" for name in names)), device="size=512MiB")
+    (run,) = replay(trio(tuple(f"trace={TRACES / name}" for name in names)), device="size=512MiB,dies=4")
     assert worst(run) < SHARE_BAR
 
 
@@ -104,7 +104,7 @@ def test_shares_are_back_three_drive_writes_after_an_event(sources: tuple[str, .
 
 def test_static_misses_the_shares_and_algorithm1_starves() -> None:
     static, algorithm1, proportional = replay(
-        trio(UNIFORM), device="size=1GiB", compare="static,algorithm1", timing="paper", duration="12x"
+        trio(UNIFORM), device="size=1GiB,dies=4", compare="static,algorithm1", timing="paper", duration="12x"
     )
     assert worst(static) > SHARE_BAR
     starved, before = vm_of(algorithm1, "a"), vm_of(static, "a")
@@ -115,7 +115,7 @@ def test_static_misses_the_shares_and_algorithm1_starves() -> None:
 
 
 def test_ops_alone_keeps_the_shares_where_it_can() -> None:
-    (run,) = replay(trio(UNIFORM), device="size=1GiB", timing="paper", duration="16x")
+    (run,) = replay(trio(UNIFORM), device="size=1GiB,dies=4", timing="paper", duration="16x")
     assert worst(run) < SHARE_BAR
     assert all(vm.limit_iops is None for vm in run.vms)
 
@@ -137,7 +137,11 @@ def test_paced_vms_keep_ops_that_spares_the_others_their_gc() -> None:
 
 def test_min_waf_with_a_fair_scheduler_keeps_shares_at_a_higher_total() -> None:
     proportional, min_waf = replay(
-        trio(UNIFORM, *["qd=8"] * 3), compare="proportional", policy="min_waf", scheduler="wfq"
+        trio(UNIFORM, *["qd=8"] * 3),
+        device="size=512MiB,dies=8",
+        compare="proportional",
+        policy="min_waf",
+        scheduler="wfq",
     )
     assert worst(min_waf) < SHARE_BAR
     assert (min_waf.iops or 0.0) > (proportional.iops or 0.0)

@@ -53,6 +53,8 @@ _PACE_FROM_WINDOWS = 0.8
 """The lead of some VM from which on shares are off: 2 % over the memory of a VM not yet paced."""
 _SETBACK = 0.05
 """A correction that costs the slowest VM more of its IOPS is taken back."""
+_ABOVE_MINIMUM = 1.03
+"""What OPS aims at above a minimum, as IOPS fluctuate."""
 _KEPT = 0.99
 """Of a minimum: kept."""
 _MAX_SETBACKS = 2
@@ -185,7 +187,7 @@ def _claims(tracks: dict[str, VmTrack], sample: DeviceSample) -> list[Claim]:
             model=tracks[v.vm].model,
             min_ops_blocks=floors[v.vm],
             active=v.active,
-            min_iops=v.slo.min_iops or 0.0,
+            min_iops=min(_ABOVE_MINIMUM * (v.slo.min_iops or 0.0), _max_iops(v.slo)),
             max_iops=min(_max_iops(v.slo), _demand_iops(tracks[v.vm], v)),
         )
         for v in sample.vms
