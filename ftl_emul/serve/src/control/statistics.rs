@@ -38,6 +38,15 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
             "emulated": true,
             "latency": if server.time_scale.is_some() { "real" } else { "none" },
             "time_scale": server.time_scale,
+            "punctuality": server.flash.timed().map(|timed| {
+                let now = timed.punctuality();
+                json!({
+                    "lead_ns": now.lead_ns,
+                    "round_trip_ns": now.round_trip_ns,
+                    "waited": now.waited,
+                    "late_ns": now.late_ns,
+                })
+            }),
             "now_ns": server.time_scale.map(|_| drive.now_ns()),
             "page_bytes": geometry.page_bytes,
             "pages_per_block": geometry.pages_per_block,

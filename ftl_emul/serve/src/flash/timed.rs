@@ -17,9 +17,15 @@ use crate::flash::{GivenUp, Request};
 /// How often a waiting request looks whether it is still wanted.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
 /// Completions are released early by what waking a thread was seen to cost, but never more than this.
-const MOST_LEAD_NS: i64 = 200_000;
+const MOST_LEAD_NS: i64 = 1_000_000;
+/// An observation later than this is taken as this late.
+const MOST_LATE_NS: i64 = 10_000_000;
 /// One observation moves the lead by one part in so many.
 const LEAD_INERTIA: i64 = 32;
+/// A round trip through socket and nbdkit, which the client sees on top of the model: a first guess, and the most that
+/// a pause between two requests is taken to be one.
+const ROUND_TRIP_GUESS_NS: i64 = 30_000;
+const MOST_ROUND_TRIP_NS: i64 = 100_000;
 const NEVER: u64 = u64::MAX;
 
 /// A worker thread that waits.
@@ -66,6 +72,10 @@ impl Waiters {
                 self.slots.len() - 1
             }
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
     }
 
     fn complete(&mut self, slot: usize, due_ns: u64) {
@@ -120,6 +130,26 @@ pub struct Timed {
     clock: Clock,
     /// What it was seen to take from releasing a request to its thread running, nanoseconds of wall clock.
     lead_ns: AtomicI64,
+    /// What a client sees on top: between the end of a lone request and the next one's arrival.
+    round_trip_ns: AtomicI64,
+    /// When a request ended last, nanoseconds of wall clock since the start.
+    ended_ns: AtomicU64,
+    /// Requests that waited, and by how much they ended late, summed up.
+    waited: AtomicU64,
+    late_ns: AtomicI64,
+}
+
+/// How well completions keep to the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Punctuality {
+    /// How early requests are released to end in time, nanoseconds.
+    pub lead_ns: i64,
+    /// How much earlier than modelled they end here, so that the client sees them in time.
+    pub round_trip_ns: i64,
+    /// Requests that waited.
+    pub waited: u64,
+    /// Sum of their lateness; what ended early counts against it.
+    pub late_ns: i64,
 }
 
 impl Timed {
@@ -132,7 +162,11 @@ impl Timed {
             state: Mutex::new(State { drive, waiters: Waiters::default(), alarm_ns: NEVER, stopping: false }),
             alarm_changed: Condvar::new(),
             clock,
-            lead_ns: AtomicI64::new(0),
+            lead_ns: AtomicI64::new(ROUND_TRIP_GUESS_NS),
+            round_trip_ns: AtomicI64::new(ROUND_TRIP_GUESS_NS),
+            ended_ns: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            late_ns: AtomicI64::new(0),
         })
     }
 
@@ -142,6 +176,9 @@ impl Timed {
         waiter.done.store(false, Ordering::Relaxed);
         let mut guard = self.state.lock().ok()?;
         let state = &mut *guard;
+        if state.waiters.is_empty() {
+            self.learn_round_trip(arrived);
+        }
         self.advance(state, arrived);
         let slot = state.waiters.take(Arc::clone(&waiter));
         let Request { tenant, op, offset, length } = request;
@@ -181,10 +218,36 @@ impl Timed {
 
     /// Moves the lead towards what makes requests end when they are due.
     fn learn(&self, due_ns: u64) {
-        let late_ns = self.clock.wall_ns(Instant::now()) as i64 - due_ns as i64;
+        let now_ns = self.clock.wall_ns(Instant::now());
+        self.ended_ns.store(now_ns, Ordering::Relaxed);
+        let late_ns = now_ns as i64 + self.round_trip_ns.load(Ordering::Relaxed) - due_ns as i64;
+        self.waited.fetch_add(1, Ordering::Relaxed);
+        self.late_ns.fetch_add(late_ns, Ordering::Relaxed);
         let lead = self.lead_ns.load(Ordering::Relaxed);
-        let step = late_ns.clamp(-MOST_LEAD_NS, MOST_LEAD_NS) / LEAD_INERTIA;
+        let step = late_ns.clamp(-MOST_LATE_NS, MOST_LATE_NS) / LEAD_INERTIA;
         self.lead_ns.store((lead + step).clamp(0, MOST_LEAD_NS), Ordering::Relaxed);
+    }
+
+    /// A client that sends a request as soon as it has the answer to the last shows how long the way is: the shortest
+    /// pauses count, as the others include what the client does meanwhile.
+    fn learn_round_trip(&self, arrived: Instant) {
+        let pause_ns = self.clock.wall_ns(arrived).saturating_sub(self.ended_ns.load(Ordering::Relaxed)) as i64;
+        if pause_ns < MOST_ROUND_TRIP_NS {
+            let known_ns = self.round_trip_ns.load(Ordering::Relaxed);
+            let inertia = if pause_ns < known_ns { 4 } else { LEAD_INERTIA };
+            self.round_trip_ns.store(known_ns + (pause_ns - known_ns) / inertia, Ordering::Relaxed);
+        }
+    }
+
+    /// How well completions keep to the model.
+    #[must_use]
+    pub fn punctuality(&self) -> Punctuality {
+        Punctuality {
+            lead_ns: self.lead_ns.load(Ordering::Relaxed),
+            round_trip_ns: self.round_trip_ns.load(Ordering::Relaxed),
+            waited: self.waited.load(Ordering::Relaxed),
+            late_ns: self.late_ns.load(Ordering::Relaxed),
+        }
     }
 
     /// Gives access to the drive at the present moment; None after a panic in it.
@@ -269,4 +332,8 @@ fn be_punctual() {
     if punctual != 0 {
         eprintln!("slo-ctl: alarms may ring up to 50 us late: {}", std::io::Error::last_os_error());
     }
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: a plain system call about the calling thread; the kernel reads `priority` only. It is a privilege that
+    // punctuality gains from but does not depend on, so a refusal is nothing to tell.
+    let _with_privilege = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &priority) };
 }
