@@ -23,7 +23,7 @@ _LEAST_PACE, _MOST_PACE = 0.3, 1.6
 """Of its share: what a VM may have while it falls back or catches up."""
 _ROOM, _LEAST_ROOM = 2.0, 1.1
 """Of its share: what the bottleneck, and who is not above its share, may have in case a fast phase comes."""
-_ABOVE_MINIMUM = 1.03
+_ABOVE_MINIMUM = 1.02
 """What a limit leaves above a minimum: what it takes away now is not made up for later."""
 _LOOSE = 1.5
 """Limits that hold nobody back, and all exceed what the VMs do by so much, are not needed."""

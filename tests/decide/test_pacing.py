@@ -33,7 +33,7 @@ def test_limits_that_hold_nobody_back_are_lifted() -> None:
 
 def test_bounds_are_respected() -> None:
     limits = pace([A, replace(B, min_iops=250.0, max_iops=260.0)], {"a": 0.0, "b": 0.0})
-    assert limits["b"] == pytest.approx(1.03 * 250)
+    assert limits["b"] == pytest.approx(1.02 * 250)
     limits = pace([A, replace(B, max_iops=150.0)], {"a": 0.0, "b": 0.0})
     assert limits["b"] == 150.0
 

@@ -53,7 +53,7 @@ _PACE_FROM_WINDOWS = 0.8
 """The lead of some VM from which on shares are off: 2 % over the memory of a VM not yet paced."""
 _SETBACK = 0.05
 """A correction that costs the slowest VM more of its IOPS is taken back."""
-_ABOVE_MINIMUM = 1.03
+_ABOVE_MINIMUM = 1.02
 """What OPS aims at above a minimum, as IOPS fluctuate."""
 _KEPT = 0.99
 """Of a minimum: kept."""
