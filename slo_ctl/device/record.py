@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FILE = "device.toml"
 MAX_NAMESPACES = 1024
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 
 
 def is_name(text: str) -> bool:
@@ -125,8 +125,9 @@ def to_toml(record: DeviceRecord) -> str:
 
 
 def _pair(key: str, value: str | float | bool) -> str:
-    # JSON's strings, numbers and booleans are TOML's, once everything outside ASCII is escaped.
-    return f"{key} = {json.dumps(value)}"
+    # JSON's strings, numbers and booleans are TOML's, but for one control character and surrogate pairs.
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return f"{key} = {text}"
 
 
 def read_record(folder: Path) -> DeviceRecord:

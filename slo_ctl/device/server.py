@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from slo_ctl.cli.errors import UserError
 from slo_ctl.device.programs import find_nbdkit, find_plugin
@@ -75,10 +76,13 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
     run = store.places.run_of(record.name)
     names = [namespace.name for namespace in record.namespace]
     try:
-        with store.locked(record.name) as lock, listening(run, names, options.group) as (nbd, control):
+        with (
+            store.locked(record.name) as lock,
+            listening(run, names, options.group) as (nbd, control),
+            _handed_over([each.fileno() for each in nbd], [lock, control.fileno()]) as handover,
+        ):
             run.pid_file.unlink(missing_ok=True)
-            sources = _high([each.fileno() for each in nbd], above=_FIRST_LISTEN_FD + len(nbd))
-            inherited = _high([lock, control.fileno()], above=_FIRST_LISTEN_FD + len(nbd))
+            lock_fd, control_fd, stop_fd = handover.others
             command = [
                 *(nbdkit, "--foreground", "--exit-with-parent", "--pidfile", str(run.pid_file)),
                 *("--threads", str(options.worker_threads), *options.nbdkit, str(plugin)),
@@ -87,40 +91,56 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                 f"latency={options.latency}",
                 f"time-scale={options.time_scale!r}",
                 f"checkpoint-seconds={options.checkpoint_s!r}",
-                f"lock-fd={inherited[0]}",
-                f"control-fd={inherited[1]}",
+                f"lock-fd={lock_fd}",
+                f"control-fd={control_fd}",
+                f"stop-fd={stop_fd}",
             ]
             try:
-                return _run(command, sources, inherited, run.pid_file.exists, ready)
+                return _run(command, handover, run.pid_file.exists, ready)
             finally:
                 run.pid_file.unlink(missing_ok=True)
-                for descriptor in (*sources, *inherited):
-                    os.close(descriptor)
     except ServedError:
         raise UserError(
             f"device {record.name} is being served already", "stop that server first; `device show` says more"
         ) from None
 
 
-def _high(descriptors: Sequence[int], above: int) -> list[int]:
-    """Copies of descriptors, numbered so high that those nbdkit expects do not get in their way."""
-    import fcntl
+@dataclass(frozen=True, slots=True)
+class _Handover:
+    """Descriptors that nbdkit inherits."""
 
-    return [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in descriptors]
+    listening: tuple[int, ...]
+    others: tuple[int, ...]
+    """Lock, control socket, and the end of a pipe that says when to stop."""
+    stop: BinaryIO
+    """The other end of it: closing it makes the server end its connections."""
+
+
+@contextmanager
+def _handed_over(nbd: Sequence[int], others: Sequence[int]) -> Iterator[_Handover]:
+    # Numbered so high that those nbdkit expects do not get in their way.
+    above = _FIRST_LISTEN_FD + len(nbd)
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb", buffering=0) as stop:
+        listening = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in nbd]
+        high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in (*others, read_end)]
+        os.close(read_end)
+        try:
+            yield _Handover(tuple(listening), tuple(high), stop)
+        finally:
+            for descriptor in (*listening, *high):
+                os.close(descriptor)
 
 
 def _run(
-    command: list[str],
-    sources: list[int],
-    inherited: list[int],
-    is_ready: Callable[[], bool],
-    ready: Callable[[], None],
+    command: list[str], handover: _Handover, is_ready: Callable[[], bool], ready: Callable[[], None]
 ) -> int:
+    sources = handover.listening
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(len(sources)), *map(str, sources), *command]
     with _asked_to_stop() as stop:
         process = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours or the operator's
             launcher,
-            pass_fds=(*sources, *inherited),
+            pass_fds=(*sources, *handover.others),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -132,7 +152,7 @@ def _run(
             ready()
         while process.poll() is None and not stop.is_set():
             stop.wait(_WAIT_POLL_S)
-        _end(process)
+        _end(process, handover.stop)
         told.finish()
     if process.returncode == 0:
         return 0
@@ -160,10 +180,12 @@ def _asked_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
     if process.poll() is not None:
         return
+    # No new connections first, then the end of those there are.
     process.terminate()
+    stop.close()
     try:
         process.wait(_STOP_PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -57,6 +57,24 @@ pub fn sockets_of(folder: &Path, pid: Option<i64>) -> Sockets {
     found
 }
 
+/// Tells the clients of every connection through the sockets in or beside `folder` that no more will be read. What
+/// they have asked for before is answered.
+pub fn end_connections(folder: &Path) {
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return };
+    for descriptor in descriptors.flatten() {
+        let Some(fd) = descriptor.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+        let mut through = Sockets::default();
+        if peer_of(fd).is_some() {
+            through.add(folder, &local_path(fd).unwrap_or_default());
+        }
+        if through.all || !through.names.is_empty() {
+            // SAFETY: a plain system call; no memory is passed. Should the descriptor have been closed and its number
+            // taken by another connection meanwhile, that one was to be ended as well.
+            unsafe { libc::shutdown(fd, libc::SHUT_RD) };
+        }
+    }
+}
+
 /// The process connected to a descriptor, if it is a connected Unix socket.
 fn peer_of(fd: RawFd) -> Option<i64> {
     let listening: libc::c_int = option(fd, libc::SO_ACCEPTCONN)?;

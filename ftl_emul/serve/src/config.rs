@@ -190,6 +190,8 @@ pub struct Parameters {
     pub control_fd: Option<RawFd>,
     /// Locked file, inherited; keeps a second server of the device away while this process lives.
     pub lock_fd: Option<RawFd>,
+    /// Pipe, inherited; connections are ended once it is closed at its other end.
+    pub stop_fd: Option<RawFd>,
     /// Seconds between checkpoints of the placement.
     pub checkpoint_s: f64,
     /// Folder of the listening sockets; a connection through `NAME.sock` in it may use namespace NAME only.
@@ -204,6 +206,7 @@ impl Default for Parameters {
             time_scale: 1.0,
             control_fd: None,
             lock_fd: None,
+            stop_fd: None,
             checkpoint_s: 60.0,
             sockets: None,
         }
@@ -226,11 +229,12 @@ impl Parameters {
             "time-scale" => self.time_scale = positive(key, value, 1e6)?,
             "checkpoint-seconds" => self.checkpoint_s = positive(key, value, 1e9)?,
             "control-fd" => self.control_fd = Some(descriptor(key, value)?),
+            "stop-fd" => self.stop_fd = Some(descriptor(key, value)?),
             "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
-                     control-fd, lock-fd and sockets"
+                     control-fd, lock-fd, stop-fd and sockets"
                 ));
             }
         }

@@ -19,3 +19,4 @@ mod nbdkit;
 mod plugin;
 mod server;
 mod settings;
+mod stop;

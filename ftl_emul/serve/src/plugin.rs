@@ -14,6 +14,7 @@ use crate::error::ServeError;
 use crate::namespace::{Flags, Namespace};
 use crate::nbdkit::{self, Exports, Extents, Plugin};
 use crate::server::Server;
+use crate::stop;
 
 /// Bytes of one request at the most, as nbdkit has it.
 const MAX_REQUEST_BYTES: u32 = 32 << 20;
@@ -29,6 +30,7 @@ struct Device {
     names: Vec<CString>,
     sockets: Option<PathBuf>,
     control_fd: Option<i32>,
+    stop_fd: Option<i32>,
 }
 
 /// Runs a callback; a panic in it ends this request only, and never unwinds into C.
@@ -105,7 +107,13 @@ unsafe extern "C" fn get_ready() -> c_int {
 fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
     let server = Server::open(parameters)?;
     let names = server.namespaces.iter().filter_map(|n| CString::new(n.name.as_str()).ok()).collect();
-    let device = Device { server, names, sockets: parameters.sockets.clone(), control_fd: parameters.control_fd };
+    let device = Device {
+        server,
+        names,
+        sockets: parameters.sockets.clone(),
+        control_fd: parameters.control_fd,
+        stop_fd: parameters.stop_fd,
+    };
     eprintln!("slo-ctl: {} (emulated): placement {}", device.server.config.name, device.server.origin);
     if DEVICE.set(device).is_err() {
         return crate::error::refuse("the device is open already");
@@ -116,7 +124,12 @@ fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
 unsafe extern "C" fn after_fork() -> c_int {
     guarded(-1, || {
         let Some(device) = DEVICE.get() else { return -1 };
-        told(device.server.start().and_then(|()| control::start(&device.server, device.control_fd)))
+        let started = device
+            .server
+            .start()
+            .and_then(|()| control::start(&device.server, device.control_fd))
+            .and_then(|()| stop::start(device.stop_fd, device.sockets.clone()));
+        told(started)
     })
 }
 

@@ -199,8 +199,11 @@ impl Server {
 
     /// Promises OPS blocks of one namespace to another (None: the spare of the device).
     pub fn move_ops(&self, from: Option<&Namespace>, to: Option<&Namespace>, blocks: u64) -> Result<(), ServeError> {
-        let mut settings = self.settings();
         let ends = (from.map(|n| n.tenant), to.map(|n| n.tenant));
+        if ends.0 == ends.1 {
+            return refuse("a move needs two different ends: from and to, one of which may be the spare (null)");
+        }
+        let mut settings = self.settings();
         let before = self.flash.with(|drive| {
             let owned = |end: Option<TenantId>| end.and_then(|t| drive.space(t).ok());
             let before = (owned(ends.0), owned(ends.1));

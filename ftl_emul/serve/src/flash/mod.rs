@@ -43,10 +43,6 @@ pub enum Flash {
 #[must_use]
 pub struct Ticket(Option<timed::Waiting>);
 
-/// A request was given up: the server is about to stop, or its client is gone.
-#[derive(Debug)]
-pub struct GivenUp;
-
 impl Flash {
     /// Tells the model that a request has arrived.
     pub fn begin(&self, request: Request) -> Ticket {
@@ -57,21 +53,12 @@ impl Flash {
     }
 
     /// Returns when the model says that the request is done. `moved`: its data is where it should be; `gone` is asked
-    /// now and then whether to give up.
-    pub fn end(
-        &self,
-        request: Request,
-        ticket: Ticket,
-        moved: bool,
-        gone: impl FnMut() -> bool,
-    ) -> Result<(), GivenUp> {
+    /// now and then whether nobody cares any more how long it takes: the server is stopping, or the client is gone.
+    pub fn end(&self, request: Request, ticket: Ticket, moved: bool, gone: impl FnMut() -> bool) {
         match (self, ticket.0) {
             (Self::Timed(timed), Some(waiting)) => timed.wait(waiting, gone),
-            (Self::Counted(counted), _) if moved => {
-                counted.note(request);
-                Ok(())
-            }
-            _ => Ok(()),
+            (Self::Counted(counted), _) if moved => counted.note(request),
+            _ => {}
         }
     }
 

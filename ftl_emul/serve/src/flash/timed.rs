@@ -12,7 +12,7 @@ use ftl_core::Drive;
 use ftl_core::engine::{Arrival, Until};
 
 use crate::error::ServeError;
-use crate::flash::{GivenUp, Request};
+use crate::flash::Request;
 
 /// How often a waiting request looks whether it is still wanted.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
@@ -197,8 +197,8 @@ impl Timed {
         Some(Waiting { slot, waiter })
     }
 
-    /// Returns when the request is done, or when `gone` says that nobody wants it any more.
-    pub fn wait(&self, waiting: Waiting, mut gone: impl FnMut() -> bool) -> Result<(), GivenUp> {
+    /// Returns when the request is done, or when `gone` says that nobody cares any more.
+    pub fn wait(&self, waiting: Waiting, mut gone: impl FnMut() -> bool) {
         let Waiting { slot, waiter } = waiting;
         while !waiter.done.load(Ordering::Acquire) {
             let parked = Instant::now();
@@ -209,11 +209,10 @@ impl Timed {
                         state.waiters.slots[slot] = None;
                     }
                 }
-                return Err(GivenUp);
+                return;
             }
         }
         self.learn(waiter.due_ns.load(Ordering::Relaxed));
-        Ok(())
     }
 
     /// Moves the lead towards what makes requests end when they are due.

@@ -1,0 +1,74 @@
+"""From options to a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftl_emul import Config, Device
+from slo_ctl.cli.errors import UserError
+from slo_ctl.device.plan import plan_device
+
+GIB = 1 << 30
+
+
+def test_the_default_is_one_namespace_of_the_whole_size() -> None:
+    made = plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", [])
+    assert [(each.name, each.size_bytes, each.weight) for each in made.namespace] == [("ssd0", 8 * GIB, 1.0)]
+    blocks = made.geometry.blocks_per_die * made.geometry.dies
+    held = made.geometry.dies * made.mapping.free_floor
+    usable_bytes = (blocks - held) * made.geometry.pages_per_block * made.geometry.page_bytes
+    assert usable_bytes / made.size_bytes - 1 == pytest.approx(0.15, abs=0.001)
+
+
+def test_namespaces_share_what_is_left() -> None:
+    made = plan_device("name=d,size=4GiB", ["name=a,size=1GiB,weight=3", "name=b", "name=c"])
+    assert [each.size_bytes for each in made.namespace] == [GIB, 3 * GIB // 2, 3 * GIB // 2]
+    assert [each.weight for each in made.namespace] == [3, 1, 1]
+
+
+@pytest.mark.parametrize("placement", ["isolated", "shared"])
+@pytest.mark.parametrize("preset", ["fast15", "tlc", "qlc"])
+def test_the_drive_takes_what_was_planned(placement: str, preset: str) -> None:
+    size = {"fast15": "1GiB", "tlc": "24GiB", "qlc": "300GiB"}[preset]
+    spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
+    made = plan_device(spec, ["name=a", "name=b"])
+    assert made.mapping.scheduler == "fifo"
+    device = Device(
+        Config(
+            **made.geometry.model_dump(),
+            **made.timing.model_dump(),
+            free_floor=made.mapping.free_floor,
+            victim=made.mapping.victim,
+        )
+    )
+    for namespace in made.namespace:
+        pages = namespace.size_bytes // made.geometry.page_bytes
+        device.create_tenant(pages, made.mapping.isolated, namespace.ops_blocks)
+    assert made.mapping.isolated == (placement == "isolated")
+
+
+@pytest.mark.parametrize(
+    ("spec", "namespaces", "message"),
+    [
+        ("preset=fast15", [], "no name"),
+        ("name=d,pre=fast15", [], "unknown key pre"),
+        ("name=d,preset=fast16", [], "preset=fast16"),
+        ("name=d,size=8XB", [], "size=8XB"),
+        ("name=d,op=0%", [], "op"),
+        ("name=d,size=16MiB", [], "over-provisioning blocks"),
+        ("name=d,placement=here", [], "placement=here"),
+        ("name=d,scheduler=cfq", [], "scheduler=cfq"),
+        ("name=d,name=e", [], "twice"),
+        ("name=d,size=1GiB", ["size=1MiB"], "no name"),
+        ("name=d,size=1GiB", ["name=a", "name=a"], "2 times"),
+        ("name=d,size=1GiB", ["name=a,size=2GiB"], "add up to"),
+        ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave nothing"),
+        ("name=d,size=1GiB", ["name=a,weight=0"], "weight=0"),
+        ("name=d,size=1GiB", ["name=a,workload=uniform"], "unknown key workload"),
+    ],
+)
+def test_what_makes_no_device_is_refused(spec: str, namespaces: list[str], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        plan_device(spec, namespaces)
+    assert message in refused.value.message
+    assert refused.value.hint

@@ -1,0 +1,24 @@
+"""Tests against real programs and the real kernel; each skips where something is missing, naming it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A root with a short path: the names of sockets are short."""
+    folder = Path(tempfile.mkdtemp(prefix="slo-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

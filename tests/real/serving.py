@@ -1,0 +1,100 @@
+"""A device served as a user serves it: `slo-ctl device serve` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.device.control import ControlClient
+from slo_ctl.device.places import RunPlaces, places
+from slo_ctl.device.plan import plan_device
+from slo_ctl.device.programs import find_plugin
+from slo_ctl.device.status import nbd_uri
+from slo_ctl.device.store import DeviceStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+READY_S = 30
+
+
+def require(*programs: str) -> None:
+    """Skip the test when a program is not there, naming it; our own plugin has to be."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
+    find_plugin()
+
+
+class Server:
+    """A running server of device `name` below `root`."""
+
+    def __init__(self, root: Path, name: str, *options: str) -> None:
+        self.run: RunPlaces = places(root).run_of(name)
+        self.name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slo_ctl.cli", "device", "serve", name, "--root", str(root), *options],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.strip() == "ready":
+                return
+        self.process.wait(READY_S)
+        raise AssertionError(f"not ready: {self.errors()}")
+
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
+    def uri(self, namespace: str | None = None) -> str:
+        namespace = namespace or self.name
+        return nbd_uri(self.run.export(namespace), namespace)
+
+    def control(self) -> ControlClient:
+        return ControlClient(self.run.control)
+
+    def kill(self) -> None:
+        """SIGKILL to nbdkit itself."""
+        os.kill(int(self.run.pid_file.read_text()), signal.SIGKILL)
+        self.process.wait(READY_S)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(READY_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
+
+
+def make_device(root: Path, spec: str, *namespaces: str) -> None:
+    DeviceStore(places(root)).create(plan_device(spec, namespaces))
+
+
+@contextmanager
+def served(root: Path, name: str, *options: str) -> Iterator[Server]:
+    server = Server(root, name, *options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def run(*command: str, timeout_s: float = 60) -> str:
+    """Run a client to its successful end and return what it printed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
+    return done.stdout

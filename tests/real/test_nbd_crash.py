@@ -1,0 +1,191 @@
+"""What survives: kill -9 at any moment, clean stops, damaged and missing placement."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import pytest
+from nbd_client import FUA, NbdClient
+from serving import Server, make_device, require, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOCK = 16384
+BLOCKS_EACH = 200
+WRITERS = 3
+ROUNDS = 5
+
+
+def content(block: int, version: int) -> bytes:
+    return b"" if version == 0 else blake2b(f"{block}/{version}".encode()).digest() * (BLOCK // 64)
+
+
+class Writer(threading.Thread):
+    """Writes blocks of its own until the server dies; knows what has to be there afterwards."""
+
+    def __init__(self, server: Server, first: int, durable: dict[int, int], seed: int) -> None:
+        super().__init__(daemon=True)
+        self.durable = durable
+        """Version of each block that was acknowledged and then flushed."""
+        self.issued: dict[int, int] = {}
+        """Later versions that the server may or may not have written."""
+        self._first, self._random = first, random.Random(seed)  # noqa: S311 - no secret
+        self._client = NbdClient(server.run.export("d"), "d")
+
+    def run(self) -> None:
+        acknowledged: dict[int, int] = {}
+        try:
+            while True:
+                block = self._first + self._random.randrange(BLOCKS_EACH)
+                version = max(self.durable.get(block, 0), self.issued.get(block, 0)) + 1
+                self.issued[block] = version
+                fua = self._random.random() < 0.1
+                self._client.write(block * BLOCK, content(block, version), FUA if fua else 0)
+                acknowledged[block] = version
+                if fua:
+                    self.durable[block] = acknowledged.pop(block)
+                elif self._random.random() < 0.1:
+                    self._client.flush()
+                    self.durable.update(acknowledged)
+                    acknowledged.clear()
+        except OSError:
+            return
+        finally:
+            self._client.close()
+
+
+def verify(client: NbdClient, writer: Writer) -> None:
+    for block in range(writer._first, writer._first + BLOCKS_EACH):
+        found = client.read(block * BLOCK, BLOCK)
+        low, high = writer.durable.get(block, 0), writer.issued.get(block, 0)
+        # A write that was under way may be there in part: each page is of a version since the durable one.
+        versions = [content(block, version) or bytes(BLOCK) for version in range(low, max(low, high) + 1)]
+        for page in range(0, BLOCK, 4096):
+            assert any(found[page : page + 4096] == each[page : page + 4096] for each in versions), block
+        # Start the next round from what is there.
+        for version in range(max(low, high), low - 1, -1):
+            if found == (content(block, version) or bytes(BLOCK)):
+                writer.durable[block] = version
+                break
+        else:
+            client.write(block * BLOCK, content(block, high + 1), FUA)
+            writer.durable[block] = high + 1
+
+
+def test_nothing_flushed_is_lost_by_kill_9(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,op=40%")
+    durable: list[dict[int, int]] = [{} for _ in range(WRITERS)]
+    generator = random.Random(11)  # noqa: S311 - no secret
+    flushed = 0
+    for round_ in range(ROUNDS):
+        server = Server(root, "d", "--checkpoint", "0.2")
+        writers = [Writer(server, n * BLOCKS_EACH, durable[n], 100 * round_ + n) for n in range(WRITERS)]
+        for writer in writers:
+            writer.start()
+        time.sleep(generator.uniform(0.1, 0.9))
+        server.kill()
+        for writer in writers:
+            writer.join(20)
+        assert server.stop() == 2
+        flushed += sum(len(writer.durable) for writer in writers)
+        with served(root, "d") as again, NbdClient(again.run.export("d"), "d") as client:
+            for writer in writers:
+                verify(client, writer)
+            assert_placement_matches(again)
+    assert flushed > 100
+
+
+def assert_placement_matches(server: Server) -> None:
+    image = server.run.folder.parent.parent / "devices" / "d" / "d.img"
+    with server.control() as control:
+        mapped = control.statistics()["namespaces"][0]["space"]["mapped_pages"]
+    assert mapped == image.stat().st_blocks * 512 // 4096
+
+
+def test_a_clean_stop_keeps_the_placement(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,op=40%,dies=2", "name=a", "name=b")
+    with served(root, "d") as server:
+        with NbdClient(server.run.export("a"), "a") as client, server.control() as control:
+            for number in range(64):
+                client.write(number * 4096, b"z" * 4096)
+            control.move_ops("a", "b", 2)
+            deadline = time.monotonic() + 10
+            while control.statistics()["namespaces"][0]["space"]["pending_out_blocks"]:
+                assert time.monotonic() < deadline
+            before = control.statistics()
+        assert server.stop() == 0
+    with served(root, "d") as server, server.control() as control:
+        assert control.hello()["placement"] == "as it was left"
+        after = control.statistics()
+    for was, now in zip(before["namespaces"], after["namespaces"], strict=True):
+        assert was["space"] == now["space"]
+        assert was["flash"] == now["flash"]
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated", "flipped", "empty"])
+def test_placement_is_rebuilt_from_the_data(harm: str, root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,op=40%,dies=2", "name=a", "name=b")
+    with served(root, "d") as server:
+        with NbdClient(server.run.export("b"), "b") as client:
+            client.write(8192, b"z" * 40960)
+        with server.control() as control:
+            control.move_ops("a", "b", 3)
+            owned = control.statistics()["namespaces"][1]["space"]["ops_blocks"]
+        server.stop()
+    placement = root / "devices" / "d" / "placement"
+    state = bytearray(placement.read_bytes())
+    if harm == "missing":
+        placement.unlink()
+    elif harm == "truncated":
+        placement.write_bytes(state[: len(state) // 2])
+    elif harm == "flipped":
+        state[len(state) // 2] ^= 1
+        placement.write_bytes(state)
+    else:
+        placement.write_bytes(b"")
+    with served(root, "d") as server:
+        with server.control() as control:
+            assert control.hello()["placement"].startswith("rebuilt from the data, 10 pages")
+            first, second = control.statistics()["namespaces"]
+        with NbdClient(server.run.export("b"), "b") as client:
+            assert client.read(8192, 40960) == b"z" * 40960
+    assert (first["space"]["mapped_pages"], second["space"]["mapped_pages"]) == (0, 10)
+    assert second["space"]["ops_blocks"] >= owned
+
+
+def test_missing_data_is_never_replaced_by_emptiness(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,dies=2")
+    (root / "devices" / "d" / "d.img").unlink()
+    with pytest.raises(AssertionError, match="cannot open"):
+        Server(root, "d")
+
+
+def test_sockets_of_a_dead_server_make_way_but_not_those_of_a_living_one(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,dies=2")
+    with served(root, "d") as server:
+        with pytest.raises(AssertionError, match="being served already"):
+            Server(root, "d")
+        server.process.kill()
+        server.process.wait()
+        # nbdkit ends with its parent, cleanly, and leaves the parent's sockets behind.
+        deadline = time.monotonic() + 10
+        while True:
+            assert time.monotonic() < deadline
+            try:
+                again = Server(root, "d")
+                break
+            except AssertionError:
+                time.sleep(0.1)
+    with NbdClient(again.run.export("d"), "d") as client:
+        client.flush()
+    assert again.stop() == 0

@@ -1,0 +1,164 @@
+"""Clients that mean harm: they get errors, the others their data, the server stays."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from nbd_client import OPT_GO, OPTION_MAGIC, READ, REQUEST_MAGIC, WRITE, ZERO, NbdClient, NbdError
+from serving import Server, make_device, require, served
+
+from slo_ctl.device.control import ControlClient, ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZE = 32 << 20
+
+
+@pytest.fixture(params=["none", "real"])
+def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
+    with served(root, "d", "--latency", request.param) as server:
+        with NbdClient(server.run.export("b"), "b") as other:
+            other.write(0, b"b" * 4096)
+        yield server
+        assert server.process.poll() is None
+        with NbdClient(server.run.export("b"), "b") as other:
+            assert other.read(0, 8192) == b"b" * 4096 + bytes(4096)
+        with server.control() as control:
+            control.statistics()
+        assert server.stop() == 0
+
+
+def test_requests_beyond_the_end(server: Server) -> None:
+    with NbdClient(server.run.export("a"), "a") as client:
+        for offset, length in (
+            (SIZE, 1),
+            (SIZE - 1, 2),
+            (1 << 62, 4096),
+            ((1 << 64) - 1, 4096),
+            ((1 << 64) - 4096, 4096),
+        ):
+            for attempt in (client.read, client.trim, client.zero):
+                with pytest.raises(NbdError):
+                    attempt(offset, length)
+        with pytest.raises(NbdError):
+            client.write(SIZE - 1, b"xy")
+        assert client.read(SIZE - 1, 1) == b"\0"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_instead_of_requests(server: Server, seed: int) -> None:
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    for _ in range(15):
+        with NbdClient(server.run.export("a"), "a", timeout_s=5) as client:
+            kind = generator.choice([READ, WRITE, ZERO, 9, 0xFFFF])
+            offset, length = generator.getrandbits(64), generator.getrandbits(32)
+            head = struct.pack(">IHHQQI", REQUEST_MAGIC, generator.getrandbits(16), kind, 1, offset, length)
+            client.socket.sendall(head + generator.randbytes(generator.randrange(100)))
+    for _ in range(15):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+            raw.connect(str(server.run.export("a")))
+            option = OPTION_MAGIC + struct.pack(
+                ">II", generator.choice([OPT_GO, 1, 99]), generator.getrandbits(20)
+            )
+            raw.sendall(struct.pack(">I", 3) + option + generator.randbytes(generator.randrange(200)))
+
+
+def test_breaking_off_in_the_middle_of_a_write(server: Server) -> None:
+    for length in (4096, 1 << 20):
+        with NbdClient(server.run.export("a"), "a") as client:
+            client.socket.sendall(struct.pack(">IHHQQI", REQUEST_MAGIC, 0, WRITE, 1, 0, length) + b"x" * 100)
+    with NbdClient(server.run.export("a"), "a") as client:
+        assert client.read(0, 4096) == bytes(4096)
+
+
+HOSTILE_LINES = [
+    b"",
+    b"{}",
+    b"[]",
+    b"null",
+    b"\x00\xff\xfe",
+    b'{"v":1}',
+    b'{"v":1,"op":null}',
+    b'{"v":99,"op":"stats"}',
+    b'{"v":1,"op":"stats","op":"stats"}',
+    b'{"v":1,"op":"move","from":"a","to":"../b","blocks":1}',
+    b'{"v":1,"op":"move","from":"a","to":"b","blocks":18446744073709551615}',
+    b'{"v":1,"op":"move","from":null,"to":null,"blocks":99999999}',
+    b'{"v":1,"op":"set_weight","namespace":"a","weight":0}',
+    b'{"v":1,"op":"set_weight","namespace":"a","weight":-1}',
+    b'{"v":1,"op":"set_weight","namespace":"a","weight":1e999}',
+    b'{"v":1,"op":"set_limit","namespace":"a","iops":-3}',
+    b'{"v":1,"op":"set_limit","namespace":"a","bytes_s":0}',
+    b'{"v":1,"op":"resize","namespace":"a","size_bytes":0}',
+    b'{"v":1,"op":"resize","namespace":"a","size_bytes":4095}',
+    b'{"v":1,"op":"resize","namespace":"a","size_bytes":18446744073709547520}',
+    b'{"v":1,"op":"resize","namespace":"a","size_bytes":1099511627776}',
+    b'{"v":1,"op":"read","namespace":"b","offset":0,"length":4096}',
+    b"[" * 10000 + b"]" * 10000,
+]
+
+
+def test_hostile_commands_get_errors(server: Server) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.settimeout(10)
+        raw.connect(str(server.run.control))
+        replies = raw.makefile("rb")
+        for line in HOSTILE_LINES:
+            raw.sendall(line + b"\n")
+            if not line:
+                continue
+            reply = json.loads(replies.readline())
+            assert reply["v"] == 1
+            if line != b'{"v":1,"op":"stats","op":"stats"}':
+                assert reply["ok"] is False, line
+                assert reply["error"]["code"] in ("malformed", "version", "refused"), reply
+    with NbdClient(server.run.export("a"), "a") as client:
+        assert client.size == SIZE
+
+
+def test_endless_lines_and_noise_on_the_control_socket(server: Server) -> None:
+    generator = random.Random(3)  # noqa: S311 - no secret
+    for _ in range(10):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+            raw.settimeout(10)
+            raw.connect(str(server.run.control))
+            raw.sendall(generator.randbytes(generator.randrange(2000)))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.settimeout(10)
+        raw.connect(str(server.run.control))
+        with contextlib.suppress(BrokenPipeError):  # It has heard enough.
+            raw.sendall(b"x" * (1 << 20))
+        assert b"too_long" in raw.recv(4096)
+
+
+def crowd(server: Server, clients: list[ControlClient]) -> None:
+    for _ in range(64):
+        clients.append(ControlClient(server.run.control, timeout_s=5))
+        clients[-1].hello()
+
+
+def test_too_many_connections_are_turned_away_for_a_while(server: Server) -> None:
+    clients: list[ControlClient] = []
+    with pytest.raises(ControlError) as refused:
+        crowd(server, clients)
+    assert refused.value.code in ("busy", "unreachable")
+    for client in clients:
+        client.close()
+    for _ in range(100):
+        try:
+            with server.control() as control:
+                control.hello()
+                return
+        except ControlError:
+            continue
+    raise AssertionError("no connection was given back")

@@ -1,0 +1,138 @@
+"""Served with latency: what the client sees against what the model says, weights and limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nbd_client import NbdClient
+from serving import Server, make_device, require, run, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOLERANCE = 0.05
+TRIES = 4
+"""Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""
+
+
+def queue_of(server: Server) -> dict[str, Any]:
+    with server.control() as control:
+        queue: dict[str, Any] = control.statistics()["namespaces"][0]["queue"]
+        return queue
+
+
+def client_over_model(server: Server, rw: str, queue_depth: int) -> tuple[float, float]:
+    """Mean completion that fio saw over the modelled one, and the latter in milliseconds."""
+    before = queue_of(server)
+    options = ["--ioengine=nbd", f"--uri={server.uri()}", "--bs=4k", "--size=48M", "--time_based"]
+    options += [f"--rw={rw}", f"--iodepth={queue_depth}", "--runtime=2", "--output-format=json"]
+    told = run("fio", "--name=x", *options)
+    job = json.loads(told[told.index("{") :])["jobs"][0]
+    after = queue_of(server)
+    seen_ns = total = 0.0
+    for kind in ("read", "write"):
+        seen_ns += job[kind]["clat_ns"]["mean"] * job[kind]["total_ios"]
+        total += job[kind]["total_ios"]
+    completed = sum(after["completed"].values()) - sum(before["completed"].values())
+    assert completed >= total > 0
+    modelled_ns = (after["latency_ns"] - before["latency_ns"]) / completed
+    return seen_ns / total / modelled_ns, modelled_ns / 1e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rw", "queue_depth", "device", "scale"),
+    [
+        ("randwrite", 1, "program_us=1000", "1"),
+        ("randwrite", 32, "", "1"),
+        ("randrw", 4, "", "10"),
+    ],
+)
+def test_the_client_sees_the_modelled_latency(
+    rw: str, queue_depth: int, device: str, scale: str, root: Path
+) -> None:
+    require("nbdkit", "fio")
+    make_device(root, ",".join(filter(None, ("name=d,size=64MiB,op=30%", device))))
+    ratios = []
+    with served(root, "d", "--latency", "real", "--time-scale", scale) as server:
+        for _ in range(TRIES):
+            ratio, modelled_ms = client_over_model(server, rw, queue_depth)
+            assert modelled_ms * float(scale) >= 1
+            ratios.append(ratio / float(scale))
+            if abs(ratios[-1] - 1) <= TOLERANCE:
+                return
+    raise AssertionError(f"client over model: {ratios}")
+
+
+class Load(threading.Thread):
+    """Writes as fast as it is let."""
+
+    def __init__(self, server: Server, namespace: str) -> None:
+        super().__init__(daemon=True)
+        self._client = NbdClient(server.run.export(namespace), namespace)
+        self.stopping = False
+
+    def run(self) -> None:
+        block = 0
+        while not self.stopping:
+            self._client.write(block % 2048 * 4096, b"x" * 4096)
+            block += 7
+        self._client.close()
+
+
+def test_limits_are_kept_and_weights_taken(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,weight=3", "name=b")
+    with served(root, "d", "--latency", "real") as server:
+        with server.control() as control:
+            control.set_limit("a", iops=100)
+            control.set_weight("b", 5)
+            loads = [Load(server, "a"), Load(server, "b")]
+            for load in loads:
+                load.start()
+            time.sleep(0.5)
+            begin, before = time.monotonic(), control.statistics()
+            time.sleep(2)
+            after, window_s = control.statistics(), time.monotonic() - begin
+            for load in loads:
+                load.stopping = True
+            first, second = (
+                (now["queue"]["completed"]["writes"] - was["queue"]["completed"]["writes"]) / window_s
+                for was, now in zip(before["namespaces"], after["namespaces"], strict=True)
+            )
+            assert first == pytest.approx(100, rel=0.1)
+            assert second > 2 * first
+            assert [each["weight"] for each in after["namespaces"]] == [3, 5]
+        server.stop()
+    with served(root, "d", "--latency", "real") as server, server.control() as control:
+        kept = control.statistics()["namespaces"]
+    assert [(each["weight"], each["limit_iops"]) for each in kept] == [(3, 100), (5, None)]
+
+
+def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB")
+    with served(root, "d", "--latency", "real") as server:
+        with server.control() as control:
+            control.set_limit("d", iops=0.001)
+        throttled, idle = (NbdClient(server.run.export("d"), "d") for _ in range(2))
+        throttled.write(0, b"x" * 4096)
+        begin = time.monotonic()
+        waiting = threading.Thread(target=lambda: throttled.write(4096, b"y" * 4096))
+        waiting.start()
+        time.sleep(0.3)
+        assert waiting.is_alive()
+        assert server.stop() == 0
+        assert time.monotonic() - begin < 5
+        # It was told that its write is done, and it is.
+        waiting.join(5)
+        with pytest.raises(ConnectionError):
+            idle.read(0, 4096)
+        throttled.close()
+        idle.close()
+    with served(root, "d") as server, NbdClient(server.run.export("d"), "d") as client:
+        assert client.read(0, 8192) == b"x" * 4096 + b"y" * 4096

@@ -1,0 +1,177 @@
+"""Stock NBD clients against a served device."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import random
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from nbd_client import NbdClient, NbdError
+from serving import Server, make_device, require, run, served
+
+from slo_ctl.device.status import nbd_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def server(root: Path) -> Iterator[Server]:
+    require("nbdkit")
+    make_device(root, "name=d,size=128MiB")
+    with served(root, "d") as server:
+        yield server
+
+
+def patchy_image(path: Path, size: int) -> None:
+    """Random data here, holes there."""
+    generator = random.Random(5)  # noqa: S311 - no secret
+    with path.open("wb") as file:
+        file.truncate(size)
+        for _ in range(40):
+            file.seek(generator.randrange(size // 4096 - 64) * 4096)
+            file.write(generator.randbytes(generator.randrange(1, 64 * 4096)))
+
+
+def test_nbdinfo_sees_what_the_export_can(server: Server) -> None:
+    require("nbdinfo")
+    (export,) = json.loads(run("nbdinfo", "--json", server.uri()))["exports"]
+    assert export["export-size"] == 128 * MIB
+    for ability in ("can_flush", "can_fua", "can_multi_conn", "can_trim", "can_zero", "can_fast_zero"):
+        assert export[ability] is True, ability
+    assert export["is_read_only"] is False
+    assert "base:allocation" in export["contexts"]
+
+
+def test_nbdcopy_there_and_back(server: Server, tmp_path: Path) -> None:
+    require("nbdcopy")
+    source, back = tmp_path / "source", tmp_path / "back"
+    patchy_image(source, 128 * MIB)
+    run("nbdcopy", "--flush", str(source), server.uri())
+    run("nbdcopy", server.uri(), str(back))
+    assert filecmp.cmp(source, back, shallow=False)
+
+
+def test_qemu_img_converts_and_compares(server: Server, tmp_path: Path) -> None:
+    require("qemu-img")
+    source = tmp_path / "source"
+    patchy_image(source, 128 * MIB)
+    run("qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", str(source), server.uri())
+    run("qemu-img", "compare", "-f", "raw", "-F", "raw", str(source), server.uri())
+
+
+def test_qemu_io_writes_reads_discards_and_zeroes(server: Server) -> None:
+    require("qemu-io")
+    commands = [
+        "write -P 7 4k 64k",
+        "write -f -P 9 100 1000",
+        "read -P 7 8k 60k",
+        "read -P 9 100 1000",
+        "read -P 0 1M 64k",
+        "write -z 8k 4k",
+        "write -z -u 16k 4k",
+        "read -P 0 8k 4k",
+        "read -P 0 16k 4k",
+        "read -P 7 12k 4k",
+        "discard 32k 32k",
+        "flush",
+    ]
+    words = [word for command in commands for word in ("-c", command)]
+    assert "Pattern verification failed" not in run("qemu-io", "-f", "raw", *words, server.uri())
+
+
+def test_block_status_follows_writes_and_trims(server: Server) -> None:
+    require("nbdinfo")
+    with NbdClient(server.run.export("d"), "d") as client:
+        client.write(MIB, b"x" * MIB)
+        client.write(4 * MIB, b"y" * MIB)
+        client.trim(4 * MIB, MIB)
+        client.flush()
+    extents = json.loads(run("nbdinfo", "--map", "--json", server.uri()))
+    data = [(each["offset"], each["length"]) for each in extents if each["type"] == 0]
+    assert data == [(MIB, MIB)]
+    with server.control() as control:
+        assert control.statistics()["namespaces"][0]["space"]["mapped_pages"] == MIB // 4096
+
+
+def test_fio_verifies_what_it_wrote(server: Server, tmp_path: Path) -> None:
+    require("fio")
+    os.chdir(tmp_path)
+    common = ["--ioengine=nbd", f"--uri={server.uri()}", "--size=64M", "--verify=crc32c", "--verify_fatal=1"]
+    mixed = ["--name=mixed", "--rw=randwrite", "--bsrange=512-64k", "--iodepth=16", "--fsync=64"]
+    run("fio", *mixed, *common, "--randrepeat=1")
+    with server.control() as control:
+        told = control.statistics()["namespaces"][0]
+    assert told["answered"]["writes"]["bytes"] >= 64 * MIB * 0.9
+    assert told["flash"]["host_page_writes"] >= told["space"]["mapped_pages"] > 0
+
+
+def test_one_socket_gives_one_namespace(root: Path) -> None:
+    require("nbdkit", "nbdinfo")
+    make_device(root, "name=d,size=96MiB,dies=2", "name=vm1,size=32MiB", "name=vm2")
+    with served(root, "d") as server:
+        with NbdClient(server.run.export("vm1"), "") as client:
+            assert client.size == 32 * MIB
+            client.write(0, b"secret of vm1")
+        # Another process, as another VM is: what one process may reach by one socket it may by the other.
+        for export in ("vm1", "nosuch", "../vm1", "x" * 4096):
+            uri = nbd_uri(server.run.export("vm2"), export)
+            assert subprocess.run(["nbdinfo", uri], capture_output=True, check=False).returncode != 0
+        seen = json.loads(run("nbdinfo", "--list", "--json", nbd_uri(server.run.export("vm2"))))["exports"]
+        assert [export["export-name"] for export in seen] == ["vm2"]
+        with NbdClient(server.run.export("vm2"), "vm2") as client:
+            assert client.read(0, 13) == bytes(13)
+        with NbdClient(server.run.all_exports, "vm1") as client:
+            assert client.read(0, 13) == b"secret of vm1"
+
+
+def test_a_namespace_grows_and_shrinks_while_served(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=vm1,size=32MiB", "name=vm2")
+    with served(root, "d") as server:
+        with NbdClient(server.run.export("vm1"), "vm1") as client, server.control() as control:
+            client.write(31 * MIB, b"kept")
+            control.resize("vm1", 33 * MIB)
+            with NbdClient(server.run.export("vm1"), "vm1") as larger:
+                assert larger.size == 33 * MIB
+                larger.write(33 * MIB - 4, b"tail")
+                assert larger.read(31 * MIB, 4) == b"kept"
+            control.resize("vm1", 16 * MIB)
+            with pytest.raises(NbdError):
+                client.write(31 * MIB, b"gone")
+        server.stop()
+    with served(root, "d") as server, NbdClient(server.run.export("vm1"), "vm1") as client:
+        assert client.size == 16 * MIB
+
+
+def fill(client: NbdClient, mebibytes: int) -> None:
+    for number in range(mebibytes):
+        client.write(number * MIB, b"x" * MIB)
+
+
+def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
+    require("nbdkit")
+    full = root / "full"
+    full.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(full)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mount is not permitted here")
+    try:
+        make_device(full, "name=d,size=64MiB")
+        with served(full, "d") as server, NbdClient(server.run.export("d"), "d") as client:
+            with pytest.raises(NbdError) as refused:
+                fill(client, 64)
+            assert refused.value.code == 28
+            assert client.read(0, 4096) == b"x" * 4096
+            client.trim(0, 8 * MIB)
+            client.write(20 * MIB, b"y" * MIB)
+            client.flush()
+    finally:
+        subprocess.run(["umount", "-l", str(full)], check=True)
