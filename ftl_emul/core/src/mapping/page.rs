@@ -249,14 +249,15 @@ impl<P: PageNumber> PageMapping<P> {
         let first_pool = (domain * dies) as usize;
         let Domain { next_die, slack_pages, .. } = self.domains[domain as usize];
         let lag = i64::from(self.geometry.pages_per_block / 4);
-        let least = (slack_pages.div_euclid(i64::from(dies)) - lag).max(1);
+        // slack >= mean - lag, without dividing.
+        let keeps_up = |slack: i64| slack > 0 && (slack + lag) * i64::from(dies) >= slack_pages;
         let following = |die: u32| if die + 1 == dies { 0 } else { die + 1 };
         let mut idle: Option<(i64, u32)> = None;
         let mut busy: Option<(u64, u32)> = None;
         let mut die = next_die;
         for _ in 0..dies {
             let slack = self.slack(&self.pools[first_pool + die as usize]);
-            if slack >= least {
+            if keeps_up(slack) {
                 if nand.is_idle(die) {
                     match idle {
                         None => idle = Some((slack, die)),

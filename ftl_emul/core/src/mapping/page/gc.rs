@@ -110,12 +110,18 @@ impl<P: PageNumber> PageMapping<P> {
     fn copy_gathered(&mut self, pool: usize, cause: TenantId) {
         let gathered = std::mem::take(&mut self.scratch);
         let frontier = self.gc_frontier();
-        for &global in &gathered {
-            if self.pools[pool].frontiers[frontier].next_page >= self.geometry.pages_per_block {
+        let mut left = &gathered[..];
+        while !left.is_empty() {
+            let next_page = self.pools[pool].frontiers[frontier].next_page;
+            if next_page >= self.geometry.pages_per_block {
                 self.close(pool, frontier);
                 self.open(pool, frontier);
+                continue;
             }
-            self.append(pool, frontier, global);
+            let room = (self.geometry.pages_per_block - next_page) as usize;
+            let (now, later) = left.split_at(room.min(left.len()));
+            self.append_all(pool, frontier, now);
+            left = later;
         }
         let isolated = pool >= self.geometry.dies() as usize;
         if isolated {
@@ -127,6 +133,26 @@ impl<P: PageNumber> PageMapping<P> {
             }
         }
         self.scratch = gathered;
+    }
+
+    /// Takes the next pages of a frontier that has room for all of `globals`, device-wide logical pages.
+    fn append_all(&mut self, pool: usize, frontier: usize, globals: &[u64]) {
+        let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
+        let pages = globals.len() as u32;
+        let first = self.division.physical(block, next_page) as usize;
+        for (back, &global) in self.reverse[first..first + globals.len()].iter_mut().zip(globals) {
+            *back = P::pack(global);
+        }
+        for (physical, &global) in (first as u64..).zip(globals) {
+            self.map[global as usize] = P::pack(physical + 1);
+        }
+        let words = self.division.words_per_block;
+        let bits = &mut self.valid[block as usize * words..(block as usize + 1) * words];
+        for page in next_page..next_page + pages {
+            bits[page as usize / 64] |= 1 << (page % 64);
+        }
+        self.blocks[block as usize].valid += pages;
+        self.pools[pool].frontiers[frontier].next_page += pages;
     }
 
     /// Moves the data of the least worn full block once in a while, so that the block joins the free ones.
