@@ -7,8 +7,8 @@ use crate::nand::Untimed;
 use crate::op::{Op, PageSpan, TenantId};
 
 /// Requests ahead whose map entries are fetched.
-const PREFETCH_AHEAD: usize = 48;
-const PREFETCH_OVERWRITE_AHEAD: usize = 12;
+const PREFETCH_AHEAD: usize = 40;
+const PREFETCH_OVERWRITE_AHEAD: usize = 20;
 
 /// Host page writes between two victims collected to hand over promised blocks.
 const REQUESTS_PER_MOVE_STEP: usize = 16;
