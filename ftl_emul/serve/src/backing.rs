@@ -13,6 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{ServeError, refuse};
 
+/// Bytes written to the file at once, and the alignment of the pieces. Kernels keep what is written at once as one piece
+/// of page cache, and some (ext4 in 6.18) look at all of a piece to change a part of it: after writes of 1 MiB, random
+/// ones of 4 KiB took three times as long.
+const PIECE_BYTES: u64 = 16 << 10;
+
 /// One backing file.
 #[derive(Debug)]
 pub struct Backing {
@@ -51,7 +56,16 @@ impl Backing {
                 found.len()
             ));
         }
-        Ok(Self { file, failed: AtomicBool::new(false) })
+        let backing = Self { file, failed: AtomicBool::new(false) };
+        backing.expect_random_access();
+        Ok(backing)
+    }
+
+    /// Guests read ahead themselves; and see [`PIECE_BYTES`].
+    fn expect_random_access(&self) {
+        // SAFETY: a plain system call on a descriptor that `self.file` keeps open; no memory is passed. It is advice:
+        // where it is not taken, nothing is lost but speed.
+        let _advice = unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     }
 
     /// Fills `buffer` from `offset`; beyond the end of the file there are zeroes.
@@ -74,7 +88,13 @@ impl Backing {
     /// Writes all of `buffer` at `offset`; with `fua` it is on stable storage when this returns.
     pub fn write(&self, buffer: &[u8], offset: u64, fua: bool) -> io::Result<()> {
         self.usable()?;
-        self.file.write_all_at(buffer, offset)?;
+        let (mut rest, mut at) = (buffer, offset);
+        while !rest.is_empty() {
+            let fits = (PIECE_BYTES - at % PIECE_BYTES).min(rest.len() as u64);
+            let (piece, after) = rest.split_at(fits as usize);
+            self.file.write_all_at(piece, at)?;
+            (rest, at) = (after, at + fits);
+        }
         if fua { self.flush() } else { Ok(()) }
     }
 

@@ -1,0 +1,142 @@
+"""IOPS of a served device against nbdkit's memory plugin: 4 KiB random over a Unix socket, in the same run.
+
+    .venv/bin/python bench/serve.py [--rounds 5] [--seconds 2] [--size 256M] [--folder DIR] [--json]
+
+Served without latency, so that what is measured is the way of a request through our plugin. Both are written
+full first, runs alternate between the two, and medians are compared. Exit code 1 where a ratio is
+below the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slo_ctl.device.places import places
+from slo_ctl.device.plan import plan_device
+from slo_ctl.device.status import nbd_uri
+from slo_ctl.device.store import DeviceStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BAR = 0.9
+QUEUE_DEPTHS = (1, 32)
+KINDS = ("randread", "randwrite")
+START_S = 20
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Medians of one kind of load."""
+
+    rw: str
+    queue_depth: int
+    memory_iops: float
+    served_iops: float
+    ratio: float
+    """Of the medians."""
+    pair_ratios: list[float]
+    """Of each pair of neighbouring runs."""
+
+
+@contextmanager
+def running(command: list[str], socket: Path) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + START_S
+        while subprocess.run(["nbdinfo", nbd_uri(socket)], capture_output=True).returncode:  # noqa: S607
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"{command[0]} does not serve {socket}")
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def fio(socket: Path, *options: str) -> dict[str, dict[str, float]]:
+    command = [
+        "fio",
+        "--name=x",
+        "--ioengine=nbd",
+        f"--uri={nbd_uri(socket)}",
+        "--output-format=json",
+        *options,
+    ]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    job: dict[str, dict[str, float]] = json.loads(told[told.index("{") :])["jobs"][0]
+    return job
+
+
+def iops(socket: Path, rw: str, queue_depth: int, arguments: argparse.Namespace) -> float:
+    job = fio(
+        socket,
+        f"--rw={rw}",
+        "--bs=4k",
+        f"--iodepth={queue_depth}",
+        f"--size={arguments.size}",
+        f"--runtime={arguments.seconds}",
+        "--time_based",
+    )
+    return job["read" if rw == "randread" else "write"]["iops"]
+
+
+def compare(memory: Path, served: Path, rw: str, depth: int, arguments: argparse.Namespace) -> Comparison:
+    pairs = [
+        (iops(memory, rw, depth, arguments), iops(served, rw, depth, arguments))
+        for _ in range(arguments.rounds)
+    ]
+    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Comparison(rw, depth, first, second, second / first, [ours / theirs for theirs, ours in pairs])
+
+
+def measure(folder: Path, arguments: argparse.Namespace) -> list[Comparison]:
+    root = folder / "root"
+    DeviceStore(places(root)).create(plan_device("name=d,size=1GiB,op=15%", []))
+    memory, served = folder / "memory.sock", places(root).run_of("d").export("d")
+    serve = [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root)]
+    with ExitStack() as servers:
+        servers.enter_context(running(["nbdkit", "-f", "-U", str(memory), "memory", "1G"], memory))
+        servers.enter_context(running(serve, served))
+        for socket in (memory, served):
+            fio(socket, "--rw=write", "--bs=1M", f"--size={arguments.size}")
+        return [compare(memory, served, rw, depth, arguments) for depth in QUEUE_DEPTHS for rw in KINDS]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--size", default="256M")
+    parser.add_argument("--folder", type=Path, help="where the device is made (its file system matters)")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    for program in ("nbdkit", "nbdinfo", "fio"):
+        if shutil.which(program) is None:
+            sys.exit(f"{program} is not installed (scripts/setup.sh --real)")
+    with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:
+        found = measure(Path(folder), arguments)
+    if arguments.json:
+        plain = {"format_version": 1, "bar": BAR, "comparisons": [asdict(each) for each in found]}
+        print(json.dumps(plain, indent=2))
+    else:
+        for each in found:
+            speeds = f"memory {each.memory_iops:8.0f}  served {each.served_iops:8.0f}"
+            spread = f"{min(each.pair_ratios):.2f}..{max(each.pair_ratios):.2f}"
+            print(f"{each.rw:9} QD{each.queue_depth:<3} {speeds}  ratio {each.ratio:.2f} (pairs {spread})")
+    return 0 if all(each.ratio >= BAR for each in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
