@@ -67,6 +67,24 @@ pub fn path_in(folder: &Path) -> PathBuf {
     folder.join("placement")
 }
 
+/// There while the device is served, and after it until a stop that was clean. The files' time stamps do not say as
+/// much: after a power failure they may be older than the data.
+fn marker_in(folder: &Path) -> PathBuf {
+    folder.join("serving")
+}
+
+/// Takes note that data may change from now on without a checkpoint knowing.
+pub fn mark_serving(folder: &Path) -> Result<(), ServeError> {
+    let path = marker_in(folder);
+    atomic_file::replace(&path, b"").map_err(|e| ServeError::io("cannot write", &path, &e))
+}
+
+/// Takes note that the checkpoint written last is of the data as it is.
+pub fn mark_stopped(folder: &Path) -> Result<(), ServeError> {
+    let path = marker_in(folder);
+    std::fs::remove_file(&path).map_err(|e| ServeError::io("cannot remove", &path, &e))
+}
+
 /// The state of a drive, ready to be written.
 pub fn take(drive: &mut Drive, namespaces: &[Namespace], clean: bool) -> Result<Vec<u8>, ServeError> {
     let describe = |namespace: &Namespace| -> io::Result<LabelNamespace> {
@@ -146,7 +164,7 @@ fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Re
     let untouched = |(namespace, saved): (&Namespace, &LabelNamespace)| {
         namespace.backing.modified_ns().is_ok_and(|now| now == saved.modified_ns)
     };
-    let exact = label.clean && namespaces.iter().zip(&label.namespaces).all(untouched);
+    let exact = label.clean && !marker_in(folder).exists() && namespaces.iter().zip(&label.namespaces).all(untouched);
     Ok((drive, exact))
 }
 
@@ -237,5 +255,137 @@ impl Fill {
         self.op.clear();
         self.offset.clear();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, NamespaceConfig};
+    use crate::flash::{Counted, Flash};
+    use crate::namespace::Flags;
+    use ftl_core::{Geometry, NandTiming};
+    use proptest::prelude::*;
+
+    const PAGES: u64 = 512;
+    const PAGE: u64 = 4096;
+
+    fn config() -> DeviceConfig {
+        let namespace =
+            |name: &str| NamespaceConfig { name: name.into(), size_bytes: PAGES * PAGE, weight: 1.0, ops_blocks: 20 };
+        DeviceConfig {
+            format_version: DEVICE_FORMAT_VERSION,
+            name: "d".into(),
+            emulated: true,
+            spec: String::new(),
+            created: String::new(),
+            geometry: Geometry {
+                page_bytes: PAGE as u32,
+                pages_per_block: 16,
+                blocks_per_die: 64,
+                channels: 2,
+                dies_per_channel: 1,
+                planes: 1,
+            },
+            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
+            mapping: MappingConfig {
+                victim: "greedy".into(),
+                separate_gc_frontier: false,
+                free_floor: 1,
+                copyback: true,
+                scheduler: "fifo".into(),
+                isolated: true,
+                seed: 1,
+            },
+            namespaces: vec![namespace("a"), namespace("b")],
+        }
+    }
+
+    fn open(folder: &Path, config: &DeviceConfig) -> Vec<Namespace> {
+        let open = |(n, c): (usize, &NamespaceConfig)| {
+            Namespace::open(folder, &c.name, TenantId(n as u16), c.size_bytes).unwrap()
+        };
+        config.namespaces.iter().enumerate().map(open).collect()
+    }
+
+    fn loaded(folder: &Path) -> (Flash, Origin, Vec<Namespace>) {
+        let config = config();
+        let namespaces = open(folder, &config);
+        let (drive, origin) = load(folder, &config, &Settings::default(), &namespaces).unwrap();
+        (Flash::Counted(Box::new(Counted::new(drive))), origin, namespaces)
+    }
+
+    fn mapped(flash: &Flash) -> Vec<Vec<bool>> {
+        let of = |drive: &Drive, t: u16| (0..PAGES).map(|page| drive.is_mapped(TenantId(t), page)).collect();
+        flash
+            .with(|drive| {
+                drive.check().unwrap();
+                vec![of(drive, 0), of(drive, 1)]
+            })
+            .unwrap()
+    }
+
+    /// Whole pages of a namespace: write or trim.
+    fn change() -> impl Strategy<Value = (usize, bool, u64, u64)> {
+        (0..2usize, any::<bool>(), 0..PAGES, 1..40u64)
+    }
+
+    fn apply(flash: &Flash, namespaces: &[Namespace], changes: &[(usize, bool, u64, u64)]) {
+        for &(which, write, page, count) in changes {
+            let length = count.min(PAGES - page) * PAGE;
+            let namespace = &namespaces[which];
+            if write {
+                let data = vec![1; length as usize];
+                namespace.write(flash, &data, page * PAGE, Flags::default(), || false).unwrap();
+            } else {
+                namespace.trim(flash, page * PAGE, length, Flags::default(), || false).unwrap();
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        /// Whatever is written and trimmed before and after a checkpoint, and whether there is one: what is placed
+        /// after a crash is what was placed before it.
+        #[test]
+        fn what_is_placed_after_a_crash_is_what_holds_data(
+            before in proptest::collection::vec(change(), 0..40),
+            after in proptest::collection::vec(change(), 0..40),
+            saved in any::<bool>(),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["a.img", "b.img"] {
+                File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
+            }
+            let (flash, origin, namespaces) = loaded(folder.path());
+            prop_assert!(matches!(origin, Origin::Rebuilt(0, _)));
+            apply(&flash, &namespaces, &before);
+            if saved {
+                let state = flash.with(|drive| take(drive, &namespaces, false)).unwrap().unwrap();
+                write(folder.path(), &state).unwrap();
+            }
+            apply(&flash, &namespaces, &after);
+            let (again, origin, _) = loaded(folder.path());
+            prop_assert_eq!(matches!(origin, Origin::Corrected(_)), saved);
+            prop_assert_eq!(mapped(&again), mapped(&flash));
+        }
+    }
+
+    #[test]
+    fn only_a_clean_stop_without_changes_since_is_taken_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.img", "b.img"] {
+            File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
+        }
+        let (flash, _, namespaces) = loaded(folder.path());
+        apply(&flash, &namespaces, &[(0, true, 3, 5)]);
+        let state = flash.with(|drive| take(drive, &namespaces, true)).unwrap().unwrap();
+        write(folder.path(), &state).unwrap();
+        assert_eq!(loaded(folder.path()).1, Origin::Exact);
+        mark_serving(folder.path()).unwrap();
+        assert_eq!(loaded(folder.path()).1, Origin::Corrected(0));
+        mark_stopped(folder.path()).unwrap();
+        apply(&flash, &namespaces, &[(1, true, 0, 2)]);
+        assert_eq!(loaded(folder.path()).1, Origin::Corrected(2));
     }
 }

@@ -106,6 +106,7 @@ impl Server {
 
     /// Starts the clock and the upkeep. To be called in the process that serves, after any fork.
     pub fn start(&'static self) -> Result<(), ServeError> {
+        checkpoint::mark_serving(&self.folder)?;
         if let Some(timed) = self.flash.timed() {
             let timed = Arc::clone(timed);
             self.spawn("slo-ctl clock", move || timed.run_clock())?;
@@ -140,7 +141,8 @@ impl Server {
                 .flush()
                 .map_err(|e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name)))?;
         }
-        self.checkpoint(true)
+        self.checkpoint(true)?;
+        checkpoint::mark_stopped(&self.folder)
     }
 
     /// Writes where every page lies.
