@@ -1,6 +1,6 @@
 """IOPS of a served device against nbdkit's memory plugin: 4 KiB random over a Unix socket, in the same run.
 
-    .venv/bin/python bench/serve.py [--rounds 5] [--seconds 2] [--size 256M] [--folder DIR] [--json]
+    .venv/bin/python bench/serve.py [--rounds 5] [--seconds 2] [--size 256M] [--threads N] [--json]
 
 Served without latency, so that what is measured is the way of a request through our plugin. Both are written
 full first, runs alternate between the two, and medians are compared. Exit code 1 where a ratio is
@@ -105,9 +105,10 @@ def measure(folder: Path, arguments: argparse.Namespace) -> list[Comparison]:
     root = folder / "root"
     DeviceStore(places(root)).create(plan_device("name=d,size=1GiB,op=15%", []))
     memory, served = folder / "memory.sock", places(root).run_of("d").export("d")
-    serve = [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root)]
+    threads = ["--threads", str(arguments.threads)] if arguments.threads else []
+    serve = [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root), *threads]
     with ExitStack() as servers:
-        servers.enter_context(running(["nbdkit", "-f", "-U", str(memory), "memory", "1G"], memory))
+        servers.enter_context(running(["nbdkit", "-f", *threads, "-U", str(memory), "memory", "1G"], memory))
         servers.enter_context(running(serve, served))
         for socket in (memory, served):
             fio(socket, "--rw=write", "--bs=1M", f"--size={arguments.size}")
@@ -118,6 +119,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--threads", type=int, help="of both servers; each has its own default")
     parser.add_argument("--size", default="256M")
     parser.add_argument("--folder", type=Path, help="where the device is made (its file system matters)")
     parser.add_argument("--json", action="store_true")

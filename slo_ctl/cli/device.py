@@ -144,7 +144,7 @@ def serve(
         typer.Option(
             min=1,
             max=4096,
-            help="Requests in work at once on each connection. [default: 16, with --latency real 128]",
+            help="Requests in work at once on each connection. [default: 4, with --latency real 128]",
         ),
     ] = None,
     checkpoint: Annotated[

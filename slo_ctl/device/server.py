@@ -63,8 +63,10 @@ class ServeOptions:
 
     @property
     def worker_threads(self) -> int:
-        """Waiting for the modelled drive takes a thread, so that more are needed then."""
-        return self.threads or (128 if self.latency == "real" else 16)
+        """Waiting for the modelled drive takes a thread. Otherwise few are best: handing requests on from one to
+        the next takes longer than serving them, but a flush must not hold up the rest.
+        """
+        return self.threads or (128 if self.latency == "real" else 4)
 
 
 def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready: Callable[[], None]) -> int:
