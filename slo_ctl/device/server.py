@@ -63,8 +63,8 @@ class ServeOptions:
 
     @property
     def worker_threads(self) -> int:
-        """Waiting for the modelled drive takes a thread. Otherwise few are best: handing requests on from one to
-        the next takes longer than serving them, but a flush must not hold up the rest.
+        """Waiting for the modelled drive takes a thread. Otherwise few are best: handing requests on from one
+        to the next takes longer than serving them, but a flush must not hold up the rest.
         """
         return self.threads or (128 if self.latency == "real" else 4)
 
