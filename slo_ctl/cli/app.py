@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slo_ctl.cli.errors import UserError
-from slo_ctl.cli.version import tool_version
+from slo_ctl.errors import UserError
 from slo_ctl.show.text import printable
+from slo_ctl.version import tool_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

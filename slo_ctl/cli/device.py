@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from slo_ctl.device.status import DeviceStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path

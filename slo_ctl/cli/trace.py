@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 
 MAX_SOCKET_PATH_BYTES = 107
 """What fits into `struct sockaddr_un` with its final NUL."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from slo_ctl.cli.errors import UserError
 from slo_ctl.device.record import (
     MAX_NAMESPACES,
     DeviceRecord,
@@ -16,6 +15,7 @@ from slo_ctl.device.record import (
     Timing,
     check_name,
 )
+from slo_ctl.errors import UserError
 from slo_ctl.replay.device import DrivePlan, plan_drive
 from slo_ctl.replay.fields import Fields, split_pairs
 from slo_ctl.replay.scenario import SCHEDULER_NAMES

@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import ftl_emul
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 
 PLUGIN_VARIABLE = "SLO_CTL_NBDKIT_PLUGIN"
 PLUGIN_FILE = "libftl_serve.so"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path

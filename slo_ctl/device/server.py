@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from slo_ctl.cli.errors import UserError
 from slo_ctl.device.programs import find_nbdkit, find_plugin
 from slo_ctl.device.sockets import listening
 from slo_ctl.device.store import DeviceStore, ServedError
+from slo_ctl.errors import UserError
 from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:

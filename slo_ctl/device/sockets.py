@@ -9,8 +9,8 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from slo_ctl.cli.errors import UserError
 from slo_ctl.device.places import check_socket_path
+from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

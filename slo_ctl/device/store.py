@@ -10,8 +10,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from slo_ctl.cli.errors import UserError
 from slo_ctl.device.record import FILE, DeviceRecord, check_name, is_name, read_record, to_toml
+from slo_ctl.errors import UserError
 from slo_ctl.replay.fields import did_you_mean
 
 if TYPE_CHECKING:

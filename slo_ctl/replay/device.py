@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ftl_emul import Config, Device, DriveError, Preset, presets
-from slo_ctl.cli.errors import UserError
 from slo_ctl.decide.allocation import allocate
+from slo_ctl.errors import UserError
 from slo_ctl.model import FlashTiming, TimingModel
 from slo_ctl.replay.result import DeviceResult, DeviceTiming
 

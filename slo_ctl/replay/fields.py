@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 from slo_ctl.replay.quantity import (
     Duration,
     QuantityError,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 from slo_ctl.model import Slo, TimingModel
 from slo_ctl.replay.fields import did_you_mean
 from slo_ctl.replay.quantity import Duration, format_bytes_exact

@@ -8,7 +8,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 from slo_ctl.model import Slo, TimingModel
 from slo_ctl.replay.fields import Fields, did_you_mean, split_pairs
 from slo_ctl.replay.quantity import (

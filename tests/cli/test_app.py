@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from slo_ctl.cli import app
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 
 
 def run(*words: str) -> int:

@@ -11,8 +11,8 @@ import pytest
 from fake_result import fake_result, fake_run
 
 from slo_ctl.cli import app
-from slo_ctl.cli.errors import UserError
 from slo_ctl.cli.output_file import write_whole
+from slo_ctl.errors import UserError
 from slo_ctl.replay.result import Result
 from slo_ctl.replay.scenario_command import command_line
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftl_emul import Config, Device
-from slo_ctl.cli.errors import UserError
 from slo_ctl.device.plan import plan_device
+from slo_ctl.errors import UserError
 
 GIB = 1 << 30
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slo_ctl.cli.errors import UserError
 from slo_ctl.device.places import places
 from slo_ctl.device.plan import plan_device
 from slo_ctl.device.record import DeviceRecord, is_name, read_record, to_toml
 from slo_ctl.device.settings import read_settings
 from slo_ctl.device.store import DeviceStore, ServedError
+from slo_ctl.errors import UserError
 
 MIB = 1 << 20
 SMALL = "size=32MiB,op=40%,dies=2"

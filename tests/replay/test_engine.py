@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 from slo_ctl.replay import engine, policy_run
 from slo_ctl.replay.progress import Silent
 from slo_ctl.replay.result import Result

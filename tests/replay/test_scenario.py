@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.cli.errors import UserError
+from slo_ctl.errors import UserError
 from slo_ctl.model import TimingModel
 from slo_ctl.replay.fields import join_pairs, split_pairs
 from slo_ctl.replay.quantity import (
