@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.outcome import Outputs, deliver, run_scenario
+from slo_ctl.cli.outcome import (
+    JsonOption,
+    Outputs,
+    QuietOption,
+    SaveJsonOption,
+    deliver,
+    run_scenario,
+)
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result
@@ -30,14 +37,9 @@ def command(
         str | None,
         typer.Option(help="Same seed, same result."),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object in place of the tables.")
-    ] = False,
-    save_json: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the same JSON to a file."),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: JsonOption = False,
+    save_json: SaveJsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Show three VMs on one aged EMULATED SSD, with synthetic workloads: first mixed, then isolated."""
     from slo_ctl.replay.scenario_text import build_scenario, read_toml

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.cli.output_file import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from slo_ctl.replay.result import Result
     from slo_ctl.replay.scenario import Scenario
 
 EXIT_INTERRUPTED = 130
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the tables.")]
+SaveJsonOption = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Write the same JSON to a file.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from slo_ctl.cli.outcome import Outputs, deliver, run_scenario
+from slo_ctl.cli.outcome import (
+    JsonOption,
+    Outputs,
+    QuietOption,
+    SaveJsonOption,
+    deliver,
+    run_scenario,
+)
 
 _KEYS = "key=value,key=value; a comma inside a value is doubled."
 
@@ -85,14 +92,9 @@ def command(
         Path | None,
         typer.Option(metavar="FILE.html", help="Write an HTML report."),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object in place of the tables.")
-    ] = False,
-    save_json: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the same JSON to a file."),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: JsonOption = False,
+    save_json: SaveJsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Replay VMs' workloads on an EMULATED SSD and report who got what.
 
