@@ -1,0 +1,43 @@
+"""Reading small kernel files that may vanish, lie or be far larger than they should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT_BYTES = 1 << 20
+"""More than any file of cgroup, proc or sysfs that is read here has on the largest hosts."""
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
+"""ENODEV is what kernfs answers when a cgroup is removed between open and read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """What a file says; bytes that are no UTF-8 are kept as surrogates."""
+
+    text: str
+    cut: bool
+    """The file is larger than the limit; `text` ends with its last whole line below it."""
+
+
+def read_bounded(path: Path, limit_bytes: int = LIMIT_BYTES) -> FileText | None:
+    """The text of a file, None when there is no such file (any more). Raises OSError otherwise."""
+    try:
+        # Non-blocking: a FIFO in the place of a kernel file must not stop us.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(limit_bytes + 1) or b""
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    cut = len(content) > limit_bytes
+    if cut:
+        content = content[: content.rfind(b"\n", 0, limit_bytes) + 1]
+    return FileText(content.decode("utf-8", "surrogateescape"), cut)

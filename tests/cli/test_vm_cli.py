@@ -1,0 +1,132 @@
+"""`slo-ctl vm list`: table, JSON, refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slo_ctl.cli import app
+from slo_ctl.observe.libvirt_domains import LibvirtError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCOPE = r"machine.slice/machine-qemu\x2d1\x2dweb.scope"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "cgroup"
+    (root / SCOPE).mkdir(parents=True)
+    (root / "cgroup.controllers").write_text("io\n")
+    (root / SCOPE / "io.stat").write_text("8:0 rbytes=4096 wbytes=1048576 rios=1 wios=2\n")
+    (root / "fio").mkdir()
+    return root
+
+
+@pytest.fixture
+def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(uri: str) -> None:
+        raise LibvirtError(f"no connection to {uri}", "start libvirtd")
+
+    monkeypatch.setattr("slo_ctl.observe.libvirt_domains.connect", connect)
+
+
+def listed(*words: str) -> int:
+    return app.run(["vm", "list", *words])
+
+
+def test_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed("--no-libvirt", "--cgroup-root", str(root), "--cgroup", "fio") == 0
+    shown = capsys.readouterr()
+    assert f"cgroup v2 at {root}, without libvirt" in shown.out
+    web = next(line for line in shown.out.splitlines() if line.startswith("web"))
+    assert all(cell in web for cell in ("unknown", "8:0", "4 KiB", "1 MiB", "/machine.slice/"))
+    assert any(line.startswith("/fio") for line in shown.out.splitlines())
+    assert shown.err == ""
+
+
+def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed("--json", "--no-libvirt", "--cgroup-root", str(root)) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["format_version"] == 1
+    assert told["cgroup"] == {"version": 2, "root": str(root), "io_controller": True}
+    assert told["libvirt_uri"] is None
+    (vm,) = told["vms"]
+    assert (vm["name"], vm["found_by"], vm["libvirt_id"], vm["disks"]) == ("web", "cgroup name", 1, [])
+    (stream,) = told["streams"]
+    assert stream == {
+        "vm": "web",
+        "disk": None,
+        "source": None,
+        "cgroup": f"/{SCOPE}",
+        "device": "8:0",
+        "tenant": None,
+        "counters": {
+            "read_bytes": 4096,
+            "written_bytes": 1048576,
+            "reads": 1,
+            "writes": 2,
+            "discarded_bytes": None,
+            "discards": None,
+            "cost_usage_us": None,
+        },
+    }
+
+
+@pytest.mark.usefixtures("no_daemon")
+def test_without_a_daemon_cgroups_still_show_vms(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed("--cgroup-root", str(root)) == 0
+    shown = capsys.readouterr()
+    assert "web" in shown.out
+    assert shown.err == (
+        "slo-ctl: no connection to qemu:///system; only VMs found by their cgroups are listed\n"
+    )
+
+
+@pytest.mark.usefixtures("no_daemon")
+def test_a_daemon_that_was_named_has_to_be_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed("--cgroup-root", str(root), "--connect", "qemu:///session") == 2
+    assert capsys.readouterr().err == "slo-ctl: no connection to qemu:///session\nhint: start libvirtd\n"
+
+
+def test_names_cannot_break_out(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "machine.slice" / r"machine-qemu\x2d2\x2d\x1b[2J[red]\xff.scope").mkdir()
+    (root / "machine.slice" / "machine-qemu\\x2d3\\x2d\u202e\n.scope").mkdir()
+    assert listed("--no-libvirt", "--cgroup-root", str(root)) == 0
+    shown = capsys.readouterr().out
+    assert r"\x1b[2J[red]\udcff" in shown
+    assert r"\u202e\n" in shown
+    assert "\x1b" not in shown
+    assert listed("--json", "--no-libvirt", "--cgroup-root", str(root)) == 0
+    names = [vm["name"] for vm in json.loads(capsys.readouterr().out)["vms"]]
+    assert "\x1b[2J[red]\udcff" in names
+
+
+def test_an_empty_host(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed("--no-libvirt", "--cgroup-root", str(root / SCOPE)) == 2
+    assert "no cgroup tree" in capsys.readouterr().err
+    (root / SCOPE / "io.stat").unlink()
+    (root / SCOPE).rmdir()
+    assert listed("--no-libvirt", "--cgroup-root", str(root)) == 0
+    assert "no VMs found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--no-libvirt", "--cgroup", "nope"),
+        ("--no-libvirt", "--cgroup", "../.."),
+        ("--no-libvirt", "--connect", "test:///default"),
+        ("--jsonn",),
+    ],
+)
+def test_refusals(root: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed("--cgroup-root", str(root), *words) == 2
+    shown = capsys.readouterr()
+    told, hint = shown.err.splitlines()
+    assert told.startswith("slo-ctl: ")
+    assert hint.startswith("hint: ")
+    assert shown.out == ""

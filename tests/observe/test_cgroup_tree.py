@@ -1,0 +1,135 @@
+"""Which cgroup hierarchy a host has, and the groups of VMs in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_host import PLAIN, SCOPE, FakeHost
+
+from slo_ctl.errors import UserError
+from slo_ctl.observe import cgroup
+from slo_ctl.observe.cgroup import find_groups, find_tree, named_group, require_tree
+from slo_ctl.observe.machine_name import Machine, machine_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def no_note(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_v2_with_io(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    tree = find_tree(host.root)
+    assert tree is not None
+    assert (tree.version, tree.root, tree.io) == (2, host.root, True)
+
+
+@pytest.mark.parametrize("named", ["", "blkio"])
+def test_v1_by_its_mount_or_the_folder_of_mounts(tmp_path: Path, named: str) -> None:
+    host = FakeHost(tmp_path, version=1)
+    tree = find_tree(host.root / named)
+    assert tree is not None
+    assert (tree.version, tree.root) == (1, host.root / "blkio")
+
+
+def test_hybrid_hosts_keep_block_io_on_v1_unless_v2_has_it(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, version=1)
+    controllers = host.root / "unified" / "cgroup.controllers"
+    controllers.parent.mkdir()
+    controllers.write_text("hugetlb\n")
+    assert require_tree(host.root).version == 1
+    controllers.write_text("hugetlb io\n")
+    assert require_tree(host.root).version == 2
+
+
+def test_v2_without_io_still_says_which_vms_there_are(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    (host.root / "cgroup.controllers").write_text("")
+    tree = find_tree(host.root)
+    assert tree is not None
+    assert tree.io is False
+
+
+def test_no_tree(tmp_path: Path) -> None:
+    assert find_tree(tmp_path) is None
+    with pytest.raises(UserError, match="no cgroup tree"):
+        require_tree(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("folder", "machine"),
+    [
+        (r"machine-qemu\x2d3\x2dweb\x2d1.scope", Machine(3, "web-1")),
+        (r"machine-qemu\x2d12\x2dcaf\xc3\xa9.scope", Machine(12, "caf\xe9")),
+        ("qemu-7-db.libvirt-qemu", Machine(7, "db")),
+        ("qemu-7-a.scope-b.libvirt-qemu", Machine(7, "a.scope-b")),
+        (r"machine-qemu\x2d1\x2d\x1b[2J.scope", Machine(1, "\x1b[2J")),
+        (r"machine-lxc\x2d3\x2dweb.scope", None),
+        ("machine.slice", None),
+        ("qemu-x-db.libvirt-qemu", None),
+        ("qemu-99999999999999999999-db.libvirt-qemu", None),
+        ("session-1.scope", None),
+    ],
+)
+def test_names(folder: str, machine: Machine | None) -> None:
+    assert machine_of(folder) == machine
+
+
+def test_names_that_libvirt_changed_or_cut_still_fit() -> None:
+    assert Machine(1, "myvm").may_be("my_vm")
+    assert Machine(1, "averylong").may_be("a very_long-name")
+    assert not Machine(1, "other").may_be("web")
+
+
+def test_groups_are_found_at_any_depth_and_not_looked_into(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    web = SCOPE.format(id=1, name="web")
+    host.group(f"machine.slice/{web}/libvirt/emulator")
+    host.group(f"machine.slice/{web}/{SCOPE.format(id=9, name='inner')}")
+    host.group(f"machine/production.partition/{PLAIN.format(id=2, name='db')}")
+    host.group("system.slice/sshd.service")
+    (host.root / "loop").symlink_to(host.root)
+    found = dict(find_groups(require_tree(host.root), machine_of, no_note))
+    assert found == {
+        f"/machine.slice/{web}": Machine(1, "web"),
+        "/machine/production.partition/qemu-2-db.libvirt-qemu": Machine(2, "db"),
+    }
+
+
+def test_a_walk_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = FakeHost(tmp_path)
+    for number in range(5):
+        host.group(f"g{number}")
+    monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
+    notes: list[str] = []
+    assert list(find_groups(require_tree(host.root), machine_of, notes.append)) == []
+    assert notes == ["more than 3 cgroups: the others were not looked at"]
+
+
+def test_groups_that_vanish_are_no_error(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    tree = require_tree(host.root)
+    (host.group("gone")).rmdir()
+    assert list(find_groups(tree, machine_of, no_note)) == []
+    (host.root / "cgroup.controllers").unlink()
+    host.root.rmdir()
+    assert list(find_groups(tree, machine_of, no_note)) == []
+
+
+def test_a_group_is_named_by_its_path_or_its_folder(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    folder = host.group("a/b")
+    tree = require_tree(host.root)
+    assert named_group(tree, "a/b") == named_group(tree, "/a/b/") == named_group(tree, str(folder)) == "/a/b"
+
+
+@pytest.mark.parametrize("path", ["nope", "../..", "/", "", "a/../..", "out", "a\0b", "cgroup.controllers"])
+def test_groups_that_cannot_be_named(tmp_path: Path, path: str) -> None:
+    host = FakeHost(tmp_path)
+    (host.root / "out").symlink_to(tmp_path)
+    with pytest.raises(UserError) as refused:
+        named_group(require_tree(host.root), path)
+    assert refused.value.hint

@@ -1,0 +1,88 @@
+"""Disks in the XML of domains."""
+
+from __future__ import annotations
+
+import pytest
+
+from slo_ctl.model import Disk
+from slo_ctl.observe import domain_xml
+from slo_ctl.observe.domain_xml import DomainXmlError, disks_of
+from slo_ctl.observe.libvirt_domains import is_local
+
+
+def domain(*disks: str) -> str:
+    return f"<domain><name>a</name><devices>{''.join(disks)}</devices></domain>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "expected"),
+    [
+        ("file", "<source file='/img/a b.qcow2'/>", "/img/a b.qcow2"),
+        ("block", "<source dev='/dev/vg/a'/>", "/dev/vg/a"),
+        ("dir", "<source dir='/img'/>", "/img"),
+        ("volume", "<source pool='p' volume='v'/>", "p/v"),
+        (
+            "network",
+            "<source protocol='nbd' name='ns'><host transport='unix' socket='/run/x.sock'/></source>",
+            "nbd+unix:///ns?socket=/run/x.sock",
+        ),
+        (
+            "network",
+            "<source protocol='rbd' name='pool/img'><host name='mon' port='6789'/></source>",
+            "rbd://mon:6789/pool/img",
+        ),
+        ("network", "<source protocol='rbd' name='pool/img'/>", "rbd:///pool/img"),
+        ("vhostuser", "<source type='unix' path='/run/vu.sock'/>", "/run/vu.sock"),
+        (
+            "nvme",
+            (
+                "<source type='pci' namespace='1'>"
+                "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/></source>"
+            ),
+            "nvme://0000:01:00.0/1",
+        ),
+        ("file", "", None),
+        ("file", "<source startupPolicy='optional'/>", None),
+    ],
+)
+def test_sources(kind: str, source: str, expected: str | None) -> None:
+    xml = domain(f"<disk type='{kind}' device='disk'>{source}<target dev='vda' bus='virtio'/></disk>")
+    assert disks_of(xml) == (Disk("vda", kind, expected),)
+
+
+def test_order_is_the_guests_and_no_devices_are_no_disks() -> None:
+    xml = domain(
+        "<disk type='file'><target dev='vdb'/></disk>", "<disk type='file'><target dev='vda'/></disk>"
+    )
+    assert [disk.target for disk in disks_of(xml)] == ["vdb", "vda"]
+    assert disks_of("<domain/>") == ()
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "",
+        "<domain>",
+        "<!DOCTYPE d [<!ENTITY a 'b'>]><domain>&a;</domain>",
+        "x" * (domain_xml.LIMIT_CHARACTERS + 1),
+        domain("<disk/>" * (domain_xml.MAX_DISKS + 1)),
+    ],
+)
+def test_refused(xml: str) -> None:
+    with pytest.raises(DomainXmlError):
+        disks_of(xml)
+
+
+@pytest.mark.parametrize(
+    ("uri", "local"),
+    [
+        ("qemu:///system", True),
+        ("qemu+unix:///system?socket=/run/x", True),
+        ("qemu+ssh://host/system", False),
+        ("qemu://host/system", False),
+        ("qemu+ssh:///system", False),
+        ("http://[", False),
+    ],
+)
+def test_only_local_daemons_have_our_paths(uri: str, local: bool) -> None:
+    assert is_local(uri) is local

@@ -1,0 +1,103 @@
+"""Counters of block I/O as kernels write them, and as they should not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fake_host import FakeHost
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.model import DeviceNumber, IoCounters
+from slo_ctl.observe import bounded_file
+from slo_ctl.observe.bounded_file import read_bounded
+from slo_ctl.observe.cgroup import require_tree
+from slo_ctl.observe.io_counters import parse_blkio, parse_io_stat, read_counters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NVME, SDA = DeviceNumber(259, 0), DeviceNumber(8, 0)
+
+
+def no_note(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_io_stat() -> None:
+    text = (
+        "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=512 dios=3 cost.vrate=100.00 cost.usage=77\n"
+        "8:0 \n"
+        "253:1 rbytes=1\n"
+    )
+    devices, bad_lines = parse_io_stat(text)
+    assert bad_lines == 0
+    assert devices == {
+        NVME: IoCounters(4096, 8192, 1, 2, 512, 3, 77),
+        SDA: IoCounters(),
+        DeviceNumber(253, 1): IoCounters(read_bytes=1),
+    }
+
+
+def test_what_is_not_counted_is_not_zero() -> None:
+    devices, _ = parse_io_stat("8:0 rbytes=0 wios=nan")
+    assert devices[SDA] == IoCounters(read_bytes=0)
+
+
+def test_lines_not_understood_are_counted() -> None:
+    assert parse_io_stat("(unknown) rbytes=1\n\nsda x\n")[1] == 3
+    assert parse_blkio("8:0 Read\n8:0 Read -1\nTotal 5\n", {"Read": "reads"}) == ({}, 2)
+
+
+def test_v1_fills_devices_in_from_bfq(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, version=1)
+    host.group(
+        "machine/qemu-1-a.libvirt-qemu",
+        blkio__throttle__io_service_bytes_recursive="8:0 Read 4096\n8:0 Write 0\n8:0 Sync 1\nTotal 4096\n",
+        blkio__throttle__io_serviced_recursive="8:0 Read 1\n8:0 Write 0\nTotal 1\n",
+        blkio__bfq__io_service_bytes_recursive="8:0 Read 9\n259:0 Read 7\n259:0 Discard 5\nTotal 16\n",
+    )
+    found = read_counters(require_tree(host.root), "/machine/qemu-1-a.libvirt-qemu", no_note)
+    assert found == {
+        SDA: IoCounters(read_bytes=4096, written_bytes=0, reads=1, writes=0),
+        NVME: IoCounters(read_bytes=7, discarded_bytes=5),
+    }
+
+
+def test_groups_without_files_or_gone(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.group("a")
+    tree = require_tree(host.root)
+    assert read_counters(tree, "/a", no_note) == read_counters(tree, "/gone", no_note) == {}
+
+
+def test_huge_files_are_cut_at_a_line_and_noted(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    lines = (bounded_file.LIMIT_BYTES // 10) + 10
+    host.group("a", io__stat="8:0 rios=1\n" * lines)
+    notes: list[str] = []
+    assert read_counters(require_tree(host.root), "/a", notes.append) == {SDA: IoCounters(reads=1)}
+    assert len(notes) == 1
+    assert "larger" in notes[0]
+
+
+def test_unreadable_files_are_noted(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    (host.group("a") / "io.stat").mkdir()
+    notes: list[str] = []
+    assert read_counters(require_tree(host.root), "/a", notes.append) == {}
+    assert notes[0].endswith("Is a directory")
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xff\n")
+    file = read_bounded(tmp_path / "f")
+    assert file is not None
+    assert file.text == "\udcff\n"
+    assert read_bounded(tmp_path / "f" / "g") is None
+
+
+@given(st.text())
+def test_no_text_is_an_exception(text: str) -> None:
+    parse_io_stat(text)
+    parse_blkio(text, {"Read": "reads"})

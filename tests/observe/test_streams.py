@@ -1,0 +1,242 @@
+"""libvirt's VMs joined with cgroups, processes and devices."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_host import PLAIN, SCOPE, FakeHost
+
+from slo_ctl.model import DeviceNumber, FoundBy, IoCounters, Vm, VmState
+from slo_ctl.observe import libvirt_domains
+from slo_ctl.observe.block_device import whole_device
+from slo_ctl.observe.cgroup import require_tree
+from slo_ctl.observe.inventory import Inventory, look
+from slo_ctl.observe.libvirt_domains import LibvirtHost
+from slo_ctl.observe.qemu_process import QemuProcess, identity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
+OTHER_UUID = "11111111-2222-3333-4444-555555555555"
+
+
+class FakeModule:
+    """What is used of libvirt-python."""
+
+    VIR_ERR_NO_DOMAIN = 42
+
+    class libvirtError(Exception):  # noqa: N801 - libvirt's name
+        def __init__(self, code: int) -> None:
+            super().__init__(f"error {code}")
+            self.code = code
+
+        def get_error_code(self) -> int:
+            return self.code
+
+
+class FakeDomain:
+    def __init__(self, name: str, number: int, uuid: str = UUID, source: str = "/nowhere/a.img") -> None:
+        self._name, self._id, self._uuid, self._source = name, number, uuid, source
+        self.error: int | None = None
+
+    def name(self) -> str:
+        return self._name
+
+    def ID(self) -> int:  # noqa: N802 - libvirt's name
+        return self._id
+
+    def UUIDString(self) -> str:  # noqa: N802 - libvirt's name
+        return self._uuid
+
+    def state(self) -> list[int]:
+        if self.error is not None:
+            raise FakeModule.libvirtError(self.error)
+        return [1 if self._id >= 0 else 5, 0]
+
+    def XMLDesc(self, flags: int) -> str:  # noqa: N802 - libvirt's name
+        assert flags == 0
+        source = f"<source file='{self._source}'/>"
+        return f"<domain><devices><disk type='file'>{source}<target dev='vda'/></disk></devices></domain>"
+
+
+class FakeConnection:
+    def __init__(self, *domains: FakeDomain, uri: str = "qemu:///system", driver: str = "QEMU") -> None:
+        self._domains, self._uri, self._driver = domains, uri, driver
+
+    def getURI(self) -> str:  # noqa: N802 - libvirt's name
+        return self._uri
+
+    def getType(self) -> str:  # noqa: N802 - libvirt's name
+        return self._driver
+
+    def listAllDomains(self) -> list[FakeDomain]:  # noqa: N802 - libvirt's name
+        return list(self._domains)
+
+    def close(self) -> None:
+        pass
+
+
+def libvirt(*domains: FakeDomain, **options: str) -> LibvirtHost:
+    module: Any = FakeModule
+    return LibvirtHost(FakeConnection(*domains, **options), module)
+
+
+def seen(host: FakeHost, *domains: FakeDomain, named: tuple[str, ...] = (), **options: str) -> Inventory:
+    connection = libvirt(*domains, **options) if domains else None
+    return look(require_tree(host.root), connection, named, host.roots)
+
+
+def only(inventory: Inventory) -> Vm:
+    (vm,) = inventory.vms
+    return vm
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_vm_of_libvirt_with_its_group_and_device(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slo_ctl.observe.streams.device_behind", lambda _path, _sys: DeviceNumber(8, 0))
+    host = FakeHost(tmp_path, version)
+    if version == 2:
+        group = f"machine.slice/{SCOPE.format(id=3, name='web')}"
+        host.group(group, io__stat="8:0 rbytes=5 wbytes=6\n253:0 rbytes=7\n")
+    else:
+        group = f"machine/{PLAIN.format(id=3, name='web')}"
+        host.group(
+            group, blkio__throttle__io_service_bytes_recursive="8:0 Read 5\n8:0 Write 6\n253:0 Read 7\n"
+        )
+    inventory = seen(host, FakeDomain("web", 3))
+    vm = only(inventory)
+    assert (vm.cgroup, vm.state, vm.found_by) == (f"/{group}", VmState.RUNNING, FoundBy.LIBVIRT)
+    disk, rest = inventory.streams
+    assert disk.disk == vm.disks[0]
+    assert disk.counters == IoCounters(read_bytes=5, written_bytes=6)
+    assert (rest.disk, rest.device, rest.counters) == (None, DeviceNumber(253, 0), IoCounters(read_bytes=7))
+    assert disk.tenant is None
+    assert inventory.notes == ()
+
+
+def test_uuids_decide_whose_group_it_is(tmp_path: Path) -> None:
+    """Another libvirt on the host may have given the same number to a VM of a similar name."""
+    host = FakeHost(tmp_path)
+    first = host.group(f"a.slice/{SCOPE.format(id=1, name='web')}", cgroup__procs="10\n")
+    second = host.group(
+        f"machine.slice/{SCOPE.format(id=1, name='web')}/libvirt/emulator", cgroup__procs="11\n"
+    )
+    host.process(
+        10, "/usr/bin/qemu-system-x86_64", "-name", "guest=web2,debug-threads=on", "-uuid", OTHER_UUID
+    )
+    host.process(11, "/usr/bin/qemu-system-x86_64", "-name", "guest=web,debug-threads=on", "-uuid", UUID)
+    ours, theirs = seen(host, FakeDomain("web", 1)).vms
+    assert ours.cgroup == "/" + str(second.parent.parent.relative_to(host.root))
+    assert (theirs.name, theirs.uuid, theirs.cgroup) == (
+        "web2",
+        OTHER_UUID,
+        "/" + str(first.relative_to(host.root)),
+    )
+
+
+def test_without_libvirt_names_come_from_qemu_then_from_the_group(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.group(f"machine.slice/{SCOPE.format(id=1, name='cutna')}", cgroup__procs="10\n12\nx\n")
+    host.group(f"machine.slice/{SCOPE.format(id=2, name='plain')}", cgroup__procs="99\n")
+    host.process(10, "/bin/helper", "-name", "wrong")
+    host.process(12, "/usr/libexec/qemu-kvm", "-name", "guest=cut,,name")
+    inventory = seen(host)
+    assert [vm.name for vm in inventory.vms] == ["cut,name", "plain"]
+    assert {vm.found_by for vm in inventory.vms} == {FoundBy.CGROUP_NAME}
+    assert inventory.libvirt_uri is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["qemu", "-name", "guest=a,debug-threads=on", "-uuid", UUID], QemuProcess("a", UUID)),
+        (["qemu", "-name", "a,,b"], QemuProcess("a,b", None)),
+        (["qemu", "--name", "debug-threads=on,guest=a,,"], QemuProcess("a,", None)),
+        (["qemu", "-name", "process=x"], QemuProcess(None, None)),
+        (["qemu", "-name"], QemuProcess(None, None)),
+    ],
+)
+def test_what_qemu_says_of_itself(arguments: list[str], expected: QemuProcess) -> None:
+    assert identity(arguments) == expected
+
+
+def test_named_groups_are_vms(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    scope = f"/machine.slice/{SCOPE.format(id=1, name='web')}"
+    host.group(scope.lstrip("/"))
+    host.group("fio/a", io__stat="259:0 rios=1\n")
+    inventory = seen(host, named=("/fio/a", "/fio/a", scope))
+    assert [(vm.name, vm.found_by) for vm in inventory.vms] == [
+        ("/fio/a", FoundBy.OPTION),
+        ("web", FoundBy.CGROUP_NAME),
+    ]
+    assert [stream.device for stream in inventory.streams] == [DeviceNumber(259, 0)]
+
+
+def test_vms_that_are_off_have_no_group(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.group(f"machine.slice/{SCOPE.format(id=1, name='web')}")
+    off, stray = sorted(seen(host, FakeDomain("web", -1)).vms, key=lambda vm: vm.found_by.value, reverse=True)
+    assert (off.state, off.cgroup, off.libvirt_id) == (VmState.SHUT_OFF, None, None)
+    assert stray.cgroup is not None
+
+
+@pytest.mark.parametrize(
+    "options", [{"uri": "test:///default", "driver": "TEST"}, {"uri": "qemu+ssh://host/system"}]
+)
+def test_vms_of_other_hosts_are_not_joined_with_ours(tmp_path: Path, options: dict[str, str]) -> None:
+    host = FakeHost(tmp_path)
+    host.group(f"machine.slice/{SCOPE.format(id=1, name='web')}")
+    image = tmp_path / "image"
+    image.touch()
+    vm = only(seen(host, FakeDomain("web", 1, source=str(image)), **options))
+    assert vm.cgroup is None
+    assert vm.disks[0].device is None
+
+
+def test_domains_that_vanish_are_left_out_and_others_are_noted(tmp_path: Path) -> None:
+    gone, broken = FakeDomain("gone", 1), FakeDomain("broken", 2)
+    gone.error, broken.error = FakeModule.VIR_ERR_NO_DOMAIN, 1
+    inventory = seen(FakeHost(tmp_path), gone, broken)
+    assert inventory.vms == ()
+    assert inventory.notes == ("VM broken is left out: error 1",)
+
+
+def test_missing_storage_is_noted_while_the_vm_runs(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    inventory = seen(host, FakeDomain("on", 1, UUID), FakeDomain("off", -1, OTHER_UUID))
+    assert inventory.notes == ("VM on, disk vda: there is no /nowhere/a.img",)
+
+
+def test_partitions_are_charged_to_their_disk(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.partition("8:1", "8:0")
+    for minor in (0, 1):
+        assert whole_device(DeviceNumber(8, minor), host.roots.sys) == DeviceNumber(8, 0)
+    assert whole_device(DeviceNumber(7, 7), host.roots.sys) == DeviceNumber(7, 7)
+    assert whole_device(DeviceNumber(0, 44), host.roots.sys) is None
+
+
+def test_files_are_on_the_device_of_their_file_system(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    image = tmp_path / "image"
+    image.touch()
+    number = image.stat().st_dev
+    device = DeviceNumber(os.major(number), os.minor(number)) if os.major(number) else None
+    assert only(seen(host, FakeDomain("a", 1, source=str(image)))).disks[0].device == device
+
+
+def test_libvirt_python_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(f"no {name}")
+
+    monkeypatch.setattr(libvirt_domains, "import_module", missing)
+    with pytest.raises(libvirt_domains.LibvirtError) as error:
+        libvirt_domains.connect()
+    assert "libvirt-python" in error.value.reason
+    assert "host" in error.value.fix
