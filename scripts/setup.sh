@@ -253,7 +253,8 @@ lint_tools() {
 }
 
 # Serving needs nbdkit; the others are clients that its tests run, which say so when they skip for want of one.
-readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin fio=fio qemu-io=qemu-utils"
+readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin fio=fio qemu-io=qemu-utils \
+libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86"
 
 real_tools() {
     local pair packages=()
@@ -271,6 +272,30 @@ real_tools() {
 
 apt_install_if_there() {
     apt_install "$@" || echo "not installable here: $*"
+}
+
+# The extra `host`: it is built here, against the system's libvirt. Its tests say so when they skip for want of it.
+libvirt_python() {
+    local packages=() host
+    ! .venv/bin/python -c 'import libvirt' >/dev/null 2>&1 || return 0
+    pkg-config --exists libvirt 2>/dev/null || packages+=(libvirt-dev pkg-config)
+    [ -e "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ||
+        packages+=("python$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')-dev")
+    if [ "${#packages[@]}" != 0 ]; then
+        if ! can_apt; then
+            ! has apt-get || say "to ask libvirt: sudo apt-get install -y --no-install-recommends ${packages[*]}"
+            return 0
+        fi
+        fresh_lists
+        step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
+    fi
+    host=$(.venv/bin/python -c 'import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["host"])')
+    step "installing $host into .venv" pip_install_if_possible "$host"
+}
+
+pip_install_if_possible() {
+    .venv/bin/python -m pip install --progress-bar off "$@" || echo "not installable here: $*"
 }
 
 # --- .venv ----------------------------------------------------------------------------------------------------
@@ -370,6 +395,7 @@ main() {
     [ -z "$real" ] || real_tools
     venv
     python_deps
+    [ -z "$real" ] || libvirt_python
     core
     [ "$started" = 0 ] || say "ready in $SECONDS s"
 }
