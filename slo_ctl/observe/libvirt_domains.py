@@ -54,6 +54,15 @@ class LibvirtHost:
         """Its VMs are QEMU processes of this host: their paths, cgroups and devices are ours."""
         return str(self._connection.getType()) == "QEMU" and is_local(self.uri)
 
+    @property
+    def version(self) -> str:
+        """Of the daemon, such as `9.0.0`. Raises LibvirtError."""
+        try:
+            number = int(self._connection.getLibVersion())
+        except self._module.libvirtError as error:
+            raise LibvirtError(str(error), "see whether libvirtd still runs") from None
+        return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
     def vms(self, note: Callable[[str], None]) -> list[Vm]:
         """Every VM, running or not, without cgroup and device numbers. Raises LibvirtError.
 

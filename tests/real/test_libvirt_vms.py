@@ -186,3 +186,10 @@ def test_a_paused_vm(daemon: str, domain: Any, capsys: pytest.CaptureFixture[str
         assert ours(told(capsys, "--connect", daemon))["state"] == "paused"
     finally:
         domain.resume()
+
+
+def test_the_doctor_reaches_it(daemon: str, capsys: pytest.CaptureFixture[str]) -> None:
+    app.run(["doctor", "--json", "--connect", daemon])
+    requirements = json.loads(capsys.readouterr().out)["requirements"]
+    (found,) = (each for each in requirements if each["name"] == "libvirt")
+    assert found["satisfied"], found

@@ -1,0 +1,108 @@
+"""What a host should have, on made-up hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_host import FakeHost
+
+from slo_ctl.observe.libvirt_domains import LibvirtError
+from slo_ctl.observe.requirements import REQUIREMENTS, Finding, Host, check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refused(uri: str) -> str:
+    raise LibvirtError(f"no connection to {uri}", "start libvirtd")
+
+
+def scheduler(sys: Path, device: str, text: str) -> None:
+    queue = sys / "block" / device / "queue"
+    queue.mkdir(parents=True)
+    (queue / "scheduler").write_text(text)
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
+
+
+@pytest.fixture
+def full(made_up: FakeHost) -> Host:
+    (made_up.root / "cgroup.subtree_control").write_text("io memory\n")
+    (made_up.root / "io.cost.qos").touch()
+    return Host(
+        cgroup_root=made_up.root,
+        sys=made_up.roots.sys,
+        which=lambda name: f"/bin/{name}",
+        has_group=lambda _name: True,
+        effective_user=lambda: 0,
+        libvirt_version=lambda _uri: "9.0.0",
+    )
+
+
+def finding(host: Host, name: str) -> Finding:
+    (found,) = (each.finding for each in check(host) if each.requirement.name == name)
+    return found
+
+
+def test_a_host_with_everything(full: Host) -> None:
+    assert [each.finding.satisfied for each in check(full)] == [True] * len(REQUIREMENTS)
+    assert not any(each.finding.fix for each in check(full))
+
+
+def test_a_bare_host(full: Host, tmp_path: Path) -> None:
+    bare = replace(
+        full,
+        cgroup_root=tmp_path / "none",
+        which=lambda _name: None,
+        has_group=lambda _name: False,
+        effective_user=lambda: 1000,
+        libvirt_version=refused,
+    )
+    for each in check(bare):
+        assert not each.finding.satisfied
+        assert each.finding.reason
+        assert each.finding.fix
+
+
+def test_io_that_no_group_is_given(full: Host) -> None:
+    (full.cgroup_root / "cgroup.subtree_control").write_text("memory\n")
+    found = finding(full, "io-controller")
+    assert not found.satisfied
+    assert "+io" in found.fix
+    (full.cgroup_root / "cgroup.controllers").write_text("memory\n")
+    assert "lacks" in finding(full, "io-controller").reason
+
+
+def test_v1_does_and_says_what_it_lacks(full: Host, tmp_path: Path) -> None:
+    v1 = replace(full, cgroup_root=FakeHost(tmp_path / "v1", version=1).root)
+    assert finding(v1, "io-controller").satisfied
+    assert "io.cost" in finding(v1, "io-controller").reason
+    assert not finding(v1, "io-weights").satisfied
+
+
+def test_bfq_in_place_of_io_cost(full: Host) -> None:
+    (full.cgroup_root / "io.cost.qos").unlink()
+    assert not finding(full, "io-weights").satisfied
+    scheduler(full.sys, "sda", "[none] mq-deadline bfq\n")
+    assert "no device yet" in finding(full, "io-weights").reason
+    scheduler(full.sys, "sdb", "none [bfq]\n")
+    found = finding(full, "io-weights")
+    assert found.satisfied
+    assert found.reason == "bfq is available, and used by sdb"
+
+
+def test_qemu_of_distributions_that_hide_it(full: Host) -> None:
+    hidden = replace(full, which=lambda name: name if name == "/usr/libexec/qemu-kvm" else None)
+    assert finding(hidden, "qemu").satisfied
+    assert not finding(hidden, "fio").satisfied
+
+
+def test_libvirt_says_why(full: Host) -> None:
+    assert finding(replace(full, libvirt_version=refused), "libvirt") == Finding(
+        False, "no connection to qemu:///system", "start libvirtd"
+    )
