@@ -1,4 +1,4 @@
-"""What slo-ctl can use of a host: requirements satisfied or missed, with the reason and the way to mend them."""
+"""What slo-ctl can use of a host: requirements, satisfied or missed with the reason, and how to mend them."""
 
 from __future__ import annotations
 
