@@ -15,11 +15,11 @@ from slo_ctl.replay.result import EventResult, Latency, RunResult
 from slo_ctl.replay.scenario import Action, Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ftl_emul import Device
     from slo_ctl.decide.policies import Policy
-    from slo_ctl.model import Slo
+    from slo_ctl.model import DeviceSample, Slo
     from slo_ctl.replay.device import DrivePlan
     from slo_ctl.replay.progress import Phase
     from slo_ctl.replay.quantity import Duration
@@ -90,13 +90,12 @@ class PolicyRun:
         began = time.monotonic()
         complete = True
         try:
-            for _ in self._epochs_of_run(phase):
-                pass
+            self._run_epochs(phase)
         except KeyboardInterrupt:
             complete = False
         return self._result(time.monotonic() - began, complete)
 
-    def _epochs_of_run(self, phase: Phase) -> Iterator[None]:
+    def _run_epochs(self, phase: Phase) -> None:
         state, decision = self._policy.start(self._sample())
         self._note(self._actuator.apply(decision))
         self._actuator.finish_moves()
@@ -118,7 +117,6 @@ class PolicyRun:
             self._recorder.add(self._drive_writes(), self._virtual_s(), sample)
             state, decision = self._policy.step(state, sample)
             self._note(self._actuator.apply(decision))
-            yield
 
     def _advance(self, epoch: Duration) -> bool:
         """Play until the nearest boundary of each kind."""
@@ -166,7 +164,7 @@ class PolicyRun:
             )
         )
 
-    def _sample(self) -> Any:
+    def _sample(self) -> DeviceSample:
         standings = {
             vm.spec.name: Standing(
                 slo=self._slos[vm.spec.name],

@@ -6,7 +6,7 @@ use crate::mapping::page::{Domain, PageMapping, SHARED_DOMAIN, Tenant};
 use crate::mapping::{Mapping, Placement, TenantCounters, TenantSpace};
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
-use crate::pool::{Frontier, Pool, SPARE};
+use crate::pool::{Pool, SPARE};
 
 impl<P: PageNumber> PageMapping<P> {
     /// The fewest OPS blocks of a domain: on each die what is held, and a block's worth of slack.
@@ -195,9 +195,6 @@ impl<P: PageNumber> PageMapping<P> {
                 (block.prev, block.next) = (NO_BLOCK, NO_BLOCK);
                 self.assign(index as u32, None);
             }
-        }
-        for pool in pools {
-            self.pools[pool as usize].frontiers = [Frontier::CLOSED; 2];
         }
         let held = i64::from(dies) * i64::from(self.held_blocks());
         self.domains[domain as usize] = Domain {
