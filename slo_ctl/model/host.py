@@ -1,0 +1,99 @@
+"""What is on a host: VMs, their disks, and their I/O told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class VmState(StrEnum):
+    """What a VM is doing, in libvirt's words."""
+
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    PAUSED = "paused"
+    SHUTTING_DOWN = "shutting down"
+    SHUT_OFF = "shut off"
+    CRASHED = "crashed"
+    SUSPENDED = "suspended"
+    UNKNOWN = "unknown"
+    """Nobody tells: a VM known only by its cgroup."""
+
+
+class FoundBy(StrEnum):
+    """Who says that there is a VM."""
+
+    LIBVIRT = "libvirt"
+    CGROUP_NAME = "cgroup name"
+    """A cgroup is named as libvirt names those of its VMs."""
+    OPTION = "option"
+    """The operator named the cgroup."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceNumber:
+    """A block device as the kernel's I/O accounting names it."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}:{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk as the guest sees it, and what is behind it."""
+
+    target: str
+    """Name in the guest's bus order, such as `vda`; unique within the VM."""
+    kind: str
+    """What is behind it, in libvirt's words: `file`, `block`, `network`, `vhostuser`, ..."""
+    source: str | None = None
+    """Path or URI; None for an empty drive."""
+    device: DeviceNumber | None = None
+    """The host's block device that is charged for its I/O; None when there is none or it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """A virtual machine of this host, or what the operator wants treated as one."""
+
+    name: str
+    found_by: FoundBy
+    state: VmState = VmState.UNKNOWN
+    uuid: str | None = None
+    libvirt_id: int | None = None
+    """Number of this run of the VM; None while it is shut off or unknown."""
+    cgroup: str | None = None
+    """The group with all of its processes, as in /proc/PID/cgroup; None when it has none."""
+    disks: tuple[Disk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IoCounters:
+    """What a cgroup did on one device since the group was made. None: this kernel does not count that."""
+
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    reads: int | None = None
+    writes: int | None = None
+    discarded_bytes: int | None = None
+    discards: int | None = None
+    cost_usage_us: int | None = None
+    """Device time as io.cost models it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """I/O that can be told apart: one VM's, on one disk, through one cgroup, on one device."""
+
+    vm: str
+    disk: Disk | None
+    """None: the cgroup did I/O on a device that is behind no known disk."""
+    cgroup: str | None
+    device: DeviceNumber | None
+    counters: IoCounters | None = None
+    """Of the cgroup on the device, so shared by a VM's disks on one device. None: no I/O was counted."""
+    tenant: int | None = None
+    """On an emulated SSD, whose namespace it is."""

@@ -1,0 +1,93 @@
+"""What was promised, and what was done in a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slo_ctl.model.flash import FlashTiming
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What one VM was promised. Bounds are absent when None."""
+
+    weight: float = 1.0
+    min_iops: float | None = None
+    max_iops: float | None = None
+    max_bandwidth_bytes_s: float | None = None
+    p99_latency_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmSample:
+    """What one VM did on one device during one window."""
+
+    vm: str
+    slo: Slo
+    active: bool
+    """The VM had requests outstanding or arriving during the window."""
+    window_s: float
+    """Length of the window (virtual or real time; 0 in count-only mode)."""
+    requests: int
+    """Requests of every kind completed in the window."""
+    host_page_writes: int
+    gc_page_writes: int
+    """Pages copied by GC while serving this VM's writes (whoever owned them)."""
+    victim_pages: int
+    """Pages, valid or not, of the victim blocks collected while serving this VM."""
+    victim_valid_pages: int
+    """Of those, the pages still valid; victim_valid_pages / victim_pages is u."""
+    logical_blocks: int
+    """Blocks that the VM's logical size fills (rounded up)."""
+    ops_blocks: int
+    """Blocks the VM owns beyond logical_blocks."""
+    min_ops_blocks: int
+    """The fewest OPS blocks with which GC is sure to make progress."""
+    limit_iops: float | None = None
+    """Rate limit in force on the device's queue of this VM."""
+    scheduler_weight: float = 1.0
+    host_page_reads: int = 0
+    outstanding: float | None = None
+    """Mean number of requests on the device, without those a rate limit holds back; None: not measured."""
+    backlog_share: float = 1.0
+    """Share of the window with a request on the device or held back; below 1 the VM asks for less."""
+
+    @property
+    def iops(self) -> float:
+        """Completed requests per second; 0 when the window has no length."""
+        return self.requests / self.window_s if self.window_s > 0 else 0.0
+
+    @property
+    def u(self) -> float | None:
+        """Utilization of victim blocks; None when GC collected none in the window."""
+        return self.victim_valid_pages / self.victim_pages if self.victim_pages else None
+
+    @property
+    def waf(self) -> float | None:
+        """(host + GC) / host page writes; None without host writes."""
+        if self.host_page_writes == 0:
+            return None
+        return (self.host_page_writes + self.gc_page_writes) / self.host_page_writes
+
+    @property
+    def gc_write_ratio(self) -> float | None:
+        """GC page writes per host page write, the paper's "WAF(u)" (equation 2)."""
+        return self.gc_page_writes / self.host_page_writes if self.host_page_writes else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One window of one device: every VM on it, in a stable order."""
+
+    timing: FlashTiming
+    vms: tuple[VmSample, ...]
+    spare_blocks: int = 0
+    """Blocks that belong to no VM and may be given to one."""
+    max_move_blocks: int | None = None
+
+    @property
+    def total_ops_blocks(self) -> int:
+        """OPS over all VMs plus what is unassigned."""
+        return self.spare_blocks + sum(v.ops_blocks for v in self.vms)
