@@ -8,24 +8,37 @@ from __future__ import annotations
 
 from slo_ctl.model.decision import Decision, OpsMove, Target
 from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
-from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Vm, VmState
+from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
 from slo_ctl.model.sample import DeviceSample, Slo, VmSample
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.status import DEGRADED, DeviceStatus, HostStatus, Verdict, VmStatus
 
 __all__ = [
+    "DEGRADED",
     "Decision",
     "DeviceNumber",
     "DeviceSample",
+    "DeviceStatus",
     "Disk",
     "FlashTiming",
     "FoundBy",
+    "HostStatus",
     "IoCounters",
+    "Knob",
+    "Lever",
     "OpsMove",
+    "Outcome",
+    "OutcomeState",
     "Placement",
+    "Setting",
     "Slo",
     "Stream",
     "Target",
+    "Tenant",
     "TimingModel",
+    "Verdict",
     "Vm",
     "VmSample",
     "VmState",
+    "VmStatus",
 ]

@@ -84,6 +84,17 @@ class IoCounters:
     """Device time as io.cost models it."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Tenant:
+    """A stream as the flash sees it: a namespace of an emulated SSD."""
+
+    device: str
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.namespace}"
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """I/O that can be told apart: one VM's, on one disk, through one cgroup, on one device."""
@@ -95,5 +106,5 @@ class Stream:
     device: DeviceNumber | None
     counters: IoCounters | None = None
     """Of the cgroup on the device, so shared by a VM's disks on one device. None: no I/O was counted."""
-    tenant: int | None = None
-    """On an emulated SSD, whose namespace it is."""
+    tenant: Tenant | None = None
+    """The namespace of an emulated SSD that it goes to."""

@@ -98,7 +98,7 @@ def _stream_json(stream: Stream) -> dict[str, Any]:
         "source": stream.disk.source if stream.disk else None,
         "cgroup": stream.cgroup,
         "device": _device(stream.device),
-        "tenant": stream.tenant,
+        "tenant": str(stream.tenant) if stream.tenant else None,
         "counters": asdict(stream.counters) if stream.counters else None,
     }
 

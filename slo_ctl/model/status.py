@@ -1,0 +1,115 @@
+"""How it goes: what `slo-ctl status`, the API, the history and the metrics all tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slo_ctl.model.sample import Slo
+    from slo_ctl.model.setting import Outcome
+
+
+class Verdict(StrEnum):
+    """What became of a VM's SLO in the window."""
+
+    OK = "ok"
+    INSUFFICIENT = "insufficient"
+    """Below its target or its minimum, or above its latency target."""
+    IDLE = "idle"
+    """Asked for nothing."""
+    CAPPED = "capped"
+    """As fast as its maximum lets it be."""
+    NO_MECHANISM = "no-mechanism"
+    """Nothing on this host can do what was promised."""
+    UNAPPLIED = "unapplied"
+    """A setting did not take."""
+    UNKNOWN_VM = "unknown-vm"
+    """Named in the configuration, but not on this host."""
+
+
+DEGRADED = frozenset({Verdict.INSUFFICIENT, Verdict.NO_MECHANISM, Verdict.UNAPPLIED, Verdict.UNKNOWN_VM})
+"""Verdicts for which `slo-ctl status` exits with 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmStatus:
+    """One VM on one device over the status window. None: not known, or has no meaning there."""
+
+    vm: str
+    device: str
+    """Name of a managed device; empty when the VM has I/O on none."""
+    disks: tuple[str, ...]
+    slo: Slo
+    slo_source: str
+    """Where the SLO in force comes from, such as `vm set`, `metadata`, `config FILE` or `default`."""
+    state: str
+    """libvirt's word for what the VM does; empty when nobody tells."""
+    backend: str
+    """What isolates it, such as `emulated SSD, isolated OPS`, `cgroup v1 bfq` or `none`."""
+    verdict: Verdict
+    reason: str
+    """One sentence: why this verdict."""
+    target_iops: float | None = None
+    target_share: float | None = None
+    share: float | None = None
+    """Of the device's IOPS."""
+    iops: float | None = None
+    bandwidth_bytes_s: float | None = None
+    p99_read_us: float | None = None
+    p99_write_us: float | None = None
+    throttle_wait_us: float | None = None
+    """Mean time that a request was held back by a limit."""
+    ops_blocks: int | None = None
+    ops_bytes: int | None = None
+    ops_share: float | None = None
+    """OPS over the VM's logical size."""
+    u: float | None = None
+    waf: float | None = None
+    unapplied: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One managed device over the status window."""
+
+    name: str
+    kind: str
+    """`emulated` or `block`."""
+    backend: str
+    policy: str
+    """How OPS or weights are decided there; empty where nothing is."""
+    window_s: float
+    iops: float | None = None
+    capacity_iops: float | None = None
+    """The most that was measured with the VMs asking for more; None before that."""
+    sum_min_iops: float = 0.0
+    overcommitted: bool = False
+    """The minimums exceed what the device can do."""
+    serra_class: str | None = None
+    problem: str = ""
+    """Why nothing is known or done at the moment; empty otherwise."""
+    reasons: tuple[str, ...] = ()
+    """What was decided of late."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """Everything, at one moment."""
+
+    at: float
+    """Seconds since 1970 (UTC)."""
+    window_s: float
+    """What IOPS, shares and percentiles are means over."""
+    epoch_s: float
+    daemon_pid: int
+    started_at: float
+    config_problem: str
+    """Why the configuration on disk is not the one in force; empty when it is."""
+    devices: tuple[DeviceStatus, ...] = ()
+    vms: tuple[VmStatus, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    """What could not be seen or done, one sentence each."""
+    epoch_cpu_ms: float = 0.0
+    """CPU time of the last epoch."""
