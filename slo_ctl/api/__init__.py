@@ -1,0 +1,1 @@
+"""The daemon's JSON API over a Unix socket: its server and its client."""

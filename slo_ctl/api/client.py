@@ -1,0 +1,98 @@
+"""Talking to the daemon."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT_VERSION = 1
+MAX_REPLY_BYTES = 64 << 20
+_TIMEOUT_S = 10.0
+
+
+class ApiUnreachable(Exception):  # noqa: N818 - a state of affairs, as in `ControlError`'s code
+    """No daemon answers on the socket; the text says which socket and why."""
+
+
+class ApiClient:
+    """One request per call; holds no connection between them.
+
+    Every method raises ApiUnreachable when no daemon answers and UserError when it refuses.
+    """
+
+    def __init__(self, socket_path: Path, timeout_s: float = _TIMEOUT_S) -> None:
+        self.socket_path = socket_path
+        self._timeout_s = timeout_s
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Ask for a resource, such as `/v1/status`."""
+        return self._request("GET", path)
+
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Replace a resource."""
+        return self._request("PUT", path, body)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Remove a resource."""
+        return self._request("DELETE", path)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Have something done."""
+        return self._request("POST", path, body)
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        connection = _UnixConnection(self.socket_path, self._timeout_s)
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if data else {})
+        try:
+            connection.request(method, path, data, headers)
+            reply = connection.getresponse()
+            text = reply.read(MAX_REPLY_BYTES + 1)
+        except OSError as error:
+            raise ApiUnreachable(f"{self.socket_path}: {error.strerror or error}") from None
+        except http.client.HTTPException as error:
+            raise ApiUnreachable(f"{self.socket_path}: no HTTP from there: {error!r}") from None
+        finally:
+            connection.close()
+        return _understood(reply.status, text, f"{method} {path}")
+
+
+def _understood(status: int, text: bytes, what: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text) if len(text) <= MAX_REPLY_BYTES else None
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise UserError(f"{what}: the daemon's reply {status} is not ours", "is it of another version?")
+    if status >= http.client.BAD_REQUEST:
+        refusal = body.get("error")
+        if not isinstance(refusal, dict):
+            refusal = {}
+        raise UserError(str(refusal.get("message") or f"{what}: {status}"), str(refusal.get("hint") or ""))
+    if body.get("format_version") != FORMAT_VERSION:
+        raise UserError(
+            f"the daemon speaks format_version {body.get('format_version')}, not {FORMAT_VERSION}",
+            "restart the daemon: it runs another version of slo-ctl",
+        )
+    return body
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the path instead of to a host."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

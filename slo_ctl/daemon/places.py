@@ -1,0 +1,68 @@
+"""Where the daemon's files and sockets are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from slo_ctl.device.places import Places, places
+
+CONFIG_FILE = "slo-ctl.toml"
+CONFIG_FOLDER = "conf.d"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DaemonPlaces:
+    """Below `root`, or where the system (for root) or the user's session has such things."""
+
+    config: Path
+    """Folder with `slo-ctl.toml` and `conf.d/`."""
+    state: Path
+    """Survives a boot."""
+    run: Path
+    """Does not need to."""
+    devices: Places
+    """Those of the emulated devices."""
+
+    def __init__(self, root: Path | None = None, config: Path | None = None) -> None:
+        """`config` is the folder to read the configuration from instead."""
+        devices = places(root)
+        if root is not None:
+            own = root.absolute()
+            run = own / "run"
+        elif os.geteuid() == 0:
+            own, run = Path("/etc/slo-ctl"), Path("/run/slo-ctl")
+        else:
+            own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "slo-ctl"
+            runtime = os.environ.get("XDG_RUNTIME_DIR")
+            run = Path(runtime) / "slo-ctl" if runtime else devices.run
+        object.__setattr__(self, "config", own if config is None else config.absolute())
+        object.__setattr__(self, "state", devices.state)
+        object.__setattr__(self, "run", run)
+        object.__setattr__(self, "devices", devices)
+
+    @property
+    def promises(self) -> Path:
+        """SLOs given with `slo-ctl vm set`."""
+        return self.state / "promises.json"
+
+    @property
+    def journal(self) -> Path:
+        """What was changed on the host, and its value before."""
+        return self.state / "journal.json"
+
+    @property
+    def history(self) -> Path:
+        """Samples, decisions and verdicts of the past."""
+        return self.state / "history.db"
+
+    @property
+    def api_socket(self) -> Path:
+        """The API, for the owner and one group."""
+        return self.run / "api.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one daemon that runs."""
+        return self.run / "daemon.lock"

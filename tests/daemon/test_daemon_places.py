@@ -1,0 +1,43 @@
+"""Where the daemon's files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slo_ctl.daemon.places import DaemonPlaces
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_below_a_root() -> None:
+    places = DaemonPlaces(Path("/tmp/x"))  # noqa: S108 - a name only
+    assert places.config == places.state == Path("/tmp/x")  # noqa: S108
+    assert str(places.api_socket) == "/tmp/x/run/api.sock"  # noqa: S108
+    assert str(places.lock) == "/tmp/x/run/daemon.lock"  # noqa: S108
+    assert places.devices.devices == places.state / "devices"
+
+
+def test_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    places = DaemonPlaces()
+    told = [places.config, places.promises, places.journal, places.history, places.api_socket]
+    assert [str(each) for each in told] == [
+        "/etc/slo-ctl",
+        "/var/lib/slo-ctl/promises.json",
+        "/var/lib/slo-ctl/journal.json",
+        "/var/lib/slo-ctl/history.db",
+        "/run/slo-ctl/api.sock",
+    ]
+    assert DaemonPlaces(config=Path("/srv/c")).config == Path("/srv/c")
+
+
+def test_of_a_user_without_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    places = DaemonPlaces()
+    assert places.config == tmp_path / ".config/slo-ctl"
+    assert places.run == tmp_path / ".local/state/slo-ctl/run"
