@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from slo_ctl.errors import UserError
-from slo_ctl.replay.quantity import (
+from slo_ctl.quantity import (
     Duration,
     QuantityError,
     parse_bytes,

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ftl_emul import Device
     from slo_ctl.decide.policies import Policy
     from slo_ctl.model import DeviceSample, Slo
+    from slo_ctl.quantity import Duration
     from slo_ctl.replay.device import DrivePlan
     from slo_ctl.replay.progress import Phase
-    from slo_ctl.replay.quantity import Duration
     from slo_ctl.replay.requests import Requests
     from slo_ctl.replay.scenario import Scenario
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slo_ctl.errors import UserError
 from slo_ctl.model import Slo, TimingModel
+from slo_ctl.quantity import Duration, format_bytes_exact
 from slo_ctl.replay.fields import did_you_mean
-from slo_ctl.replay.quantity import Duration, format_bytes_exact
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from slo_ctl.quantity import format_bytes_exact, format_number
 from slo_ctl.replay.fields import join_pairs
-from slo_ctl.replay.quantity import format_bytes_exact, format_number
 from slo_ctl.replay.scenario import Mode, TraceSource
 from slo_ctl.replay.workloads import texts
 

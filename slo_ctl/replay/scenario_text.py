@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
 from slo_ctl.model import Slo, TimingModel
-from slo_ctl.replay.fields import Fields, did_you_mean, split_pairs
-from slo_ctl.replay.quantity import (
+from slo_ctl.quantity import (
     Duration,
     QuantityError,
     format_number,
     parse_count,
     parse_duration,
 )
+from slo_ctl.replay.fields import Fields, did_you_mean, split_pairs
 from slo_ctl.replay.scenario import (
     POLICY_NAMES,
     PRESET_NAMES,

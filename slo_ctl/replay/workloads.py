@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from slo_ctl.quantity import QuantityError, format_number, parse_fraction
 from slo_ctl.replay.fields import Fields, did_you_mean
-from slo_ctl.replay.quantity import QuantityError, format_number, parse_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

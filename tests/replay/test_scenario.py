@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.errors import UserError
 from slo_ctl.model import TimingModel
-from slo_ctl.replay.fields import join_pairs, split_pairs
-from slo_ctl.replay.quantity import (
+from slo_ctl.quantity import (
     Duration,
     QuantityError,
     format_bytes_exact,
@@ -22,6 +21,7 @@ from slo_ctl.replay.quantity import (
     parse_fraction,
     parse_number,
 )
+from slo_ctl.replay.fields import join_pairs, split_pairs
 from slo_ctl.replay.scenario import (
     Action,
     Mode,
