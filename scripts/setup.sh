@@ -15,7 +15,7 @@ trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/setup.sh)"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PYTHON_MINOR_MIN=11 RUST_MINOR_MIN=85
-readonly LOG=build/setup.log VENV_KEY=.venv/.made-for DEPS_KEY=.venv/.deps-key CORE_KEY=.venv/.core-key
+readonly LOG=build/setup.log VENV_KEY=.venv/.made-for DEPS_KEY=.venv/.deps-key CORE_KEY=.venv/.core-key GUEST_KEY=build/guest/.key
 started=0       # set by the first step that does something: a set-up with nothing to do prints nothing
 lists_fresh=0   # package lists are fetched once a run
 
@@ -298,6 +298,22 @@ pip_install_if_possible() {
     .venv/bin/python -m pip install --progress-bar off "$@" || echo "not installable here: $*"
 }
 
+guest_key() { { cat scripts/guest.sh; find tests/real/disk_writer -type f -print0 | sort -z | xargs -0 cat; } | hash_of; }
+
+# What VMs of the tests boot. Its tests say so when they skip for want of it.
+guest() {
+    local key
+    key=$(guest_key)
+    [ -e build/guest/vmlinuz ] && [ -e build/guest/init ] && holds "$GUEST_KEY" "$key" && return
+    has apt-get || return 0
+    step "fetching a kernel for the VMs of the tests" guest_if_possible
+    [ ! -e build/guest/init ] || printf '%s\n' "$key" >"$GUEST_KEY"
+}
+
+guest_if_possible() {
+    scripts/guest.sh || echo "no VMs can be booted here"
+}
+
 # --- .venv ----------------------------------------------------------------------------------------------------
 
 # Scripts in a virtual environment name its place: a tree that was moved or copied needs a new one.
@@ -397,6 +413,7 @@ main() {
     python_deps
     [ -z "$real" ] || libvirt_python
     core
+    [ -z "$real" ] || guest
     [ "$started" = 0 ] || say "ready in $SECONDS s"
 }
 
