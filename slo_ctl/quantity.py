@@ -15,7 +15,8 @@ _SIZE = re.compile(
     r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<prefix>[kmgtp]?)(?P<rest>i?b?)", re.IGNORECASE
 )
 _DURATION = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>x|ms|s|m|min|h)")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(?P<number>[0-9]*\.?[0-9]+|[0-9]+\.)\s*(?P<unit>us|ms|s|min|m|h|d)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_BYTES = 2**63 - 1
 
 
@@ -106,6 +107,17 @@ def parse_duration(text: str) -> Duration:
     if unit == "x":
         return Duration(drive_writes=number)
     return Duration(virtual_s=number * _SECONDS[unit])
+
+
+def parse_time_s(text: str) -> float:
+    """Real time in seconds, from `200us`, `5ms`, `1s`, `5m`, `2h` or `7d`; finite, not negative."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise QuantityError("is not a time such as 250ms, 1s, 5m, 2h or 7d")
+    value = float(match["number"]) * _SECONDS[match["unit"]]
+    if not math.isfinite(value):
+        raise QuantityError("is not a finite time")
+    return value
 
 
 def format_number(value: float) -> str:

@@ -1,0 +1,94 @@
+"""One SLO: spellings, units, limits, and back to text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.promises.check import (
+    FIELD_NAMES,
+    SloError,
+    check_fields,
+    field_named,
+    parse_fields,
+    spelled,
+)
+
+positive = st.floats(min_value=1e-3, max_value=1e6)
+slos = st.fixed_dictionaries(
+    {},
+    optional={
+        "weight": positive,
+        "min_iops": st.floats(1e-3, 10),
+        "max_iops": st.floats(10, 1e9),
+        "max_bandwidth_bytes_s": st.integers(1, 2**53).map(float),
+        "p99_latency_us": st.integers(1, 10**9).map(lambda tenth: tenth / 10),
+    },
+)
+
+
+@given(slos)
+def test_what_is_written_reads_back(fields: dict[str, float]) -> None:
+    again = parse_fields(spelled(fields))
+    assert again.keys() == fields.keys()
+    assert all(math.isclose(again[name], value, rel_tol=1e-12) for name, value in fields.items())
+
+
+def test_every_spelling() -> None:
+    expected = {"min_iops": 100.0, "max_bandwidth_bytes_s": 100.0 * 2**20, "p99_latency_us": 5000.0}
+    assert parse_fields({"min": "100", "max_bandwidth": "100MiB/s", "p99": "5ms"}) == expected
+    assert parse_fields({"min_iops": 100, "max_bandwidth": 100 * 2**20, "p99": "0.005s"}) == expected
+    assert parse_fields({**expected}) == expected
+    assert {field_named(name) for name in FIELD_NAMES} == set(FIELD_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"weight": "-1"}, "weight=-1 is out of range"),
+        ({"weight": 0}, "weight=0"),
+        ({"weight": "nan"}, "not a finite number"),
+        ({"weight": float("nan")}, "not a finite number"),
+        ({"weight": float("inf")}, "not a finite number"),
+        ({"weight": 10**400}, "not a finite number"),
+        ({"weight": int("9" * 4000) ** 2}, "not a finite number"),
+        ({"weight": True}, "no single value"),
+        ({"weight": [1]}, "no single value"),
+        ({"weight": "three"}, "is not a number"),
+        ({"wieght": 3}, "no field of an SLO"),
+        ({"min": 0}, "not more than 0"),
+        ({"max": "-5"}, "not more than 0"),
+        ({"min": 5, "min_iops": 6}, "given twice"),
+        ({"min": 200, "max": 100}, "min_iops=200 is more than max_iops=100"),
+        ({"max_bandwidth": "fast"}, "is not a size"),
+        ({"max_bandwidth": "-5"}, "not more than 0"),
+        ({"p99": 5}, "has no unit"),
+        ({"p99": "5"}, "is not a time"),
+        ({"p99": "0ms"}, "not more than 0"),
+    ],
+)
+def test_refusals_say_what_to_do(values: dict[str, object], message: str) -> None:
+    with pytest.raises(SloError) as caught:
+        parse_fields(values)
+    assert message in caught.value.message
+    assert caught.value.hint
+    assert len(caught.value.message) < 200
+
+
+def test_the_misspelled_field_is_guessed() -> None:
+    with pytest.raises(SloError) as caught:
+        parse_fields({"wieght": 3})
+    assert caught.value.hint == "did you mean weight?"
+
+
+@given(st.dictionaries(st.text(max_size=8), st.floats()))
+def test_strangers_never_pass(fields: dict[str, float]) -> None:
+    try:
+        check_fields(fields)
+    except SloError:
+        return
+    assert set(fields) <= set(FIELD_NAMES)
+    assert all(math.isfinite(value) and value > 0 for value in fields.values())

@@ -1,0 +1,162 @@
+"""promises.json: a dictionary that survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slo_ctl.errors import UserError
+from slo_ctl.promises import FIELD_NAMES, PromiseStore
+from slo_ctl.promises import store as store_module
+
+vms = st.sampled_from(["web", "db", "a/b", "ü\n\x00"])
+fields = st.dictionaries(st.sampled_from(["weight", "max_iops", "p99_latency_us"]), st.floats(1, 1000))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), vms, fields),
+        st.tuples(st.just("unset"), vms, st.none() | st.sets(st.sampled_from(FIELD_NAMES))),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_equals_a_dictionary(steps: list[tuple[str, str, object]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, model = Path(folder) / "promises.json", dict[str, dict[str, float]]()
+        for what, vm, value in steps:
+            # A new store each time: nothing is remembered but in the file.
+            store = PromiseStore(path)
+            if what == "set":
+                assert isinstance(value, dict)
+                store.set(vm, value)
+                model[vm] = model.get(vm, {}) | value
+            else:
+                assert value is None or isinstance(value, set)
+                store.unset(vm, value)
+                model[vm] = {
+                    k: v for k, v in model.get(vm, {}).items() if value is not None and k not in value
+                }
+            model = {vm: fields for vm, fields in model.items() if fields}
+            assert PromiseStore(path).all() == model
+        assert not list(Path(folder).glob("*.partial"))
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from slo_ctl.promises import PromiseStore
+store = PromiseStore(Path(sys.argv[1]))
+for number in range(1, 11):
+    store.set(f"{sys.argv[2]}-{number}", {"weight": number})
+"""
+
+
+def test_writers_do_not_lose_each_others(tmp_path: Path) -> None:
+    path = tmp_path / "promises.json"
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), name]) for name in ("a", "b", "c")]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert set(PromiseStore(path).all()) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format_version": 2, "vms": {}}',
+        '{"format_version": 1}',
+        '{"format_version": 1, "vms": {"web": {"weight": "3"}}}',
+        '{"format_version": 1, "vms": {"web": {"weight": -3}}}',
+        '{"format_version": 1, "vms": {"web": {"weight": NaN}}}',
+        '{"format_version": 1, "vms": {"web": {"colour": 3}}}',
+        '{"format_version": 1, "vms": {"web": {"min_iops": 3, "max_iops": 2}}}',
+        '{"format_version": 1, "vms": {}, "more": 1}',
+        "[" * 100_000,
+        "\x00\x01",
+    ],
+)
+def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "promises.json"
+    path.write_text(damage)
+    store = PromiseStore(path)
+    attempts = (store.all, lambda: store.set("web", {"weight": 1.0}), lambda: store.unset("web"))
+    for attempt in attempts:
+        with pytest.raises(UserError) as caught:
+            attempt()
+        assert str(path) in caught.value.message
+        assert "move it away" in caught.value.hint
+    assert path.read_text() == damage
+
+
+def test_contradictions_with_what_was_set_before(tmp_path: Path) -> None:
+    store = PromiseStore(tmp_path / "promises.json")
+    store.set("web", {"max_iops": 100.0})
+    with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
+        store.set("web", {"min_iops": 200.0})
+    assert store.all() == {"web": {"max_iops": 100.0}}
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PromiseStore(tmp_path / "promises.json")
+    store.set("web", {"weight": 3.0})
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left on device; nothing was changed"):
+            store.set("web", {"weight": 4.0})
+    assert store.all() == {"web": {"weight": 3.0}}
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".promises.json.lock", "promises.json"]
+
+
+def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append("sync"), fsync(fd))[1])
+    monkeypatch.setattr(Path, "replace", lambda a, b: (done.append("rename"), replace(a, b))[1])
+    PromiseStore(tmp_path / "promises.json").set("web", {"weight": 3.0})
+    assert done == ["sync", "rename", "sync"]
+
+
+def test_what_stands_in_its_place(tmp_path: Path) -> None:
+    folder, fifo = tmp_path / "folder", tmp_path / "fifo"
+    folder.mkdir()
+    os.mkfifo(fifo)
+    for path in (folder, fifo):
+        with pytest.raises(UserError):
+            PromiseStore(path).set("web", {"weight": 1.0})
+    with pytest.raises(UserError):
+        PromiseStore(tmp_path / "fifo" / "promises.json").set("web", {"weight": 1.0})
+
+
+@pytest.mark.parametrize("name", ["", "\udcff", "x" * 5000])
+def test_names_that_cannot_be_kept(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no usable name"):
+        PromiseStore(tmp_path / "promises.json").set(name, {"weight": 1.0})
+
+
+def test_a_lock_that_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LOCK_PATIENCE_S", 0.05)
+    first, second = PromiseStore(tmp_path / "p.json"), PromiseStore(tmp_path / "p.json")
+    with first._locked(), pytest.raises(UserError, match=r"keeps .* locked"):
+        second.set("web", {"weight": 1.0})
+
+
+def test_the_format_is_versioned(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "promises.json"
+    PromiseStore(path).set("web", {"weight": 3.0})
+    assert json.loads(path.read_text()) == {"format_version": 1, "vms": {"web": {"weight": 3.0}}}
+    assert path.stat().st_mode & 0o777 == 0o644
