@@ -53,6 +53,8 @@ class VmSample:
     """Mean number of requests on the device, without those a rate limit holds back; None: not measured."""
     backlog_share: float = 1.0
     """Share of the window with a request on the device or held back; below 1 the VM asks for less."""
+    held_back: float | None = None
+    """Mean number of requests that a rate limit held back; None: not measured."""
 
     @property
     def iops(self) -> float:

@@ -145,4 +145,5 @@ class FtlObserver:
             host_page_reads=window.host_page_reads,
             outstanding=on_device_ns / length_ns if length_ns else None,
             backlog_share=min(1.0, window.backlog_ns / length_ns) if length_ns else 1.0,
+            held_back=window.throttled_ns / length_ns if length_ns else None,
         )
