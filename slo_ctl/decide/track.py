@@ -135,11 +135,19 @@ def _observe(track: VmTrack, vm: VmSample, pages_per_block: int, written_device_
 def _observe_service(track: VmTrack, vm: VmSample) -> VmTrack:
     track = replace(track, recent=track.recent.add(vm, _RECENT_MEMORY_SAMPLES))
     if not unlimited(vm):
-        return track
+        return _guess_outstanding(track, vm)
     unheld = track.unheld.add(vm, _STEADY_MEMORY_SAMPLES)
     service = track.model.service
     service = replace(service, outstanding=unheld.outstanding or service.outstanding)
     return replace(track, unheld=unheld, model=replace(track.model, service=service))
+
+
+def _guess_outstanding(track: VmTrack, vm: VmSample) -> VmTrack:
+    """Of a VM never seen without a limit: what the limit holds back would be on the device, too."""
+    if track.unheld.samples or not vm.outstanding or vm.held_back is None:
+        return track
+    service = replace(track.model.service, outstanding=vm.outstanding + vm.held_back)
+    return replace(track, model=replace(track.model, service=service))
 
 
 def _observe_recent(track: VmTrack, vm: VmSample) -> VmTrack:

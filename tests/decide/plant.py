@@ -162,6 +162,9 @@ class Plant:
         requests, host, gc, victim, valid = counts
         valid = min(valid * (1.0 + self.noise * self.random.standard_normal()), victim)
         rate = counts[0] / length_s
+        outstanding = None
+        if self.measures_outstanding and rate:
+            outstanding = v.outstanding * rate / self._unheld_iops(v)
         return VmSample(
             vm=v.name,
             slo=Slo(weight=v.weight, **v.slo),
@@ -177,10 +180,9 @@ class Plant:
             min_ops_blocks=v.min_ops_blocks,
             limit_iops=v.limit_iops,
             scheduler_weight=v.scheduler_weight,
-            outstanding=v.outstanding * rate / self._unheld_iops(v)
-            if self.measures_outstanding and rate
-            else None,
+            outstanding=outstanding,
             backlog_share=0.5 if rate > 0.99 * v.demand_iops else 1.0,
+            held_back=None if outstanding is None else max(0.0, v.outstanding - outstanding),
         )
 
     def _unheld_iops(self, v: PlantVm) -> float:

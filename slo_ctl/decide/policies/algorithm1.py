@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from slo_ctl.decide import iops as eq1
 from slo_ctl.decide.curve import GcCurve
+from slo_ctl.decide.policies.limits import without_pacing
 from slo_ctl.decide.policies.static import split_by_weight
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Target, TimingModel
 
@@ -46,6 +47,11 @@ class Algorithm1:
             targets=self._targets(sample),
             reasons=("OPS split by the ratio of the weights (Algorithm 1, lines 3-4)",),
         )
+        return Algorithm1State(_current_u(sample, {})), decision
+
+    def resume(self, sample: DeviceSample) -> tuple[Algorithm1State, Decision]:
+        """Lines 5-11: the targets, with the split as it is; limits of another policy are lifted."""
+        decision = Decision(targets=self._targets(sample), limits_iops=without_pacing(sample))
         return Algorithm1State(_current_u(sample, {})), decision
 
     def step(self, state: Algorithm1State, sample: DeviceSample) -> tuple[Algorithm1State, Decision]:

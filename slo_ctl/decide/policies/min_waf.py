@@ -13,6 +13,7 @@ from slo_ctl.decide import iops as eq1
 from slo_ctl.decide import waf
 from slo_ctl.decide.allocation import allocate, moves_between
 from slo_ctl.decide.curve import GcCurve
+from slo_ctl.decide.policies.limits import without_pacing
 from slo_ctl.decide.split import Writer, best_split
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Placement, TimingModel, VmSample
 
@@ -61,6 +62,11 @@ class MinWaf:
         tracks = {v.vm: _observe(None, v, sample.timing) for v in sample.vms}
         plan = _best({v.vm: v.slo.weight if v.active else 0.0 for v in sample.vms}, tracks, sample)
         return MinWafState(tracks, plan), Decision(moves=_moves(plan, sample), reasons=("initial split",))
+
+    def resume(self, sample: DeviceSample) -> tuple[MinWafState, Decision]:
+        """Keep the split and the scheduler's weights; limits of another policy are lifted."""
+        tracks = {v.vm: _observe(None, v, sample.timing) for v in sample.vms}
+        return MinWafState(tracks), Decision(limits_iops=without_pacing(sample))
 
     def step(self, state: MinWafState, sample: DeviceSample) -> tuple[MinWafState, Decision]:
         """Refit, and move blocks when that saves a noticeable part of the GC writes."""

@@ -111,6 +111,22 @@ class Proportional:
         state = ProportionalState(new_tracks(sample), _circumstances(sample))
         return _decide(state, sample, "initial split")
 
+    def resume(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
+        """Take over a split and limits as they are; evidence decides from the next window on.
+
+        The time that OPS is given after an event counts as over, so that limits in force are kept.
+        """
+        if sample.timing.model is TimingModel.NONE:
+            return None, Decision()
+        state = ProportionalState(
+            new_tracks(sample),
+            _circumstances(sample),
+            last_blocks={v.vm: v.ops_blocks for v in sample.vms},
+            device_share_since_event=_TRANSITION_DEVICE_SHARE,
+            pacing=any(v.limit_iops is not None and v.limit_iops < _max_iops(v.slo) for v in sample.vms),
+        )
+        return state, Decision()
+
     def step(
         self, state: ProportionalState | None, sample: DeviceSample
     ) -> tuple[ProportionalState | None, Decision]:

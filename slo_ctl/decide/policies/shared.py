@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slo_ctl.decide.policies.limits import without_pacing
 from slo_ctl.model import Decision, DeviceSample, Placement
 
 
@@ -17,6 +18,10 @@ class Shared:
     def start(self, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
         """Decide nothing."""
         return None, Decision()
+
+    def resume(self, sample: DeviceSample) -> tuple[None, Decision]:
+        """Keep the split, lifting the limits of another policy."""
+        return None, Decision(limits_iops=without_pacing(sample))
 
     def step(self, state: None, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
         """Decide nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slo_ctl.decide.allocation import allocate, moves_between
+from slo_ctl.decide.policies.limits import without_pacing
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement
 
 
@@ -20,6 +21,10 @@ class Static:
         return None, Decision(
             moves=split_by_weight(sample), reasons=("OPS split by the ratio of the weights",)
         )
+
+    def resume(self, sample: DeviceSample) -> tuple[None, Decision]:
+        """Keep the split, lifting the limits of another policy."""
+        return None, Decision(limits_iops=without_pacing(sample))
 
     def step(self, state: None, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
         """Decide nothing."""
