@@ -1,0 +1,112 @@
+"""One word per VM and device, and why: did it get what its SLO means?
+
+The one place for that rule: the daemon judges its status window by it, a replay what it measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slo_ctl.model import Outcome, Slo, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHARE_TOLERANCE = 0.10
+"""Of its target share: what a VM may miss in a window of a few seconds."""
+_AT_BOUND = 0.03
+"""Relative distance from a maximum or minimum that still counts as on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one VM got on one device. None: not measured, or without meaning there."""
+
+    asked: bool
+    """It had requests at all."""
+    wants_more: bool = True
+    """It would have taken more; a VM that asks for less than its share misses nothing."""
+    iops: float | None = None
+    share: float | None = None
+    """Of the device's IOPS."""
+    bandwidth_bytes_s: float | None = None
+    p99_read_us: float | None = None
+    p99_write_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict, and one sentence why."""
+
+    verdict: Verdict
+    reason: str
+
+
+def unknown_vm(source: str) -> Judgement:
+    """On a VM that `source` names and the host does not have."""
+    return Judgement(Verdict.UNKNOWN_VM, f"named by {source}, but not on this host")
+
+
+def judge(
+    got: Delivered,
+    slo: Slo,
+    target_share: float | None,
+    *,
+    unapplied: Sequence[Outcome] = (),
+    no_mechanism: str = "",
+    tolerance: float = SHARE_TOLERANCE,
+    at_bound: float = _AT_BOUND,
+) -> Judgement:
+    """The verdict on one VM that is there.
+
+    `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
+    `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
+    who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
+    the maximum that was asked for makes it capped.
+    """
+    if unapplied:
+        more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
+        return Judgement(Verdict.UNAPPLIED, f"{unapplied[0].setting.knob}: {unapplied[0].reason}{more}")
+    if no_mechanism:
+        return Judgement(Verdict.NO_MECHANISM, no_mechanism)
+    if not got.asked:
+        return Judgement(Verdict.IDLE, "no request in the window")
+    if reason := _at_maximum(got, slo, at_bound):
+        return Judgement(Verdict.CAPPED, reason)
+    if reason := _missed(got, slo, target_share, tolerance, at_bound):
+        return Judgement(Verdict.INSUFFICIENT, reason)
+    return Judgement(Verdict.OK, _kept(got, target_share))
+
+
+def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
+    if slo.max_iops is not None and got.iops is not None and got.iops >= slo.max_iops * (1 - at_bound):
+        return f"at its maximum of {slo.max_iops:,.0f} IOPS"
+    bandwidth, limit = got.bandwidth_bytes_s, slo.max_bandwidth_bytes_s
+    if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
+        return f"at its maximum of {limit / 2**20:,.1f} MiB/s"
+    return ""
+
+
+def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: float, at_bound: float) -> str:
+    if got.wants_more:
+        if slo.min_iops is not None and got.iops is not None and got.iops < slo.min_iops * (1 - at_bound):
+            return f"{got.iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}"
+        if target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
+            return f"{_percent(got.share)} of the device's IOPS, below its target of {_percent(target_share)}"
+    for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
+        if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:
+            return f"p99 of {kind} {p99_us / 1000:,.3g} ms, above its {slo.p99_latency_us / 1000:,.3g} ms"
+    return ""
+
+
+def _kept(got: Delivered, target_share: float | None) -> str:
+    if not got.wants_more:
+        return "asks for no more than it gets"
+    if target_share and got.share is not None:
+        return f"{_percent(got.share)} of the device's IOPS, target {_percent(target_share)}"
+    return "nothing that was promised is missed"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,92 @@
+"""The verdict on a VM."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide.verdict import Delivered, judge, unknown_vm
+from slo_ctl.model import Knob, Lever, Outcome, OutcomeState, Setting, Slo, Verdict
+
+REFUSED = Outcome(
+    Setting(Knob(Lever.CGROUP_LIMIT, "/slo/web", "read_iops", "8:0"), 100.0, "web", "max_iops"),
+    OutcomeState.UNAPPLIED,
+    None,
+    None,
+    "read-only file system",
+)
+BUSY = Delivered(asked=True, iops=100.0, share=0.1)
+
+
+@pytest.mark.parametrize(
+    ("got", "slo", "target", "verdict", "reason"),
+    [
+        (Delivered(asked=False), Slo(min_iops=5), 0.1, Verdict.IDLE, "no request"),
+        (BUSY, Slo(), 0.1, Verdict.OK, "10.0 % of the device's IOPS, target 10.0 %"),
+        (BUSY, Slo(), 0.109, Verdict.OK, "10.0 %"),
+        (BUSY, Slo(), 0.12, Verdict.INSUFFICIENT, "10.0 % of the device's IOPS, below its target of 12.0 %"),
+        (BUSY, Slo(), None, Verdict.OK, "nothing that was promised"),
+        (BUSY, Slo(min_iops=120), 0.1, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 120"),
+        (BUSY, Slo(min_iops=102), 0.1, Verdict.OK, "10.0 %"),
+        (BUSY, Slo(max_iops=102), 0.2, Verdict.CAPPED, "maximum of 102 IOPS"),
+        (
+            Delivered(asked=True, iops=9.0, share=0.1, wants_more=False),
+            Slo(min_iops=50),
+            0.3,
+            Verdict.OK,
+            "asks for no more",
+        ),
+        (
+            Delivered(asked=True, bandwidth_bytes_s=2**20),
+            Slo(max_bandwidth_bytes_s=2**20),
+            None,
+            Verdict.CAPPED,
+            "1.0 MiB/s",
+        ),
+        (
+            Delivered(asked=True, wants_more=False, p99_write_us=12_300.0),
+            Slo(p99_latency_us=5000),
+            None,
+            Verdict.INSUFFICIENT,
+            "p99 of writes 12.3 ms, above its 5 ms",
+        ),
+    ],
+)
+def test_the_rule(got: Delivered, slo: Slo, target: float | None, verdict: Verdict, reason: str) -> None:
+    judgement = judge(got, slo, target)
+    assert judgement.verdict is verdict
+    assert reason in judgement.reason
+
+
+def test_what_comes_first() -> None:
+    told = judge(Delivered(asked=False), Slo(), None, unapplied=[REFUSED, REFUSED], no_mechanism="no bfq")
+    assert told.verdict is Verdict.UNAPPLIED
+    assert told.reason == "cgroup limit /slo/web 8:0 read_iops: read-only file system (and 1 more)"
+    assert judge(Delivered(asked=False), Slo(), None, no_mechanism="no bfq").reason == "no bfq"
+    assert unknown_vm("config a.toml:3").verdict is Verdict.UNKNOWN_VM
+    assert "config a.toml:3" in unknown_vm("config a.toml:3").reason
+
+
+positive = st.none() | st.floats(0.001, 1e6)
+
+
+@given(
+    st.builds(Delivered, st.just(True), st.booleans(), positive, st.none() | st.floats(0, 1)),
+    st.builds(Slo, st.just(1.0), positive, positive, positive, positive),
+    st.none() | st.floats(0, 1),
+    st.floats(1, 100),
+)
+def test_more_is_never_worse(got: Delivered, slo: Slo, target: float | None, times: float) -> None:
+    more = dataclasses.replace(
+        got,
+        iops=None if got.iops is None else got.iops * times,
+        share=None if got.share is None else min(1.0, got.share * times),
+    )
+    before, after = judge(got, slo, target), judge(more, slo, target)
+    assert before.reason
+    assert after.reason
+    if before.verdict is not Verdict.INSUFFICIENT:
+        assert after.verdict is not Verdict.INSUFFICIENT
