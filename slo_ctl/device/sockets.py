@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import grp
-import os
-import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from slo_ctl.device.places import check_socket_path
 from slo_ctl.errors import UserError
+from slo_ctl.unix_socket import group_id, listen
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 GROUP = "slo-ctl"
 OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660
-_BACKLOG = 128
 
 
 @contextmanager
@@ -33,7 +30,7 @@ def listening(
     where there is one. A socket that nobody listens on any more makes way. All are removed in the end.
     Raises UserError when a socket cannot be made or somebody listens on it.
     """
-    own = _group_id(GROUP)
+    own = group_id(GROUP)
     exports = own if group is None else _named_group_id(group)
     wanted = [
         (run.all_exports, OWNER_ONLY, None),
@@ -46,7 +43,7 @@ def listening(
     opened: list[tuple[Path, socket.socket]] = []
     try:
         for path, mode, owner in wanted:
-            opened.append((path, _listen(path, mode, owner)))
+            opened.append((path, listen(path, mode, owner)))
         *nbd, control = (each for _, each in opened)
         yield nbd, control
     finally:
@@ -64,51 +61,8 @@ def _make_folders(run: RunPlaces) -> None:
         ) from None
 
 
-def _listen(path: Path, mode: int, group: int | None) -> socket.socket:
-    _make_way(path)
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # On Linux the file has the mode of the descriptor from its first moment.
-        os.fchmod(opened.fileno(), mode)
-        opened.bind(str(path))
-        path.chmod(mode)
-        if group is not None:
-            os.chown(path, -1, group)
-        opened.listen(_BACKLOG)
-    except OSError as error:
-        opened.close()
-        raise UserError(f"cannot listen on {path}: {error.strerror}", "see --root, or run as root") from None
-    return opened
-
-
-def _make_way(path: Path) -> None:
-    """Remove a socket left behind by a server that is no more."""
-    if not path.is_socket():
-        if path.exists():
-            raise UserError(f"{path} is there and is no socket", "move it away")
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError as error:
-            if error.errno != errno.ECONNREFUSED:
-                raise UserError(f"{path}: {error.strerror}", "remove it if nothing uses it") from None
-        else:
-            raise UserError(f"somebody listens on {path}", "stop that program, or use another --root")
-    path.unlink(missing_ok=True)
-
-
-def _group_id(name: str) -> int | None:
-    """The group's number when there is such a group and this process may give files to it."""
-    try:
-        number = grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
-    return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None
-
-
 def _named_group_id(name: str) -> int:
-    number = _group_id(name)
+    number = group_id(name)
     if number is None:
         raise UserError(
             f"--group: there is no group {name} that sockets can be given to", "see `getent group`"

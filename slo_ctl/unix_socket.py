@@ -1,0 +1,66 @@
+"""Listening Unix sockets: made in one step with their mode and group, never in the way of one in use."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from slo_ctl.device.places import check_socket_path
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BACKLOG = 128
+
+
+def listen(path: Path, mode: int, group: int | None) -> socket.socket:
+    """A socket at `path`, in a folder that is there, which `group` (a number) owns where one is given.
+
+    A socket that nobody listens on any more makes way. Raises UserError when it cannot be made or somebody
+    listens on it.
+    """
+    check_socket_path(path)
+    _make_way(path)
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # On Linux the file has the mode of the descriptor from its first moment.
+        os.fchmod(opened.fileno(), mode)
+        opened.bind(str(path))
+        path.chmod(mode)
+        if group is not None:
+            os.chown(path, -1, group)
+        opened.listen(_BACKLOG)
+    except OSError as error:
+        opened.close()
+        raise UserError(f"cannot listen on {path}: {error.strerror}", "see --root, or run as root") from None
+    return opened
+
+
+def _make_way(path: Path) -> None:
+    """Remove a socket left behind by a server that is no more."""
+    if not path.is_socket():
+        if path.exists():
+            raise UserError(f"{path} is there and is no socket", "move it away")
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno != errno.ECONNREFUSED:
+                raise UserError(f"{path}: {error.strerror}", "remove it if nothing uses it") from None
+        else:
+            raise UserError(f"somebody listens on {path}", "stop that program, or use another --root")
+    path.unlink(missing_ok=True)
+
+
+def group_id(name: str) -> int | None:
+    """The group's number when there is such a group and this process may give files to it."""
+    try:
+        number = grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+    return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None
