@@ -1,0 +1,38 @@
+"""Two daemons at once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.daemon.lock import only_daemon
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "daemon.lock"
+    with only_daemon(path), pytest.raises(UserError, match=f"as process {os.getpid()}"), only_daemon(path):
+        pass
+    with only_daemon(path):
+        assert path.read_text().strip() == str(os.getpid())
+
+
+def test_a_lock_of_a_dead_daemon_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.lock"
+    path.write_text("12345678901234567890\n")
+    with only_daemon(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_place_where_no_file_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="--root"), only_daemon(tmp_path / "file" / "daemon.lock"):
+        pass
+    (tmp_path / "link").symlink_to("/nonexistent")
+    with pytest.raises(UserError), only_daemon(tmp_path / "link"):
+        pass

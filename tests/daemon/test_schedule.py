@@ -1,0 +1,47 @@
+"""When epochs are due."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.daemon.schedule import Schedule
+
+
+def test_no_drift() -> None:
+    schedule = Schedule(1.0, 100.0)
+    now = 100.0
+    for epoch in range(50):
+        now += schedule.wait_s(now)
+        assert now == pytest.approx(100.0 + epoch)
+        assert schedule.take(now + 0.01) == 0
+        now += 0.3
+
+
+def test_late_epochs_do_not_pile_up() -> None:
+    schedule = Schedule(1.0, 0.0)
+    schedule.take(0.0)
+    assert schedule.take(4.5) == 3
+    assert schedule.wait_s(4.6) == pytest.approx(0.4)
+    assert schedule.missed == 3
+
+
+@given(st.floats(0.01, 10), st.lists(st.floats(0, 30), max_size=40))
+def test_on_the_grid_whatever_epochs_take(epoch_s: float, took_s: list[float]) -> None:
+    schedule, now, begun = Schedule(epoch_s, 0.0), 0.0, 0
+    for took in took_s:
+        now += schedule.wait_s(now)
+        begun += 1 + schedule.take(now)
+        assert begun == pytest.approx(now / epoch_s, abs=1.001)
+        assert 0 < schedule.wait_s(now) <= epoch_s * 1.001
+        now += took
+
+
+def test_another_distance() -> None:
+    schedule = Schedule(1.0, 0.0)
+    schedule.take(0.0)
+    schedule.change(1.0, 0.5)
+    assert schedule.wait_s(0.5) == 0.5
+    schedule.change(0.2, 0.5)
+    assert schedule.wait_s(0.5) == pytest.approx(0.2)
