@@ -1,0 +1,196 @@
+"""What was changed on the host, to be undone: the value that every touched knob had before."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.errors import UserError
+from slo_ctl.model import Knob, Lever
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+FORMAT_VERSION = 1
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+"""Levers whose values outlive a boot: an emulated SSD keeps them in its folder."""
+
+
+class JournalError(Exception):
+    """The journal cannot be written, so nothing new may be touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """What a knob was before slo-ctl, and for whose sake it was changed."""
+
+    value: float | None
+    vm: str
+
+
+class Journal:
+    """The originals of every touched knob, on disk before the first of them is touched."""
+
+    def __init__(self, path: Path, boot_id: Path = BOOT_ID) -> None:
+        """Read the journal at `path`; none there means that nothing was touched.
+
+        Raises UserError when it is damaged or of another format: it is neither changed nor passed over, as
+        what it says cannot be found out in another way.
+        """
+        self._path = path
+        self._boot = _read_boot(boot_id)
+        self._originals = self._read()
+
+    def __contains__(self, knob: Knob) -> bool:
+        return knob in self._originals
+
+    def __len__(self) -> int:
+        return len(self._originals)
+
+    def originals(self) -> dict[Knob, Original]:
+        """A copy of everything in it, in the order in which it was touched."""
+        return dict(self._originals)
+
+    def add(self, originals: Mapping[Knob, Original]) -> None:
+        """Remember knobs that are about to be touched; those known keep what they have.
+
+        On disk when it returns. Raises JournalError, with nothing changed.
+        """
+        new = {knob: original for knob, original in originals.items() if knob not in self._originals}
+        if new:
+            self._write({**self._originals, **new})
+
+    def remove(self, knobs: Iterable[Knob]) -> None:
+        """Forget knobs that have their original values again, or are gone. Raises JournalError."""
+        doomed: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
+        if doomed:
+            self._write({knob: was for knob, was in self._originals.items() if knob not in doomed})
+
+    def _write(self, originals: dict[Knob, Original]) -> None:
+        entries = [
+            {
+                "lever": knob.lever.value,
+                "place": knob.place,
+                "device": knob.device,
+                "name": knob.name,
+                "original": original.value,
+                "vm": original.vm,
+            }
+            for knob, original in originals.items()
+        ]
+        content = {"format_version": FORMAT_VERSION, "boot_id": self._boot, "entries": entries}
+        # surrogateescape names of cgroups survive in JSON's own escapes.
+        text = json.dumps(content, indent=1, allow_nan=False)
+        try:
+            _replace(self._path, text.encode("ascii"))
+        except OSError as error:
+            raise JournalError(f"{self._path} cannot be written: {error.strerror}") from None
+        self._originals = originals
+
+    def _read(self) -> dict[Knob, Original]:
+        try:
+            text = self._path.read_text(encoding="ascii")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise UserError(f"{self._path}: {error.strerror}", "run as its owner") from None
+        except UnicodeDecodeError:
+            raise self._damaged("it is no text of ours") from None
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(str(error)) from None
+        if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
+            raise self._damaged("it has no entries")
+        version = content.get("format_version")
+        if version != FORMAT_VERSION:
+            raise UserError(
+                f"{self._path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
+                "undo with the version of slo-ctl that wrote it, or move it away to leave all as it is",
+            )
+        originals = {}
+        for number, entry in enumerate(content["entries"], 1):
+            try:
+                knob, original = _entry(entry)
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._damaged(f"entry {number}: {error!r}") from None
+            originals[knob] = original
+        if content.get("boot_id") != self._boot:
+            # What lived in the kernel went with it; the same names now belong to new objects.
+            return {knob: was for knob, was in originals.items() if knob.lever in LASTING}
+        return originals
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(
+            f"{self._path} is damaged, so what slo-ctl changed on this host is not known: {why}",
+            f"give back by hand what it names, then move it away, such as with `mv {self._path} "
+            f"{self._path}.damaged`; `slo-ctl` then takes what is in force as the original",
+        )
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged journal away, under a name that nothing has, and return that name. Raises OSError."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for number in range(1000):
+        aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))
+        try:
+            # A link fails where the name is taken; a rename would replace it.
+            os.link(path, aside)
+        except FileExistsError:
+            continue
+        path.unlink()
+        _sync(path.parent)
+        return aside
+    raise FileExistsError(f"{path}: too many damaged ones are kept")
+
+
+def _entry(entry: Any) -> tuple[Knob, Original]:
+    words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
+    if not all(isinstance(word, str) for word in words.values()):
+        raise ValueError("a name that is no text")
+    value = entry["original"]
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    ):
+        raise ValueError(f"original {value!r} is no number")
+    knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
+    return knob, Original(None if value is None else float(value), words["vm"])
+
+
+def _read_boot(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        # Where no kernel tells, every start counts as the same boot, so that nothing is forgotten.
+        return ""
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,263 @@
+"""Keeping settings in force: journal, write, read back, verify in rotation, give back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import JournalError, Original
+from slo_ctl.model import Lever, Outcome, OutcomeState, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from slo_ctl.act.interface import Actuator
+    from slo_ctl.act.journal import Journal
+    from slo_ctl.model import Knob
+
+ROTATION_EPOCHS = 10
+"""A setting in force is read again within this many calls of `apply`."""
+
+MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS})
+"""Levers that are no settings: what they changed is given back by `undo` only."""
+
+
+def same(one: float | None, other: float | None) -> bool:
+    """Whether two values of a knob are the same, but for the last digits of a float."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A setting in force as last read, and what is told of it until it is read again."""
+
+    setting: Setting
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A setting that was looked at: the value it should have there, the one it has, and who can change it."""
+
+    setting: Setting
+    actuator: Actuator
+    before: float | None
+    target: float | None
+
+
+class SettingKeeper:
+    """Makes the host have the settings wanted, and no others of its own.
+
+    Every method tells what became of each setting and raises nothing for a knob that fails: the others go on.
+    """
+
+    def __init__(self, actuators: Sequence[Actuator], journal: Journal) -> None:
+        """`actuators` may be changed by its owner: it is looked through at every call."""
+        self._actuators = actuators
+        self._journal = journal
+        self._kept: dict[Knob, _Kept] = {}
+        self._turn = 0
+
+    def apply(self, settings: Iterable[Setting], verify_all: bool = False) -> list[Outcome]:
+        """Bring the host to the whole state wanted: knobs changed before and no longer wanted are restored.
+
+        Outcomes are those of the restored knobs, then one for each setting in its order.
+        """
+        wanted, outcomes_of_doubles = _by_knob(settings)
+        self._turn = (self._turn + 1) % ROTATION_EPOCHS
+        doomed = [
+            knob
+            for knob in self._journal.originals()
+            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS
+        ]
+        restored = self._restore(doomed, "no longer wanted") if doomed else []
+        for knob in [knob for knob in self._kept if knob not in wanted]:
+            del self._kept[knob]
+
+        outcomes: dict[Knob, Outcome] = {}
+        steps: list[_Step] = []
+        for place, (knob, setting) in enumerate(wanted.items()):
+            kept = self._kept.get(knob)
+            due = verify_all or place % ROTATION_EPOCHS == self._turn
+            if kept is not None and not due and kept.setting == setting:
+                outcomes[knob] = kept.outcome
+                continue
+            looked = self._look(setting)
+            if isinstance(looked, Outcome):
+                outcomes[knob] = looked
+            else:
+                steps.append(looked)
+        outcomes.update(self._carry_out(steps))
+        return [*restored, *(outcomes[knob] for knob in wanted), *outcomes_of_doubles]
+
+    def plan(self, settings: Iterable[Setting]) -> list[Outcome]:
+        """What `apply` would do, reading everything and touching nothing."""
+        wanted, outcomes_of_doubles = _by_knob(settings)
+        planned: list[Outcome] = []
+        for knob, original in self._journal.originals().items():
+            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS:
+                setting = Setting(knob, original.value, original.vm, "no longer wanted")
+                looked = self._look(setting, exact=True)
+                planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
+        for setting in wanted.values():
+            looked = self._look(setting)
+            planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
+        return [*planned, *outcomes_of_doubles]
+
+    def undo(self) -> list[Outcome]:
+        """Give back everything that was ever changed; what cannot be stays in the journal."""
+        self._kept.clear()
+        return self._restore(list(self._journal.originals()), "undone")
+
+    def _owner(self, knob: Knob) -> Actuator:
+        for actuator in self._actuators:
+            if knob.lever in actuator.levers and actuator.owns(knob):
+                return actuator
+        raise ActError(f"nothing here can set {knob}", "see `slo-ctl doctor`")
+
+    def _look(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
+        """What there is to do for one setting; `exact` values were read from the knob and are not rounded."""
+        knob = setting.knob
+        try:
+            actuator = self._owner(knob)
+            target = setting.value if exact else actuator.normalise(knob, setting.value)
+            before = actuator.read(knob)
+        except ActError as error:
+            self._forget(knob, error)
+            return Outcome(setting, OutcomeState.UNAPPLIED, None, None, str(error))
+        return _Step(setting, actuator, before, target)
+
+    def _forget(self, knob: Knob, error: ActError) -> None:
+        self._kept.pop(knob, None)
+        if error.gone:
+            # A new object of that name has originals of its own.
+            self._drop([knob])
+
+    def _carry_out(self, steps: list[_Step]) -> dict[Knob, Outcome]:
+        outcomes = {
+            step.setting.knob: self._in_force(step) for step in steps if same(step.before, step.target)
+        }
+        changes = [step for step in steps if step.setting.knob not in outcomes]
+        untouched = {
+            step.setting.knob: Original(step.before, step.setting.vm)
+            for step in changes
+            if step.setting.knob not in self._journal
+        }
+        try:
+            self._journal.add(untouched)
+        except JournalError as error:
+            for step in changes:
+                if step.setting.knob in untouched:
+                    reason = f"not touched, as it could not be undone after a crash: {error}"
+                    outcomes[step.setting.knob] = Outcome(
+                        step.setting, OutcomeState.UNAPPLIED, step.before, step.before, reason
+                    )
+        for step in changes:
+            if step.setting.knob not in outcomes:
+                outcomes[step.setting.knob] = self._change(step)
+        return outcomes
+
+    def _in_force(self, step: _Step) -> Outcome:
+        setting = step.setting
+        outcome = Outcome(setting, OutcomeState.UNCHANGED, step.before, step.before, _rounding(step))
+        self._kept[setting.knob] = _Kept(setting, outcome)
+        return outcome
+
+    def _change(self, step: _Step) -> Outcome:
+        setting, knob = step.setting, step.setting.knob
+        kept = self._kept.pop(knob, None)
+        try:
+            step.actuator.write(knob, step.target)
+            after = step.actuator.read(knob)
+        except ActError as error:
+            self._forget(knob, error)
+            return Outcome(setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
+        if not same(after, step.target):
+            reason = f"{told(step.target)} was written, {told(after)} is read"
+            return Outcome(setting, OutcomeState.UNAPPLIED, step.before, after, reason)
+        rounding = _rounding(step)
+        settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
+        self._kept[knob] = _Kept(setting, settled)
+        drift = ""
+        if kept is not None and kept.setting.value == setting.value:
+            drift = f"somebody else had set it to {told(step.before)}"
+        reasons = "; ".join(part for part in (drift, rounding) if part)
+        return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
+
+    def _restore(self, knobs: list[Knob], why: str) -> list[Outcome]:
+        """Give back originals, again and again as long as that helps: one may have to wait for another."""
+        originals = self._journal.originals()
+        outcomes: dict[Knob, Outcome] = {}
+        waiting = knobs
+        while waiting:
+            for knob in waiting:
+                original = originals[knob]
+                setting = Setting(knob, original.value, original.vm, why)
+                outcomes[knob] = self._give_back(setting)
+                self._kept.pop(knob, None)
+            refused = [knob for knob in waiting if outcomes[knob].state is OutcomeState.UNAPPLIED]
+            if len(refused) == len(waiting):
+                break
+            waiting = refused
+        self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
+        return [outcomes[knob] for knob in knobs]
+
+    def _give_back(self, setting: Setting) -> Outcome:
+        knob = setting.knob
+        before: float | None = None
+        try:
+            actuator = self._owner(knob)
+            before = after = actuator.read(knob)
+            if not same(before, setting.value):
+                actuator.write(knob, setting.value)
+                after = actuator.read(knob)
+        except ActError as error:
+            state = OutcomeState.RESTORED if error.gone else OutcomeState.UNAPPLIED
+            return Outcome(setting, state, before, None, str(error))
+        if not same(after, setting.value):
+            reason = f"{told(setting.value)} was written back, {told(after)} is read"
+            return Outcome(setting, OutcomeState.UNAPPLIED, before, after, reason)
+        return Outcome(setting, OutcomeState.RESTORED, before, after)
+
+    def _drop(self, knobs: list[Knob]) -> None:
+        try:
+            self._journal.remove(knobs)
+        except JournalError:
+            # They stay in it: restored once more by and by, which changes nothing.
+            return
+
+
+def told(value: float | None) -> str:
+    """A value for people."""
+    return "none" if value is None else f"{value:.15g}"
+
+
+def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Outcome]]:
+    """Settings by knob; the first one has it where two want different values."""
+    wanted: dict[Knob, Setting] = {}
+    refused = []
+    for setting in settings:
+        first = wanted.setdefault(setting.knob, setting)
+        if first is setting:
+            continue
+        if not same(first.value, setting.value):
+            reason = f"VM {first.vm} wants {told(first.value)} of the same knob"
+            refused.append(Outcome(setting, OutcomeState.UNAPPLIED, None, None, reason))
+    return wanted, refused
+
+
+def _planned(step: _Step) -> Outcome:
+    if same(step.before, step.target):
+        return Outcome(step.setting, OutcomeState.UNCHANGED, step.before, step.before, _rounding(step))
+    return Outcome(step.setting, OutcomeState.PLANNED, step.before, step.target, _rounding(step))
+
+
+def _rounding(step: _Step) -> str:
+    value = step.setting.value
+    if value is None or same(value, step.target):
+        return ""
+    return f"{told(value)} is {told(step.target)} there"

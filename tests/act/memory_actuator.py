@@ -1,0 +1,54 @@
+"""Knobs in memory, with the ways in which real ones fail."""
+
+from __future__ import annotations
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.model import Knob, Lever
+
+
+class Crash(BaseException):
+    """SIGKILL, as far as the code under test can tell."""
+
+
+class MemoryActuator:
+    """Weights are whole numbers of 1..1000; limits are whole numbers; counts what is written."""
+
+    levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT})
+
+    def __init__(self, values: dict[Knob, float | None]) -> None:
+        self.values = values
+        self.written: list[Knob] = []
+        self.reads = 0
+        self.crash_in: int | None = None
+        """Writes until a crash; an odd one crashes after the write, an even one before it."""
+        self.deaf: set[Knob] = set()
+        self.broken: dict[Knob, ActError] = {}
+
+    def owns(self, knob: Knob) -> bool:
+        return not knob.place.startswith("/elsewhere")
+
+    def read(self, knob: Knob) -> float | None:
+        self.reads += 1
+        if knob in self.broken:
+            raise self.broken[knob]
+        if knob not in self.values:
+            raise ActError(f"{knob.place} is no more", gone=True)
+        return self.values[knob]
+
+    def write(self, knob: Knob, value: float | None) -> None:
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in < 0:
+                if self.crash_in % 2:
+                    self.values[knob] = value
+                raise Crash
+        self.written.append(knob)
+        if knob in self.broken:
+            raise self.broken[knob]
+        if knob not in self.deaf:
+            self.values[knob] = value
+
+    def normalise(self, knob: Knob, value: float | None) -> float | None:
+        if knob.lever is Lever.CGROUP_WEIGHT:
+            return 100.0 if value is None else float(min(1000, max(1, round(value))))
+        return None if value is None else float(max(1, int(value)))

@@ -1,0 +1,122 @@
+"""The journal on disk: whole or as it was, and never passed over."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.act.journal import Journal, JournalError, Original, set_aside
+from slo_ctl.errors import UserError
+from slo_ctl.model import Knob, Lever
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CGROUP = Knob(Lever.CGROUP_LIMIT, "/vm\udcff", "read_iops", "7:0")
+FTL = Knob(Lever.FTL_WEIGHT, "ssd0/a", "weight")
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "journal.json"
+    journal = Journal(path)
+    assert not path.exists()
+    journal.add({CGROUP: Original(None, "web"), FTL: Original(1.5, "db")})
+    assert Journal(path).originals() == {CGROUP: Original(None, "web"), FTL: Original(1.5, "db")}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["journal.json"]
+
+
+def test_the_first_original_stays(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    journal.add({FTL: Original(1.0, "db")})
+    journal.add({FTL: Original(2.0, "db")})
+    assert Journal(tmp_path / "journal.json").originals()[FTL].value == 1.0
+    journal.remove([FTL, CGROUP])
+    assert len(Journal(tmp_path / "journal.json")) == 0
+
+
+def test_a_boot_takes_what_the_kernel_kept(tmp_path: Path) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("one\n")
+    Journal(tmp_path / "j", boot).add({CGROUP: Original(None, "web"), FTL: Original(1.5, "db")})
+    assert len(Journal(tmp_path / "j", boot)) == 2
+    boot.write_text("two\n")
+    assert list(Journal(tmp_path / "j", boot).originals()) == [FTL]
+
+
+ENTRY = {
+    "lever": "cgroup limit",
+    "place": "/a",
+    "device": "",
+    "name": "read_iops",
+    "original": None,
+    "vm": "a",
+}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        {"format_version": 1},
+        {"format_version": 1, "entries": [5]},
+        {"format_version": 1, "entries": [{**ENTRY, "lever": "crowbar"}]},
+        {"format_version": 1, "entries": [{**ENTRY, "place": 5}]},
+        {"format_version": 1, "entries": [{**ENTRY, "original": "5"}]},
+        {"format_version": 1, "entries": [{**ENTRY, "original": True}]},
+        json.dumps({"format_version": 1, "entries": [{**ENTRY, "original": float("nan")}]}).encode(),
+        {"format_version": 2, "entries": []},
+    ],
+)
+def test_a_damaged_one_is_refused_and_left_as_it_is(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "journal.json"
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    path.write_bytes(raw)
+    with pytest.raises(UserError) as refused:
+        Journal(path)
+    assert str(path) in refused.value.message
+    assert refused.value.hint
+    assert path.read_bytes() == raw
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.json"
+    path.write_bytes(raw)
+    with pytest.raises(UserError):
+        Journal(path)
+
+
+def test_set_aside_keeps_every_copy(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    kept = []
+    for content in ("one", "two"):
+        path.write_text(content)
+        kept.append(set_aside(path))
+    assert not path.exists()
+    assert [each.read_text() for each in kept] == ["one", "two"]
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    journal.add({FTL: Original(1.0, "db")})
+    before = (tmp_path / "journal.json").read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("slo_ctl.act.journal.os.fsync", full)
+        with pytest.raises(JournalError, match="No space left"):
+            journal.add({CGROUP: Original(None, "web")})
+    assert (tmp_path / "journal.json").read_bytes() == before
+    assert list(journal.originals()) == [FTL]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["journal.json"]

@@ -1,0 +1,251 @@
+"""The keeper over knobs in memory: whatever happens, originals come back and nothing else is touched."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_actuator import Crash, MemoryActuator
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import ROTATION_EPOCHS, SettingKeeper
+from slo_ctl.model import Knob, Lever, OutcomeState, Setting
+
+WEIGHTS = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(3)]
+LIMITS = [Knob(Lever.CGROUP_LIMIT, f"/vm{i}", "read_iops", "7:0") for i in range(3)]
+KNOBS = WEIGHTS + LIMITS
+
+
+def originals() -> dict[Knob, float | None]:
+    return {**dict.fromkeys(WEIGHTS, 100.0), LIMITS[0]: None, LIMITS[1]: 500.0, LIMITS[2]: None}
+
+
+def want(knob: Knob, value: float | None, vm: str = "web") -> Setting:
+    return Setting(knob, value, vm, "as promised")
+
+
+class World:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.actuator = MemoryActuator(originals())
+        self.start()
+
+    def start(self) -> None:
+        self.keeper = SettingKeeper([self.actuator], Journal(self.path))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "journal.json")
+
+
+wishes = st.dictionaries(st.sampled_from(KNOBS), st.one_of(st.none(), st.floats(0.1, 5000)), max_size=6)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("apply"), wishes, st.one_of(st.none(), st.integers(0, 5))),
+        st.tuples(st.just("undo"), st.just({}), st.one_of(st.none(), st.integers(0, 5))),
+        st.tuples(st.just("plan"), wishes, st.none()),
+        st.tuples(st.just("restart"), st.just({}), st.none()),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(steps)
+def test_originals_come_back(history: list[tuple[str, dict[Knob, float | None], int | None]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder) / "journal.json")
+        named: set[Knob] = set()
+        for what, wish, crash_in in history:
+            world.actuator.crash_in = crash_in
+            before = dict(world.actuator.values)
+            try:
+                if what == "apply":
+                    named |= set(wish)
+                    outcomes = world.keeper.apply([want(k, v) for k, v in wish.items()])
+                    for knob, value in wish.items():
+                        assert world.actuator.values[knob] == world.actuator.normalise(knob, value)
+                    for knob in set(KNOBS) - set(wish):
+                        assert world.actuator.values[knob] == originals()[knob]
+                    assert not [o for o in outcomes if o.state is OutcomeState.UNAPPLIED]
+                elif what == "undo":
+                    world.keeper.undo()
+                    assert world.actuator.values == originals()
+                elif what == "plan":
+                    world.keeper.plan([want(k, v) for k, v in wish.items()])
+                    assert world.actuator.values == before
+                else:
+                    world.start()
+            except Crash:
+                world.start()
+        world.actuator.crash_in = None
+        world.keeper.undo()
+        assert world.actuator.values == originals()
+        assert set(world.actuator.written) <= named
+        assert len(Journal(world.path)) == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(wishes)
+def test_apply_is_idempotent(wish: dict[Knob, float | None]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder) / "journal.json")
+        wanted = [want(k, v) for k, v in wish.items()]
+        planned = world.keeper.plan(wanted)
+        first = world.keeper.apply(wanted)
+        assert [o.after for o in planned] == [o.after for o in first]
+        assert {o.state for o in first} <= {OutcomeState.APPLIED, OutcomeState.UNCHANGED}
+        writes = len(world.actuator.written)
+        for verify_all in (False, True):
+            again = world.keeper.apply(wanted, verify_all)
+            assert {o.state for o in again} <= {OutcomeState.UNCHANGED}
+            assert [(o.after, o.reason) for o in again] == [(o.after, o.reason) for o in first]
+        assert len(world.actuator.written) == writes
+
+
+def test_what_was_rounded_is_told(world: World) -> None:
+    outcome, clipped = world.keeper.apply([want(WEIGHTS[0], 33.4), want(WEIGHTS[1], 4000)])
+    assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, 100, 33)
+    assert outcome.reason == "33.4 is 33 there"
+    assert clipped.reason == "4000 is 1000 there"
+
+
+def test_drift_is_corrected_within_a_rotation(world: World) -> None:
+    wanted = [want(knob, 300) for knob in KNOBS]
+    world.keeper.apply(wanted)
+    for knob in KNOBS:
+        world.actuator.values[knob] = 7
+    drifted = []
+    for _ in range(ROTATION_EPOCHS):
+        drifted += [o for o in world.keeper.apply(wanted) if o.state is OutcomeState.APPLIED]
+    assert sorted(o.setting.knob for o in drifted) == sorted(KNOBS)
+    assert {o.reason for o in drifted} == {"somebody else had set it to 7"}
+    assert set(world.actuator.values.values()) == {300}
+    world.keeper.undo()
+    assert world.actuator.values == originals()
+
+
+def test_few_are_read_once_they_are_in_force(tmp_path: Path) -> None:
+    knobs = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(500)]
+    actuator = MemoryActuator(dict.fromkeys(knobs, 100.0))
+    keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
+    wanted = [want(knob, 200) for knob in knobs]
+    keeper.apply(wanted)
+    actuator.reads = 0
+    for _ in range(ROTATION_EPOCHS):
+        keeper.apply(wanted)
+    assert actuator.reads == len(knobs)
+
+
+def test_what_does_not_take_is_unapplied(world: World) -> None:
+    world.actuator.deaf.add(WEIGHTS[0])
+    for _ in range(2):
+        (outcome,) = world.keeper.apply([want(WEIGHTS[0], 300)])
+        assert (outcome.state, outcome.after) == (OutcomeState.UNAPPLIED, 100)
+        assert outcome.reason == "300 was written, 100 is read"
+
+
+def test_one_failure_does_not_stop_the_others(world: World) -> None:
+    world.actuator.broken[WEIGHTS[0]] = ActError("no such file", "load bfq")
+    elsewhere = Knob(Lever.CGROUP_WEIGHT, "/elsewhere", "weight")
+    outcomes = world.keeper.apply([want(WEIGHTS[0], 3), want(elsewhere, 3), want(WEIGHTS[1], 3)])
+    assert [o.state for o in outcomes] == [
+        OutcomeState.UNAPPLIED,
+        OutcomeState.UNAPPLIED,
+        OutcomeState.APPLIED,
+    ]
+    assert outcomes[0].reason == "no such file (load bfq)"
+
+
+def test_two_vms_on_one_knob(world: World) -> None:
+    first, second = world.keeper.apply([want(WEIGHTS[0], 3, "a"), want(WEIGHTS[0], 4, "b")])
+    assert (first.state, first.after) == (OutcomeState.APPLIED, 3)
+    assert (second.state, second.reason) == (OutcomeState.UNAPPLIED, "VM a wants 3 of the same knob")
+
+
+def test_what_is_gone_is_dropped(world: World) -> None:
+    world.keeper.apply([want(WEIGHTS[0], 3), want(WEIGHTS[1], 3)])
+    del world.actuator.values[WEIGHTS[0]]
+    outcomes = world.keeper.undo()
+    assert [o.state for o in outcomes] == [OutcomeState.RESTORED] * 2
+    assert outcomes[0].reason == "/vm0 is no more"
+    assert len(Journal(world.path)) == 0
+
+
+def test_a_new_object_of_the_same_name_has_its_own_original(world: World) -> None:
+    world.keeper.apply([want(LIMITS[0], 50)])
+    del world.actuator.values[LIMITS[0]]
+    (gone,) = world.keeper.apply([want(LIMITS[0], 50)], verify_all=True)
+    assert gone.state is OutcomeState.UNAPPLIED
+    world.actuator.values[LIMITS[0]] = 77
+    world.keeper.apply([want(LIMITS[0], 50)])
+    world.keeper.undo()
+    assert world.actuator.values[LIMITS[0]] == 77
+
+
+def test_what_cannot_be_given_back_now_is_later(world: World) -> None:
+    world.keeper.apply([want(WEIGHTS[0], 3), want(WEIGHTS[1], 3)])
+    world.actuator.broken[WEIGHTS[0]] = ActError("nobody answers")
+    assert [o.state for o in world.keeper.undo()] == [OutcomeState.UNAPPLIED, OutcomeState.RESTORED]
+    world.actuator.broken.clear()
+    world.start()
+    assert [o.setting.knob for o in world.keeper.undo()] == [WEIGHTS[0]]
+    assert world.actuator.values == originals()
+
+
+def test_one_that_has_to_wait_for_another(tmp_path: Path) -> None:
+    class Budget(MemoryActuator):
+        """The sum of all values is bounded, as that of OPS blocks is."""
+
+        def write(self, knob: Knob, value: float | None) -> None:
+            others = sum(v or 0 for k, v in self.values.items() if k != knob)
+            if others + (value or 0) > 300:
+                raise ActError("nothing is spare")
+            super().write(knob, value)
+
+    actuator = Budget(dict.fromkeys(WEIGHTS, 100.0))
+    keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
+    lowered_first = [want(WEIGHTS[0], 10), want(WEIGHTS[1], 10), want(WEIGHTS[2], 280)]
+    assert [o.state for o in keeper.apply(lowered_first)] == [OutcomeState.APPLIED] * 3
+    assert [o.state for o in keeper.undo()] == [OutcomeState.RESTORED] * 3
+
+
+def test_without_a_journal_nothing_is_touched(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    actuator = MemoryActuator(originals())
+    journal = Journal(tmp_path / "journal.json")
+    keeper = SettingKeeper([actuator], journal)
+    keeper.apply([want(WEIGHTS[0], 3)])
+    journal._path = blocked / "journal.json"
+    known, new = keeper.apply([want(WEIGHTS[0], 4), want(WEIGHTS[1], 4)])
+    assert known.state is OutcomeState.APPLIED
+    assert new.state is OutcomeState.UNAPPLIED
+    assert "cannot be written" in new.reason
+    assert actuator.values[WEIGHTS[1]] == 100
+
+
+def test_ops_are_given_back_by_undo_only(tmp_path: Path) -> None:
+    from slo_ctl.act.journal import Original
+
+    knob = Knob(Lever.FTL_OPS, "ssd0/a", "ops_blocks")
+    actuator = MemoryActuator({knob: 20.0})
+    actuator.levers = frozenset({Lever.FTL_OPS})
+    journal = Journal(tmp_path / "journal.json")
+    journal.add({knob: Original(10.0, "a")})
+    keeper = SettingKeeper([actuator], journal)
+    assert keeper.apply([]) == keeper.plan([]) == []
+    assert actuator.values[knob] == 20
+    (outcome,) = keeper.undo()
+    assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.RESTORED, 20, 10)
+
+
+def test_knobs_say_what_they_are() -> None:
+    assert len(set(map(str, KNOBS))) == len(KNOBS)
+    assert all(a != b for a, b in itertools.combinations(KNOBS, 2))
