@@ -50,8 +50,10 @@ def test_the_weaker_bound_gives_way() -> None:
     promise = resolve("web", {WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, Slo())
     assert promise.slo == Slo(min_iops=200)
     assert promise.conflicts == (
-        "web: min_iops: 200 by `vm set` leaves no room for max_iops 100 "
-        "in conf.d/web.toml:4, which is ignored",
+        (
+            "web: min_iops: 200 by `vm set` leaves no room for max_iops 100 "
+            "in conf.d/web.toml:4, which is ignored"
+        ),
     )
     promise = resolve("web", {"vm set": {"max_iops": 100.0}, "metadata": {"min_iops": 200.0}}, Slo())
     assert promise.slo == Slo(max_iops=100)

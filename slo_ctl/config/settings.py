@@ -1,0 +1,101 @@
+"""The configuration in force: data only, with its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slo_ctl.model import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfig:
+    """`[daemon]`."""
+
+    epoch_s: float = 1.0
+    """How often it observes, decides and acts."""
+    window_s: float = 10.0
+    """What status, verdicts and metrics are means over; at least one epoch."""
+    policy: str = "proportional"
+    """How OPS is shared out on emulated devices that name no policy of their own."""
+    keep_on_stop: bool = False
+    """Leave everything set when the daemon stops, instead of undoing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibvirtConfig:
+    """`[libvirt]`."""
+
+    uri: str | None = "qemu:///system"
+    """None: ask no libvirt."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryConfig:
+    """`[history]`."""
+
+    keep_s: float = 7 * 86400.0
+    max_bytes: int = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """A device to manage."""
+
+    name: str
+    path: str | None
+    """Of a real block device; None for an emulated one."""
+    policy: str | None
+    """None: the daemon's."""
+    source: str = ""
+    """`FILE:LINE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmConfig:
+    """What the configuration says about one VM."""
+
+    name: str
+    slo_fields: dict[str, float]
+    """By field of `model.Slo`; one that is not there is not promised here."""
+    cgroup: str | None
+    """Of a VM without libvirt, as in /proc/PID/cgroup."""
+    namespaces: tuple[str, ...]
+    """`DEVICE/NAMESPACE` of emulated SSDs that it uses."""
+    source: str
+    """`FILE:LINE` where it is named first; files are relative to the folder of the configuration."""
+    field_sources: dict[str, str] = field(default_factory=dict)
+    """By field of `slo_fields`, `FILE:LINE` of the value in force."""
+
+    def by_source(self) -> dict[str, dict[str, float]]:
+        """`slo_fields` as `decide.promises.resolve` takes them: by `config FILE:LINE`."""
+        found: dict[str, dict[str, float]] = {}
+        for name, value in self.slo_fields.items():
+            found.setdefault(f"config {self.field_sources.get(name, self.source)}", {})[name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be configured."""
+
+    daemon: DaemonConfig = DaemonConfig()
+    libvirt: LibvirtConfig = LibvirtConfig()
+    cgroup_root: Path = Path("/sys/fs/cgroup")
+    """Mount of cgroup v2, or the folder with those of v1."""
+    history: HistoryConfig = HistoryConfig()
+    api_group: str = "slo-ctl"
+    """Group that may use the API; where there is no such group, only the daemon's user."""
+    metrics_listen: str | None = None
+    """`HOST:PORT`; None: no metrics."""
+    default_slo: Slo = field(default_factory=Slo)
+    devices: tuple[DeviceConfig, ...] = ()
+    vms: dict[str, VmConfig] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+    """Those that were read, in order."""
+    notes: tuple[str, ...] = ()
+    """One sentence for each conflict between files."""
+
+
+DEFAULTS = Config()
+"""What is in force when nothing is configured."""

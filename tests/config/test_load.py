@@ -1,0 +1,302 @@
+"""The configuration: defaults, files over files, and every mistake with its line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slo_ctl.config import DEFAULTS, Config, DaemonConfig, DeviceConfig, HistoryConfig, load
+from slo_ctl.config import file as file_module
+from slo_ctl.decide.policies import DEFAULT_POLICY
+from slo_ctl.errors import UserError
+from slo_ctl.model import Slo
+from slo_ctl.observe.cgroup import DEFAULT_ROOT
+from slo_ctl.observe.libvirt_domains import DEFAULT_URI
+
+FULL = """\
+[daemon]
+epoch = "250ms"
+window = "5s"
+policy = "static"
+keep_on_stop = true
+
+[libvirt]
+uri = "none"
+
+[cgroup]
+root = "/cgroup"
+
+[history]
+keep = "1d"
+max_size = "1GiB"
+
+[api]
+group = "kvm"
+
+[metrics]
+listen = "[::1]:9464"
+
+[defaults]
+weight = 2
+
+[[device]]
+name = "ssd0"
+policy = "min_waf"
+
+[[device]]
+name = "fast"
+path = "/dev/loop0"
+
+[[vm]]
+name = "web"
+weight = 3
+min_iops = 100
+max_iops = 5000
+max_bandwidth = "100MiB"
+p99 = "5ms"
+cgroup = "slo//web/"
+namespaces = ["ssd0/web"]
+"""
+
+
+def write(folder: Path, main: str | None = None, **extra: str) -> Path:
+    if main is not None:
+        (folder / "slo-ctl.toml").write_text(main)
+    for name, text in extra.items():
+        (folder / "conf.d").mkdir(exist_ok=True)
+        (folder / "conf.d" / f"{name}.toml").write_text(text)
+    return folder
+
+
+def refused(folder: Path) -> UserError:
+    with pytest.raises(UserError) as caught:
+        load(folder)
+    error = caught.value
+    assert error.hint
+    assert "\n" not in error.message
+    assert len(error.message) < len(str(folder)) + 250
+    return error
+
+
+def test_nothing_there_is_all_defaults(tmp_path: Path) -> None:
+    assert load(tmp_path) == DEFAULTS == Config()
+    assert load(tmp_path / "nowhere") == DEFAULTS
+
+
+def test_defaults_are_those_of_the_parts() -> None:
+    assert DEFAULTS.daemon.policy == DEFAULT_POLICY
+    assert DEFAULTS.libvirt.uri == DEFAULT_URI
+    assert DEFAULTS.cgroup_root == DEFAULT_ROOT
+
+
+def test_every_key(tmp_path: Path) -> None:
+    config = load(write(tmp_path, FULL))
+    assert config.daemon == DaemonConfig(0.25, 5.0, "static", True)
+    assert config.libvirt.uri is None
+    assert config.cgroup_root == Path("/cgroup")
+    assert config.history == HistoryConfig(86400.0, 2**30)
+    assert config.api_group == "kvm"
+    assert config.metrics_listen == "[::1]:9464"
+    assert config.default_slo == Slo(weight=2)
+    assert config.devices == (
+        DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:26"),
+        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:30"),
+    )
+    (web,) = config.vms.values()
+    assert web.slo_fields == {
+        "weight": 3.0,
+        "min_iops": 100.0,
+        "max_iops": 5000.0,
+        "max_bandwidth_bytes_s": 100.0 * 2**20,
+        "p99_latency_us": 5000.0,
+    }
+    assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:34")
+    assert web.field_sources["weight"] == "slo-ctl.toml:36"
+    assert web.by_source()["config slo-ctl.toml:37"] == {"min_iops": 100.0}
+    assert config.files == (tmp_path / "slo-ctl.toml",)
+    assert config.notes == ()
+
+
+def test_later_files_override_key_by_key(tmp_path: Path) -> None:
+    config = load(
+        write(
+            tmp_path,
+            '[daemon]\nepoch = "2s"\npolicy = "static"\n[vm.web]\nweight = 1\nmin_iops = 5\n',
+            a='[[vm]]\nname = "web"\nweight = 2\nmin_iops = 5\n',
+            b='[daemon]\nepoch = "3s"\n[vm.web]\n\nweight = 3\n[vm.db]\n',
+        )
+    )
+    assert config.daemon == DaemonConfig(epoch_s=3.0, policy="static")
+    assert list(config.vms) == ["web", "db"]
+    web = config.vms["web"]
+    assert web.slo_fields == {"weight": 3.0, "min_iops": 5.0}
+    assert web.source == "slo-ctl.toml:4"
+    assert web.field_sources == {"weight": "conf.d/b.toml:5", "min_iops": "conf.d/a.toml:4"}
+    assert config.notes == (
+        "vm web: weight: 2 in conf.d/a.toml:3 overrides 1 in slo-ctl.toml:5",
+        "vm web: weight: 3 in conf.d/b.toml:5 overrides 2 in conf.d/a.toml:3",
+    )
+
+
+def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
+    write(tmp_path, None, a="")
+    for name in (".hidden.toml", "b.toml.bak", "c.toml~", "README"):
+        (tmp_path / "conf.d" / name).write_text("nonsense")
+    assert load(tmp_path).files == (tmp_path / "conf.d" / "a.toml",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "hint"),
+    [
+        ("a = ", 1, "Invalid value", "quotes"),
+        ("[daemon]\n\nepoch = 1s\n", 3, "", "quotes"),
+        ("\n[daemon\n", 2, "", ""),
+        ("[daemon]\nepoch='1s'\nepoch='2s'\n", 3, "overwrite", ""),
+        ("\n[demon]\n", 2, "unknown key demon", "did you mean daemon?"),
+        ("[daemon]\n\nepcoh = '1s'", 3, "[daemon] unknown key epcoh", "did you mean epoch?"),
+        ("[daemon]\nepoch = 1", 2, "[daemon] epoch = 1 is no time with a unit", "1h"),
+        ("[daemon]\nepoch = '1x'", 2, 'epoch = "1x" is not a time', "with its unit"),
+        ("[daemon]\nepoch = '1ms'", 2, 'epoch = "1ms" is out of range', "100ms"),
+        ("[daemon]\nepoch = '20s'", 2, "window = 10s is shorter than epoch = 20s", "at least one epoch"),
+        ("[daemon]\nepoch = '5s'\nwindow = '2s'", 3, "window = 2s is shorter", "at least"),
+        ("[daemon]\npolicy = 'porportional'", 2, "is no policy", "did you mean proportional?"),
+        ("[daemon]\nkeep_on_stop = 'yes'", 2, "neither true nor false", "without quotes"),
+        ("daemon = 3", 1, "daemon is no table", "[daemon]"),
+        ("[[daemon]]\nepoch='1s'", 1, "daemon is no table", "one bracket"),
+        ("[libvirt]\nuri = ''", 2, "no usable text", "none"),
+        ("[cgroup]\nroot = 'sys'", 2, "no absolute path", "absolute"),
+        ("[history]\nkeep = '7 days'", 2, "is not a time", "with its unit"),
+        ("[history]\nmax_size = '5'", 2, "is too little", "1MiB"),
+        ("[history]\nmax_size = true", 2, "is no size", "1MiB"),
+        ("[api]\ngroup = 'a b'", 2, "no name of a group", "getent"),
+        ("[metrics]\nlisten = 'localhost'", 2, "no address and port", "127.0.0.1"),
+        ("[metrics]\nlisten = '127.0.0.1:99999'", 2, "no address and port", "127.0.0.1"),
+        ("[metrics]\nlisten = ':9464'", 2, "no address and port", "127.0.0.1"),
+        ("[defaults]\nweight = -1", 2, "[defaults] weight = -1 is out of range", "from 0.001"),
+        ("[defaults]\nwieght = 1", 2, "unknown key wieght", "did you mean weight?"),
+        ("[device]\nname = 'a'", 1, "device is no list of tables", "[[device]]"),
+        ("[[device]]\npath = '/dev/a'", 1, "[[device]] name is missing", "add name"),
+        ("[[device]]\nname = 'a/b'", 2, "is no usable name", "letters"),
+        ("[[device]]\nname = 'a'\n[[device]]\nname = 'a'", 3, "is there already (slo-ctl.toml:1)", "one"),
+        (
+            "[[device]]\nname='a'\npath='/x'\npolicy='static'",
+            4,
+            "policy has no meaning with path",
+            "leave policy out",
+        ),
+        (
+            "[[device]]\nname='a'\npath='/x'\n[[device]]\nname='b'\npath='/x'",
+            6,
+            "is that of device a",
+            "once",
+        ),
+        ("[vm]\nname = 'web'\nweight = 3", 2, "[vm] name is no table", "[[vm]]"),
+        ("[[vm]]\nweight = 3", 1, "[[vm]] name is missing", "add name"),
+        ("[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmin = 3", 5, "[[vm]] unknown key min", "min_iops"),
+        ("[vm.web]\nname = 'a'", 2, "[vm.web] unknown key name", "known"),
+        ("[vm.web]\n\nweight = nan", 3, "[vm.web] weight = nan is not a finite number", "weight = 3"),
+        ("[vm.web]\nweight = 0", 2, "out of range", "0.001"),
+        ("[vm.web]\nmin_iops = 0", 2, "not more than 0", "leave min_iops out"),
+        ("[vm.web]\nmin_iops = 2026-01-01", 2, "is no single value", "min_iops = 100"),
+        ("[vm.web]\nmax_iops = 5\n\nmin_iops = 9", 4, "min_iops=9 is more than max_iops=5", "lower"),
+        ("[vm.web]\np99 = 5", 2, "has no unit", '"5ms"'),
+        ("[vm.web]\nmax_bandwidth = 'x'", 2, "is not a size", "100MiB"),
+        ("[vm.web]\ncgroup = '../x'", 2, "no cgroup below the root", "/slo/web"),
+        ("[vm.web]\nnamespaces = 'a/b'", 2, "namespaces is no list", "namespaces = ["),
+        ("[vm.web]\nnamespaces = [\n'a/b',\n'c']", 4, "no namespace of an emulated SSD", "DEVICE/"),
+        ("[vm.a]\ncgroup='/x'\n[vm.b]\ncgroup='x'", 4, "VM b: cgroup: /x is that of VM a", "its own"),
+        ('[vm."a\\u0000"]', 1, "is no usable text", "vm list"),
+        ("x = " + "9" * 5000, 1, "far too long", ""),
+        ("x = " + "[" * 5000, 1, "nested too deeply", ""),
+        ("[vm.web]\nweight = " + "9" * 4000, 2, "not a finite number", ""),
+        ("\ufeff[daemon]", 1, "byte order mark", ""),
+    ],
+)
+def test_mistakes(text: str, line: int, message: str, hint: str, tmp_path: Path) -> None:
+    write(tmp_path, None)
+    (tmp_path / "slo-ctl.toml").write_text(text, encoding="utf-8")
+    error = refused(tmp_path)
+    assert error.message.startswith(f"{tmp_path}/slo-ctl.toml:{line}: ")
+    told = error.message + error.hint
+    assert message in error.message or message in told
+    assert hint in told
+
+
+def test_bounds_of_two_files(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, "[vm.web]\nmax_iops = 5", x="\n[vm.web]\nmin_iops = 9"))
+    assert error.message == f"{tmp_path}/conf.d/x.toml:3: VM web: min_iops=9 is more than max_iops=5"
+
+
+def test_what_stands_in_place_of_files(tmp_path: Path) -> None:
+    main = tmp_path / "slo-ctl.toml"
+    main.mkdir()
+    assert refused(tmp_path).message == f"{main}: is a folder"
+    main.rmdir()
+    os.mkfifo(main)
+    assert "no regular file" in refused(tmp_path).message
+    main.unlink()
+    main.symlink_to("nowhere")
+    assert "link to nothing" in refused(tmp_path).message
+    main.unlink()
+    main.symlink_to(main)
+    assert str(main) in refused(tmp_path).message
+    main.unlink()
+    (tmp_path / "conf.d").write_text("")
+    assert str(tmp_path / "conf.d") in refused(tmp_path).message
+    (tmp_path / "conf.d").unlink()
+    (tmp_path / "conf.d" / "x.toml").mkdir(parents=True)
+    assert "x.toml: is a folder" in refused(tmp_path).message
+
+
+def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, FULL)
+
+    def denied(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", denied)
+    assert refused(tmp_path).message == f"{tmp_path}/slo-ctl.toml: Permission denied"
+
+
+def test_encodings_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = tmp_path / "slo-ctl.toml"
+    main.write_bytes("[vm.web]\n# größer\nweight = 1".encode("latin-1"))
+    assert refused(tmp_path).message == f"{main}:2: is not UTF-8 text"
+    main.write_bytes(FULL.encode("utf-16"))
+    assert ":1: " in refused(tmp_path).message
+    monkeypatch.setattr(file_module, "MAX_BYTES", 1 << 10)
+    main.write_text("#" * 2000)
+    assert "is larger" in refused(tmp_path).message
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(FULL.splitlines())
+        | st.tuples(
+            st.sampled_from(["epoch", "weight", "name", "listen", "namespaces", "cgroup", "x"]),
+            st.sampled_from(["1", "-1", "nan", '""', '"5ms"', "[]", "{}", "[[]]", "1979-01-01", "true"]),
+        ).map(" = ".join),
+        max_size=12,
+    )
+)
+def test_anything_is_read_or_refused_with_its_line(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "slo-ctl.toml").write_text("\n".join(lines))
+    told = None
+    try:
+        load(folder)
+    except UserError as error:
+        told = error
+    if told:
+        found = re.match(rf"{re.escape(str(folder))}/slo-ctl\.toml:(\d+): .", told.message)
+        assert found
+        assert 1 <= int(found[1]) <= max(1, len(lines))
+        assert told.hint
