@@ -1,0 +1,1 @@
+"""What was: history and metrics."""

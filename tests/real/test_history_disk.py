@@ -1,0 +1,87 @@
+"""The history on a real file system that fills up, and on one that is read-only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "show"))
+
+from fake_status import AT, host_status, vm_status
+
+from slo_ctl.record.history import History
+from slo_ctl.record.history_errors import HistoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slo_ctl.model import HostStatus
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1536k", "slo-ctl-test", folder], check=False)
+    if done.returncode != 0:
+        pytest.skip("this host lets no tmpfs be mounted")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def epoch(second: int) -> HostStatus:
+    vms = tuple(vm_status(f"vm{i}", iops=second + i + 0.5) for i in range(50))
+    return host_status(vms=vms, at=AT + second)
+
+
+def fits(history: History, second: int) -> bool:
+    try:
+        history.add(epoch(second))
+    except HistoryError:
+        return False
+    return second < 2000
+
+
+def test_a_disk_that_fills_up(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(700 << 10))
+    history = History(small_disk / "history.db", 86400.0, 1 << 30)
+    try:
+        second = 0
+        while fits(history, second):
+            second += 1
+        assert 10 < second < 2000
+        with pytest.raises(HistoryError, match="no space left") as refusal:
+            history.add(epoch(second))
+        assert "max_size" in refusal.value.hint
+        before = history.vm("vm7", AT, AT + second, limit=5000)
+        assert sum(point.samples for point in before.points) == second
+        ballast.unlink()
+        history.add(epoch(second + 1))
+        after = history.vm("vm7", AT, AT + second + 1, limit=5000)
+        assert sum(point.samples for point in after.points) == second + 1
+    finally:
+        history.close()
+
+
+def test_a_disk_that_is_read_only_for_a_while(small_disk: Path) -> None:
+    path = small_disk / "history.db"
+    history = History(path, 86400.0, 1 << 30)
+    history.add(epoch(0))
+    history.close()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    try:
+        with pytest.raises(HistoryError, match="is read-only"):
+            history.add(epoch(1))
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    history.add(epoch(2))
+    assert sum(p.samples for p in history.vm("vm7", AT, AT + 3).points) == 2
+    history.close()

@@ -1,0 +1,6 @@
+"""The result builder of tests/show serves here as well."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "show"))

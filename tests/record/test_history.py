@@ -1,0 +1,320 @@
+"""The history: what is kept, for how long, and what it does when it cannot."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_status import AT, device_status, host_status, outcome, vm_status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slo_ctl.errors import UserError
+from slo_ctl.model import HostStatus, OutcomeState, Verdict
+from slo_ctl.record.history import History
+from slo_ctl.record.history_errors import HistoryError
+from slo_ctl.record.history_reader import bucket_ms
+from slo_ctl.record.history_schema import MIGRATIONS, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MINUTE = 60
+START = AT // MINUTE * MINUTE
+DAY = 86400.0
+BIG = 1 << 30
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "history.db"
+
+
+@pytest.fixture
+def history(path: Path) -> Iterator[History]:
+    history = History(path, DAY, BIG)
+    yield history
+    history.close()
+
+
+def at(seconds: float, iops: float = 1000.0, **fields: object) -> HostStatus:
+    return host_status(vms=(vm_status("web", iops=iops, **fields),), at=START + seconds, notes=())
+
+
+def count(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        (rows,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
+        return int(rows)
+
+
+def test_means_of_buckets(history: History) -> None:
+    for second in range(20):
+        history.add(at(second, iops=1000.0 if second < 10 else 3000.0, p99_write_us=100.0 + second))
+    found = history.vm("web", START, START + 19, limit=2)
+    assert found.bucket_s == 10
+    assert [(p.at, p.samples, p.iops, p.p99_write_us) for p in found.points] == [
+        (START, 10, 1000, 109),
+        (START + 10, 10, 3000, 119),
+    ]
+    assert found.points[0].waf == pytest.approx(1.67)
+
+
+def test_nothing_measured_is_no_sample(history: History) -> None:
+    history.add(host_status(vms=(vm_status("web", iops=None), vm_status("db", iops=5.0, waf=None))))
+    assert history.vm("web", AT - 1, AT + 1).points == ()
+    (point,) = history.vm("db", AT - 1, AT + 1).points
+    assert (point.iops, point.waf) == (5.0, None)
+
+
+def test_verdicts_are_kept_when_they_change(history: History, path: Path) -> None:
+    words = [Verdict.OK, Verdict.OK, Verdict.INSUFFICIENT, Verdict.INSUFFICIENT, Verdict.OK]
+    for second, word in enumerate(words):
+        history.add(at(second, verdict=word, reason=f"reason {second}"))
+    found = history.vm("web", START - 1, START + 9).verdicts
+    assert [(v.at - START, v.verdict, v.reason) for v in found] == [
+        (0, "ok", "reason 0"),
+        (2, "insufficient", "reason 2"),
+        (4, "ok", "reason 4"),
+    ]
+    # What held at the begin of a span is told as well.
+    assert [v.at - START for v in history.vm("web", START + 3, START + 9).verdicts] == [2, 4]
+    history.close()
+    again = History(path, DAY, BIG)
+    again.add(at(5, verdict=Verdict.OK))
+    again.close()
+    assert count(path, "verdicts") == 3
+
+
+def test_decisions_of_the_vm_and_no_others(history: History) -> None:
+    reasons = (
+        "moved 3 blocks from db to web: web is short",
+        "web-2 is well",
+        "lifted (web)",
+        "lowered web.",
+        "web.example is another",
+    )
+    for second in range(2):  # the same reasons twice: told once
+        history.add(host_status(at=START + second, devices=(device_status(reasons=reasons),)))
+    found = history.vm("web", START, START + 9)
+    assert {d.reason for d in found.decisions} == {reasons[0], reasons[2], reasons[3]}
+    assert len(found.decisions) == 3
+
+
+def test_outcomes_that_changed_something(history: History) -> None:
+    done = outcome("web", OutcomeState.APPLIED)
+    same = outcome("web", OutcomeState.UNCHANGED)
+    planned = outcome("web", OutcomeState.PLANNED)
+    history.add(host_status(at=START), outcomes=[done, same, planned])
+    history.add(host_status(at=START + 1))  # its `unapplied` is that of the epoch before
+    assert [(o.state, o.value) for o in history.vm("web", START, START + 9).outcomes] == [("applied", 500)]
+    (refused,) = history.vm("slow", START, START + 9).outcomes
+    assert (refused.at, refused.knob) == (START, "cgroup limit /slo/slow 8:0 total_iops")
+    assert refused.reason == "no such file"
+
+
+def test_an_unknown_vm(history: History) -> None:
+    history.add(host_status())
+    with pytest.raises(UserError, match="no VM wep is known") as refusal:
+        history.vm("wep")
+    assert refusal.value.hint == "did you mean web?"
+    with pytest.raises(UserError) as refusal:
+        history.vm("zzz")
+    assert refusal.value.hint == "there are: db, lazy, slow, web"
+
+
+def test_names_that_are_no_text(history: History) -> None:
+    name = "odd\udcff\x1b[2J"
+    history.add(host_status(vms=(vm_status(name),), at=START))
+    assert len(history.vm(name, START - 1, START + 1).points) == 1
+
+
+def test_minutes_outlive_samples(path: Path) -> None:
+    history = History(path, 3 * DAY, BIG)
+    for minute in range(150):  # every 10 s for two and a half hours
+        for second in range(0, 60, 10):
+            history.add(at(minute * 60 + second, iops=float(minute)))
+    while history._upkeep is not None and count(path, "epochs") > 6 * 61:
+        history.add(at(150 * 60))
+    found = history.vm("web", START, START + 150 * 60 - 1, limit=150)
+    assert found.bucket_s == 60
+    assert [(p.samples, p.iops) for p in found.points] == [(6, m) for m in range(150)]
+    history.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 400), min_size=5, max_size=60), st.integers(60, 4000))
+def test_no_sample_counts_twice_or_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[int], keep_s: int
+) -> None:
+    history = History(tmp_path_factory.mktemp("history") / "history.db", float(keep_s), BIG)
+    now, moments = 0, []
+    for gap in gaps:
+        now += gap
+        moments.append(now)
+        history.add(at(now))
+    found = history.vm("web", START, START + now + 1, limit=5000)
+    history.close()
+    kept = sum(p.samples for p in found.points)
+    assert kept <= len(moments)
+    # A step may be behind, and drops whole minutes: what is surely young enough is all there.
+    assert kept >= sum(moment > now - keep_s + MINUTE for moment in moments)
+
+
+def test_old_is_pruned_but_the_verdict_that_holds(path: Path) -> None:
+    history = History(path, keep_s=600.0, max_bytes=BIG)
+    history.add(at(0))
+    history.add(host_status(vms=(vm_status("gone"),), at=START + 1))
+    for second in range(10, 4000, 10):
+        history.add(at(second))
+    assert count(path, "epochs") <= 62
+    assert count(path, "minutes") <= 12
+    assert count(path, "decisions") == 0
+    with pytest.raises(UserError, match="no VM gone"):
+        history.vm("gone")
+    (verdict,) = history.vm("web", START + 3900, START + 4000).verdicts
+    assert verdict.at == START
+    history.add(host_status(vms=(vm_status("gone"),), at=START + 4001))  # it is back under a new number
+    assert len(history.vm("gone", START + 3900, START + 4100).points) == 1
+    history.close()
+
+
+def test_size_is_bounded(path: Path) -> None:
+    limit = 400 << 10
+    history = History(path, keep_s=DAY, max_bytes=limit)
+    for second in range(0, 900, 2):
+        vms = tuple(vm_status(f"vm{i}", iops=second + i + 0.5) for i in range(25))
+        history.add(host_status(vms=vms, at=START + second))
+    newest = history.vm("vm7", START, START + 900).points[-1]
+    assert newest.at >= START + 890
+    history.close()
+    assert path.stat().st_size <= limit * 1.1
+
+
+def test_prune_works_until_nothing_is_left_to_do(path: Path) -> None:
+    history = History(path, keep_s=DAY, max_bytes=BIG)
+    for second in range(60):
+        history.add(at(second))
+    history.close()
+    history = History(path, keep_s=60.0, max_bytes=BIG)
+    while history.prune(0.001):
+        pass
+    history.close()
+    assert count(path, "epochs") == count(path, "samples") == count(path, "verdicts") == 0
+    assert count(path, "streams") == 0
+
+
+def test_the_file_of_an_older_release(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as old:
+        for statement in MIGRATIONS[0]:
+            old.execute(statement)
+        old.execute("INSERT INTO streams (vm, device) VALUES ('web', 'ssd0')")
+        old.execute("INSERT INTO epochs VALUES (?)", (START * 1000,))
+        old.execute("INSERT INTO samples (at_ms, stream, iops) VALUES (?, 1, 7)", (START * 1000,))
+        old.execute("PRAGMA application_id = 1397509960")
+        old.execute("PRAGMA user_version = 1")
+        old.commit()
+    history = History(path, DAY, BIG)
+    with pytest.raises(HistoryError, match="older schema 1"):
+        history.vm("web")
+    history.add(at(1, iops=9.0))
+    assert [p.iops for p in history.vm("web", START, START + 2, 5000).points] == [7, 9]
+    history.close()
+    with closing(sqlite3.connect(path)) as new:
+        assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert new.execute("SELECT seen_ms > 0 FROM streams").fetchone() == (1,)
+
+
+def test_the_file_of_a_newer_release_is_left_alone(history: History, path: Path) -> None:
+    history.add(at(0))
+    history.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(HistoryError, match=f"schema {VERSION + 1} of a newer slo-ctl") as refusal:
+            history.add(at(1))
+        assert "newer slo-ctl" in refusal.value.hint
+    assert path.read_bytes() == before
+
+
+def test_the_database_of_another_program_is_left_alone(history: History, path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE treasure (gold)")
+    with pytest.raises(HistoryError, match="another program's database"):
+        history.add(at(0))
+    assert count(path, "treasure") == 0
+
+
+def test_a_damaged_file_is_moved_aside(history: History, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all" * 1000)
+    with pytest.raises(HistoryError, match="was damaged") as refusal:
+        history.add(at(0))
+    assert "history.db.damaged" in refusal.value.hint
+    history.add(at(1))
+    assert len(history.vm("web", START, START + 2).points) == 1
+    assert path.with_name("history.db.damaged").read_bytes().startswith(b"no database")
+
+
+def test_a_file_that_is_damaged_while_open(history: History, path: Path) -> None:
+    for second in range(300):
+        history.add(host_status(vms=tuple(vm_status(f"vm{i}") for i in range(20)), at=START + second))
+    history.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (path.stat().st_size - 4096))
+    with pytest.raises(HistoryError, match="was damaged"):
+        history.add(at(300))
+    history.add(at(301))
+
+
+def test_a_file_that_is_deleted_is_made_again(history: History, path: Path) -> None:
+    history.add(at(0))
+    for each in path.parent.iterdir():
+        each.unlink()
+    history.add(at(1))
+    assert len(history.vm("web", START, START + 2).points) == 1
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HistoryError, match=r"Not a directory|File exists"):
+        History(tmp_path / "file" / "history.db", DAY, BIG).add(at(0))
+
+
+def test_another_writer_makes_no_epoch_wait_for_long(history: History, path: Path) -> None:
+    history.add(at(0))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        begin = time.monotonic()
+        with pytest.raises(HistoryError, match="locked by another program"):
+            history.add(at(1))
+        assert time.monotonic() - begin < 10
+        other.execute("ROLLBACK")
+    history.add(at(2))
+    assert [p.samples for p in history.vm("web", START, START + 9, 1).points] == [2]
+
+
+def test_an_epoch_that_fails_leaves_nothing(history: History) -> None:
+    history.add(at(0))
+    broken = replace(at(1), vms=(vm_status("web"), vm_status("new", reason=object())))
+    with pytest.raises((AttributeError, TypeError)):
+        history.add(broken)
+    history.add(at(2))
+    with pytest.raises(UserError):
+        history.vm("new")
+
+
+@pytest.mark.parametrize(
+    ("span_s", "limit", "width_ms"), [(3600, 60, 60_000), (20, 500, 1000), (8 * DAY, 2, 345_600_000)]
+)
+def test_buckets(span_s: float, limit: int, width_ms: int) -> None:
+    assert bucket_ms(span_s, limit) == width_ms
