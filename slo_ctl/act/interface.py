@@ -12,7 +12,7 @@ class ActError(Exception):
     """A knob cannot be read or written: why, and what to do about it.
 
     `gone` means that the object which had the knob is no more (a cgroup, a VM, a disk), so that nothing
-    is left to give back. A daemon or a server that does not answer is not gone: its objects keep their values.
+    is left to give back. A daemon that does not answer is not gone: its objects keep their values.
     """
 
     def __init__(self, reason: str, hint: str = "", *, gone: bool = False) -> None:

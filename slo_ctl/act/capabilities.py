@@ -1,0 +1,98 @@
+"""What the kernel of this host can do for block I/O of cgroups: looked up, nothing touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slo_ctl.model.capability import BFQ, CFQ, IO_COST, BlockCapability, Capabilities, WeightScale
+from slo_ctl.observe.bounded_file import read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from slo_ctl.model import DeviceNumber
+    from slo_ctl.observe.cgroup import CgroupTree
+
+
+def probe(tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber]) -> Capabilities:
+    """What can be done on each device; reads files below the tree's root and `sys`, and never fails.
+
+    Which weights take effect is the device's affair: those of bfq where it schedules the device, those of
+    io.cost where it is enabled for it. Writing any others succeeds and changes nothing.
+    """
+    if tree is None or not tree.io:
+        why = "there is no cgroup tree with block I/O on this host"
+        return Capabilities(
+            None, {device: BlockCapability(device, "", None, False, why) for device in devices}
+        )
+    return Capabilities(tree.version, {device: _of(tree, sys, device) for device in devices})
+
+
+def _of(tree: CgroupTree, sys: Path, device: DeviceNumber) -> BlockCapability:
+    folder = sys / "dev" / "block" / str(device)
+    if not folder.exists():
+        return BlockCapability(device, "", None, False, f"there is no block device {device}")
+    name = folder.resolve().name
+    scheduler, offered = _scheduler(folder / "queue" / "scheduler")
+    limits = tree.version == 2 or (tree.root / "blkio.throttle.read_iops_device").exists()
+    weights = _weights(tree, device, scheduler)
+    if weights is None:
+        return BlockCapability(device, name, None, limits, _no_weights(tree, name, scheduler, offered))
+    cautions = tuple(_cautions(folder / "queue" / "iosched", name)) if weights is BFQ else ()
+    return BlockCapability(device, name, weights, limits, cautions=cautions)
+
+
+def _weights(tree: CgroupTree, device: DeviceNumber, scheduler: str) -> WeightScale | None:
+    if tree.version == 2 and _has_io_cost(tree, device):
+        return IO_COST
+    if scheduler == "bfq":
+        return BFQ
+    return CFQ if tree.version == 1 and scheduler == "cfq" else None
+
+
+def _has_io_cost(tree: CgroupTree, device: DeviceNumber) -> bool:
+    for line in _text(tree.root / "io.cost.qos").splitlines():
+        words = line.split()
+        if words and words[0] == str(device):
+            return "enable=1" in words
+    return False
+
+
+def _scheduler(path: Path) -> tuple[str, list[str]]:
+    """The scheduler in force, and all that could be."""
+    words = _text(path).split()
+    active = [word.strip("[]") for word in words if word.startswith("[")]
+    return (active[0] if active else "none"), [word.strip("[]") for word in words]
+
+
+def _no_weights(tree: CgroupTree, name: str, scheduler: str, offered: list[str]) -> str:
+    load = "" if "bfq" in offered else "modprobe bfq; "
+    fix = f"{load}echo bfq > /sys/block/{name}/queue/scheduler"
+    if tree.version == 2:
+        return f"{name} has the scheduler {scheduler}, and no io.cost ({fix}, or enable io.cost)"
+    return f"{name} has the scheduler {scheduler} ({fix})"
+
+
+def _cautions(iosched: Path, name: str) -> list[str]:
+    told = []
+    if _text(iosched / "low_latency").strip() not in ("", "0"):
+        told.append(
+            f"bfq on {name} favours some streams over their weights "
+            f"(echo 0 > /sys/block/{name}/queue/iosched/low_latency)"
+        )
+    if _text(iosched / "slice_idle").strip() == "0":
+        told.append(
+            f"bfq on {name} does not wait for a stream's next request, so that shares come out equal "
+            f"(echo 8 > /sys/block/{name}/queue/iosched/slice_idle)"
+        )
+    return told
+
+
+def _text(path: Path) -> str:
+    try:
+        file = read_bounded(path)
+    except OSError:
+        # What cannot be read is not there for us: a weight is promised only where its file says so.
+        return ""
+    return "" if file is None else file.text

@@ -1,0 +1,233 @@
+"""Weights and limits of cgroups, v1 and v2."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.model import Lever
+from slo_ctl.model.capability import BFQ, CFQ, IO_COST, WeightScale
+from slo_ctl.observe.bounded_file import read_bounded
+
+if TYPE_CHECKING:
+    from slo_ctl.model import Knob
+    from slo_ctl.observe.cgroup import CgroupTree
+
+DEFAULT_WEIGHT = 100.0
+
+_V1_LIMITS = {
+    "read_iops": "blkio.throttle.read_iops_device",
+    "write_iops": "blkio.throttle.write_iops_device",
+    "read_bytes_s": "blkio.throttle.read_bps_device",
+    "write_bytes_s": "blkio.throttle.write_bps_device",
+}
+_V2_LIMITS = {"read_iops": "riops", "write_iops": "wiops", "read_bytes_s": "rbps", "write_bytes_s": "wbps"}
+_MOST_IOPS = float(2**32 - 2)
+"""The kernel keeps them in 32 bits, and means no limit by the last value."""
+_MOST_BYTES_S = float(2**63)
+
+_DEVICE = re.compile(r"\d{1,7}:\d{1,7}", re.ASCII)
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+_DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    text: str
+
+
+class CgroupActuator:
+    """Writes to the groups that knobs name, and to nothing else: no controller is enabled above them.
+
+    Limits of reads and of writes are apart: neither v1 nor v2 has one for their sum.
+    """
+
+    levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT})
+
+    def __init__(self, tree: CgroupTree, sys: Path = Path("/sys")) -> None:
+        """`sys` is only asked whether a device is still there."""
+        self._tree = tree
+        self._sys = sys
+
+    def owns(self, knob: Knob) -> bool:
+        """Every knob of its levers."""
+        return knob.lever in self.levers
+
+    def normalise(self, knob: Knob, value: float | None) -> float | None:
+        """Whole numbers in the range of the mechanism; a limit is rounded down, so that it is kept."""
+        if knob.lever is Lever.CGROUP_WEIGHT:
+            if value is None:
+                return DEFAULT_WEIGHT
+            scale = self._scale(knob)
+            return float(min(scale.high, max(scale.low, round(value))))
+        self._check_limit(knob)
+        if value is None:
+            return None
+        most = _MOST_IOPS if knob.name.endswith("_iops") else _MOST_BYTES_S
+        # 0 would lift the limit on v1 and is refused on v2.
+        return float(int(min(most, max(1.0, value))))
+
+    def read(self, knob: Knob) -> float | None:
+        """The group's own value; of the group, not what its parents leave it."""
+        if knob.lever is Lever.CGROUP_WEIGHT:
+            return _weight_in(self._open(knob, self._weight_file(knob)))
+        self._check_limit(knob)
+        if self._tree.version == 2:
+            return _v2_limit_in(self._open(knob, "io.max"), knob)
+        return _v1_limit_in(self._open(knob, _V1_LIMITS[knob.name]), knob)
+
+    def write(self, knob: Knob, value: float | None) -> None:
+        """Set the group's own value; None lifts a limit, or gives a weight the default."""
+        if knob.lever is Lever.CGROUP_WEIGHT:
+            name = self._weight_file(knob)
+            text = f"{DEFAULT_WEIGHT if value is None else value:.0f}"
+            if self._tree.version == 2:
+                text = f"default {text}"
+        else:
+            self._check_limit(knob)
+            if self._tree.version == 2:
+                name = "io.max"
+                number = "max" if value is None else f"{value:.0f}"
+                text = f"{knob.device} {_V2_LIMITS[knob.name]}={number}"
+            else:
+                name = _V1_LIMITS[knob.name]
+                text = f"{knob.device} {0 if value is None else value:.0f}"
+        self._write(knob, self._folder(knob) / name, text)
+
+    def _scale(self, knob: Knob) -> WeightScale:
+        if knob.name == IO_COST.knob:
+            return IO_COST
+        return CFQ if self._weight_file(knob) == "blkio.weight" else BFQ
+
+    def _weight_file(self, knob: Knob) -> str:
+        if self._tree.version == 2:
+            names = {BFQ.knob: "io.bfq.weight", IO_COST.knob: "io.weight"}
+            if knob.name not in names:
+                raise ActError(f"a cgroup has no {knob.name}")
+            return names[knob.name]
+        if knob.name == IO_COST.knob:
+            raise ActError("io.cost is of cgroup v2, and this host has v1's blkio", "use bfq")
+        if knob.name != BFQ.knob:
+            raise ActError(f"a cgroup has no {knob.name}")
+        folder = self._folder(knob)
+        return "blkio.weight" if (folder / "blkio.weight").exists() else "blkio.bfq.weight"
+
+    def _check_limit(self, knob: Knob) -> None:
+        if knob.name not in _V1_LIMITS:
+            raise ActError(
+                f"a cgroup has no limit {knob.name}", "limit reads and writes; libvirt limits their sum"
+            )
+        if not _DEVICE.fullmatch(knob.device):
+            raise ActError(f"{knob.device!r} is no device number such as 8:0")
+
+    def _folder(self, knob: Knob) -> Path:
+        if ".." in PurePosixPath(knob.place).parts or not knob.place.strip("/"):
+            raise ActError(f"{knob.place!r} is no cgroup whose I/O can be set")
+        folder = self._tree.folder(knob.place)
+        if not folder.is_dir():
+            raise ActError(f"the cgroup {knob.place} is no more", gone=True)
+        return folder
+
+    def _open(self, knob: Knob, name: str) -> _File:
+        folder = self._folder(knob)
+        path = folder / name
+        try:
+            file = read_bounded(path)
+        except OSError as error:
+            raise ActError(f"{path}: {error.strerror}", "run as root") from None
+        if file is not None:
+            return _File(path, file.text)
+        if not folder.is_dir():
+            raise ActError(f"the cgroup {knob.place} is no more", gone=True)
+        raise self._missing(folder, name)
+
+    def _missing(self, folder: Path, name: str) -> ActError:
+        """Why a group lacks a file of the io controller."""
+        reason = f"{folder} has no {name}"
+        if self._tree.version == 2 and (parent := self._parent_without_io(folder)) is not None:
+            return ActError(
+                f"{reason}: {parent} gives its groups no io controller",
+                f"echo +io > {parent / 'cgroup.subtree_control'} (with systemd: Delegate=io)",
+            )
+        if "bfq" in name:
+            return ActError(
+                f"{reason}: the kernel has no bfq",
+                "modprobe bfq, then write bfq to queue/scheduler of the device in /sys/block",
+            )
+        if name == "io.weight":
+            return ActError(f"{reason}: the kernel has no io.cost", "boot one with CONFIG_BLK_CGROUP_IOCOST")
+        if "weight" in name:
+            return ActError(f"{reason}: the kernel has neither bfq nor cfq", "modprobe bfq")
+        return ActError(f"{reason}: the kernel has no throttling", "boot one with CONFIG_BLK_DEV_THROTTLING")
+
+    def _parent_without_io(self, folder: Path) -> Path | None:
+        """The topmost group above `folder` that does not pass the io controller on."""
+        for parent in reversed([p for p in folder.parents if p.is_relative_to(self._tree.root)]):
+            try:
+                control = read_bounded(parent / "cgroup.subtree_control")
+            except OSError:
+                # What cannot be read cannot be blamed.
+                continue
+            if control is None or "io" not in control.text.split():
+                return parent
+        return None
+
+    def _write(self, knob: Knob, path: Path, text: str) -> None:
+        try:
+            # One write call, and no file made where the kernel has none.
+            with path.open("r+b", buffering=0) as file:
+                file.write(text.encode("ascii") + b"\n")
+        except FileNotFoundError:
+            folder = self._folder(knob)
+            raise self._missing(folder, path.name) from None
+        except OSError as error:
+            gone = error.errno == errno.ENODEV and self._is_gone(knob)
+            reason = f"{path}: {text!r} was refused: {error.strerror}"
+            raise ActError(reason, _hint(error), gone=gone) from None
+
+    def _is_gone(self, knob: Knob) -> bool:
+        """ENODEV is what the kernel says of a group that was removed, and of a device that was."""
+        device_gone = bool(knob.device) and not (self._sys / "dev" / "block" / knob.device).exists()
+        return device_gone or not self._tree.folder(knob.place).is_dir()
+
+
+def _hint(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "run as root, with the cgroup tree mounted for writing"
+    if error.errno == errno.ENODEV:
+        return "name a whole block device, not a partition"
+    return ""
+
+
+def _weight_in(file: _File) -> float:
+    for line in file.text.splitlines():
+        match = _DEFAULT.fullmatch(line.strip())
+        if match:
+            return float(match[1])
+    raise ActError(f"{file.path}: no weight is understood in it")
+
+
+def _v1_limit_in(file: _File, knob: Knob) -> float | None:
+    for line in file.text.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == knob.device and _NUMBER.fullmatch(words[1]):
+            return float(words[1]) or None
+    return None
+
+
+def _v2_limit_in(file: _File, knob: Knob) -> float | None:
+    key = _V2_LIMITS[knob.name]
+    for line in file.text.splitlines():
+        device, *pairs = line.split() or [""]
+        if device != knob.device:
+            continue
+        for pair in pairs:
+            name, _, value = pair.partition("=")
+            if name == key and _NUMBER.fullmatch(value):
+                return float(value)
+    return None

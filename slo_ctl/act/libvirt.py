@@ -1,0 +1,313 @@
+"""Weights and limits of libvirt's VMs, set through libvirt, of their present run only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.model import Lever
+from slo_ctl.model.capability import BFQ, IO_COST
+from slo_ctl.observe.domain_xml import DomainXmlError, disks_of
+from slo_ctl.observe.libvirt_domains import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from slo_ctl.model import Knob
+
+DEFAULT_WEIGHT = 100.0
+_MOST = float(2**53)
+"""Whole numbers beyond cannot be told apart in a float; no device comes near."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A limit as libvirt calls it, and those that libvirt sets together with it."""
+
+    tune: str
+    siblings: tuple[str, ...]
+    blkio: str = ""
+    """The cgroup's one, for a device of the host; cgroups have none for totals."""
+
+
+_IOPS = ("total_iops_sec", "read_iops_sec", "write_iops_sec")
+_BYTES = ("total_bytes_sec", "read_bytes_sec", "write_bytes_sec")
+_LIMITS = {
+    "total_iops": _Limit("total_iops_sec", _IOPS),
+    "read_iops": _Limit("read_iops_sec", _IOPS, "device_read_iops_sec"),
+    "write_iops": _Limit("write_iops_sec", _IOPS, "device_write_iops_sec"),
+    "total_bytes_s": _Limit("total_bytes_sec", _BYTES),
+    "read_bytes_s": _Limit("read_bytes_sec", _BYTES, "device_read_bytes_sec"),
+    "write_bytes_s": _Limit("write_bytes_sec", _BYTES, "device_write_bytes_sec"),
+}
+
+
+def io_weight_for(bfq_weight: float) -> int:
+    """The IOWeight= of systemd that gives bfq this weight.
+
+    systemd keeps weights up to 100 and maps 100..10000 to 100..1000, so the way back is exact.
+    """
+    weight = round(bfq_weight)
+    return weight if weight <= 100 else 100 + (weight - 100) * 11
+
+
+def group_name(targets: Sequence[str]) -> str:
+    """What the throttle group of several disks is called within their VM."""
+    return f"slo-ctl-{'-'.join(targets)}"
+
+
+class LibvirtActuator:
+    """One connection that may write, made when it is needed and again when it was lost.
+
+    Knobs of the lever `libvirt blkiotune` are weights; of `libvirt blkdeviotune`, limits whose device is
+    - a disk's target: QEMU limits that disk;
+    - several targets with commas between: QEMU limits all of them together (a throttle group);
+    - `MAJOR:MINOR`: the VM's cgroup is limited on that device of the host (blkiotune's device limits).
+    Everything is set live only: a VM that is started anew has what its configuration says.
+    """
+
+    levers = frozenset({Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT})
+
+    def __init__(
+        self,
+        uri: str = DEFAULT_URI,
+        *,
+        systemd_maps_weights: bool = False,
+        sys: Path = Path("/sys"),
+        open_connection: Callable[[str], Any] | None = None,
+    ) -> None:
+        """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
+        self._uri = uri
+        self._maps = systemd_maps_weights
+        self._sys = sys
+        self._open = open_connection
+        self._connection: Any = None
+        self._module: Any = None
+
+    def close(self) -> None:
+        """End the connection; the next use makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except self._module.libvirtError:
+                # It was lost: there is nothing left to end.
+                return
+
+    def owns(self, knob: Knob) -> bool:
+        """Every knob of its levers."""
+        return knob.lever in self.levers
+
+    def normalise(self, knob: Knob, value: float | None) -> float | None:
+        """Whole numbers; a limit is rounded down, so that it is kept."""
+        if knob.lever is Lever.LIBVIRT_WEIGHT:
+            if value is None:
+                return DEFAULT_WEIGHT
+            scale = IO_COST if knob.name == IO_COST.knob else BFQ
+            return float(min(scale.high, max(scale.low, round(value))))
+        _limit_of(knob)
+        return None if value is None else float(int(min(_MOST, max(1.0, value))))
+
+    def read(self, knob: Knob) -> float | None:
+        """The value in force in the running VM."""
+        return self._with_domain(knob, lambda domain: self._read(domain, knob))
+
+    def write(self, knob: Knob, value: float | None) -> None:
+        """Set it in the running VM."""
+        self._with_domain(knob, lambda domain: self._write(domain, knob, value))
+
+    def _read(self, domain: Any, knob: Knob) -> float | None:
+        if knob.lever is Lever.LIBVIRT_WEIGHT:
+            weight = domain.blkioParameters(self._module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
+            if not weight:
+                raise ActError(
+                    "libvirt knows no weight of this VM: its cgroup has none",
+                    "load bfq, or enable io.cost; `slo-ctl doctor` says more",
+                )
+            return float(weight)
+        if _is_number(knob.device):
+            return self._read_device(domain, knob)
+        targets = knob.device.split(",")
+        tunes = {target: self._tune(domain, target) for target in targets}
+        name = _limit_of(knob).tune
+        if len(targets) == 1:
+            return float(tunes[targets[0]].get(name, 0)) or None
+        group = group_name(targets)
+        strangers = [target for target, tune in tunes.items() if tune.get("group_name") != group]
+        limited = [target for target in strangers if _foreign(tunes[target])]
+        if limited:
+            raise ActError(
+                f"disk {limited[0]} has limits of its own: {_foreign(tunes[limited[0]])}",
+                "remove them with `virsh blkdeviotune`, or promise the VM no maximum",
+                gone=len(strangers) == len(targets),
+            )
+        values = {float(tune.get(name, 0)) for tune in tunes.values()}
+        return values.pop() or None if not strangers and len(values) == 1 else None
+
+    def _write(self, domain: Any, knob: Knob, value: float | None) -> None:
+        live = self._module.VIR_DOMAIN_AFFECT_LIVE
+        if knob.lever is Lever.LIBVIRT_WEIGHT:
+            weight = round(DEFAULT_WEIGHT if value is None else value)
+            mapped = self._maps and knob.name == BFQ.knob
+            domain.setBlkioParameters({"weight": io_weight_for(weight) if mapped else weight}, live)
+        elif _is_number(knob.device):
+            path = self._device_path(knob)
+            domain.setBlkioParameters({_blkio_name(knob): f"{path},{round(value or 0)}"}, live)
+        else:
+            targets = knob.device.split(",")
+            for target in targets:
+                self._write_tune(domain, knob, target, targets, value)
+
+    def _write_tune(
+        self, domain: Any, knob: Knob, target: str, targets: list[str], value: float | None
+    ) -> None:
+        limit = _limit_of(knob)
+        before = self._tune(domain, target)
+        if value is None and not before.get(limit.tune):
+            return
+        # libvirt replaces all limits of a kind by those it is given: what it is not given is lost.
+        wanted: dict[str, Any] = {name: before.get(name, 0) for name in limit.siblings}
+        wanted[limit.tune] = round(value or 0)
+        total, *apart = (wanted[name] for name in limit.siblings)
+        if total and any(apart):
+            raise ActError(
+                f"disk {target} has {_told(before, limit.siblings)} already, and a limit of the total cannot "
+                "be beside those of reads and writes",
+                "remove the one or the other with `virsh blkdeviotune`",
+            )
+        burst = before.get(f"{limit.tune}_max", 0)
+        if value is not None and burst:
+            raise ActError(
+                f"disk {target} may pass its limit in bursts: {limit.tune}_max={burst}",
+                f"remove that first: virsh blkdeviotune VM {target} --{limit.tune.replace('_', '-')}-max 0",
+            )
+        if value is not None and len(targets) > 1:
+            wanted["group_name"] = group_name(targets)
+        domain.setBlockIoTune(target, wanted, self._module.VIR_DOMAIN_AFFECT_LIVE)
+
+    def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:
+        try:
+            tune: Mapping[str, Any] = domain.blockIoTune(target, self._module.VIR_DOMAIN_AFFECT_LIVE)
+        except self._module.libvirtError as error:
+            raise self._disk_error(domain, target, error) from None
+        return tune
+
+    def _disk_error(self, domain: Any, target: str, error: Any) -> ActError:
+        """What libvirt says of a disk without limits, by what the disk is."""
+        if self._is_lost(error):
+            raise error
+        try:
+            disks = {disk.target: disk for disk in disks_of(domain.XMLDesc(0))}
+        except DomainXmlError:
+            return ActError(f"disk {target}: {error}")
+        if target not in disks:
+            return ActError(f"the VM has no disk {target} any more", gone=True)
+        if disks[target].kind == "vhostuser":
+            return ActError(
+                f"disk {target} is a vhost-user disk, whose I/O is not QEMU's to limit",
+                "limit it where it is served",
+            )
+        return ActError(f"disk {target}: {error}")
+
+    def _read_device(self, domain: Any, knob: Knob) -> float | None:
+        told = domain.blkioParameters(self._module.VIR_DOMAIN_AFFECT_LIVE).get(_blkio_name(knob), "")
+        words = str(told).split(",")
+        for path, value in zip(words[::2], words[1::2], strict=False):
+            try:
+                number = Path(path).stat().st_rdev
+            except OSError:
+                # A device that has gone since: its limits do not matter.
+                continue
+            if f"{os.major(number)}:{os.minor(number)}" == knob.device:
+                return float(value) or None
+        return None
+
+    def _device_path(self, knob: Knob) -> Path:
+        folder = self._sys / "dev" / "block" / knob.device
+        if not folder.exists():
+            raise ActError(f"the block device {knob.device} is no more", gone=True)
+        return Path("/dev") / folder.resolve().name.replace("!", "/")
+
+    def _with_domain(self, knob: Knob, do: Callable[[Any], float | None]) -> float | None:
+        """Do something with a running VM, over a new connection if the old one turns out to be lost."""
+        for attempt in range(2):
+            connection = self._connected()
+            try:
+                domain = connection.lookupByUUIDString(knob.place)
+                if not domain.isActive():
+                    raise ActError(f"VM {domain.name()} does not run", gone=True)
+                return do(domain)
+            except self._module.libvirtError as error:
+                if self._is_lost(error):
+                    self.close()
+                    if attempt == 0:
+                        continue
+                    raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
+                raise self._explained(error) from None
+        raise AssertionError("every attempt returns or raises")
+
+    def _explained(self, error: Any) -> ActError:
+        code = error.get_error_code()
+        if code == self._module.VIR_ERR_NO_DOMAIN:
+            return ActError("there is no such VM any more", gone=True)
+        if code == self._module.VIR_ERR_OPERATION_DENIED:
+            return ActError(str(error), "run as root, or as a member of the group libvirt")
+        return ActError(f"libvirt refuses: {error}")
+
+    def _is_lost(self, error: Any) -> bool:
+        lost = {self._module.VIR_ERR_INVALID_CONN, self._module.VIR_ERR_RPC, self._module.VIR_ERR_NO_CONNECT}
+        if error.get_error_code() in lost:
+            return True
+        try:
+            return self._connection is not None and not self._connection.isAlive()
+        except self._module.libvirtError:
+            return True
+
+    def _connected(self) -> Any:
+        if self._module is None:
+            try:
+                self._module = import_module("libvirt")
+            except ImportError as error:
+                raise ActError(
+                    f"libvirt-python is not installed ({error})", "install the extra `host` of slo-ctl"
+                ) from None
+            # By default libvirt prints every error on stderr, besides raising it.
+            self._module.registerErrorHandler(lambda _context, _error: None, None)
+        if self._connection is None:
+            try:
+                self._connection = (self._open or self._module.open)(self._uri)
+            except self._module.libvirtError as error:
+                raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
+        return self._connection
+
+
+def _limit_of(knob: Knob) -> _Limit:
+    if knob.name not in _LIMITS:
+        raise ActError(f"libvirt has no limit {knob.name}")
+    return _LIMITS[knob.name]
+
+
+def _blkio_name(knob: Knob) -> str:
+    name = _limit_of(knob).blkio
+    if not name:
+        raise ActError(
+            f"a cgroup has no limit {knob.name}",
+            "name a disk instead of a device, whose total can be limited",
+        )
+    return name
+
+
+def _is_number(device: str) -> bool:
+    return ":" in device
+
+
+def _foreign(tune: Mapping[str, Any]) -> str:
+    return _told(tune, (*_IOPS, *_BYTES))
+
+
+def _told(tune: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name}={tune[name]}" for name in names if tune.get(name))

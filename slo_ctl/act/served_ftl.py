@@ -1,0 +1,226 @@
+"""Weights, limits and OPS of the namespaces of a served emulated SSD, over its control socket."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import JournalError, Original
+from slo_ctl.device.control import ControlClient, ControlError
+from slo_ctl.model import Knob, Lever, Setting, Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from slo_ctl.act.journal import Journal
+    from slo_ctl.model import Decision, OpsMove
+
+Reply = TypeVar("Reply")
+
+OPS_KNOB = "ops_blocks"
+_LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
+_MOVE_POLL_S = 0.02
+
+
+class ServedFtlActuator:
+    """One device. Everything set on it lasts: the server keeps it for its next start."""
+
+    levers = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+
+    def __init__(
+        self,
+        device: str,
+        control_socket: Path,
+        journal: Journal,
+        *,
+        move_wait_s: float = 5.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`move_wait_s` is how long giving OPS back waits for blocks that are under way."""
+        self._device = device
+        self._socket = control_socket
+        self._journal = journal
+        self._move_wait_s = move_wait_s
+        self._sleep = sleep
+        self._client: ControlClient | None = None
+
+    def close(self) -> None:
+        """Hang up; the next use connects again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def owns(self, knob: Knob) -> bool:
+        """Knobs of this device's namespaces."""
+        return knob.lever in self.levers and knob.place.startswith(f"{self._device}/")
+
+    def normalise(self, knob: Knob, value: float | None) -> float | None:
+        """Weights and limits are kept as they are; OPS are whole blocks."""
+        if knob.lever is Lever.FTL_WEIGHT:
+            return 1.0 if value is None else value
+        if knob.lever is Lever.FTL_OPS:
+            return None if value is None else float(round(value))
+        _limit_name(knob)
+        return value
+
+    def read(self, knob: Knob) -> float | None:
+        """The value that the server says is in force."""
+        return _value(knob, self._namespace(knob, self._statistics()))
+
+    def write(self, knob: Knob, value: float | None) -> None:
+        """Set it, for good. OPS come from the spare of the device or go there, waiting until they have."""
+        namespace = self._name(knob)
+        if knob.lever is Lever.FTL_WEIGHT:
+            self._command(lambda client: client.set_weight(namespace, 1.0 if value is None else value))
+        elif knob.lever is Lever.FTL_LIMIT:
+            # One command sets both limits of a namespace: the other one keeps its value.
+            limits = self._namespace(knob, self._statistics())
+            both = {"limit_iops": limits.get("limit_iops"), "limit_bytes_s": limits.get("limit_bytes_s")}
+            both[_limit_name(knob)] = value
+            self._command(
+                lambda client: client.set_limit(namespace, both["limit_iops"], both["limit_bytes_s"])
+            )
+        elif value is None:
+            raise ActError(f"{knob}: a number of blocks is needed")
+        else:
+            self._give_ops(knob, namespace, round(value))
+
+    def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
+        """Ask for the OPS moves of a decision; a sentence for each that was not taken on.
+
+        `names` gives the namespace of each VM's stream. The split before the first move is journalled. While
+        blocks are under way nothing new is asked for: the sample did not know where they end.
+        """
+        if not decision.moves:
+            return []
+        try:
+            statistics = self._statistics()
+            if any(n["space"]["pending_out_blocks"] for n in statistics["namespaces"]):
+                return []
+            self._journal.add(self._split(statistics, {name: stream for stream, name in names.items()}))
+        except (ActError, JournalError) as error:
+            return [f"unapplied: no OPS of {self._device} were moved: {error}"]
+        refusals = []
+        for move in decision.moves:
+            try:
+                self._move(_end(move.source, names), _end(move.target, names), move.blocks)
+            except ActError as error:
+                refusals.append(f"unapplied: {_told(move)}: {error}")
+        return refusals
+
+    def _split(self, statistics: Mapping[str, Any], streams: Mapping[str, str]) -> dict[Knob, Original]:
+        split = {}
+        for namespace in statistics["namespaces"]:
+            name = str(namespace["name"])
+            knob = Knob(Lever.FTL_OPS, str(Tenant(self._device, name)), OPS_KNOB)
+            split[knob] = Original(_value(knob, namespace), streams.get(name, ""))
+        return split
+
+    def _give_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
+        """Move the difference to or from the spare, as many blocks at a time as there are to be had."""
+        deadline = time.monotonic() + self._move_wait_s
+        while True:
+            statistics = self._statistics()
+            mine = self._namespace(knob, statistics)["space"]
+            pending = sum(n["space"]["pending_out_blocks"] for n in statistics["namespaces"])
+            lacking = blocks - int(mine["ops_blocks"])
+            if not pending:
+                if lacking == 0:
+                    return
+                if lacking < 0:
+                    self._move(namespace, None, -lacking)
+                    continue
+                spare = int(statistics["spare_blocks"])
+                if spare == 0:
+                    raise ActError(
+                        f"{knob.place} lacks {lacking} OPS blocks, and the device has none to spare"
+                    )
+                self._move(None, namespace, min(lacking, spare))
+                continue
+            if time.monotonic() > deadline:
+                raise ActError(
+                    f"{pending} blocks of {self._device} are still on their way",
+                    "GC has to empty them first; it goes on by itself",
+                )
+            self._sleep(_MOVE_POLL_S)
+
+    def _move(self, source: str | None, target: str | None, blocks: int) -> None:
+        # A move that was taken on before the connection broke must not be asked for twice.
+        self._command(lambda client: client.move_ops(source, target, blocks), repeatable=False)
+
+    def _name(self, knob: Knob) -> str:
+        return knob.place.removeprefix(f"{self._device}/")
+
+    def _namespace(self, knob: Knob, statistics: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = self._name(knob)
+        for namespace in statistics["namespaces"]:
+            if namespace["name"] == name:
+                found: Mapping[str, Any] = namespace
+                return found
+        raise ActError(f"{self._device} has no namespace {name} any more", gone=True)
+
+    def _statistics(self) -> dict[str, Any]:
+        return self._command(lambda client: client.statistics())
+
+    def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
+        """Carry out a command, over a new connection if the old one has been hung up and that does no harm."""
+        again = repeatable and self._client is not None
+        try:
+            if self._client is None:
+                self._client = ControlClient(self._socket)
+            return do(self._client)
+        except ControlError as error:
+            if error.code in ("unreachable", "malformed"):
+                self.close()
+                if again:
+                    return self._command(do)
+                raise ActError(
+                    f"{self._device} is not being served: {error.message}", "see `slo-ctl device serve`"
+                ) from None
+            raise ActError(f"{self._device} refuses: {error.message}") from None
+
+
+def ftl_settings(
+    device: str,
+    names: Mapping[str, str],
+    weights: Mapping[str, float],
+    limits_iops: Mapping[str, float | None],
+    reason: str,
+) -> list[Setting]:
+    """The knobs for weights and IOPS limits in force, by stream; `names` gives each its namespace."""
+    settings = []
+    for stream, namespace in names.items():
+        place = str(Tenant(device, namespace))
+        if stream in weights:
+            settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weights[stream], stream, reason))
+        if stream in limits_iops:
+            knob = Knob(Lever.FTL_LIMIT, place, "total_iops")
+            settings.append(Setting(knob, limits_iops[stream], stream, reason))
+    return settings
+
+
+def _value(knob: Knob, namespace: Mapping[str, Any]) -> float | None:
+    if knob.lever is Lever.FTL_OPS:
+        return float(namespace["space"]["ops_blocks"])
+    value = namespace.get("weight" if knob.lever is Lever.FTL_WEIGHT else _limit_name(knob))
+    return None if value is None else float(value)
+
+
+def _limit_name(knob: Knob) -> str:
+    if knob.name not in _LIMITS:
+        raise ActError(f"an emulated SSD has no limit {knob.name}", "limit total_iops or total_bytes_s")
+    return _LIMITS[knob.name]
+
+
+def _end(stream: str | None, names: Mapping[str, str]) -> str | None:
+    if stream is None:
+        return None
+    if stream not in names:
+        raise ActError(f"{stream} has no namespace on the device")
+    return names[stream]
+
+
+def _told(move: OpsMove) -> str:
+    return f"{move.blocks} blocks from {move.source or 'spare'} to {move.target or 'spare'}"
