@@ -14,18 +14,22 @@ class DomainXmlError(ValueError):
     """What should describe a domain does not; says why."""
 
 
-def disks_of(xml: str) -> tuple[Disk, ...]:
-    """Every disk, in the guest's order, without the device numbers. Raises DomainXmlError."""
+def parse_domain(xml: str) -> ElementTree.Element:
+    """The element `domain`. Raises DomainXmlError for text that is no domain's, however hostile."""
     if len(xml) > LIMIT_CHARACTERS:
         raise DomainXmlError("its XML is far larger than a domain's can be")
     if "<!DOCTYPE" in xml:
         # libvirt writes none; entities are all it could be for.
         raise DomainXmlError("its XML has a document type")
     try:
-        domain = ElementTree.fromstring(xml)  # noqa: S314 - no document type, so no entities to expand
+        return ElementTree.fromstring(xml)  # noqa: S314 - no document type, so no entities to expand
     except ElementTree.ParseError as error:
         raise DomainXmlError(f"its XML is broken: {error}") from None
-    disks = domain.findall("devices/disk")
+
+
+def disks_of(xml: str) -> tuple[Disk, ...]:
+    """Every disk, in the guest's order, without the device numbers. Raises DomainXmlError."""
+    disks = parse_domain(xml).findall("devices/disk")
     if len(disks) > MAX_DISKS:
         raise DomainXmlError(f"it has more than {MAX_DISKS} disks")
     return tuple(_disk(element) for element in disks)
