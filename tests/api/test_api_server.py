@@ -1,0 +1,287 @@
+"""The API over a real Unix socket, with clients of all manners."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import stat
+import tempfile
+import threading
+import time
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slo_ctl.api.client import ApiClient
+from slo_ctl.api.controller import DevicePlan, Health, Plan, Promised, RefusalError
+from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
+from slo_ctl.errors import UserError
+from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
+from slo_ctl.record.history_errors import HistoryError
+from slo_ctl.record.history_reader import Point, VmHistory
+from slo_ctl.record.metrics import Metrics
+from slo_ctl.show.status_json import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+VM = VmStatus(
+    "web/1", "ssd0", ("vda",), Slo(weight=3), "vm set", "running", "emulated SSD", Verdict.OK, "fine",
+    iops=12.5, p99_read_us=1500.0,
+)  # fmt: skip
+STATUS = HostStatus(
+    1e9, 10.0, 1.0, 42, 9e8, "", (DeviceStatus("ssd0", "emulated", "isolated OPS", "static", 10.0),), (VM,)
+)
+
+
+class FakeController:
+    """A daemon that knows one VM, `web/1`."""
+
+    def __init__(self) -> None:
+        self.latest: HostStatus | None = STATUS
+        self.fields: dict[str, float] = {}
+        self.forced = False
+
+    def status(self) -> HostStatus | None:
+        return self.latest
+
+    def health(self) -> Health:
+        return Health(42, "1", 9e8, 7, 0, 1e9, "")
+
+    def promised(self, vm: str) -> Promised:
+        if vm != "web/1":
+            raise RefusalError(f"there is no VM {vm}", "see `vm list`", HTTPStatus.NOT_FOUND)
+        return Promised(vm, Slo(**self.fields), "vm set", self.fields)
+
+    def set_slo(self, vm: str, fields: dict[str, float], *, force: bool) -> Promised:
+        self.fields = {**self.fields, **fields}
+        self.forced = force
+        return self.promised(vm)
+
+    def unset_slo(self, vm: str, names: Collection[str] | None) -> Promised:
+        self.fields = {k: v for k, v in self.fields.items() if names is not None and k not in names}
+        return self.promised(vm)
+
+    def plan(self) -> Plan:
+        return Plan(devices=(DevicePlan("ssd0", "static", ("3 blocks",), ("why",)),))
+
+    def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:
+        if vm == "broken":
+            raise HistoryError("history: damaged", "move it away")
+        return VmHistory(vm, since or 0.0, until or 1.0, float(limit), (Point(1.0, "ssd0", 3),))
+
+    def reload(self) -> str:
+        return "slo-ctl.toml:3: bad"
+
+    def metrics(self) -> bytes:
+        return Metrics(self.status).text()
+
+
+@dataclasses.dataclass
+class Served:
+    path: Path
+    controller: FakeController
+    client: ApiClient
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder:
+        controller, path = FakeController(), Path(folder) / "run" / "api.sock"
+        server = ApiServer(controller, path, "no-such-group")
+        try:
+            yield Served(path, controller, ApiClient(path))
+        finally:
+            server.close()
+        assert not path.exists()
+
+
+def test_status_is_the_dataclass(served: Served) -> None:
+    assert from_json(served.client.get("/v1/status")) == STATUS
+    served.controller.latest = None
+    with pytest.raises(UserError, match="first epoch"):
+        served.client.get("/v1/status")
+    served.controller.latest = dataclasses.replace(STATUS, at=2e9)
+    assert served.client.get("/v1/status")["at"] == 2e9
+    served.controller.latest = STATUS
+    assert served.client.get("/v1/health")["epochs"] == 7
+    assert [vm["vm"] for vm in served.client.get("/v1/vms")["vms"]] == ["web/1"]
+
+
+def test_promising_and_taking_back(served: Served) -> None:
+    reply = served.client.put("/v1/vms/web/1/slo?force=true", {"weight": 3, "p99": "5ms"})
+    assert reply["slo"]["weight"] == 3
+    assert reply["vm_set"] == {"weight": 3.0, "p99_latency_us": 5000.0}
+    assert served.controller.forced
+    told = served.client.get("/v1/vms/web%2F1")
+    assert told["slo_source"] == "vm set"
+    assert told["devices"][0]["device"] == "ssd0"
+    assert served.client.delete("/v1/vms/web/1/slo?field=p99")["vm_set"] == {"weight": 3.0}
+    assert served.client.delete("/v1/vms/web/1/slo")["vm_set"] == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "told"),
+    [
+        ("put", "/v1/vms/web/1/slo", {"weight": -1}, "VM web/1: weight=-1"),
+        ("put", "/v1/vms/web/1/slo", {"wieght": 1}, "wieght"),
+        ("put", "/v1/vms/web/1/slo", {}, "nothing to promise"),
+        ("put", "/v1/vms/web/1/slo", {"weight": [1]}, "weight"),
+        ("put", "/v1/vms/nobody/slo", {"weight": 1}, "there is no VM nobody"),
+        ("delete", "/v1/vms/web/1/slo?field=colour", None, "colour"),
+        ("get", "/v1/history/broken", None, "history: damaged"),
+        ("get", "/v1/history/web?limit=0", None, "limit"),
+        ("get", "/v1/history/web?since=nan", None, "since"),
+        ("get", "/v2/status", None, "Not Found"),
+        ("delete", "/v1/status", None, "Method Not Allowed"),
+    ],
+)
+def test_refusals(served: Served, method: str, path: str, body: Any, told: str) -> None:
+    arguments = (path,) if body is None else (path, body)
+    with pytest.raises(UserError) as error:
+        getattr(served.client, method)(*arguments)
+    assert told in error.value.message
+    assert error.value.hint
+
+
+def test_plan_history_reload_metrics(served: Served) -> None:
+    assert served.client.get("/v1/plan")["devices"][0]["decided"] == ["3 blocks"]
+    history = served.client.get("/v1/history/web/1?since=5&limit=7")
+    assert (history["vm"], history["since"], history["bucket_s"]) == ("web/1", 5.0, 7.0)
+    assert served.client.post("/v1/reload")["config_problem"] == "slo-ctl.toml:3: bad"
+    text = _raw(served.path, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").decode()
+    assert 'slo_ctl_vm_iops{device="ssd0",vm="web/1"} 12.5' in text
+    assert 'slo_ctl_vm_read_latency_p99_seconds{device="ssd0",vm="web/1"} 0.0015' in text
+    assert 'slo_ctl_vm_verdict{device="ssd0",verdict="ok",vm="web/1"} 1.0' in text
+
+
+def test_the_description_is_real(served: Served) -> None:
+    text = _raw(served.path, b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    api = json.loads(text.partition(b"\r\n\r\n")[2])
+    reply = api["paths"]["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    schemas = api["components"]["schemas"]
+    status = schemas[reply["$ref"].rpartition("/")[2]]
+    assert {field.name for field in dataclasses.fields(HostStatus)} < set(status["properties"])
+    assert schemas["Verdict"]["enum"] == [verdict.value for verdict in Verdict]
+    assert {field.name for field in dataclasses.fields(VmStatus)} == set(schemas["VmStatus"]["properties"])
+
+
+def test_its_mode_and_a_second_server(served: Served) -> None:
+    assert stat.S_IMODE(served.path.stat().st_mode) == 0o660
+    with pytest.raises(UserError, match="somebody listens"):
+        ApiServer(FakeController(), served.path, "no-such-group")
+    assert served.client.get("/v1/health")
+
+
+def test_a_stale_socket_makes_way(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder:
+        path = Path(folder) / "api.sock"
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+        server = ApiServer(FakeController(), path, "no-such-group")
+        assert ApiClient(path).get("/v1/health")
+        server.close()
+        (tmp_path / "file").touch()
+        with pytest.raises(UserError, match="no socket"):
+            ApiServer(FakeController(), tmp_path / "file", "no-such-group")
+
+
+def _raw(path: Path, data: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(path))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            client.sendall(data)
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := client.recv(65536):
+                got += chunk
+        return got
+
+
+def test_large_bodies_and_headers_are_refused(served: Served) -> None:
+    body = b"x" * 200_000
+    head = b"PUT /v1/vms/web/slo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    assert b"413" in _raw(served.path, head % len(body) + body)[:40]
+    chunked = b"PUT /v1/vms/web/slo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    surplus = b"\r\n10\r\n" + b"y" * 16
+    assert b"413" in _raw(served.path, chunked + b"10000\r\n" + b"x" * 0x10000 + surplus)[:40]
+    assert b"200 OK" not in _raw(served.path, b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n")
+    assert served.client.get("/v1/health")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300) | st.builds(lambda b: b"PUT /v1/vms/a/slo HTTP/1.1\r\n" + b, st.binary()))
+def test_garbage_harms_nobody(served: Served, garbage: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        client.connect(str(served.path))
+        client.sendall(garbage)
+    assert served.client.get("/v1/health")["pid"] == 42
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(st.sampled_from(["weight", "min_iops", "p99", "max_bandwidth", "x"]), json_values)
+    | json_values
+)
+def test_any_json_is_taken_or_refused(served: Served, body: Any) -> None:
+    told = ""
+    try:
+        served.client.put("/v1/vms/web/1/slo", body)
+    except UserError as error:
+        told = error.message
+    assert "unexpected" not in told
+
+
+def test_idle_connections_do_not_keep_others_out(served: Served) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    crowd = []
+    for _ in range(3 * MAX_CONNECTIONS):
+        client = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError):
+            client.connect(str(served.path))
+        crowd.append(client)
+    time.sleep(0.3)
+    # Theirs and the server's ends, of which it keeps a bounded number.
+    assert len(os.listdir("/proc/self/fd")) - before < len(crowd) + MAX_CONNECTIONS + 20  # noqa: PTH208
+    for client in crowd:
+        client.close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Exception):
+            served.client.get("/v1/health")
+            return
+    pytest.fail("no answer after the crowd had gone")
+
+
+def test_many_at_once(served: Served) -> None:
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            for _ in range(10):
+                served.client.get("/v1/status")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
