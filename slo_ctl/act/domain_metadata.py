@@ -1,0 +1,137 @@
+"""Writing an SLO into the metadata of a libvirt domain: in the running VM and in its definition."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from slo_ctl.errors import UserError
+from slo_ctl.observe.domain_metadata import ELEMENT, PREFIX, URI, fields_of
+from slo_ctl.promises.check import SloFields, spelled
+from slo_ctl.replay.fields import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# virDomainModificationImpact, virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI.
+AFFECT_LIVE, AFFECT_CONFIG = 1, 2
+_METADATA_ELEMENT = 2
+_XML_INACTIVE = 2
+
+
+class WritableDomain:
+    """One VM of libvirt, over a connection that may change it. Every method raises UserError."""
+
+    def __init__(self, domain: Any, module: Any) -> None:
+        """`domain` and `module` are those of libvirt-python, which has no types."""
+        self._domain = domain
+        self._module = module
+        self.name = str(domain.name())
+        self.running = bool(self.call("isActive"))
+        self.persistent = bool(self.call("isPersistent"))
+
+    def call(self, method: str, *arguments: Any, hint: str = "") -> Any:
+        """A method of libvirt's virDomain; its refusal is told as a UserError."""
+        try:
+            return getattr(self._domain, method)(*arguments)
+        except self._module.libvirtError as error:
+            raise UserError(f"VM {self.name}: {error}", hint or "see the log of libvirtd") from None
+
+    def xml(self, *, definition: bool) -> str:
+        """Of the definition from which it starts the next time, or as it is now."""
+        return str(self.call("XMLDesc", _XML_INACTIVE if definition else 0))
+
+    @property
+    def states(self) -> tuple[bool, ...]:
+        """For `xml`, each state that the VM has: as it runs (False), as it is defined (True)."""
+        return (*((False,) if self.running else ()), *((True,) if self.persistent else ()))
+
+    @property
+    def impact(self) -> int:
+        """What a change should affect: the VM as it runs, its definition, or both."""
+        return (AFFECT_LIVE if self.running else 0) | (AFFECT_CONFIG if self.persistent else 0)
+
+
+@contextmanager
+def writable_domain(uri: str, name: str) -> Iterator[WritableDomain]:
+    """A VM by name, over a connection of its own. Raises UserError when there is no such VM or libvirt."""
+    with writable_libvirt(uri) as (connection, module):
+        yield find_domain(connection, module, name)
+
+
+@contextmanager
+def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
+    """A connection that may change things, and the module. Raises UserError."""
+    try:
+        module: Any = import_module("libvirt")
+    except ImportError as error:
+        raise UserError(
+            f"libvirt-python is not installed ({error})", "install the extra `host` of slo-ctl"
+        ) from None
+    # By default libvirt prints every error on stderr, besides raising it.
+    module.registerErrorHandler(lambda _context, _error: None, None)
+    try:
+        connection = module.open(uri)
+    except module.libvirtError as error:
+        raise UserError(
+            f"no connection to {uri} that may change things: {error}",
+            "start libvirtd, run as root or in the group libvirt, or name another with --connect URI",
+        ) from None
+    try:
+        yield connection, module
+    finally:
+        connection.close()
+
+
+def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
+    """A VM by name. Raises UserError that names those there are."""
+    try:
+        return WritableDomain(connection.lookupByName(name), module)
+    except module.libvirtError as error:
+        if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:
+            raise UserError(f"VM {name}: {error}", "see the log of libvirtd") from None
+        names = [str(domain.name()) for domain in connection.listAllDomains()]
+        hint = did_you_mean(name, names) if names else "libvirt has no VM at all"
+        raise UserError(f"libvirt has no VM {name}", hint) from None
+
+
+def read_metadata(domain: WritableDomain) -> SloFields:
+    """What its metadata promise now; of a VM that runs, those of the running one."""
+    return fields_of(domain.xml(definition=not domain.running))
+
+
+def write_metadata(domain: WritableDomain, fields: Mapping[str, float]) -> None:
+    """Replace what its metadata promise, and read it back. Nothing promised removes the element."""
+    element = _element(fields) if fields else None
+    if element is None and not any(_has_element(domain, definition) for definition in domain.states):
+        return
+    domain.call("setMetadata", _METADATA_ELEMENT, element, PREFIX, URI, domain.impact)
+    wanted = fields_of(_domain_with(element)) if element else {}
+    for definition in domain.states:
+        there = fields_of(domain.xml(definition=definition))
+        if there != wanted:
+            state = "definition" if definition else "running VM"
+            raise UserError(
+                f"VM {domain.name}: libvirt took the metadata, but the {state} has "
+                f"{spelled(there) or 'none'}",
+                "see the log of libvirtd, and whether somebody else changes the VM",
+            )
+
+
+def _has_element(domain: WritableDomain, definition: bool) -> bool:
+    return URI in domain.xml(definition=definition)
+
+
+def _element(fields: Mapping[str, float]) -> str:
+    """Without namespace: libvirt adds it, with the prefix."""
+    return ElementTree.tostring(ElementTree.Element(ELEMENT, spelled(fields)), encoding="unicode")
+
+
+def _domain_with(element: str) -> str:
+    domain = ElementTree.Element("domain")
+    slo = ElementTree.fromstring(element)  # noqa: S314 - written above
+    slo.tag = f"{{{URI}}}{ELEMENT}"
+    ElementTree.SubElement(domain, "metadata").append(slo)
+    return ElementTree.tostring(domain, encoding="unicode")

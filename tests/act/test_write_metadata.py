@@ -1,0 +1,65 @@
+"""Metadata of libvirt's test driver: written, read back, removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slo_ctl.act.domain_metadata import read_metadata, writable_domain, write_metadata
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slo_ctl.act.domain_metadata import WritableDomain
+
+pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+
+URI = "test:///default"
+
+
+@pytest.fixture
+def vm() -> Iterator[WritableDomain]:
+    """The one VM of the test driver, which is made anew for each connection."""
+    with writable_domain(URI, "test") as domain:
+        yield domain
+
+
+def test_there_and_back(vm: WritableDomain) -> None:
+    assert (vm.running, vm.persistent, vm.states) == (True, True, (False, True))
+    fields = {"weight": 3.0, "max_bandwidth_bytes_s": 1e6, "p99_latency_us": 1500.5}
+    write_metadata(vm, fields)
+    assert read_metadata(vm) == fields
+    for definition in vm.states:
+        assert 'p99="1500.5us"' in vm.xml(definition=definition)
+    write_metadata(vm, {"weight": 1.0})
+    assert read_metadata(vm) == {"weight": 1.0}
+    write_metadata(vm, {})
+    assert "slo-ctl" not in vm.xml(definition=False) + vm.xml(definition=True)
+    write_metadata(vm, {})
+
+
+def test_what_is_not_taken_is_told(vm: WritableDomain, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = vm.call
+
+    def deaf(method: str, *arguments: Any, hint: str = "") -> Any:
+        return None if method == "setMetadata" else call(method, *arguments, hint=hint)
+
+    monkeypatch.setattr(vm, "call", deaf)
+    with pytest.raises(UserError, match="libvirt took the metadata, but the running VM has none"):
+        write_metadata(vm, {"weight": 3.0})
+
+
+def test_libvirts_refusal(vm: WritableDomain) -> None:
+    with pytest.raises(UserError, match="VM test: ") as caught:
+        vm.call("setMetadata", 2, "<no xml", "a", "b", 0)
+    assert caught.value.hint
+
+
+def test_no_such_vm_or_libvirt() -> None:
+    with pytest.raises(UserError, match="libvirt has no VM tset") as caught, writable_domain(URI, "tset"):
+        pass
+    assert caught.value.hint == "did you mean test?"
+    with pytest.raises(UserError, match="no connection to nope:"), writable_domain("nope:///", "a"):
+        pass
