@@ -12,6 +12,8 @@ import typer
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
+    from slo_ctl.device.ageing import Aged
+    from slo_ctl.device.record import DeviceRecord
     from slo_ctl.device.status import DeviceStatus
     from slo_ctl.device.store import DeviceStore
 
@@ -39,7 +41,7 @@ def create(
         typer.Argument(
             metavar="name=NAME,KEY=VALUE,...",
             help="name=, and what `slo-ctl replay --device` takes: preset=, size=, op=, ...; "
-            "also placement=isolated|shared and scheduler=wfq|fifo|rr.",
+            "also placement=isolated|shared, scheduler=wfq|fifo|rr and age=yes (see `device age`).",
         ),
     ],
     namespace: Annotated[
@@ -53,16 +55,24 @@ def create(
     root: _ROOT = None,
 ) -> None:
     """Make an emulated SSD. It takes space on disk as data is written to it."""
-    from slo_ctl.device.plan import plan_device
+    from slo_ctl.device.plan import plan_device, wants_ageing
+    from slo_ctl.device.programs import find_nbdkit, find_plugin
 
     store = _store(root)
     record = plan_device(spec, namespace or [])
+    ageing = wants_ageing(spec)
+    if ageing:
+        # Rather refused than half done.
+        find_nbdkit()
+        find_plugin()
     folder = store.create(record)
     again = f" --root {root}" if root else ""
     _print(
         f"device {record.name} (EMULATED) with {len(record.namespace)} namespace(s) is in {folder}",
-        f"serve it with: slo-ctl device serve {record.name}{again}",
     )
+    if ageing:
+        _print(_told(_age(store, record, quiet=False)))
+    _print(f"serve it with: slo-ctl device serve {record.name}{again}")
 
 
 @app.command("list")
@@ -103,6 +113,77 @@ def show(name: _NAME, root: _ROOT = None, json_: _JSON = False) -> None:
     from slo_ctl.show.table import console_for
 
     print_device(console_for(sys.stdout), status)
+
+
+@app.command()
+def age(
+    name: _NAME,
+    root: _ROOT = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json_: _JSON = False,
+) -> None:
+    """Bring a device that is not served to its steady state, so that GC counts from the start.
+
+    Every logical page is placed on the emulated flash, then random writes go on until the WAF has settled.
+    Data on the device is neither read nor written.
+    """
+    from slo_ctl.device.status import FORMAT_VERSION
+
+    store = _store(root)
+    aged = _age(store, store.load(name), quiet=quiet)
+    if json_:
+        _print_json({"format_version": FORMAT_VERSION, "device": name, "emulated": True, **aged.model_dump()})
+    else:
+        _print(f"device {name} (EMULATED): {_told(aged)}")
+
+
+def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
+    from slo_ctl.device.ageing import age as age_device
+    from slo_ctl.show.progress import progress_on_stderr
+
+    with progress_on_stderr(quiet=quiet) as sink:
+        phase, written = sink.phase(f"ageing {record.name}", None, "drive writes"), 0.0
+
+        def advance(now: float) -> None:
+            nonlocal written
+            phase.advance(now - written)
+            written = now
+
+        aged = age_device(store, record, advance)
+        phase.done()
+    return aged
+
+
+def _told(aged: Aged) -> str:
+    settled = "aged to a steady state" if aged.settled else "aged, but its WAF still moves"
+    return f"{settled}: WAF {aged.waf:.2f} after {aged.drive_writes:.1f} drive writes"
+
+
+@app.command()
+def resize(
+    place: Annotated[str, typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.")],
+    size: Annotated[str, typer.Argument(metavar="SIZE", help="Such as 4GiB.")],
+    lose_data: Annotated[
+        bool, typer.Option("--lose-data", help="Make it smaller than the data it holds, which is lost.")
+    ] = False,
+    root: _ROOT = None,
+) -> None:
+    """Give a namespace another size. Clients see it when they connect anew: an NBD export keeps its size."""
+    from slo_ctl.device.resizing import resize as resize_namespace
+    from slo_ctl.quantity import QuantityError, format_bytes_exact, parse_bytes
+
+    name, slash, namespace = place.partition("/")
+    if not slash:
+        raise UserError(f"{place}: which namespace?", f"write {place}/NAMESPACE")
+    try:
+        size_bytes = parse_bytes(size)
+    except QuantityError as error:
+        raise UserError(f"SIZE: {size} {error}", "such as 4GiB") from None
+    store = _store(root)
+    served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
+    _print(f"{place} has {format_bytes_exact(size_bytes)}")
+    if served:
+        _print("connections keep the size they began with: clients see the new one when they connect anew")
 
 
 @app.command()

@@ -69,9 +69,9 @@ class ControlClient:
         """Set upper bounds; None lifts one."""
         self.command("set_limit", namespace=namespace, iops=iops, bytes_s=bytes_s)
 
-    def resize(self, namespace: str, size_bytes: int) -> None:
-        """Change the size of a namespace."""
-        self.command("resize", namespace=namespace, size_bytes=size_bytes)
+    def resize(self, namespace: str, size_bytes: int, *, keep_data: bool = False) -> None:
+        """Change the size of a namespace; with `keep_data`, not below what it holds."""
+        self.command("resize", namespace=namespace, size_bytes=size_bytes, keep_data=keep_data)
 
     def checkpoint(self) -> None:
         """Save the placement now."""

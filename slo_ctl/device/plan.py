@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_SCHEDULER = "wfq"
-_OWN_KEYS = ("name", "placement", "scheduler")
+_OWN_KEYS = ("name", "placement", "scheduler", "age")
 """Keys of a device that a replay's device does not have."""
+_NOUN = "namespace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,14 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     """
     pairs = split_pairs("device", spec)
     wanted = _own(Fields("device", {key: value for key, value in pairs.items() if key in _OWN_KEYS}))
-    text = ScenarioText(device_where=f"device {wanted.name}")
+    text = ScenarioText(device_where=f"device {wanted.name}", noun=_NOUN)
     text.device = {key: value for key, value in pairs.items() if key not in _OWN_KEYS}
     text.vms = [_namespace(option) for option in namespaces] or [_whole(wanted.name, text.device)]
     if len(text.vms) > MAX_NAMESPACES:
         raise UserError(f"{len(text.vms)} namespaces are too many", f"a device has at most {MAX_NAMESPACES}")
     text.set("scheduler", wanted.scheduler)
     scenario = build_scenario(text)
-    plan = plan_drive(scenario)
+    plan = plan_drive(scenario, _NOUN)
     return DeviceRecord(
         name=wanted.name,
         spec=spec,
@@ -77,7 +78,14 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     )
 
 
+def wants_ageing(spec: str) -> bool:
+    """Whether the device is to be aged as soon as it is made (`age=yes`). Raises UserError."""
+    pairs = split_pairs("device", spec)
+    return bool(Fields("device", {"age": pairs["age"]} if "age" in pairs else {}).flag("age"))
+
+
 def _own(fields: Fields) -> _Wanted:
+    fields.flag("age")
     name = fields.text("name")
     if name is None:
         raise UserError("device: it has no name", "add name=NAME, such as name=ssd0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -53,6 +54,7 @@ def print_device(console: Console, device: DeviceStatus) -> None:
         "placement": "blocks of its own for each namespace"
         if device.mapping["isolated"]
         else "shared blocks",
+        "aged": _aged(device),
         "folder": device.folder,
         "control": device.control_socket,
     }
@@ -60,8 +62,20 @@ def print_device(console: Console, device: DeviceStatus) -> None:
     for name, fact in facts.items():
         console.print(Text(f"{name:<{width}}  {printable(str(fact))}"), soft_wrap=True)
     console.print(_namespaces(device))
+    for told in (device.statistics or {}).get("namespaces", ()):
+        if told.get("reason"):
+            console.print(Text(f"{told['name']}: {printable(told['reason'])}", "bold red"), soft_wrap=True)
     for namespace in device.namespaces:
         console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)
+
+
+def _aged(device: DeviceStatus) -> str:
+    aged = device.aged
+    if aged is None:
+        return f"no; `slo-ctl device age {device.name}` does, while it is not served"
+    when = datetime.fromtimestamp(aged.at_s, UTC).date().isoformat()
+    how = "steady state" if aged.settled else "not settled yet"
+    return f"{how}, WAF {numbers.decimal(aged.waf)} after {aged.drive_writes:.1f} drive writes ({when})"
 
 
 def _served(device: DeviceStatus) -> str:

@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from slo_ctl.device.ageing import read_aged
 from slo_ctl.device.control import ControlClient, ControlError
 from slo_ctl.device.settings import read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from slo_ctl.device.ageing import Aged
     from slo_ctl.device.record import DeviceRecord
     from slo_ctl.device.store import DeviceStore
 
@@ -56,12 +58,14 @@ class DeviceStatus:
     namespaces: tuple[NamespaceStatus, ...]
     statistics: dict[str, Any] | None
     """The server's reply to `stats`; None while it is not served."""
+    aged: Aged | None
+    """How its placement was brought to a steady state; None where it was not."""
     problem: str | None
     """Why there are no statistics although it is served."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self)
+        return asdict(self) | {"aged": None if self.aged is None else self.aged.model_dump()}
 
 
 def nbd_uri(socket: Path, export: str = "") -> str:
@@ -107,6 +111,7 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DeviceStatus:
         all_exports_socket=str(run.all_exports),
         namespaces=tuple(namespaces),
         statistics=statistics,
+        aged=read_aged(folder),
         problem=problem,
     )
 

@@ -81,8 +81,8 @@ class DrivePlan:
         )
 
 
-def plan_drive(scenario: Scenario) -> DrivePlan:
-    """Fill in the preset and count the blocks. Raises UserError where they do not suffice."""
+def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
+    """Fill in the preset and count the blocks. Raises UserError, calling VMs `noun`, where they do not do."""
     spec = scenario.device
     preset = _preset(spec.preset)
     page_bytes = _or(spec.page_bytes, preset.page_bytes)
@@ -93,7 +93,7 @@ def plan_drive(scenario: Scenario) -> DrivePlan:
     dies = channels * dies_per_channel
     logical_pages = tuple(max(1, vm.size_bytes // page_bytes) for vm in scenario.vms)
     logical_blocks = [-(-pages // pages_per_block) for pages in logical_pages]
-    ops_blocks = _divide_ops(scenario, logical_pages, pages_per_block, dies)
+    ops_blocks = _divide_ops(scenario, logical_pages, pages_per_block, dies, noun)
     held_blocks = dies * _FREE_FLOOR_BLOCKS
     blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(scenario.vms)
     config = Config(
@@ -128,7 +128,7 @@ def plan_drive(scenario: Scenario) -> DrivePlan:
 
 
 def _divide_ops(
-    scenario: Scenario, logical_pages: tuple[int, ...], pages_per_block: int, dies: int
+    scenario: Scenario, logical_pages: tuple[int, ...], pages_per_block: int, dies: int, noun: str
 ) -> tuple[int, ...]:
     spec = scenario.device
     total = round(spec.op * sum(logical_pages) / pages_per_block)
@@ -137,7 +137,7 @@ def _divide_ops(
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
         raise UserError(
-            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} VMs "
+            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} {noun}s "
             f"on {dies} dies need at least {minimum * len(sizes)}",
             "raise op= or size=, or lower dies= or block=",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -187,9 +187,11 @@ class Scenario:
     measure_alone: bool = True
     """Also run every VM by itself on the whole aged device."""
     events: tuple[Event, ...] = ()
+    noun: InitVar[str] = "VM"
+    """What the VMs are called where they are refused: a device to be made has namespaces."""
 
-    def __post_init__(self) -> None:
-        _check_vms(self)
+    def __post_init__(self, noun: str) -> None:
+        _check_vms(self, noun)
         _check_device(self.device)
         _check_clock(self)
         _check_lengths(self)
@@ -229,25 +231,27 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _check_vms(scenario: Scenario) -> None:
+def _check_vms(scenario: Scenario, noun: str) -> None:
     if not scenario.vms:
         raise UserError("there is no VM to run", "add --vm name=NAME,workload=uniform or a [[vm]] table")
     for name, times in Counter(vm.name for vm in scenario.vms).items():
         if times > 1:
-            raise UserError(f"VM name {name} is used {times} times", "give every VM a name of its own")
+            raise UserError(
+                f"{noun} name {name} is used {times} times", f"give every {noun} a name of its own"
+            )
     least = scenario.device.page_bytes or LEAST_VM_BYTES
     for vm in scenario.vms:
         if vm.size_bytes < least:
             raise UserError(
-                f"VM {vm.name}: {format_bytes_exact(vm.size_bytes)} is less than a page",
-                "raise size= of the VM or of the device",
+                f"{noun} {vm.name}: {format_bytes_exact(vm.size_bytes)} is less than a page",
+                f"raise size= of the {noun} or of the device",
             )
     total = sum(vm.size_bytes for vm in scenario.vms)
     if total > scenario.device.size_bytes:
         raise UserError(
-            f"the VMs' sizes add up to {format_bytes_exact(total)}, "
+            f"the {noun}s' sizes add up to {format_bytes_exact(total)}, "
             f"the device has {format_bytes_exact(scenario.device.size_bytes)}",
-            "lower size= of the VMs or raise size= of the device",
+            f"lower size= of the {noun}s or raise size= of the device",
         )
 
 

@@ -70,6 +70,8 @@ class ScenarioText:
     """Everything else: key to (place, text)."""
     folder: Path | None = None
     """Relative trace paths of a file are relative to it."""
+    noun: str = "VM"
+    """What its VMs are called where they are refused."""
 
     def add_device(self, text: str) -> None:
         """Lay the keys of one `--device` over what is there."""
@@ -129,7 +131,7 @@ def build_scenario(text: ScenarioText) -> Scenario:
     device = _device(Fields(text.device_where, text.device))
     return Scenario(
         device=device,
-        vms=_vms(text.vms, device.size_bytes),
+        vms=_vms(text.vms, device.size_bytes, text.noun),
         events=tuple(_event(Fields(where, values)) for where, values in text.events),
         policy=_name(text, "policy", "proportional", POLICY_NAMES),
         compare=_compare(text),
@@ -141,6 +143,7 @@ def build_scenario(text: ScenarioText) -> Scenario:
         scheduler=_name(text, "scheduler", "fifo", SCHEDULER_NAMES),
         on_error="skip" if _name(text, "on_error", "raise", ("raise", "skip")) == "skip" else "raise",
         measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
+        noun=text.noun,
     )
 
 
@@ -207,15 +210,17 @@ def _victim(fields: Fields) -> str | None:
     return fields.choice("victim", VICTIM_NAMES)
 
 
-def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:
+def _vms(
+    tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int, noun: str
+) -> tuple[VmSpec, ...]:
     fields = [Fields(where, values) for where, values in tables]
     sizes = [each.size("size") for each in fields]
     unsized = sum(size is None for size in sizes)
     left = device_bytes - sum(size or 0 for size in sizes)
     if unsized and left < unsized:
         raise UserError(
-            f"{fields[sizes.index(None)].where}: the other VMs' sizes leave nothing of the device",
-            "lower size= of the other VMs or raise size= of the device",
+            f"{fields[sizes.index(None)].where}: the other {noun}s' sizes leave nothing of the device",
+            f"lower size= of the other {noun}s or raise size= of the device",
         )
     return tuple(
         _vm(each, left // unsized if size is None else size) for each, size in zip(fields, sizes, strict=True)

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,8 +171,22 @@ def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
                 fill(client, 64)
             assert refused.value.code == 28
             assert client.read(0, 4096) == b"x" * 4096
-            client.trim(0, 8 * MIB)
+            with server.control() as control:
+                told = control.statistics()["namespaces"][0]
+                assert (told["healthy"], "full" in told["reason"]) == (False, True)
+                # What is there already can be written again.
+                client.write(0, b"z" * 4096)
+                client.trim(0, 8 * MIB)
+                deadline = time.monotonic() + 10
+                while not control.statistics()["namespaces"][0]["healthy"]:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+                assert control.statistics()["namespaces"][0]["reason"] is None
             client.write(20 * MIB, b"y" * MIB)
             client.flush()
+            assert server.errors().count("is full") == 1
+            while "is well again" not in server.errors():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
     finally:
         subprocess.run(["umount", "-l", str(full)], check=True)

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{ServeError, refuse};
 
@@ -24,6 +24,26 @@ pub struct Backing {
     file: File,
     /// A flush has failed: the kernel may have dropped writes that it will not report again.
     failed: AtomicBool,
+    /// Bytes that found no room; 0 while there is some.
+    without_room: AtomicU64,
+}
+
+/// Why not all is well with a backing file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ailment {
+    /// Writes may be lost; nothing is taken until the next start.
+    FlushFailed,
+    /// There is no room for a write; the others go on.
+    NoSpace,
+}
+
+impl std::fmt::Display for Ailment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::FlushFailed => "a flush has failed: nothing more is written until the server is started anew",
+            Self::NoSpace => "the file system of the backing file is full: writes that need space are refused",
+        })
+    }
 }
 
 /// A part of the file, either data or a hole.
@@ -56,7 +76,7 @@ impl Backing {
                 found.len()
             ));
         }
-        let backing = Self { file, failed: AtomicBool::new(false) };
+        let backing = Self { file, failed: AtomicBool::new(false), without_room: AtomicU64::new(0) };
         backing.expect_random_access();
         Ok(backing)
     }
@@ -92,7 +112,7 @@ impl Backing {
         while !rest.is_empty() {
             let fits = (PIECE_BYTES - at % PIECE_BYTES).min(rest.len() as u64);
             let (piece, after) = rest.split_at(fits as usize);
-            self.file.write_all_at(piece, at)?;
+            self.file.write_all_at(piece, at).inspect_err(|e| self.note_full(e, rest.len() as u64))?;
             (rest, at) = (after, at + fits);
         }
         if fua { self.flush() } else { Ok(()) }
@@ -141,8 +161,31 @@ impl Backing {
             }
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
+                self.note_full(&error, length);
                 return Err(error);
             }
+        }
+    }
+
+    fn note_full(&self, error: &io::Error, needed: u64) {
+        if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+            self.without_room.store(needed.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Looks whether there is room again for what found none. A quota does not show here: there the next write tells.
+    pub fn look_for_room(&self) {
+        let needed = self.without_room.load(Ordering::Relaxed);
+        if needed == 0 {
+            return;
+        }
+        // SAFETY: statvfs is a plain C value, for which all zeroes is a value.
+        let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel fills in `found`; the descriptor is one that `self.file` keeps open.
+        let asked = unsafe { libc::fstatvfs(self.file.as_raw_fd(), &mut found) };
+        if asked != 0 || found.f_bavail.saturating_mul(found.f_frsize) >= needed {
+            // Unless another write has found none meanwhile.
+            let _still = self.without_room.compare_exchange(needed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -155,6 +198,19 @@ impl Backing {
         let hole = self.seek(offset, libc::SEEK_HOLE)?.unwrap_or(end).min(end);
         // A hole punched between the two calls would give an empty extent.
         Ok(Extent { offset, length: hole.saturating_sub(offset).max(1), hole: false })
+    }
+
+    /// Where the last data between `from` and `to` ends; None when there is none.
+    pub fn data_end(&self, from: u64, to: u64) -> io::Result<Option<u64>> {
+        let (mut at, mut last) = (from, None);
+        while at < to {
+            let extent = self.extent_at(at, to)?;
+            at += extent.length;
+            if !extent.hole {
+                last = Some(at);
+            }
+        }
+        Ok(last)
     }
 
     /// None when there is no such thing up to the end of the file.
@@ -180,14 +236,21 @@ impl Backing {
         Ok(found.mtime() * 1_000_000_000 + found.mtime_nsec())
     }
 
-    /// False after a failed flush.
+    /// What ails it, if anything does.
     #[must_use]
-    pub fn is_healthy(&self) -> bool {
-        !self.failed.load(Ordering::Relaxed)
+    pub fn ailment(&self) -> Option<Ailment> {
+        if self.failed.load(Ordering::Relaxed) {
+            Some(Ailment::FlushFailed)
+        } else if self.without_room.load(Ordering::Relaxed) > 0 {
+            Some(Ailment::NoSpace)
+        } else {
+            None
+        }
     }
 
     fn usable(&self) -> io::Result<()> {
-        if self.is_healthy() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+        let failed = self.failed.load(Ordering::Relaxed);
+        if failed { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is taken as
 //! it is. Any other readable checkpoint is corrected: pages that hold data but are not mapped are written, pages that
-//! are mapped but hold none are trimmed. Without a readable one, a new drive is filled from the files.
+//! are mapped but hold none are trimmed (not on an aged drive, where every page was mapped whether it held data or
+//! not). Without a readable one, a new drive is filled from the files.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -12,6 +13,7 @@ use ftl_core::count::Requests;
 use ftl_core::{Drive, Op, TenantId};
 use serde::{Deserialize, Serialize};
 
+use crate::ageing::Aged;
 use crate::atomic_file;
 use crate::config::DeviceConfig;
 use crate::error::ServeError;
@@ -28,6 +30,9 @@ struct Label {
     format_version: u32,
     /// Nothing was written after it.
     clean: bool,
+    /// How the placement was aged, where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aged: Option<Aged>,
     /// In the order of their tenant numbers.
     namespaces: Vec<LabelNamespace>,
 }
@@ -82,11 +87,19 @@ pub fn mark_serving(folder: &Path) -> Result<(), ServeError> {
 /// Takes note that the checkpoint written last is of the data as it is.
 pub fn mark_stopped(folder: &Path) -> Result<(), ServeError> {
     let path = marker_in(folder);
-    std::fs::remove_file(&path).map_err(|e| ServeError::io("cannot remove", &path, &e))
+    match std::fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(ServeError::io("cannot remove", &path, &e)),
+        _ => Ok(()),
+    }
 }
 
 /// The state of a drive, ready to be written.
-pub fn take(drive: &mut Drive, namespaces: &[Namespace], clean: bool) -> Result<Vec<u8>, ServeError> {
+pub fn take(
+    drive: &mut Drive,
+    namespaces: &[Namespace],
+    aged: Option<&Aged>,
+    clean: bool,
+) -> Result<Vec<u8>, ServeError> {
     let describe = |namespace: &Namespace| -> io::Result<LabelNamespace> {
         Ok(LabelNamespace {
             name: namespace.name.clone(),
@@ -97,7 +110,7 @@ pub fn take(drive: &mut Drive, namespaces: &[Namespace], clean: bool) -> Result<
     };
     let described: io::Result<Vec<_>> = namespaces.iter().map(describe).collect();
     let described = described.map_err(|e| ServeError::File(format!("cannot examine a backing file: {e}")))?;
-    let label = Label { format_version: FORMAT_VERSION, clean, namespaces: described };
+    let label = Label { format_version: FORMAT_VERSION, clean, aged: aged.cloned(), namespaces: described };
     let label = serde_json::to_string(&label).map_err(|e| ServeError::Refused(e.to_string()))?;
     let mut state = Vec::new();
     drive.checkpoint(&label, &mut state)?;
@@ -111,28 +124,40 @@ pub fn write(folder: &Path, state: &[u8]) -> Result<(), ServeError> {
 }
 
 /// A drive whose placement agrees with the data in the files.
+pub struct Placed {
+    /// The drive.
+    pub drive: Drive,
+    /// How it came about.
+    pub origin: Origin,
+    /// How it was aged, where it was.
+    pub aged: Option<Aged>,
+}
+
+/// Brings the placement in line with the data in the files.
 pub fn load(
     folder: &Path,
     config: &DeviceConfig,
     settings: &Settings,
     namespaces: &[Namespace],
-) -> Result<(Drive, Origin), ServeError> {
+) -> Result<Placed, ServeError> {
     match restore(folder, config, namespaces) {
-        Ok((drive, true)) => Ok((drive, Origin::Exact)),
-        Ok((mut drive, false)) => {
-            let changed = reconcile(&mut drive, namespaces)?;
-            Ok((drive, Origin::Corrected(changed)))
+        Ok((drive, aged, true)) => Ok(Placed { drive, origin: Origin::Exact, aged }),
+        Ok((mut drive, aged, false)) => {
+            let changed = reconcile(&mut drive, namespaces, aged.is_some())?;
+            Ok(Placed { drive, origin: Origin::Corrected(changed), aged })
         }
         Err(why) => {
             let mut drive = empty_drive(config, settings, namespaces)?;
-            let pages = reconcile(&mut drive, namespaces)?;
-            Ok((drive, Origin::Rebuilt(pages, why)))
+            let pages = reconcile(&mut drive, namespaces, false)?;
+            Ok(Placed { drive, origin: Origin::Rebuilt(pages, why), aged: None })
         }
     }
 }
 
-/// The drive of the checkpoint, and whether the files are as they were when it was taken.
-fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Result<(Drive, bool), String> {
+type Restored = (Drive, Option<Aged>, bool);
+
+/// The drive of the checkpoint, how it was aged, and whether the files are as they were when it was taken.
+fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Result<Restored, String> {
     let file = match File::open(path_in(folder)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err("there is no checkpoint".into()),
@@ -165,7 +190,7 @@ fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Re
         namespace.backing.modified_ns().is_ok_and(|now| now == saved.modified_ns)
     };
     let exact = label.clean && !marker_in(folder).exists() && namespaces.iter().zip(&label.namespaces).all(untouched);
-    Ok((drive, exact))
+    Ok((drive, label.aged, exact))
 }
 
 fn empty_drive(config: &DeviceConfig, settings: &Settings, namespaces: &[Namespace]) -> Result<Drive, ServeError> {
@@ -187,8 +212,8 @@ fn drive_with(config: &DeviceConfig, namespaces: &[Namespace], ops_blocks: &Vec<
     Ok(drive)
 }
 
-/// Maps what holds data and unmaps what does not; returns the pages changed.
-fn reconcile(drive: &mut Drive, namespaces: &[Namespace]) -> Result<u64, ServeError> {
+/// Maps what holds data and, unless `keep_mapped`, unmaps what does not; returns the pages changed.
+fn reconcile(drive: &mut Drive, namespaces: &[Namespace], keep_mapped: bool) -> Result<u64, ServeError> {
     let page = u64::from(drive.geometry().page_bytes);
     let mut fill = Fill::new(page);
     for namespace in namespaces {
@@ -207,7 +232,8 @@ fn reconcile(drive: &mut Drive, namespaces: &[Namespace]) -> Result<u64, ServeEr
             } else {
                 (offset / page, end.div_ceil(page))
             };
-            for number in first.max(next_page)..last {
+            let from = if extent.hole && keep_mapped { last } else { first.max(next_page) };
+            for number in from..last {
                 if drive.is_mapped(namespace.tenant, number) == extent.hole {
                     fill.add(drive, namespace.tenant, if extent.hole { Op::Trim } else { Op::Write }, number)?;
                 }
@@ -311,7 +337,7 @@ mod tests {
     fn loaded(folder: &Path) -> (Flash, Origin, Vec<Namespace>) {
         let config = config();
         let namespaces = open(folder, &config);
-        let (drive, origin) = load(folder, &config, &Settings::default(), &namespaces).unwrap();
+        let Placed { drive, origin, .. } = load(folder, &config, &Settings::default(), &namespaces).unwrap();
         (Flash::Counted(Box::new(Counted::new(drive))), origin, namespaces)
     }
 
@@ -361,7 +387,7 @@ mod tests {
             prop_assert!(matches!(origin, Origin::Rebuilt(0, _)));
             apply(&flash, &namespaces, &before);
             if saved {
-                let state = flash.with(|drive| take(drive, &namespaces, false)).unwrap().unwrap();
+                let state = flash.with(|drive| take(drive, &namespaces, None, false)).unwrap().unwrap();
                 write(folder.path(), &state).unwrap();
             }
             apply(&flash, &namespaces, &after);
@@ -379,7 +405,7 @@ mod tests {
         }
         let (flash, _, namespaces) = loaded(folder.path());
         apply(&flash, &namespaces, &[(0, true, 3, 5)]);
-        let state = flash.with(|drive| take(drive, &namespaces, true)).unwrap().unwrap();
+        let state = flash.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
         write(folder.path(), &state).unwrap();
         assert_eq!(loaded(folder.path()).1, Origin::Exact);
         mark_serving(folder.path()).unwrap();

@@ -194,6 +194,8 @@ pub struct Parameters {
     pub stop_fd: Option<RawFd>,
     /// Seconds between checkpoints of the placement.
     pub checkpoint_s: f64,
+    /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
+    pub command: Option<String>,
     /// Folder of the listening sockets; a connection through `NAME.sock` in it may use namespace NAME only.
     pub sockets: Option<PathBuf>,
 }
@@ -208,6 +210,7 @@ impl Default for Parameters {
             lock_fd: None,
             stop_fd: None,
             checkpoint_s: 60.0,
+            command: None,
             sockets: None,
         }
     }
@@ -218,6 +221,7 @@ impl Parameters {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ServeError> {
         match key {
             "device" => self.device = Some(PathBuf::from(value)),
+            "command" => self.command = Some(value.to_owned()),
             "sockets" => self.sockets = Some(PathBuf::from(value)),
             "latency" => {
                 self.latency = match value {
@@ -234,7 +238,7 @@ impl Parameters {
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
-                     control-fd, lock-fd, stop-fd and sockets"
+                     control-fd, lock-fd, stop-fd, command and sockets"
                 ));
             }
         }

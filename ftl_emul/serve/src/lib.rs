@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access;
+mod ageing;
 mod atomic_file;
 mod backing;
 mod checkpoint;
@@ -16,7 +17,9 @@ mod error;
 mod flash;
 mod namespace;
 mod nbdkit;
+mod offline;
 mod plugin;
+mod recent;
 mod server;
 mod settings;
 mod stop;

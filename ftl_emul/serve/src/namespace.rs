@@ -3,12 +3,14 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use ftl_core::{Op, TenantId};
 
 use crate::backing::{self, Backing};
 use crate::error::ServeError;
 use crate::flash::{Flash, Request};
+use crate::recent::Latencies;
 
 /// Requests answered, by the codes of [`Op`], and their bytes.
 #[derive(Debug, Default)]
@@ -48,6 +50,8 @@ pub struct Namespace {
     pub backing: Backing,
     /// What it has done since the start.
     pub answered: Answered,
+    /// How long reads and writes took, as the client saw it.
+    pub latencies: Latencies,
     size_bytes: AtomicU64,
 }
 
@@ -69,6 +73,7 @@ impl Namespace {
             tenant,
             backing,
             answered: Answered::default(),
+            latencies: Latencies::default(),
             size_bytes: AtomicU64::new(size_bytes),
         })
     }
@@ -163,11 +168,13 @@ impl Namespace {
             return Err(io::Error::from_raw_os_error(errno));
         }
         let request = Request { tenant: self.tenant, op, offset, length };
-        let ticket = flash.begin(request);
+        let arrived = Instant::now();
+        let ticket = flash.begin(request, arrived);
         let moved = move_data();
         flash.end(request, ticket, moved.is_ok(), gone);
         moved?;
         self.answered.count(op, length);
+        self.latencies.record(op, arrived.elapsed() + flash.on_top());
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::control;
 use crate::error::ServeError;
 use crate::namespace::{Flags, Namespace};
 use crate::nbdkit::{self, Exports, Extents, Plugin};
+use crate::offline;
 use crate::server::Server;
 use crate::stop;
 
@@ -67,8 +68,8 @@ fn answered(done: io::Result<()>) -> c_int {
         Ok(()) => 0,
         Err(e) => {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            // nbdkit takes this one as a request to write zeroes instead; it is no event worth telling.
-            if errno != libc::EOPNOTSUPP {
+            // nbdkit takes the first as a request to write zeroes instead; the second is told once, not with each write.
+            if !matches!(errno, libc::EOPNOTSUPP | libc::ENOSPC) {
                 nbdkit::error(&e.to_string());
             }
             nbdkit::set_error(errno);
@@ -106,6 +107,11 @@ unsafe extern "C" fn get_ready() -> c_int {
 
 fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
     let server = Server::open(parameters)?;
+    if let Some(command) = &parameters.command {
+        offline::carry_out(&server, command)?;
+        // Nothing is to be served, and nbdkit has nothing to tidy up yet.
+        std::process::exit(0);
+    }
     let names = server.namespaces.iter().filter_map(|n| CString::new(n.name.as_str()).ok()).collect();
     let device = Device {
         server,

@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 use ftl_core::engine::Limit;
 use ftl_core::{Drive, TenantId};
 
-use crate::checkpoint::{self, Origin};
+use crate::ageing::{self, Aged};
+use crate::backing::Ailment;
+use crate::checkpoint::{self, Origin, Placed};
 use crate::config::{DeviceConfig, Latency, Parameters};
 use crate::error::{ServeError, refuse};
 use crate::flash::{Clock, Counted, Flash, Timed};
 use crate::namespace::Namespace;
+use crate::recent::{History, Throttled};
 use crate::settings::Settings;
 
 /// How often gathered requests are applied, promised blocks handed over and the checkpoint considered.
@@ -38,6 +41,9 @@ pub struct Server {
     pub origin: Origin,
     /// Real seconds for each modelled one; None without a clock.
     pub time_scale: Option<f64>,
+    /// What happened in the last seconds.
+    pub history: History,
+    aged: Mutex<Option<Aged>>,
     folder: PathBuf,
     settings: Mutex<Settings>,
     checkpoint_interval: Duration,
@@ -67,7 +73,8 @@ impl Server {
             Namespace::open(&folder, &given.name, TenantId(number as u16), size_bytes)
         };
         let namespaces: Vec<Namespace> = config.namespaces.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        let (drive, origin) = checkpoint::load(&folder, &config, &settings, &namespaces)?;
+        let Placed { drive, origin, aged } = checkpoint::load(&folder, &config, &settings, &namespaces)?;
+        ageing::tell(&folder, aged.as_ref())?;
         let (flash, time_scale) = match parameters.latency {
             Latency::None => (Flash::Counted(Box::new(Counted::new(drive))), None),
             Latency::Real => {
@@ -81,6 +88,8 @@ impl Server {
             flash,
             origin,
             time_scale,
+            history: History::default(),
+            aged: Mutex::new(aged),
             folder,
             settings: Mutex::new(settings),
             checkpoint_interval: Duration::from_secs_f64(parameters.checkpoint_s),
@@ -142,18 +151,21 @@ impl Server {
                 .map_err(|e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name)))?;
         }
         self.checkpoint(true)?;
+        ageing::tell(&self.folder, self.aged().as_ref())?;
         checkpoint::mark_stopped(&self.folder)
     }
 
     /// Writes where every page lies.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
-        let state = self.flash.with(|drive| checkpoint::take(drive, &self.namespaces, clean))??;
+        let aged = self.aged();
+        let state = self.flash.with(|drive| checkpoint::take(drive, &self.namespaces, aged.as_ref(), clean))??;
         checkpoint::write(&self.folder, &state)
     }
 
     fn keep_up(&self) {
         let mut due = Instant::now() + self.checkpoint_interval;
         let mut written_at = self.host_page_writes();
+        let mut ailing = vec![None; self.namespaces.len()];
         let mut stopping = lock_anyway(&self.upkeep.stopping);
         while !*stopping {
             let waited = self.upkeep.stop.wait_timeout(stopping, UPKEEP_INTERVAL);
@@ -165,6 +177,8 @@ impl Server {
             let passes = if self.flash.timed().is_some() { GC_PASSES_TIMED } else { GC_PASSES_COUNTED };
             // Err: the model has failed, which those who ask for it are told.
             let _failed = self.flash.with(|drive| drive.advance_moves(passes));
+            self.history.keep_up(self);
+            self.look_after_namespaces(&mut ailing);
             if Instant::now() >= due {
                 let written = self.host_page_writes();
                 let begun = Instant::now();
@@ -180,12 +194,41 @@ impl Server {
         }
     }
 
+    /// Tells the operator of what ails a namespace, once, and when it has passed.
+    fn look_after_namespaces(&self, told: &mut [Option<Ailment>]) {
+        for (namespace, told) in self.namespaces.iter().zip(told) {
+            if told.is_some() {
+                namespace.backing.look_for_room();
+            }
+            let ailment = namespace.backing.ailment();
+            if ailment != *told {
+                match ailment {
+                    Some(ailment) => eprintln!("slo-ctl: namespace {}: {ailment}", namespace.name),
+                    None => eprintln!("slo-ctl: namespace {}: is well again", namespace.name),
+                }
+                *told = ailment;
+            }
+        }
+    }
+
     fn host_page_writes(&self) -> u64 {
         let sum = |drive: &mut Drive| {
             let of = |n: &Namespace| drive.counters(n.tenant).map_or(0, |c| c.host_page_writes + c.trimmed_pages);
             self.namespaces.iter().map(of).sum()
         };
         self.flash.with(sum).unwrap_or(0)
+    }
+
+    /// How long limits have held requests back, by namespace; empty without a clock.
+    pub fn throttled(&self) -> Vec<Throttled> {
+        if self.flash.timed().is_none() {
+            return Vec::new();
+        }
+        let of = |drive: &mut Drive| {
+            let counters = |n: &Namespace| drive.queue_counters(n.tenant).ok();
+            self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
+        };
+        self.flash.with(of).unwrap_or_default()
     }
 
     /// The namespace of that name.
@@ -197,6 +240,34 @@ impl Server {
     /// What was changed since the device was created.
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
         lock_anyway(&self.settings)
+    }
+
+    /// How the placement was aged, where it was.
+    pub fn aged(&self) -> Option<Aged> {
+        lock_anyway(&self.aged).clone()
+    }
+
+    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is told the capacities written so far and says whether to
+    /// go on. Holds every request up meanwhile, so it is for devices that are not served.
+    pub fn age(&self, progress: impl FnMut(f64) -> bool) -> Result<Aged, ServeError> {
+        let mut going_on = true;
+        let mut progress = progress;
+        let mut watched = |written: f64| {
+            going_on = progress(written);
+            going_on
+        };
+        let seed = self.config.mapping.seed;
+        let (report, pages) = self.flash.with(|drive| {
+            let pages = |t: TenantId| drive.space(t).map_or(0, |space| space.logical_pages);
+            let pages = self.namespaces.iter().map(|n| pages(n.tenant)).sum();
+            (drive.age(seed, &mut watched), pages)
+        })?;
+        if !going_on {
+            return refuse("nobody waits for the ageing any more; the placement stays as it was");
+        }
+        let aged = Aged::of(&report, pages);
+        *lock_anyway(&self.aged) = Some(aged.clone());
+        Ok(aged)
     }
 
     /// Promises OPS blocks of one namespace to another (None: the spare of the device).
@@ -238,36 +309,92 @@ impl Server {
         })
     }
 
-    /// Changes the size of a namespace, for good. Data beyond a smaller end is gone.
-    pub fn resize(&self, namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
+    /// Changes the size of a namespace, for good. Data beyond a smaller end is gone; with `keep_data` that is refused.
+    pub fn resize(&self, namespace: &Namespace, size_bytes: u64, keep_data: bool) -> Result<(), ServeError> {
         let page = u64::from(self.config.geometry.page_bytes);
         if size_bytes == 0 || size_bytes % page != 0 || size_bytes > 1 << 62 {
             return refuse(format!("size_bytes must be a whole number of pages of {page} bytes, and at least one"));
         }
         let mut settings = self.settings();
         let before = namespace.size_bytes();
-        let resize_file = || {
-            let resized = namespace.backing.resize(size_bytes);
-            resized.map_err(|e| ServeError::File(format!("namespace {}: cannot resize: {e}", namespace.name)))
-        };
-        self.flash.with(|drive| drive.resize_tenant(namespace.tenant, size_bytes / page))??;
-        // At every moment the file is at least as long as the settings say, so that a crash in between costs nothing.
-        let kept = if size_bytes < before {
+        if size_bytes >= before {
+            self.grow(namespace, before, size_bytes)?;
+            let kept = settings.change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes));
+            if kept.is_err() {
+                self.flash.with(|drive| drive.resize_tenant(namespace.tenant, before / page))??;
+                return kept;
+            }
             namespace.set_size_bytes(size_bytes);
-            settings
-                .change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes))
-                .and_then(|()| resize_file())
-        } else {
-            resize_file()
-                .and_then(|()| settings.change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes)))
-        };
-        if kept.is_err() && size_bytes > before {
-            self.flash.with(|drive| drive.resize_tenant(namespace.tenant, before / page))??;
-        } else {
-            namespace.set_size_bytes(size_bytes);
+            return Ok(());
         }
-        kept
+        // From here on nobody writes beyond the new end, so that what is looked for stays absent.
+        namespace.set_size_bytes(size_bytes);
+        let shrunk = self.check_shrinking(namespace, size_bytes, before, keep_data).and_then(|()| {
+            self.flash.with(|drive| drive.resize_tenant(namespace.tenant, size_bytes / page))?.map_err(Into::into)
+        });
+        if shrunk.is_err() {
+            namespace.set_size_bytes(before);
+            return shrunk;
+        }
+        // The file is at least as long as the settings say at every moment: a crash in between costs nothing.
+        settings.change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes))?;
+        resize_file(namespace, size_bytes)
     }
+
+    fn grow(&self, namespace: &Namespace, before: u64, size_bytes: u64) -> Result<(), ServeError> {
+        let (page, pages_per_block) =
+            (u64::from(self.config.geometry.page_bytes), u64::from(self.config.geometry.pages_per_block));
+        self.flash.with(|drive| {
+            let (space, spare) = (drive.space(namespace.tenant)?, drive.spare_blocks());
+            drive.resize_tenant(namespace.tenant, size_bytes / page).map_err(|refusal| {
+                let free = (space.ops_blocks.max(0) as u64)
+                    .saturating_sub(space.pending_out_blocks)
+                    .saturating_sub(space.min_ops_blocks);
+                let blocks = (before / page).div_ceil(pages_per_block) + free + spare;
+                let most = (blocks * pages_per_block * page).max(before);
+                ServeError::Refused(format!(
+                    "namespace {} can have at most {most} bytes ({} MiB): {free} of its over-provisioning blocks and \
+                     {spare} spare blocks of the device are left for more ({refusal})",
+                    namespace.name,
+                    most >> 20,
+                ))
+            })
+        })??;
+        resize_file(namespace, size_bytes).inspect_err(|_| {
+            // Smaller always fits.
+            let _back = self.flash.with(|drive| drive.resize_tenant(namespace.tenant, before / page));
+        })
+    }
+
+    fn check_shrinking(
+        &self,
+        namespace: &Namespace,
+        size_bytes: u64,
+        before: u64,
+        keep_data: bool,
+    ) -> Result<(), ServeError> {
+        if !keep_data {
+            return Ok(());
+        }
+        let page = u64::from(self.config.geometry.page_bytes);
+        let end = namespace
+            .backing
+            .data_end(size_bytes, before)
+            .map_err(|e| ServeError::File(format!("namespace {}: cannot find its data: {e}", namespace.name)))?;
+        match end {
+            None => Ok(()),
+            Some(end) => refuse(format!(
+                "namespace {} holds data up to byte {end}; without loss it can be made {} bytes, not {size_bytes}",
+                namespace.name,
+                end.div_ceil(page) * page,
+            )),
+        }
+    }
+}
+
+fn resize_file(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
+    let resized = namespace.backing.resize(size_bytes);
+    resized.map_err(|e| ServeError::File(format!("namespace {}: cannot resize its file: {e}", namespace.name)))
 }
 
 /// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.

@@ -1,7 +1,7 @@
 //! The control socket: JSON lines, one command and one reply each. Whoever may connect may command; nobody gets at
 //! guest data through it.
 
-mod protocol;
+pub mod protocol;
 mod statistics;
 
 use std::io::{self, Read, Write};

@@ -48,8 +48,15 @@ enum Command {
         #[serde(default)]
         bytes_s: Option<f64>,
     },
-    /// Change the size of a namespace.
-    Resize { namespace: String, size_bytes: u64 },
+    /// Change the size of a namespace; with `keep_data`, not below what it holds.
+    Resize {
+        namespace: String,
+        size_bytes: u64,
+        #[serde(default)]
+        keep_data: bool,
+    },
+    /// Bring the placement to its steady state; not while the device is served.
+    Age {},
     /// Write the placement to disk now.
     Checkpoint {},
 }
@@ -82,9 +89,29 @@ fn line(reply: &impl Serialize) -> Vec<u8> {
 
 /// The reply to one line.
 pub fn answer(server: &Server, command: &[u8]) -> Vec<u8> {
-    match parse(command) {
+    reply_to(command, |command| carry_out(server, command))
+}
+
+/// The reply to one line for a device that is not served; `progress` is told the capacities written by ageing.
+pub fn answer_offline(server: &Server, command: &[u8], progress: impl FnMut(f64) -> bool) -> Vec<u8> {
+    reply_to(command, |command| match command {
+        Command::Age {} => {
+            let aged = server.age(progress)?;
+            server.stop()?;
+            Ok(json!({ "aged": aged }))
+        }
+        command => {
+            let reply = carry_out(server, command)?;
+            server.stop()?;
+            Ok(reply)
+        }
+    })
+}
+
+fn reply_to(line_given: &[u8], carry_out: impl FnOnce(Command) -> Result<Value, ServeError>) -> Vec<u8> {
+    match parse(line_given) {
         Err((id, code, message)) => failure(id, code, &message),
-        Ok((id, command)) => match carry_out(server, command) {
+        Ok((id, command)) => match carry_out(command) {
             Ok(mut reply) => {
                 reply["v"] = json!(VERSION);
                 reply["ok"] = json!(true);
@@ -135,10 +162,11 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             server.set_limit(find(server, &namespace)?, Limit { iops, bytes_s })?;
             Ok(json!({}))
         }
-        Command::Resize { namespace, size_bytes } => {
-            server.resize(find(server, &namespace)?, size_bytes)?;
+        Command::Resize { namespace, size_bytes, keep_data } => {
+            server.resize(find(server, &namespace)?, size_bytes, keep_data)?;
             Ok(json!({}))
         }
+        Command::Age {} => refuse("a device cannot be aged while it is served; stop serving it first"),
         Command::Checkpoint {} => {
             server.checkpoint(false)?;
             Ok(json!({}))

@@ -21,6 +21,7 @@ pub fn hello(server: &Server) -> Value {
         "latency": if server.time_scale.is_some() { "real" } else { "none" },
         "time_scale": server.time_scale,
         "placement": server.origin.to_string(),
+        "aged": server.aged(),
         "namespaces": names,
     })
 }
@@ -28,12 +29,12 @@ pub fn hello(server: &Server) -> Value {
 /// Counters and space of every namespace.
 pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     // Before the drive: those who change settings take the two in this order.
-    let settings = server.settings().clone();
-    server.flash.with(|drive| {
+    let (settings, aged) = (server.settings().clone(), server.aged());
+    let mut told = server.flash.with(|drive| {
         let namespaces: Result<Vec<Value>, ServeError> =
             server.namespaces.iter().map(|namespace| of_namespace(server, &settings, drive, namespace)).collect();
         let geometry = drive.geometry();
-        Ok(json!({
+        Ok::<_, ServeError>(json!({
             "device": server.config.name,
             "emulated": true,
             "latency": if server.time_scale.is_some() { "real" } else { "none" },
@@ -47,6 +48,7 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
                     "late_ns": now.late_ns,
                 })
             }),
+            "aged": aged,
             "now_ns": server.time_scale.map(|_| drive.now_ns()),
             "page_bytes": geometry.page_bytes,
             "pages_per_block": geometry.pages_per_block,
@@ -54,7 +56,14 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
             "spare_blocks": drive.spare_blocks(),
             "namespaces": namespaces?,
         }))
-    })?
+    })??;
+    // Not while the drive is held, as this takes a while where there are many namespaces.
+    let throttled = server.throttled();
+    for (number, namespace) in server.namespaces.iter().enumerate() {
+        told["namespaces"][number]["recent"] =
+            server.history.of(number, &namespace.latencies, throttled.get(number).copied());
+    }
+    Ok(told)
 }
 
 fn of_namespace(
@@ -64,13 +73,14 @@ fn of_namespace(
     namespace: &Namespace,
 ) -> Result<Value, ServeError> {
     let (flash, space) = (drive.counters(namespace.tenant)?, drive.space(namespace.tenant)?);
-    let kept = settings.of(&namespace.name);
+    let (kept, ailment) = (settings.of(&namespace.name), namespace.backing.ailment());
     let given = server.config.namespaces.iter().find(|n| n.name == namespace.name);
     let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
     let mut told = json!({
         "name": namespace.name,
         "size_bytes": namespace.size_bytes(),
-        "healthy": namespace.backing.is_healthy(),
+        "healthy": ailment.is_none(),
+        "reason": ailment.map(|ailment| ailment.to_string()),
         "weight": kept.weight.or(given.map(|g| g.weight)),
         "limit_iops": kept.limit_iops,
         "limit_bytes_s": kept.limit_bytes_s,

@@ -7,7 +7,7 @@ mod counted;
 mod timed;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ftl_core::engine::{Limit, QueueCounters};
 use ftl_core::{Drive, Op, TenantId};
@@ -45,10 +45,18 @@ pub struct Ticket(Option<timed::Waiting>);
 
 impl Flash {
     /// Tells the model that a request has arrived.
-    pub fn begin(&self, request: Request) -> Ticket {
+    pub fn begin(&self, request: Request, arrived: Instant) -> Ticket {
         match self {
             Self::Counted(_) => Ticket(None),
-            Self::Timed(timed) => Ticket(timed.submit(request, Instant::now())),
+            Self::Timed(timed) => Ticket(timed.submit(request, arrived)),
+        }
+    }
+
+    /// What the client sees on top of the time between the two, so that requests end so much earlier.
+    pub fn on_top(&self) -> Duration {
+        match self {
+            Self::Counted(_) => Duration::ZERO,
+            Self::Timed(timed) => timed.round_trip(),
         }
     }
 

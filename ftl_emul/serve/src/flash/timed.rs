@@ -238,6 +238,12 @@ impl Timed {
         }
     }
 
+    /// A round trip as it was learnt.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip_ns.load(Ordering::Relaxed).max(0) as u64)
+    }
+
     /// How well completions keep to the model.
     #[must_use]
     pub fn punctuality(&self) -> Punctuality {

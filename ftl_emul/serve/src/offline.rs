@@ -1,0 +1,26 @@
+//! One command for a device that is not served: the plugin opens it, carries the command out, saves the placement and
+//! ends, all before nbdkit would listen. What it has to say goes to standard output, line by line as JSON: progress
+//! first, where it takes long, then the reply of the control protocol.
+
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use crate::control::protocol;
+use crate::error::ServeError;
+use crate::server::Server;
+
+/// Carries out one command, given as the control socket takes it. Err when not even a refusal could be told.
+pub fn carry_out(server: &Server, command: &str) -> Result<(), ServeError> {
+    let reply = protocol::answer_offline(server, command.as_bytes(), |drive_writes| {
+        // Whoever started this wants no more of it when the line cannot be told.
+        tell(format!("{}\n", json!({"drive_writes": drive_writes})).as_bytes()).is_ok()
+    });
+    tell(&reply).map_err(|e| ServeError::File(format!("cannot tell the outcome: {e}")))
+}
+
+fn tell(line: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(line)?;
+    out.flush()
+}

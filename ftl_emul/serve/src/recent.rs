@@ -1,0 +1,250 @@
+//! What happened in the last seconds: latencies as clients saw them, and how long limits held requests back.
+//!
+//! Requests are counted into histograms that only ever grow, without a lock. Once a second their state is put aside; the
+//! difference between now and ten seconds ago is what happened since. The histograms are HDR histograms, for many
+//! writers at once: those of the crate `hdrhistogram` need a lock, or a recorder for each thread and namespace.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ftl_core::Op;
+use ftl_core::engine::QueueCounters;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+/// How far back the past reaches.
+const WINDOW: Duration = Duration::from_secs(10);
+/// How often the state is put aside.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Values are kept to one part in 64, in units of 256 ns, up to more than an hour.
+const UNIT_BITS: u32 = 8;
+const PART_BITS: u32 = 6;
+const PARTS: usize = 1 << PART_BITS;
+const OCTAVES: usize = 30;
+const BUCKETS: usize = PARTS * (OCTAVES + 1);
+
+const PERCENTILES: [(&str, f64); 3] = [("p50", 0.50), ("p99", 0.99), ("p999", 0.999)];
+
+fn bucket_of(ns: u64) -> usize {
+    let value = ns >> UNIT_BITS;
+    let octave = (u64::BITS - value.leading_zeros()).saturating_sub(PART_BITS + 1);
+    // In octave 0 and 1 a bucket is one unit wide, from then on twice as wide each time.
+    let index = (octave as usize) * PARTS + (value >> octave) as usize;
+    index.min(BUCKETS - 1)
+}
+
+/// The middle of a bucket.
+fn value_of(bucket: usize) -> f64 {
+    let octave = (bucket / PARTS).saturating_sub(1);
+    let part = bucket - octave * PARTS;
+    let width = (1u64 << octave) as f64;
+    (part as f64 + 0.5) * width * f64::from(1 << UNIT_BITS)
+}
+
+/// One kind of request.
+#[derive(Debug)]
+struct Growing {
+    counts: Box<[AtomicU32]>,
+    sum_ns: AtomicU64,
+}
+
+impl Default for Growing {
+    fn default() -> Self {
+        Self { counts: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(), sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Growing {
+    fn record(&self, ns: u64) {
+        self.counts[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> Counts {
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        Counts { counts, sum_ns: self.sum_ns.load(Ordering::Relaxed) }
+    }
+}
+
+/// The state of one kind at a moment. Counts and sum may be a request apart, which shows in the mean only.
+#[derive(Debug, PartialEq, Eq)]
+struct Counts {
+    counts: Box<[u32]>,
+    sum_ns: u64,
+}
+
+impl Counts {
+    fn since(&self, before: Option<&Self>) -> Value {
+        let earlier = |bucket: usize| before.map_or(0, |b| b.counts[bucket]);
+        // Counts go round after 2^32 requests in one bucket, their differences do not.
+        let counts: Vec<u32> = self.counts.iter().enumerate().map(|(i, n)| n.wrapping_sub(earlier(i))).collect();
+        let count: u64 = counts.iter().map(|&n| u64::from(n)).sum();
+        if count == 0 {
+            return json!({"count": 0, "mean": null, "p50": null, "p99": null, "p999": null});
+        }
+        let sum_ns = self.sum_ns.wrapping_sub(before.map_or(0, |b| b.sum_ns));
+        let mut told = json!({"count": count, "mean": sum_ns as f64 / count as f64 / 1e3});
+        for (name, share) in PERCENTILES {
+            let wanted = ((count as f64 * share).ceil() as u64).max(1);
+            let mut seen = 0;
+            let at = counts.iter().position(|&n| {
+                seen += u64::from(n);
+                seen >= wanted
+            });
+            told[name] = json!(at.map(|bucket| value_of(bucket) / 1e3));
+        }
+        told
+    }
+}
+
+/// How long the reads and writes of a namespace took.
+#[derive(Debug, Default)]
+pub struct Latencies {
+    reads: Growing,
+    writes: Growing,
+}
+
+impl Latencies {
+    /// Takes note of a request; others than reads and writes are left out.
+    #[inline]
+    pub fn record(&self, op: Op, took: Duration) {
+        match op {
+            Op::Read => self.reads.record(took.as_nanos() as u64),
+            Op::Write => self.writes.record(took.as_nanos() as u64),
+            Op::Trim | Op::WriteZeroes | Op::Flush => {}
+        }
+    }
+}
+
+/// How long limits held the requests of a namespace back, since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Throttled {
+    /// Requests completed.
+    pub requests: u64,
+    /// Sum of their waits, modelled nanoseconds.
+    pub wait_ns: u64,
+}
+
+impl Throttled {
+    /// As the engine counts it.
+    #[must_use]
+    pub fn of(counters: &QueueCounters) -> Self {
+        Self { requests: counters.completed.iter().sum(), wait_ns: counters.throttled_ns }
+    }
+}
+
+#[derive(Debug)]
+struct Past {
+    at: Instant,
+    /// By namespace; shared with the second before where nothing happened.
+    namespaces: Vec<Arc<(Counts, Counts)>>,
+    /// Likewise; empty without a clock.
+    throttled: Vec<Throttled>,
+}
+
+/// The states put aside, oldest first.
+#[derive(Debug)]
+pub struct History(Mutex<VecDeque<Past>>);
+
+impl Default for History {
+    /// Nothing has happened before now.
+    fn default() -> Self {
+        let start = Past { at: Instant::now(), namespaces: Vec::new(), throttled: Vec::new() };
+        Self(Mutex::new(VecDeque::from([start])))
+    }
+}
+
+impl History {
+    /// Puts the present state aside, if it is time.
+    pub fn keep_up(&self, server: &Server) {
+        let now = Instant::now();
+        let before = {
+            let past = self.past();
+            let last = past.back();
+            if last.is_some_and(|last| now - last.at < STEP) {
+                return;
+            }
+            last.map(|last| last.namespaces.clone())
+        };
+        let present = |(number, namespace): (usize, &crate::namespace::Namespace)| {
+            let state = (namespace.latencies.reads.now(), namespace.latencies.writes.now());
+            match before.as_ref().and_then(|before| before.get(number)) {
+                Some(same) if **same == state => Arc::clone(same),
+                _ => Arc::new(state),
+            }
+        };
+        let namespaces = server.namespaces.iter().enumerate().map(present).collect();
+        let throttled = server.throttled();
+        let mut past = self.past();
+        past.push_back(Past { at: now, namespaces, throttled });
+        while past.get(1).is_some_and(|second| now - second.at >= WINDOW) {
+            past.pop_front();
+        }
+    }
+
+    /// What namespace `number` did in the last seconds; `throttled` is how it stands now.
+    pub fn of(&self, number: usize, latencies: &Latencies, throttled: Option<Throttled>) -> Value {
+        let past = self.past();
+        let before = past.front();
+        let counts = before.and_then(|before| before.namespaces.get(number));
+        let wait_us = throttled.map(|now| {
+            let then = before.and_then(|before| before.throttled.get(number)).copied().unwrap_or_default();
+            let requests = now.requests.saturating_sub(then.requests);
+            (requests > 0).then(|| now.wait_ns.saturating_sub(then.wait_ns) as f64 / requests as f64 / 1e3)
+        });
+        json!({
+            "window_s": before.map_or(0.0, |before| before.at.elapsed().as_secs_f64()),
+            "latency_us": {
+                "read": latencies.reads.now().since(counts.map(|c| &c.0)),
+                "write": latencies.writes.now().since(counts.map(|c| &c.1)),
+            },
+            "throttle_wait_us": wait_us.flatten(),
+        })
+    }
+
+    fn past(&self) -> MutexGuard<'_, VecDeque<Past>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_value_is_kept_to_one_part_in_64(ns in 0u64..3_600_000_000_000) {
+            let kept = value_of(bucket_of(ns));
+            let unit = f64::from(1 << UNIT_BITS);
+            prop_assert!((kept - ns as f64).abs() <= unit.max(ns as f64 / 64.0), "{ns} is kept as {kept}");
+        }
+
+        #[test]
+        fn buckets_are_in_order(ns in 0u64..u64::MAX / 2, more in 0u64..u64::MAX / 2) {
+            prop_assert!(bucket_of(ns) <= bucket_of(ns + more));
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_is_left_out() {
+        let growing = Growing::default();
+        growing.record(1_000_000_000);
+        let before = growing.now();
+        for ms in 1..=100 {
+            growing.record(ms * 1_000_000);
+        }
+        let told = growing.now().since(Some(&before));
+        assert_eq!(told["count"], 100);
+        assert!((told["mean"].as_f64().unwrap() - 50_500.0).abs() < 1.0);
+        for (name, expected) in [("p50", 50_000.0), ("p99", 99_000.0), ("p999", 100_000.0)] {
+            let found = told[name].as_f64().unwrap();
+            assert!((found / expected - 1.0).abs() < 0.02, "{name} {found}");
+        }
+        assert_eq!(before.since(Some(&before))["mean"], Value::Null);
+    }
+}

@@ -1,0 +1,95 @@
+"""`slo-ctl device resize`, served and not: data is kept unless its loss is wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from nbd_client import NbdClient
+from serving import make_device, require, served
+
+from slo_ctl.cli import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def made(root: Path) -> Path:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
+    with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:
+        client.write(20 * MIB, b"kept" * 1024)
+        client.flush()
+    return root
+
+
+def resize(root: Path, place: str, size: str, *words: str) -> int:
+    return app.run(["device", "resize", place, size, "--root", str(root), *words])
+
+
+def sizes(root: Path) -> tuple[int, bytes]:
+    with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:
+        with server.control() as control:
+            assert control.hello()["placement"] == "as it was left"
+        return client.size, client.read(20 * MIB, 4096) if client.size > 20 * MIB else b""
+
+
+def change_and_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert resize(root, "d/a", "36MiB") == 0
+    capsys.readouterr()
+    assert resize(root, "d/a", "1GiB") == 2
+    told, hint = capsys.readouterr().err.splitlines()[-2:]
+    most = int(told.split("at most ")[1].split(" bytes")[0])
+    assert "over-provisioning blocks" in told
+    assert "smaller" in hint
+    assert resize(root, "d/a", str(most)) == 0
+    assert resize(root, "d/a", str(most + 4096)) == 2
+    capsys.readouterr()
+    assert resize(root, "d/a", "16MiB") == 2
+    told, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert "--lose-data" in hint
+    least = int(told.split("can be made ")[1].split(" bytes")[0])
+    assert least == 20 * MIB + 4096
+    assert resize(root, "d/a", str(least)) == 0
+
+
+def test_not_served(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_and_refuse(made, capsys)
+    assert sizes(made) == (20 * MIB + 4096, b"kept" * 1024)
+    assert resize(made, "d/a", "16MiB", "--lose-data") == 0
+    assert sizes(made) == (16 * MIB, b"")
+    assert resize(made, "d/a", "24MiB") == 0
+    assert sizes(made) == (24 * MIB, bytes(4096))
+
+
+def test_served(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(made, "d") as server:
+        with NbdClient(server.run.export("a"), "a") as before:
+            change_and_refuse(made, capsys)
+            assert before.read(20 * MIB, 4096) == b"kept" * 1024
+        capsys.readouterr()
+        assert resize(made, "d/a", "16MiB", "--lose-data") == 0
+        assert "connect anew" in capsys.readouterr().out
+    assert sizes(made) == (16 * MIB, b"")
+
+
+@pytest.mark.parametrize(
+    ("place", "size", "message"),
+    [
+        ("d", "1MiB", "which namespace"),
+        ("d/c", "1MiB", "no namespace c"),
+        ("e/a", "1MiB", "no device e"),
+        ("d/a", "1000", "whole number of pages"),
+        ("d/a", "large", "is not a size"),
+    ],
+)
+def test_mistakes(
+    place: str, size: str, message: str, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resize(made, place, size) == 2
+    told, hint = capsys.readouterr().err.splitlines()
+    assert message in told
+    assert hint.startswith("hint: ")
