@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from slo_ctl.model import DeviceSample, FlashTiming, Slo, VmSample
+from slo_ctl.model import DeviceSample
+from slo_ctl.observe.vm_reading import Blocks, Standing, VmReading, vm_sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ftl_emul import Device
+    from slo_ctl.model import FlashTiming, VmSample
 
-_NS_PER_S = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class VmReading:
-    """Counters of one VM, at one moment or, as a difference, over a window. Times in nanoseconds."""
-
-    now_ns: int
-    reads: int
-    writes: int
-    other_requests: int
-    read_bytes: int
-    write_bytes: int
-    latency_ns: int
-    throttled_ns: int
-    backlog_ns: int
-    host_page_writes: int
-    host_page_reads: int
-    gc_page_writes: int
-    victims: int
-    victim_valid_pages: int
-    moved_pages_of: tuple[int, ...]
-    """Pages moved while serving this VM, by the tenant number of their owner."""
-
-    @property
-    def requests(self) -> int:
-        """Requests of every kind completed."""
-        return self.reads + self.writes + self.other_requests
-
-    def since(self, earlier: VmReading) -> VmReading:
-        """What happened between an earlier reading and this one."""
-        differences = {
-            f.name: getattr(self, f.name) - getattr(earlier, f.name)
-            for f in fields(self)
-            if f.name != "moved_pages_of"
-        }
-        moved = tuple(a - b for a, b in zip(self.moved_pages_of, earlier.moved_pages_of, strict=True))
-        return VmReading(**differences, moved_pages_of=moved)
+__all__ = ["FtlObserver", "Standing", "VmReading", "read_vm"]
 
 
 def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
@@ -73,16 +37,6 @@ def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
         victim_valid_pages=flash.victim_valid_pages,
         moved_pages_of=tuple(flash.moved_pages_of),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What is in force for a VM, besides its blocks."""
-
-    slo: Slo
-    running: bool
-    limit_iops: float | None = None
-    scheduler_weight: float = 1.0
 
 
 class FtlObserver:
@@ -125,25 +79,9 @@ class FtlObserver:
 
     def _vm(self, vm: str, standing: Standing, window: VmReading) -> VmSample:
         space = self._device.space(self._tenants[vm])
-        length_ns = window.now_ns
-        on_device_ns = max(0, window.latency_ns - window.throttled_ns)
-        return VmSample(
-            vm=vm,
-            slo=standing.slo,
-            active=standing.running or window.requests > 0,
-            window_s=length_ns / _NS_PER_S,
-            requests=window.requests,
-            host_page_writes=window.host_page_writes,
-            gc_page_writes=window.gc_page_writes,
-            victim_pages=window.victims * self._timing.pages_per_block,
-            victim_valid_pages=window.victim_valid_pages,
-            logical_blocks=space.logical_blocks,
-            ops_blocks=space.ops_blocks - self._held_blocks,
-            min_ops_blocks=space.min_ops_blocks - self._held_blocks,
-            limit_iops=standing.limit_iops,
-            scheduler_weight=standing.scheduler_weight,
-            host_page_reads=window.host_page_reads,
-            outstanding=on_device_ns / length_ns if length_ns else None,
-            backlog_share=min(1.0, window.backlog_ns / length_ns) if length_ns else 1.0,
-            held_back=window.throttled_ns / length_ns if length_ns else None,
+        blocks = Blocks(
+            logical=space.logical_blocks,
+            ops=space.ops_blocks - self._held_blocks,
+            min_ops=space.min_ops_blocks - self._held_blocks,
         )
+        return vm_sample(vm, standing, window, blocks, self._timing.pages_per_block)

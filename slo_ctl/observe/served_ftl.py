@@ -1,0 +1,243 @@
+"""Samples of an emulated SSD that is served as a block device, over its control socket.
+
+Unit of time: with latency, modelled seconds throughout: window, IOPS, waits, and the percentiles, which the
+server measures by the wall clock and which are divided by the time scale. The limits that the control socket
+takes are of the same time, so a decision needs no conversion, and SLOs of VMs on a device with a time scale
+are promises about the modelled drive. Without latency there is no model of time: the window is real time,
+requests are those that were answered, and the timing model is `none`, so that policies go by writes instead
+of by a flash timing that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.device.control import ControlClient, ControlError
+from slo_ctl.model import DeviceSample, FlashTiming, Slo, TimingModel
+from slo_ctl.observe.gone import ObserveGone
+from slo_ctl.observe.vm_reading import Blocks, Standing, VmReading, vm_sample
+from slo_ctl.observe.window import Sliding, StreamWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from slo_ctl.device.record import DeviceRecord
+
+_US_PER_NS = 1e-3
+_US_PER_S = 1e6
+_NS_PER_S = 1e9
+_TIMEOUT_S = 0.5
+"""A server answers in a millisecond or two; one that is stopped must not stop us."""
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 8.0
+
+_Readings = dict[str, VmReading]
+
+
+class ServedDevice:
+    """One device's server, over one connection that is made anew when it breaks."""
+
+    def __init__(
+        self,
+        name: str,
+        control_socket: Path,
+        record: DeviceRecord,
+        *,
+        window_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`record` says what the socket does not: timing, and the blocks that GC keeps free."""
+        self.name = name
+        self.windows: dict[str, StreamWindow] = {}
+        """As of the last sample, by the key of the stream. Empty when the server is gone."""
+        self.time_scale: float | None = None
+        """Real seconds for each modelled one; None without latency."""
+        self._path = control_socket
+        self._record = record
+        self._clock = clock
+        self._client: ControlClient | None = None
+        self._silent_until_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+        self._window: Sliding[_Readings] = Sliding(window_s)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def sample(
+        self, standings: Mapping[str, Standing], keys: Mapping[str, str] | None = None
+    ) -> DeviceSample:
+        """The window since the last sample. Raises ObserveGone when the server does not answer.
+
+        Both mappings are by namespace: `standings` of those that VMs are on, `keys` the names that samples go
+        by, by default `DEVICE/NAMESPACE`. What is not in `standings` is inactive; what is, is active when
+        it had a request completed or has one outstanding. Weights and limits are those that the server has
+        in force, whatever `standings` says. The first sample, and the first after a restart of the server,
+        has windows of no length.
+        """
+        told = self._ask()
+        try:
+            return self._sample(told, standings, keys or {})
+        except (KeyError, TypeError, AttributeError) as error:
+            self._lose()
+            raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
+
+    def _sample(
+        self, told: dict[str, Any], standings: Mapping[str, Standing], keys: Mapping[str, str]
+    ) -> DeviceSample:
+        self.time_scale = told["time_scale"]
+        now_ns = told["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
+        namespaces = {each["name"]: each for each in told["namespaces"]}
+        now = {name: _reading(each, now_ns) for name, each in namespaces.items()}
+        last = self._window.last
+        if last is None or _started_anew(last, now):
+            self._window.clear()
+            last = now
+        # The window is what people wait for, however slow the modelled time goes.
+        self._window.add(self._clock(), now)
+        names = {name: keys.get(name) or f"{self.name}/{name}" for name in namespaces}
+        first = self._window.first or now
+        self.windows = {
+            names[name]: self._stream_window(names[name], each, now[name].since(first.get(name, now[name])))
+            for name, each in namespaces.items()
+        }
+        vms = []
+        for name, each in namespaces.items():
+            window, known = now[name].since(last.get(name, now[name])), standings.get(name)
+            waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
+            standing = Standing(
+                slo=known.slo if known else Slo(),
+                running=known.running if known else False,
+                limit_iops=each["limit_iops"],
+                scheduler_weight=each["weight"],
+            )
+            vms.append(
+                vm_sample(
+                    names[name],
+                    standing,
+                    window,
+                    self._blocks(each),
+                    self._record.geometry.pages_per_block,
+                    queued="queue" in each,
+                    active=known is not None and (window.requests > 0 or waiting),
+                )
+            )
+        return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=told["spare_blocks"])
+
+    def _timing(self) -> FlashTiming:
+        timing, geometry = self._record.timing, self._record.geometry
+        return FlashTiming(
+            pages_per_block=geometry.pages_per_block,
+            read_us=timing.read_ns * _US_PER_NS,
+            program_us=timing.program_ns // geometry.planes * _US_PER_NS,
+            erase_us=timing.erase_ns * _US_PER_NS,
+            transfer_us=timing.transfer_ns * _US_PER_NS,
+            model=TimingModel.NONE if self.time_scale is None else TimingModel.FULL,
+            copyback=self._record.mapping.copyback,
+        )
+
+    def _blocks(self, namespace: dict[str, Any]) -> Blocks:
+        """As replay counts: a VM's own blocks that GC keeps free on each die are nobody's OPS."""
+        space = namespace["space"]
+        held = self._record.geometry.dies * self._record.mapping.free_floor if space["isolated"] else 0
+        return Blocks(
+            logical=space["logical_blocks"],
+            ops=space["ops_blocks"] - held,
+            min_ops=space["min_ops_blocks"] - held,
+        )
+
+    def _stream_window(self, key: str, namespace: dict[str, Any], window: VmReading) -> StreamWindow:
+        length_s = window.now_ns / _NS_PER_S
+        geometry = self._record.geometry
+        victim_pages = window.victims * geometry.pages_per_block
+        ops_blocks = self._blocks(namespace).ops
+        throttled = window.requests > 0 and "queue" in namespace
+        scale = self.time_scale or 1.0
+
+        def rate(amount: int) -> float | None:
+            return amount / length_s if length_s > 0 else None
+
+        return StreamWindow(
+            vm=key,
+            window_s=length_s,
+            iops=rate(window.requests),
+            read_iops=rate(window.reads),
+            write_iops=rate(window.writes),
+            bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
+            p99_read_us=_p99(namespace, "read", scale),
+            p99_write_us=_p99(namespace, "write", scale),
+            throttle_wait_us=window.throttled_ns * _US_PER_NS / window.requests if throttled else None,
+            host_page_writes=window.host_page_writes,
+            gc_page_writes=window.gc_page_writes,
+            u=window.victim_valid_pages / victim_pages if victim_pages else None,
+            waf=(window.host_page_writes + window.gc_page_writes) / window.host_page_writes
+            if window.host_page_writes
+            else None,
+            size_bytes=namespace["size_bytes"],
+            ops_blocks=ops_blocks,
+            ops_bytes=ops_blocks * geometry.pages_per_block * geometry.page_bytes,
+        )
+
+    def _ask(self) -> dict[str, Any]:
+        now_s = self._clock()
+        if now_s < self._silent_until_s:
+            raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again in a while")
+        try:
+            if self._client is None:
+                # Whatever was counted before may have been counted by another process.
+                self._lose()
+                self._client = ControlClient(self._path, _TIMEOUT_S)
+            told = self._client.statistics()
+        except ControlError as error:
+            if self._clock() - now_s >= _TIMEOUT_S:
+                self._silent_until_s = self._clock() + self._pause_s
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._lose()
+            raise ObserveGone(f"{self.name}: {error.message}") from None
+        self._pause_s = _FIRST_PAUSE_S
+        return told
+
+    def _lose(self) -> None:
+        self.close()
+        self._window.clear()
+        self.windows = {}
+
+
+def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
+    flash, queue, answered = namespace["flash"], namespace.get("queue"), namespace["answered"]
+    done = queue["completed"] if queue else {kind: each["requests"] for kind, each in answered.items()}
+    return VmReading(
+        now_ns=now_ns,
+        reads=done["reads"],
+        writes=done["writes"],
+        other_requests=done["trims"] + done["zeroes"] + done["flushes"],
+        read_bytes=queue["read_bytes"] if queue else answered["reads"]["bytes"],
+        write_bytes=queue["write_bytes"] if queue else answered["writes"]["bytes"],
+        latency_ns=queue["latency_ns"] if queue else 0,
+        throttled_ns=queue["throttled_ns"] if queue else 0,
+        backlog_ns=queue["backlog_ns"] if queue else 0,
+        host_page_writes=flash["host_page_writes"],
+        host_page_reads=flash["host_page_reads"] + flash["unmapped_page_reads"],
+        gc_page_writes=flash["gc_page_writes"],
+        victims=flash["victims"],
+        victim_valid_pages=flash["victim_valid_pages"],
+        moved_pages_of=tuple(flash["moved_pages_of"]),
+    )
+
+
+def _started_anew(last: _Readings, now: _Readings) -> bool:
+    """A counter went back, or the namespaces are others: another process answers than before."""
+    if last.keys() != now.keys():
+        return True
+    return any(reading.went_back(last[name]) for name, reading in now.items())
+
+
+def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
+    """Of the last seconds; None from a server that does not tell, or without requests."""
+    recent = namespace.get("recent")
+    value = recent["latency_us"][kind].get("p99") if recent else None
+    return None if value is None else float(value) / scale
