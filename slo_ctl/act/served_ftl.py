@@ -165,7 +165,7 @@ class ServedFtlActuator:
         return self._command(lambda client: client.statistics())
 
     def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
-        """Carry out a command, over a new connection if the old one has been hung up and that does no harm."""
+        """Carry out a command, over a new connection where the old one was hung up (if harmless)."""
         again = repeatable and self._client is not None
         try:
             if self._client is None:

@@ -1,0 +1,187 @@
+"""From promises to knobs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide.levers import Wanted, settings_for
+from slo_ctl.decide.weight_scale import scale_weights
+from slo_ctl.model import DeviceNumber, Disk, FoundBy, Lever, Slo, Stream, Tenant, Vm, VmState
+from slo_ctl.model.capability import BFQ, IO_COST, BlockCapability, Capabilities
+
+FAST, OTHER = DeviceNumber(7, 0), DeviceNumber(8, 0)
+DEVICES = {"fast": FAST}
+PLAIN = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True)})
+NO_BFQ = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", None, True, "loop0 has the scheduler none")})
+NOTHING = Capabilities(None, {FAST: BlockCapability(FAST, "", None, False, "there is no cgroup tree")})
+
+
+def group(name: str, parent: str = "/slo") -> Vm:
+    return Vm(name, FoundBy.OPTION, cgroup=f"{parent}/{name}")
+
+
+def domain(name: str, *disks: Disk, state: VmState = VmState.RUNNING) -> Vm:
+    return Vm(name, FoundBy.LIBVIRT, state, f"uuid-{name}", 1, f"/machine/{name}", disks)
+
+
+def disk(target: str, device: DeviceNumber | None = FAST, kind: str = "file") -> Disk:
+    return Disk(target, kind, "/x", device)
+
+
+def values(wanted: Wanted) -> dict[tuple[str, str, str], float | None]:
+    return {(s.knob.place, s.knob.name, s.knob.device): s.value for s in wanted.settings}
+
+
+def decide(
+    vms: list[Vm], slos: dict[str, Slo], capabilities: Capabilities = PLAIN, streams: tuple[Stream, ...] = ()
+) -> Wanted:
+    return settings_for(vms, slos, streams, DEVICES, capabilities)
+
+
+@given(
+    st.lists(st.floats(0.05, 20), min_size=1, max_size=30),
+    st.sampled_from([(1, 1000), (10, 1000), (1, 10_000)]),
+)
+def test_proportions_are_kept(weights: list[float], bounds: tuple[int, int]) -> None:
+    low, high = bounds
+    scaled = scale_weights(weights, low, high)
+    assert set(scaled.values) == set(weights)
+    assert all(low <= value <= high for value in scaled.values.values())
+    if len(set(weights)) > 1:
+        top = scaled.values[max(weights)]
+        assert high / 2 < top <= high
+        for weight, value in scaled.values.items():
+            assert value == pytest.approx(
+                weight / max(weights) * top, rel=scaled.worst_rounding + 1e-9, abs=1e-9
+            )
+    # One step of the range at its middle is the coarsest rounding there has to be, but for what is clipped.
+    if min(weights) / max(weights) > 0.1 and low == 1:
+        assert scaled.worst_rounding <= 0.5 / (high / 2 * min(weights) / max(weights)) + 1e-9
+
+
+def test_simple_proportions_are_exact_and_near_the_top() -> None:
+    scaled = scale_weights([1, 3, 6], 1, 1000)
+    assert (scaled.values, scaled.worst_rounding) == ({1: 166, 3: 498, 6: 996}, 0)
+    assert scale_weights([5, 5], 1, 1000).values == {5: 100}
+    assert scale_weights([1, 10_000], 1, 1000).worst_rounding > 0.5
+
+
+def test_weights_of_groups() -> None:
+    wanted = decide(
+        [group("a"), group("b"), group("c")], {"a": Slo(1), "b": Slo(3), "c": Slo(6), "gone": Slo(9)}
+    )
+    assert values(wanted) == {
+        ("/slo/a", "weight", ""): 166,
+        ("/slo/b", "weight", ""): 498,
+        ("/slo/c", "weight", ""): 996,
+    }
+    assert {s.knob.lever for s in wanted.settings} == {Lever.CGROUP_WEIGHT}
+    assert "rounded by 0.00% at the worst" in wanted.settings[0].reason
+    assert set(wanted.backends.values()) == {"cgroup v1 bfq"}
+    assert not wanted.no_mechanism
+    assert not wanted.notes
+
+
+def test_a_vm_without_a_promise_is_left_alone() -> None:
+    assert decide([group("a")], {}) == Wanted()
+
+
+def test_io_cost_has_a_knob_of_its_own() -> None:
+    can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True)})
+    wanted = decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, can)
+    assert values(wanted) == {("/slo/a", "cost_weight", ""): 5000, ("/slo/b", "cost_weight", ""): 10_000}
+    assert wanted.backends["a", "fast"] == "cgroup v2 io.cost"
+
+
+def test_different_parents_are_told() -> None:
+    (note,) = decide([group("a"), group("b", "/other")], {"a": Slo(1), "b": Slo(2)}).notes
+    assert "/other, /slo" in note
+
+
+def test_limits_of_a_group_are_on_reads_and_writes_each() -> None:
+    slo = Slo(max_iops=500, max_bandwidth_bytes_s=1 << 20)
+    wanted = decide([group("a")], {"a": slo})
+    assert values(wanted) == {
+        ("/slo/a", "weight", ""): 100,
+        ("/slo/a", "read_iops", "7:0"): 500,
+        ("/slo/a", "write_iops", "7:0"): 500,
+        ("/slo/a", "read_bytes_s", "7:0"): 1 << 20,
+        ("/slo/a", "write_bytes_s", "7:0"): 1 << 20,
+    }
+    assert "each" in wanted.settings[1].reason
+
+
+def test_libvirt_limits_the_total_of_all_disks_there() -> None:
+    vm = domain("web", disk("vda"), disk("vdb"), disk("vdc", OTHER), disk("vdd", None))
+    wanted = decide([vm], {"web": Slo(max_iops=500)})
+    assert values(wanted) == {
+        ("uuid-web", "weight", ""): 100,
+        ("uuid-web", "total_iops", "vda,vdb"): 500,
+    }
+    assert [s.knob.lever for s in wanted.settings] == [Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT]
+    assert wanted.settings[1].reason == "max_iops 500 over vda, vdb together"
+    assert wanted.backends["web", "fast"] == "libvirt, cgroup v1 bfq"
+
+
+def test_libvirt_without_a_known_disk_there() -> None:
+    stream = Stream("web", None, "/machine/web", FAST)
+    wanted = decide([domain("web", disk("vda", None))], {"web": Slo(max_iops=5)}, PLAIN, (stream,))
+    assert ("uuid-web", "read_iops", "7:0") in values(wanted)
+
+
+@pytest.mark.parametrize("state", [VmState.SHUT_OFF, VmState.CRASHED])
+def test_a_vm_that_is_off_has_no_knobs(state: VmState) -> None:
+    assert decide([domain("web", disk("vda"), state=state)], {"web": Slo(max_iops=5)}) == Wanted()
+
+
+def test_only_managed_devices() -> None:
+    assert decide([domain("web", disk("vda", OTHER))], {"web": Slo(3, max_iops=5)}) == Wanted()
+
+
+def test_a_minimum_has_no_mechanism() -> None:
+    wanted = decide([group("a")], {"a": Slo(min_iops=100)})
+    assert wanted.no_mechanism == {("a", "fast"): "min_iops 100: nothing on fast guarantees a minimum"}
+
+
+def test_weights_without_bfq() -> None:
+    wanted = decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, NO_BFQ)
+    assert wanted.no_mechanism["b", "fast"] == ("nothing shares fast by weight: loop0 has the scheduler none")
+    assert wanted.backends["a", "fast"] == "cgroup v1 limits"
+    equal = decide([group("a"), group("b")], {"a": Slo(2), "b": Slo(2)}, NO_BFQ)
+    assert not equal.no_mechanism
+
+
+def test_a_host_that_can_do_nothing() -> None:
+    wanted = decide([group("a")], {"a": Slo(max_iops=5)}, NOTHING)
+    assert not wanted.settings
+    assert "there is no cgroup tree" in wanted.no_mechanism["a", "fast"]
+    assert wanted.backends["a", "fast"] == "none"
+
+
+def test_a_vhost_user_disk_cannot_be_limited() -> None:
+    wanted = decide([domain("web", disk("vda", kind="vhostuser"))], {"web": Slo(max_iops=5)})
+    assert "vda is served by another program" in wanted.no_mechanism["web", "fast"]
+
+
+def test_of_an_emulated_ssd_only_the_bandwidth() -> None:
+    slo = Slo(3, max_iops=500, max_bandwidth_bytes_s=1000.0)
+    streams = [
+        Stream("web", None, None, None, tenant=Tenant("ssd0", "a")),
+        Stream("web", None, None, None, tenant=Tenant("ssd0", "b")),
+        Stream("web", None, None, None, tenant=Tenant("ssd1", "a")),
+    ]
+    wanted = decide([group("web")], {"web": slo}, PLAIN, tuple(streams))
+    assert values(wanted) == {
+        ("ssd0/a", "total_bytes_s", ""): 500,
+        ("ssd0/b", "total_bytes_s", ""): 500,
+        ("ssd1/a", "total_bytes_s", ""): 1000,
+    }
+    assert {s.knob.lever for s in wanted.settings} == {Lever.FTL_LIMIT}
+    assert not wanted.backends
+
+
+def test_cautions_are_told_once() -> None:
+    can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, cautions=("beware",))})
+    assert decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, can).notes == ("beware",)

@@ -1,0 +1,107 @@
+"""A loop device of the test's own, and cgroups that account I/O on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.model import DeviceNumber
+from slo_ctl.observe.cgroup import CgroupTree, find_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+
+
+@contextmanager
+def loop_device(
+    size_bytes: int, scheduler: str = "none", **iosched: int
+) -> Iterator[tuple[str, DeviceNumber]]:
+    """Its path and number; backed by a file that is written once, so that its blocks are there."""
+    if os.geteuid() != 0:
+        pytest.skip("a loop device needs root")
+    with tempfile.TemporaryDirectory(prefix="slo-ctl-loop-", dir="/var/tmp") as folder:
+        image = Path(folder) / "image"
+        with image.open("wb") as file:
+            for _ in range(0, size_bytes, MIB):
+                file.write(bytes(MIB))
+        made = subprocess.run(
+            ["losetup", "--find", "--show", "--direct-io=on", str(image)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            pytest.skip(f"no loop device can be made here: {made.stderr.strip()}")
+        path = made.stdout.strip()
+        try:
+            queue = Path("/sys/block") / Path(path).name / "queue"
+            try:
+                (queue / "scheduler").write_text(scheduler)
+                for name, value in iosched.items():
+                    (queue / "iosched" / name).write_text(str(value))
+            except OSError as error:
+                pytest.skip(f"no scheduler {scheduler} here: {error.strerror}")
+            number = Path(path).stat().st_rdev
+            yield path, DeviceNumber(os.major(number), os.minor(number))
+        finally:
+            subprocess.run(["losetup", "--detach", path], check=False)
+
+
+def io_tree() -> CgroupTree:
+    tree = find_tree()
+    if tree is None or not tree.io:
+        pytest.skip("this host has no cgroup tree with block I/O")
+    return tree
+
+
+@contextmanager
+def groups(tree: CgroupTree, *names: str) -> Iterator[list[str]]:
+    """Groups below one of the test's own, as in /proc/PID/cgroup."""
+    parent = tree.root / f"slo-ctl-test-{os.getpid()}"
+    made: list[Path] = []
+    try:
+        try:
+            for folder in (parent, *(parent / name for name in names)):
+                folder.mkdir()
+                made.append(folder)
+        except OSError as error:
+            pytest.skip(f"no cgroup can be made here: {error.strerror}")
+        yield [f"/{parent.name}/{name}" for name in names]
+    finally:
+        for folder in reversed(made):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+
+
+def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
+    """Start fio in a v1 group by cgroup-tools; its result is JSON on stdout."""
+    for program in ("fio", "cgexec"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    return subprocess.Popen(
+        [
+            *("cgexec", "-g", f"blkio:{cgroup.lstrip('/')}"),
+            *("fio", "--name=job", f"--filename={path}", "--direct=1", "--bs=4k", "--ioengine=libaio"),
+            *("--time_based", "--output-format=json", *options),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def iops_of(process: subprocess.Popen[str], kind: str) -> float:
+    """The result of a `fio`, once it has ended."""
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return float(json.loads(out)["jobs"][0][kind]["iops"])

@@ -1,0 +1,202 @@
+"""The cgroup actuator on this host's kernel: what is set is read, works, and is given back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cgroup_groups import MIB, fio, groups, io_tree, iops_of, loop_device
+
+from slo_ctl.act.capabilities import probe
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
+from slo_ctl.model.capability import BFQ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SYS = Path("/sys")
+LIMITS = ("read_iops", "write_iops", "read_bytes_s", "write_bytes_s")
+
+
+class Rig:
+    """A loop device with bfq, a group, a keeper."""
+
+    def __init__(self, path: str, device: DeviceNumber, cgroup: str, journal: Path) -> None:
+        self.path = path
+        self.device = device
+        self.cgroup = cgroup
+        self.journal = journal
+        self.tree = io_tree()
+        self.actuator = CgroupActuator(self.tree)
+        self.keeper = self.new_keeper()
+        self.weight = Knob(Lever.CGROUP_WEIGHT, cgroup, "weight")
+        self.limits = [Knob(Lever.CGROUP_LIMIT, cgroup, name, str(device)) for name in LIMITS]
+
+    def new_keeper(self) -> SettingKeeper:
+        return SettingKeeper([CgroupActuator(self.tree)], Journal(self.journal))
+
+    def wanted(self) -> list[Setting]:
+        values = (1000, 700.9, 50 * MIB, 3 << 32)
+        limits = zip(self.limits, values, strict=True)
+        return [
+            Setting(self.weight, 333.4, "vm", "test"),
+            *(Setting(k, v, "vm", "test") for k, v in limits),
+        ]
+
+    def values(self) -> list[float | None]:
+        return [self.actuator.read(knob) for knob in (self.weight, *self.limits)]
+
+
+@contextmanager
+def rig_of(journal: Path) -> Iterator[Rig]:
+    with loop_device(16 * MIB, "bfq") as (path, device), groups(io_tree(), "vm") as (cgroup,):
+        rig = Rig(path, device, cgroup, journal)
+        try:
+            rig.actuator.read(rig.weight)
+        except ActError as error:
+            pytest.skip(str(error))
+        yield rig
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with rig_of(tmp_path / "journal.json") as rig:
+        yield rig
+
+
+UNTOUCHED: list[float | None] = [100, None, None, None, None]
+SET: list[float | None] = [333, 1000, 700, 50 * MIB, 3 << 32]
+
+
+def test_set_read_back_and_given_back(rig: Rig) -> None:
+    assert rig.values() == UNTOUCHED
+    assert {o.state for o in rig.keeper.plan(rig.wanted())} == {OutcomeState.PLANNED}
+    assert rig.values() == UNTOUCHED
+    outcomes = rig.keeper.apply(rig.wanted())
+    assert {o.state for o in outcomes} == {OutcomeState.APPLIED}
+    assert rig.values() == SET
+    assert outcomes[0].reason == "333.4 is 333 there"
+    assert {o.state for o in rig.keeper.apply(rig.wanted(), verify_all=True)} == {OutcomeState.UNCHANGED}
+    assert {o.state for o in rig.keeper.undo()} == {OutcomeState.RESTORED}
+    assert rig.values() == UNTOUCHED
+
+
+def test_drift_is_corrected(rig: Rig) -> None:
+    rig.keeper.apply(rig.wanted())
+    rig.actuator.write(rig.weight, 7)
+    rig.actuator.write(rig.limits[0], None)
+    drifted = [o for o in rig.keeper.apply(rig.wanted(), verify_all=True) if o.reason.startswith("somebody")]
+    assert [o.setting.knob for o in drifted] == [rig.weight, rig.limits[0]]
+    assert rig.values() == SET
+
+
+def test_no_longer_wanted(rig: Rig) -> None:
+    rig.actuator.write(rig.limits[1], 123)
+    rig.keeper.apply(rig.wanted())
+    rig.keeper.apply(rig.wanted()[:1])
+    assert rig.values() == [333, None, 123, None, None]
+
+
+def test_a_group_that_is_gone(rig: Rig) -> None:
+    rig.keeper.apply(rig.wanted())
+    rig.tree.folder(rig.cgroup).rmdir()
+    assert {o.state for o in rig.keeper.apply(rig.wanted(), verify_all=True)} == {OutcomeState.UNAPPLIED}
+    assert len(Journal(rig.journal)) == 0
+
+
+def test_a_device_that_is_not_there(rig: Rig) -> None:
+    (outcome,) = rig.keeper.apply(
+        [Setting(Knob(Lever.CGROUP_LIMIT, rig.cgroup, "read_iops", "250:250"), 5, "vm", "test")]
+    )
+    assert outcome.state is OutcomeState.UNAPPLIED
+    assert "No such device" in outcome.reason
+    assert len(Journal(rig.journal)) == 0
+
+
+APPLY_AND_WAIT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from slo_ctl.model import DeviceNumber
+from test_cgroup_actuator import Rig
+path, device, cgroup, journal = sys.argv[2:]
+rig = Rig(path, DeviceNumber(*map(int, device.split(":"))), cgroup, Path(journal))
+rig.keeper.apply(rig.wanted())
+print("applied", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_killed_and_undone_by_the_next(rig: Rig) -> None:
+    here = str(Path(__file__).parent)
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-c", APPLY_AND_WAIT, here, rig.path, str(rig.device), rig.cgroup),
+            str(rig.journal),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "applied\n"
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.communicate()
+    assert rig.values() == SET
+    assert {o.state for o in rig.new_keeper().undo()} == {OutcomeState.RESTORED}
+    assert rig.values() == UNTOUCHED
+
+
+def test_what_the_kernel_can_do(rig: Rig) -> None:
+    gone = DeviceNumber(250, 250)
+    found = probe(rig.tree, SYS, [rig.device, gone])
+    capability = found.devices[rig.device]
+    assert (found.cgroup_version, capability.name) == (rig.tree.version, Path(rig.path).name)
+    assert capability.weights == BFQ
+    assert capability.limits
+    assert found.devices[gone].weights is None
+    assert "no block device 250:250" in found.devices[gone].problem
+    queue = SYS / "block" / capability.name / "queue"
+    (queue / "iosched" / "low_latency").write_text("1")
+    (queue / "iosched" / "slice_idle").write_text("0")
+    cautions = probe(rig.tree, SYS, [rig.device]).devices[rig.device].cautions
+    assert ["low_latency" in c for c in cautions] == [True, False]
+    (queue / "scheduler").write_text("none")
+    without = probe(rig.tree, SYS, [rig.device]).devices[rig.device]
+    assert without.weights is None
+    assert f"echo bfq > /sys/block/{capability.name}/queue/scheduler" in without.problem
+
+
+@pytest.mark.slow
+def test_a_limit_limits(tmp_path: Path) -> None:
+    """Within 3 % on a device that could do far more."""
+    tree = io_tree()
+    if tree.version != 1:
+        pytest.skip("cgexec is called as for v1 here")
+    with loop_device(64 * MIB) as (path, device), groups(tree, "a", "b") as (reader, writer):
+        keeper = SettingKeeper([CgroupActuator(tree)], Journal(tmp_path / "journal.json"))
+        wanted = {
+            Knob(Lever.CGROUP_LIMIT, reader, "read_iops", str(device)): 400,
+            Knob(Lever.CGROUP_LIMIT, writer, "write_bytes_s", str(device)): 300 * 4096,
+        }
+        keeper.apply([Setting(knob, value, "vm", "test") for knob, value in wanted.items()])
+        common = ("--iodepth=4", "--runtime=5", "--size=32M")
+        reading = fio(reader, path, "--rw=randread", *common)
+        writing = fio(writer, path, "--rw=randwrite", "--offset=32M", *common)
+        assert iops_of(reading, "read") == pytest.approx(400, rel=0.03)
+        assert iops_of(writing, "write") == pytest.approx(300, rel=0.03)
+        keeper.undo()
+        free = fio(reader, path, "--rw=randread", "--iodepth=4", "--runtime=1", "--size=32M")
+        assert iops_of(free, "read") > 2 * 400
