@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from typing import TYPE_CHECKING
@@ -20,6 +21,14 @@ _REASONS = {
     sqlite3.SQLITE_BUSY: ("{path} is locked by another program", "end what holds it open"),
     sqlite3.SQLITE_LOCKED: ("{path} is locked by another program", "end what holds it open"),
 }
+_CODES = {
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EDQUOT: sqlite3.SQLITE_FULL,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.EACCES: sqlite3.SQLITE_PERM,
+    errno.EPERM: sqlite3.SQLITE_PERM,
+}
+"""What the system and SQLite both have a number for."""
 _FULL = ("no space left for {path}", "free some space, or set [history] max_size lower")
 
 
@@ -43,8 +52,9 @@ def is_damage(error: sqlite3.Error) -> bool:
 def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     """`error`, met while working on the history at `path`, in words."""
     if isinstance(error, OSError):
-        return HistoryError(f"history: {path}: {error.strerror or error}", "check its folder")
-    code = _code(error)
+        code = _CODES.get(error.errno or 0, 0)
+    else:
+        code = _code(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
         reason, hint = _FULL
     elif code in _DAMAGED:

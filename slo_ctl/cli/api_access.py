@@ -1,0 +1,67 @@
+"""Asking the daemon from the command line: which socket, and what to say when nobody answers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from slo_ctl.api.client import ApiClient
+
+EXIT_FAILURE = 1
+SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
+
+RootOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--root", metavar="DIR", help="The daemon that was started with --root DIR, for trying out."
+    ),
+]
+
+
+def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
+    """Of the daemon below `root`, else of the user's own daemon if there is one, else of the system's."""
+    from slo_ctl.api.client import ApiClient
+    from slo_ctl.daemon.places import DaemonPlaces
+
+    socket = DaemonPlaces(root).api_socket
+    if root is None and os.geteuid() != 0 and not socket.exists():
+        socket = SYSTEM_SOCKET
+    return ApiClient(socket) if timeout_s is None else ApiClient(socket, timeout_s)
+
+
+def ask(root: Path | None, path: str) -> dict[str, Any]:
+    """The daemon's reply. Without a daemon this says how to start one and raises typer.Exit(1)."""
+    from slo_ctl.api.client import ApiUnreachable
+
+    try:
+        return client(root).get(path)
+    except ApiUnreachable as error:
+        tell_unreachable(str(error), root)
+        raise typer.Exit(EXIT_FAILURE) from None
+
+
+def tell_unreachable(reason: str, root: Path | None) -> None:
+    """On stderr: nobody answers, and what to do."""
+    say(f"slo-ctl: the daemon is not reachable: {reason}")
+    say(f"hint: {how_to_start(root, reason)}")
+
+
+def how_to_start(root: Path | None, reason: str = "") -> str:
+    """What to do when nobody answers."""
+    if os.strerror(13) in reason:
+        return "be root, or in the group that [api] group names (slo-ctl)"
+    if root is not None:
+        return f"start it: slo-ctl daemon --root {root}"
+    return "start it: systemctl start slo-ctl, or slo-ctl daemon in a terminal"
+
+
+def say(line: str) -> None:
+    """One line on stderr."""
+    from slo_ctl.show.text import printable
+
+    sys.stderr.write(printable(line) + "\n")

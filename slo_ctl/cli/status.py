@@ -1,0 +1,256 @@
+"""`slo-ctl status`: how it goes for every VM."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slo_ctl.cli.api_access import RootOption, ask, client, how_to_start, say
+from slo_ctl.cli.completion_names import complete_verdict, complete_vm
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import Console, RenderableType
+
+    from slo_ctl.model import HostStatus, Verdict, VmStatus
+
+EXIT_DEGRADED = 2
+"""Some VM that is shown has a verdict of `model.DEGRADED`."""
+EXIT_INTERRUPTED = 130
+DEFAULT_INTERVAL_S = 2.0
+MIN_INTERVAL_S = 0.1
+_PIPE_WIDTH = 1000
+"""In a file or a pipe nothing is narrow: no cell is cut."""
+
+
+def command(
+    vms: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[VM]...",
+            help="Only these. With --watch, a number among them is SECONDS.",
+            autocompletion=complete_vm,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", "-w", help="Keep showing, every SECONDS (default 2): `--watch 5`. Ctrl-C ends it."
+        ),
+    ] = False,
+    verdict: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD[,WORD...]",
+            help="Only VMs with these verdicts, such as insufficient,unapplied.",
+            autocompletion=complete_verdict,
+        ),
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of the table (with --watch, one a line).")
+    ] = False,
+    root: RootOption = None,
+) -> None:
+    """Show how it goes: target, IOPS, latencies, OPS and verdict of every VM. Changes nothing.
+
+    Exit status 0: all shown are well; 1: an error, such as no daemon; 2: some VM is insufficient,
+    no-mechanism, unapplied or unknown-vm, or a mistake in what was asked.
+    """
+    from slo_ctl.show.filter import parse_verdicts
+
+    words, interval_s = _interval(vms or [], watch)
+    verdicts = parse_verdicts(verdict)
+    if watch:
+        _watch(root, words, verdicts, interval_s, json_)
+        return
+    body = ask(root, "/v1/status")
+    status, shown = _read(body, words, verdicts)
+    if json_:
+        print_json(body, shown)
+    else:
+        _print(status, shown)
+    if _degraded(shown):
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+def print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | None = 2) -> None:
+    """The daemon's own object, with these VMs only: what a newer daemon adds stays in."""
+    wanted = {(vm.vm, vm.device) for vm in shown}
+    vms = [vm for vm in body["vms"] if (vm["vm"], vm["device"]) in wanted]
+    sys.stdout.write(json.dumps({**body, "vms": vms}, indent=indent) + "\n")
+    sys.stdout.flush()
+
+
+def _interval(words: list[str], watch: bool) -> tuple[list[str], float]:
+    """VM names, and SECONDS from among them."""
+    if not watch:
+        return words, DEFAULT_INTERVAL_S
+    seconds = [word for word in words if _is_number(word)]
+    if len(seconds) > 1:
+        raise UserError(f"--watch: {' and '.join(seconds)} are two numbers of seconds", "give one")
+    interval_s = float(seconds[0]) if seconds else DEFAULT_INTERVAL_S
+    if interval_s < MIN_INTERVAL_S:
+        raise UserError(f"--watch: {seconds[0]} s is too often", f"give at least {MIN_INTERVAL_S:g}")
+    return [word for word in words if word not in seconds], interval_s
+
+
+def _is_number(word: str) -> bool:
+    return word.replace(".", "", 1).isdecimal() and word.isascii()
+
+
+def _read(
+    body: dict[str, Any], words: list[str], verdicts: frozenset[Verdict]
+) -> tuple[HostStatus, tuple[VmStatus, ...]]:
+    from slo_ctl.show.filter import selected
+    from slo_ctl.show.status_json import StatusFormatError, from_json
+
+    try:
+        status = from_json(body)
+    except StatusFormatError as error:
+        say(f"slo-ctl: the daemon's status is not understood: {error}")
+        say("hint: restart the daemon: it runs another version of slo-ctl")
+        raise typer.Exit(1) from None
+    return status, selected(status, words, verdicts)
+
+
+def _degraded(shown: tuple[VmStatus, ...]) -> bool:
+    from slo_ctl.model import DEGRADED
+
+    return any(vm.verdict in DEGRADED for vm in shown)
+
+
+def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
+    from slo_ctl.show.table import console_for
+
+    console = console_for(sys.stdout)
+    _put(console, status, shown)
+    for note in status.notes:
+        say(f"note: {note}")
+
+
+def _put(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
+    from rich.table import Table
+
+    for part in _parts(console, status, shown):
+        if isinstance(part, Table) and not sys.stdout.isatty():
+            console.width = _PIPE_WIDTH
+        console.print(part, soft_wrap=not isinstance(part, Table))
+
+
+def _parts(
+    console: Console, status: HostStatus, shown: tuple[VmStatus, ...], now: float | None = None
+) -> list[RenderableType]:
+    from rich.text import Text
+
+    from slo_ctl.show.status_table import header_lines, problem_lines, status_table
+
+    parts: list[RenderableType] = [*header_lines(status, now), ""]
+    if shown:
+        parts.append(status_table(status, shown, console.width if sys.stdout.isatty() else None))
+    else:
+        parts.append(Text("no VM of those asked for" if status.vms else "no VMs found"))
+    problems = list(problem_lines(shown))
+    return [*parts, *([""] if problems else []), *problems]
+
+
+def _watch(
+    root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
+) -> None:
+    try:
+        if json_ or not sys.stdout.isatty():
+            _watch_lines(root, words, verdicts, interval_s, json_)
+        else:
+            _watch_live(root, words, verdicts, interval_s)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _watch_lines(
+    root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
+) -> None:
+    """One after the other, for a pipe or a file."""
+    gone = Gone(root)
+    while True:
+        body = gone.ask(_asker(root))
+        if body is None:
+            if gone.is_new:
+                say(f"slo-ctl: {gone.line()}")
+        else:
+            status, shown = _read(body, words, verdicts)
+            if json_:
+                print_json(body, shown, indent=None)
+            else:
+                _print(status, shown)
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+        time.sleep(interval_s)
+
+
+def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from slo_ctl.show.table import console_for
+    from slo_ctl.show.text import printable
+
+    console = console_for(sys.stdout)
+    gone = Gone(root)
+    parts: list[RenderableType] = []
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        while True:
+            body = gone.ask(_asker(root))
+            if body is None:
+                # What was last known stays, under the line that says how old it is.
+                live.update(Group(Text(gone.line(), style="bold red"), *parts), refresh=True)
+            else:
+                status, shown = _read(body, words, verdicts)
+                parts = _parts(console, status, shown)
+                parts += [Text(f"note: {printable(note)}") for note in status.notes]
+                live.update(Group(*parts), refresh=True)
+            time.sleep(interval_s)
+
+
+def _asker(root: Path | None) -> Callable[[], dict[str, Any]]:
+    return lambda: client(root).get("/v1/status")
+
+
+class Gone:
+    """Remembers since when nobody answers."""
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+        self._since: float | None = None
+        self._reason = ""
+        self.is_new = False
+        """The last question was the first without an answer."""
+
+    def ask(self, question: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The answer, or None while the daemon is away or not ready yet."""
+        from slo_ctl.api.client import ApiUnreachable
+
+        try:
+            answer = question()
+        except (ApiUnreachable, UserError) as error:
+            self._reason = str(error)
+            self.is_new = self._since is None
+            if self._since is None:
+                self._since = time.time()
+            return None
+        self._since, self.is_new = None, False
+        return answer
+
+    def line(self) -> str:
+        """What to show meanwhile."""
+        from slo_ctl.show.text import printable
+
+        since = time.strftime("%H:%M:%S", time.localtime(self._since))
+        hint = how_to_start(self._root, self._reason)
+        return printable(f"daemon not reachable since {since}: {self._reason}; {hint}")

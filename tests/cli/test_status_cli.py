@@ -1,0 +1,147 @@
+"""`slo-ctl status`: table, JSON, filters, exit statuses, watching through restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from fake_daemon import FakeDaemon
+from fake_status import host_status, vm_status
+
+from slo_ctl.cli import app
+from slo_ctl.show.status_json import to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+WELL = (vm_status("web"), vm_status("lazy"))
+
+
+def status(root: Path, *words: str) -> int:
+    return app.run(["status", "--root", str(root), *words])
+
+
+def test_all_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
+        assert status(tmp_path) == 0
+    shown = capsys.readouterr()
+    assert "EMULATED" in shown.out
+    assert [line.split()[0] for line in shown.out.splitlines()[-2:]] == ["web", "lazy"]
+    assert shown.err == "note: libvirt does not answer\n"
+
+
+def test_degraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
+        assert status(tmp_path) == 2
+        assert "db on ssd0: insufficient: below its minimum" in capsys.readouterr().out
+        assert status(tmp_path, "web") == 0  # only what is shown counts
+        assert not re.search("^db", capsys.readouterr().out, re.MULTILINE)
+        assert status(tmp_path, "--verdict", "insufficient,idle", "--json") == 2
+        told = json.loads(capsys.readouterr().out)
+        assert [vm["vm"] for vm in told["vms"]] == ["db", "lazy"]
+        assert told["format_version"] == 1
+        assert status(tmp_path, "--verdict", "capped") == 0
+        assert "no VM of those asked for" in capsys.readouterr().out
+
+
+def test_json_is_the_daemons_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = {**to_json(host_status(vms=WELL)), "tomorrow": [1]}
+    with FakeDaemon(tmp_path, {"/v1/status": body}):
+        assert status(tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == body
+
+
+def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(tmp_path) == 1
+    told, hint = capsys.readouterr().err.splitlines()
+    assert told.startswith("slo-ctl: the daemon is not reachable: ")
+    assert hint == f"hint: start it: slo-ctl daemon --root {tmp_path}"
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
+        for words in (["webb"], ["--verdict", "fine"], ["--watch", "1", "2"], ["--watch", "0.001"]):
+            assert status(tmp_path, *words) == 2
+            told, hint = capsys.readouterr().err.splitlines()
+            assert told.startswith("slo-ctl: ")
+            assert hint.startswith("hint: ")
+
+
+def test_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = to_json(host_status())
+    body["vms"][0]["verdict"] = "splendid"
+    with FakeDaemon(tmp_path, {"/v1/status": body}):
+        assert status(tmp_path) == 1
+    assert "vms[0].verdict is 'splendid', which is not known" in capsys.readouterr().err
+
+
+COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch", "0.1"]
+
+
+def read_until(descriptor: int, pattern: str, text: str = "") -> str:
+    """What a terminal was sent until `pattern` came; fails after a generous while."""
+    end = time.monotonic() + 20
+    while not re.search(pattern, text):
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"waited for {pattern}, got {text[-2000:]}"
+        text += os.read(descriptor, 65536).decode(errors="replace")
+    return text
+
+
+def test_watch_redraws_through_a_restart_of_the_daemon(tmp_path: Path) -> None:
+    daemon = FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))})
+    daemon.start()
+    ours, theirs = pty.openpty()
+    # Its own session, on this terminal.
+    process = subprocess.Popen(
+        [*COMMAND, "--root", str(tmp_path)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        read_until(ours, "web")
+        daemon.stop()
+        text = read_until(ours, r"daemon not reachable since \d\d:\d\d:\d\d")
+        assert "\x1b[1A" in text  # in place: the cursor went up
+        daemon.answers["/v1/status"] = to_json(host_status(vms=(vm_status("again"),)))
+        daemon.start()
+        read_until(ours, "again")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+        process.wait()
+        daemon.stop()
+        os.close(ours)
+
+
+def test_watch_into_a_pipe(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
+        process = subprocess.Popen(
+            [*COMMAND, "--json", "--root", str(tmp_path)], stdout=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            assert process.stdout is not None
+            for _ in range(2):
+                told = json.loads(process.stdout.readline())
+                assert [vm["vm"] for vm in told["vms"]] == ["web", "lazy"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()  # type: ignore[union-attr]

@@ -1,0 +1,152 @@
+"""The status table: cells, header, columns that go when it is narrow."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from fake_status import AT, device_status, host_status, vm_status
+from hostile import HOSTILE
+from rich.console import Console
+
+from slo_ctl.errors import UserError
+from slo_ctl.model import HostStatus, Slo, Verdict
+from slo_ctl.show.filter import parse_verdicts, selected
+from slo_ctl.show.numbers import UNKNOWN
+from slo_ctl.show.status_table import (
+    backend_text,
+    duration,
+    fitting,
+    header_lines,
+    ops_text,
+    p99_text,
+    problem_lines,
+    status_columns,
+    status_table,
+    target_text,
+)
+
+
+def drawn(status: HostStatus, width: int) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    console.print(status_table(status, status.vms, width))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def header(status: HostStatus, now: float = AT) -> list[str]:
+    return [line.plain for line in header_lines(status, now)]
+
+
+def test_every_column_when_there_is_room() -> None:
+    head, _, web, *_ = drawn(host_status(), 200)
+    assert " ".join(head.split()) == (
+        "VM DEVICE DISKS WEIGHT TARGET (min/max) IOPS P99 R/W THROTTLE-WAIT OPS WAF BACKEND VERDICT"
+    )
+    for cell in ("web", "ssd0", "vdb", " 3 ", f"3,000 (500/{UNKNOWN})", "3,030", "180 µs / 1.83 ms", "0 µs"):
+        assert cell in web
+    for cell in ("1 GiB, 25.0%", "1.67", "EMULATED SSD, isolated OPS", "ok"):
+        assert cell in web
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 132])
+def test_narrow(width: int) -> None:
+    status = host_status()
+    lines = drawn(status, width)
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) == 2 + len(status.vms)  # nothing is folded
+    assert lines[0].startswith("VM")
+    assert lines[0].endswith("VERDICT")
+    assert "insufficient" in lines[3]
+
+
+def test_columns_go_in_order_of_importance() -> None:
+    status = host_status()
+    columns = status_columns(status)
+    gone: list[str] = []
+    for width in range(200, 10, -1):
+        kept = {column.heading for column in fitting(columns, status.vms, width)}
+        gone += [c.heading for c in columns if c.heading not in kept and c.heading not in gone]
+    assert gone[:3] == ["BACKEND", "DISKS", "THROTTLE-WAIT"]
+    assert gone[-1] == "IOPS"
+    assert not {"VM", "VERDICT"} & set(gone)
+
+
+def test_one_device_needs_no_column() -> None:
+    status = host_status(devices=(device_status(),))
+    assert "DEVICE" not in drawn(status, 200)[0]
+
+
+def test_cells_of_what_is_not_known() -> None:
+    bare = vm_status(
+        target_iops=None, slo=Slo(), p99_read_us=None, p99_write_us=None, ops_blocks=None, ops_bytes=None
+    )
+    assert target_text(bare) == "30.0%"
+    assert target_text(replace(bare, target_share=None)) == UNKNOWN
+    assert target_text(replace(bare, slo=Slo(max_iops=50))) == f"30.0% ({UNKNOWN}/50)"
+    assert p99_text(bare) == f"{UNKNOWN} / {UNKNOWN}"
+    assert ops_text(bare) == UNKNOWN
+    assert ops_text(replace(bare, ops_blocks=7000, ops_share=None)) == "7,000 blocks"
+
+
+def test_emulated_is_always_labelled() -> None:
+    assert backend_text("emulated SSD, shared", True) == "EMULATED SSD, shared"
+    assert backend_text("shared", True) == "EMULATED shared"
+    assert backend_text("cgroup v1 bfq", False) == "cgroup v1 bfq"
+    assert "EMULATED" in header(host_status())[1]
+
+
+def test_header() -> None:
+    window, ssd, fast = header(host_status())
+    assert window.startswith("window 10 s, epoch 1 s, at ")
+    assert window.endswith("daemon 4711 up 1 h")
+    assert ssd == (
+        "ssd0: EMULATED, emulated SSD, isolated OPS, policy proportional, "
+        "10,000 IOPS of 10,400 measured at most, minimums 500 (5%)"
+    )
+    assert fast == (
+        "fast: block device, cgroup v1 bfq, 10,000 IOPS (capacity not measured yet), minimums 500"
+    )
+
+
+def test_header_of_what_is_wrong() -> None:
+    device = device_status(overcommitted=True, problem="its server is gone", serra_class="C", window_s=3.0)
+    lines = header(host_status(devices=(device,), config_problem="slo-ctl.toml:3: no"), AT + 60)
+    assert lines[0].endswith("OLD: 1 min ago")
+    assert lines[1] == "the configuration on disk is not in force: slo-ctl.toml:3: no"
+    for part in ("OVERCOMMITTED", "its server is gone", "SeRRa class C", "window 3 s"):
+        assert part in lines[2]
+
+
+def test_problems_say_why() -> None:
+    lines = [line.plain for line in problem_lines(host_status().vms)]
+    assert lines == [
+        "db on ssd0: insufficient: below its minimum",
+        "slow on fast: unapplied: a limit did not take",
+        "  cgroup limit /slo/slow 8:0 total_iops: wanted 500, is unset: no such file",
+    ]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names(name: str) -> None:
+    vm = vm_status(name, verdict=Verdict.INSUFFICIENT, reason=name, disks=(name,), backend=name)
+    status = host_status(vms=(vm,), devices=(device_status(problem=name), device_status("b")))
+    text = "\n".join([*drawn(status, 120), *header(status), *(each.plain for each in problem_lines((vm,)))])
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+
+
+def test_durations() -> None:
+    texts = [duration(s) for s in (0.5, 10, 60, 90, 150, 3600, 86400, 300 * 86400)]
+    assert texts == ["0.5 s", "10 s", "1 min", "90 s", "2.5 min", "1 h", "1 d", "300 d"]
+
+
+def test_filters() -> None:
+    status = host_status()
+    assert [vm.vm for vm in selected(status, ["db", "web"], ())] == ["web", "db"]
+    assert [vm.vm for vm in selected(status, [], parse_verdicts("idle, Unapplied"))] == ["slow", "lazy"]
+    with pytest.raises(UserError, match="there is no VM webb") as refusal:
+        selected(status, ["webb"], ())
+    assert refusal.value.hint == "did you mean web?"
+    with pytest.raises(UserError, match="--verdict: fine is not known"):
+        parse_verdicts("ok,fine")
