@@ -1,0 +1,177 @@
+"""The cgroup actuator on trees with the files of cgroup v2, as kernels 6.1 and 6.12 show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.act.capabilities import probe
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.interface import ActError
+from slo_ctl.model import DeviceNumber, Knob, Lever
+from slo_ctl.model.capability import BFQ, IO_COST
+from slo_ctl.observe.cgroup import CgroupTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VM = "/machine.slice/vm.scope"
+NVME = DeviceNumber(259, 0)
+
+
+class Tree:
+    """A v2 tree with one VM in a slice, and one device in sysfs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "cgroup"
+        self.sys = folder / "sys"
+        self.vm = self.root / VM.lstrip("/")
+        self.vm.mkdir(parents=True)
+        for each in (self.root, self.root / "machine.slice"):
+            (each / "cgroup.subtree_control").write_text("cpu io memory pids\n")
+        (self.vm / "io.max").write_text(
+            "8:0 rbps=1048576 wbps=max riops=max wiops=120\n259:0 rbps=max wbps=max riops=5000 wiops=max\n"
+        )
+        (self.vm / "io.weight").write_text("default 250\n8:0 50\n")
+        (self.vm / "io.bfq.weight").write_text("100\n")
+        self.queue = self.sys / "devices" / "nvme0n1" / "queue"
+        (self.queue / "iosched").mkdir(parents=True)
+        (self.sys / "dev" / "block").mkdir(parents=True)
+        (self.sys / "dev" / "block" / str(NVME)).symlink_to(self.queue.parent)
+        (self.queue / "scheduler").write_text("[none] mq-deadline kyber bfq\n")
+        self.tree = CgroupTree(2, self.root)
+        self.actuator = CgroupActuator(self.tree, self.sys)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def limit(name: str, device: DeviceNumber = NVME) -> Knob:
+    return Knob(Lever.CGROUP_LIMIT, VM, name, str(device))
+
+
+def weight(name: str = "weight") -> Knob:
+    return Knob(Lever.CGROUP_WEIGHT, VM, name)
+
+
+def test_limits_are_read(tree: Tree) -> None:
+    read = tree.actuator.read
+    sda = DeviceNumber(8, 0)
+    assert [read(limit(n, sda)) for n in ("read_bytes_s", "write_bytes_s", "read_iops", "write_iops")] == [
+        1048576,
+        None,
+        None,
+        120,
+    ]
+    assert read(limit("read_iops")) == 5000
+    assert read(limit("read_iops", DeviceNumber(7, 7))) is None
+
+
+def test_a_limit_is_written_alone(tree: Tree) -> None:
+    for value, text in ((300.0, "259:0 wiops=300"), (None, "259:0 wiops=max")):
+        (tree.vm / "io.max").write_text("")
+        tree.actuator.write(limit("write_iops"), value)
+        assert (tree.vm / "io.max").read_text() == f"{text}\n"
+
+
+def test_weights(tree: Tree) -> None:
+    assert tree.actuator.read(weight()) == 100
+    assert tree.actuator.read(weight("cost_weight")) == 250
+    (tree.vm / "io.weight").write_text("")
+    tree.actuator.write(weight("cost_weight"), 4000)
+    assert (tree.vm / "io.weight").read_text() == "default 4000\n"
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "becomes"),
+    [
+        (weight(), 0.2, 1),
+        (weight(), 333.4, 333),
+        (weight(), 5000, 1000),
+        (weight(), None, 100),
+        (weight("cost_weight"), 50_000, 10_000),
+        (limit("read_iops"), 0.3, 1),
+        (limit("read_iops"), 99.9, 99),
+        (limit("read_iops"), 1e12, 2**32 - 2),
+        (limit("read_bytes_s"), 1e12, 10**12),
+        (limit("read_bytes_s"), None, None),
+    ],
+)
+def test_rounding(tree: Tree, knob: Knob, value: float | None, becomes: float | None) -> None:
+    assert tree.actuator.normalise(knob, value) == becomes
+
+
+def test_a_parent_without_io_is_named(tree: Tree) -> None:
+    (tree.vm / "io.max").unlink()
+    (tree.root / "machine.slice" / "cgroup.subtree_control").write_text("cpu memory\n")
+    with pytest.raises(ActError) as refused:
+        tree.actuator.write(limit("read_iops"), 5)
+    assert f"{tree.root}/machine.slice gives its groups no io controller" in refused.value.reason
+    assert f"echo +io > {tree.root}/machine.slice/cgroup.subtree_control" in refused.value.hint
+    assert not refused.value.gone
+    assert not (tree.vm / "io.max").exists()
+    assert (tree.root / "machine.slice" / "cgroup.subtree_control").read_text() == "cpu memory\n"
+
+
+@pytest.mark.parametrize(("name", "hint"), [("weight", "modprobe bfq"), ("cost_weight", "IOCOST")])
+def test_a_kernel_without_weights(tree: Tree, name: str, hint: str) -> None:
+    (tree.vm / "io.weight").unlink()
+    (tree.vm / "io.bfq.weight").unlink()
+    with pytest.raises(ActError) as refused:
+        tree.actuator.read(weight(name))
+    assert hint in refused.value.hint
+
+
+def test_a_group_that_is_gone(tree: Tree) -> None:
+    with pytest.raises(ActError) as refused:
+        tree.actuator.read(Knob(Lever.CGROUP_WEIGHT, "/machine.slice/other", "weight"))
+    assert refused.value.gone
+
+
+@pytest.mark.parametrize("place", ["/", "", "/machine.slice/../.."])
+def test_places_that_are_no_vms(tree: Tree, place: str) -> None:
+    with pytest.raises(ActError, match="is no cgroup"):
+        tree.actuator.write(Knob(Lever.CGROUP_WEIGHT, place, "weight"), 5)
+
+
+@pytest.mark.parametrize("knob", [limit("total_iops"), limit("ops_blocks"), weight("read_iops")])
+def test_knobs_that_cgroups_have_not(tree: Tree, knob: Knob) -> None:
+    with pytest.raises(ActError):
+        tree.actuator.read(knob)
+
+
+@pytest.mark.parametrize("text", ["", "default x\n", "8:0 50\n", "\x00\n"])
+def test_a_weight_that_is_not_understood(tree: Tree, text: str) -> None:
+    (tree.vm / "io.bfq.weight").write_text(text)
+    with pytest.raises(ActError, match="no weight is understood"):
+        tree.actuator.read(weight())
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "259:0\n", "259:0 riops\n", "259:0 riops=x\n", "x riops=3\n"])
+def test_limits_that_are_not_understood_are_none(tree: Tree, text: str) -> None:
+    (tree.vm / "io.max").write_text(text)
+    assert tree.actuator.read(limit("read_iops")) is None
+
+
+def test_which_weights_take_effect(tree: Tree) -> None:
+    def found() -> str:
+        can = probe(tree.tree, tree.sys, [NVME]).devices[NVME]
+        return can.weights.mechanism if can.weights else can.problem
+
+    assert "nvme0n1 has the scheduler none, and no io.cost" in found()
+    (tree.queue / "scheduler").write_text("none mq-deadline [bfq]\n")
+    assert found() == BFQ.mechanism
+    (tree.root / "io.cost.qos").write_text("259:0 enable=0 ctrl=auto\n8:0 enable=1\n")
+    assert found() == BFQ.mechanism
+    (tree.root / "io.cost.qos").write_text("259:0 enable=1 ctrl=auto rpct=0.00 rlat=250000\n")
+    assert found() == IO_COST.mechanism
+
+
+def test_a_host_without_a_tree(tree: Tree) -> None:
+    for nothing in (None, CgroupTree(2, tree.root, io=False)):
+        can = probe(nothing, tree.sys, [NVME])
+        assert can.cgroup_version is None
+        assert not can.devices[NVME].limits

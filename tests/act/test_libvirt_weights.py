@@ -1,0 +1,130 @@
+"""The libvirt actuator against made-up connections: what cannot be had from a real one here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+
+from slo_ctl.act.interface import ActError  # noqa: E402
+from slo_ctl.act.libvirt import LibvirtActuator, io_weight_for  # noqa: E402
+from slo_ctl.model import Knob, Lever  # noqa: E402
+
+WEIGHT = Knob(Lever.LIBVIRT_WEIGHT, "uuid", "weight")
+LIMIT = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")
+
+
+class Refusal(libvirt.libvirtError):  # type: ignore[misc]
+    def __init__(self, code: int) -> None:
+        super().__init__("refused")
+        self.err = (code, 0, "refused", 0, "", None, None, 0, 0)
+
+
+class SystemdHost:
+    """A domain whose weight goes through systemd to bfq, and a connection that breaks when told to."""
+
+    XML = (
+        "<domain><devices><disk type='vhostuser' device='disk'><target dev='vda'/></disk></devices></domain>"
+    )
+
+    def __init__(self) -> None:
+        self.io_weight = 100
+        self.active = True
+        self.alive = True
+        self.codes: list[int] = []
+        self.opened = 0
+
+    def open(self, _uri: str) -> SystemdHost:
+        self.opened += 1
+        self.alive = True
+        return self
+
+    def lookupByUUIDString(self, _uuid: str) -> SystemdHost:  # noqa: N802
+        if self.codes:
+            raise Refusal(self.codes.pop(0))
+        return self
+
+    def isActive(self) -> bool:  # noqa: N802
+        return self.active
+
+    def isAlive(self) -> bool:  # noqa: N802
+        return self.alive
+
+    def name(self) -> str:
+        return "web"
+
+    def close(self) -> None:
+        self.alive = False
+
+    def setBlkioParameters(self, values: dict[str, Any], flags: int) -> None:  # noqa: N802
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self.io_weight = values["weight"]
+
+    def blkioParameters(self, _flags: int) -> dict[str, Any]:  # noqa: N802
+        weight = self.io_weight
+        return {"weight": weight if weight <= 100 else 100 + (weight - 100) * 900 // 9900}
+
+    def blockIoTune(self, _target: str, _flags: int) -> dict[str, Any]:  # noqa: N802
+        raise Refusal(libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
+
+    def XMLDesc(self, _flags: int) -> str:  # noqa: N802
+        return self.XML
+
+
+@pytest.fixture
+def host() -> SystemdHost:
+    return SystemdHost()
+
+
+@pytest.fixture
+def actuator(host: SystemdHost) -> LibvirtActuator:
+    return LibvirtActuator(systemd_maps_weights=True, open_connection=host.open)
+
+
+def test_every_bfq_weight_gets_through_systemd(actuator: LibvirtActuator) -> None:
+    for weight in range(1, 1001):
+        actuator.write(WEIGHT, weight)
+        assert actuator.read(WEIGHT) == weight
+    assert (io_weight_for(1), io_weight_for(100), io_weight_for(1000)) == (1, 100, 10_000)
+
+
+@pytest.mark.parametrize("code", ["VIR_ERR_INVALID_CONN", "VIR_ERR_RPC", "VIR_ERR_SYSTEM_ERROR"])
+def test_a_lost_connection_is_made_again(actuator: LibvirtActuator, host: SystemdHost, code: str) -> None:
+    assert actuator.read(WEIGHT) == 100
+    host.codes, host.alive = [getattr(libvirt, code)], False
+    assert actuator.read(WEIGHT) == 100
+    assert host.opened == 2
+
+
+def test_a_libvirtd_that_is_down_is_not_a_vm_that_is_gone(
+    actuator: LibvirtActuator, host: SystemdHost
+) -> None:
+    host.codes = [libvirt.VIR_ERR_RPC] * 2
+    with pytest.raises(ActError) as refused:
+        actuator.read(WEIGHT)
+    assert not refused.value.gone
+    assert refused.value.hint
+
+
+def test_a_vm_that_is_gone(actuator: LibvirtActuator, host: SystemdHost) -> None:
+    host.codes = [libvirt.VIR_ERR_NO_DOMAIN]
+    with pytest.raises(ActError) as unknown:
+        actuator.read(WEIGHT)
+    host.active = False
+    with pytest.raises(ActError, match="does not run") as off:
+        actuator.read(WEIGHT)
+    assert unknown.value.gone
+    assert off.value.gone
+
+
+def test_a_vhost_user_disk(actuator: LibvirtActuator) -> None:
+    with pytest.raises(ActError, match="vhost-user"):
+        actuator.write(LIMIT, 100)
+
+
+def test_no_such_libvirt() -> None:
+    with pytest.raises(ActError, match="no connection to no-such-driver") as refused:
+        LibvirtActuator("no-such-driver:///").read(WEIGHT)
+    assert not refused.value.gone
