@@ -66,7 +66,8 @@ class MinWaf:
     def resume(self, sample: DeviceSample) -> tuple[MinWafState, Decision]:
         """Keep the split and the scheduler's weights; limits of another policy are lifted."""
         tracks = {v.vm: _observe(None, v, sample.timing) for v in sample.vms}
-        return MinWafState(tracks), Decision(limits_iops=without_pacing(sample))
+        weights = {v.vm: v.scheduler_weight for v in sample.vms if v.active}
+        return MinWafState(tracks), Decision(limits_iops=without_pacing(sample), scheduler_weights=weights)
 
     def step(self, state: MinWafState, sample: DeviceSample) -> tuple[MinWafState, Decision]:
         """Refit, and move blocks when that saves a noticeable part of the GC writes."""
