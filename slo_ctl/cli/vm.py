@@ -1,4 +1,4 @@
-"""`slo-ctl vm`: the VMs of this host and their disks."""
+"""`slo-ctl vm`: the VMs of this host, their disks and what they are promised."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli import vm_slo
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from slo_ctl.observe.cgroup import CgroupTree
     from slo_ctl.observe.inventory import Inventory
 
-app = typer.Typer(help="VMs of this host and their disks.", no_args_is_help=True, rich_markup_mode=None)
-
+app = typer.Typer(
+    help="VMs of this host, their disks and what they are promised.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 _CGROUP_ROOT = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where cgroups are mounted. [default: /sys/fs/cgroup]")
@@ -25,7 +29,7 @@ _CGROUP_ROOT = Annotated[
 
 @app.callback()
 def vm() -> None:
-    """VMs of this host and their disks."""
+    """VMs of this host, their disks and what they are promised."""
 
 
 @app.command("list")
@@ -58,6 +62,11 @@ def list_(
         sys.stdout.write(json.dumps(inventory_json(inventory), indent=2) + "\n")
         return
     _print(inventory)
+
+
+app.command("show")(vm_slo.show)
+app.command("set")(vm_slo.set_)
+app.command("unset")(vm_slo.unset)
 
 
 def _tree(root: Path | None) -> CgroupTree | None:

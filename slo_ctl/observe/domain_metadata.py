@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from slo_ctl.observe.domain_xml import DomainXmlError, parse_domain
 from slo_ctl.promises.check import CONFIG_KEYS, SloError, SloFields, check_fields, parse_fields
@@ -32,6 +33,22 @@ def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
     if len(found) > 1:
         say(f"{where}: {len(found)} elements {PREFIX}:{ELEMENT}; the first one counts")
     return _fields(found[0].attrib, lambda text: say(f"{where}: {text}")) if found else {}
+
+
+def read_xml(uri: str, name: str) -> str | None:
+    """The XML of one VM of libvirt, over a connection that may only read; None when it cannot be had."""
+    try:
+        module: Any = import_module("libvirt")
+    except ImportError:
+        return None
+    try:
+        connection = module.openReadOnly(uri)
+        try:
+            return str(connection.lookupByName(name).XMLDesc(0))
+        finally:
+            connection.close()
+    except module.libvirtError:
+        return None
 
 
 def _fields(attributes: dict[str, str], note: Callable[[str], None]) -> SloFields:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from slo_ctl.errors import UserError
 from slo_ctl.quantity import (
     QuantityError,
     format_bytes_exact,
@@ -41,6 +42,7 @@ KEY_OF = {name: key for key, name in CONFIG_KEYS.items()}
 
 _SPELLINGS = {**CONFIG_KEYS, **{name: name for name in FIELD_NAMES}, "min": "min_iops", "max": "max_iops"}
 
+MAX_NAME_BYTES = 4096
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
 
 
@@ -108,6 +110,16 @@ def check_fields(fields: Mapping[str, float]) -> None:
             f"is more than max_iops={format_number(high)}",
             "lower the minimum or raise the maximum",
         )
+
+
+def check_vm_name(vm: str) -> None:
+    """Raise UserError for a name that no VM can have: nothing, far too long, or no Unicode."""
+    try:
+        usable = 0 < len(vm.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise UserError(f"{vm[:60] or 'nothing'} is no usable name of a VM", "see `slo-ctl vm list`")
 
 
 def field_text(name: str, value: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.errors import UserError
-from slo_ctl.promises.check import SloError, SloFields, check_fields
+from slo_ctl.promises.check import SloError, SloFields, check_fields, check_vm_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 MAX_BYTES = 64 << 20
-MAX_NAME_BYTES = 4096
 _LOCK_PATIENCE_S = 5.0
 _LOCK_PAUSE_S = 0.01
 
@@ -62,7 +61,7 @@ class PromiseStore:
 
     def set(self, vm: str, fields: Mapping[str, float]) -> None:
         """Promise these fields besides those there are. Raises UserError when they cannot all be promised."""
-        _check_name(vm)
+        check_vm_name(vm)
         with self._locked():
             vms = self.all()
             merged = vms.get(vm, {}) | dict(fields)
@@ -137,15 +136,6 @@ class PromiseStore:
             yield
         finally:
             os.close(descriptor)
-
-
-def _check_name(vm: str) -> None:
-    try:
-        usable = 0 < len(vm.encode()) <= MAX_NAME_BYTES
-    except UnicodeEncodeError:
-        usable = False
-    if not usable:
-        raise UserError(f"{vm[:60] or 'nothing'} is no usable name of a VM", "see `slo-ctl vm list`")
 
 
 def _try_lock(descriptor: int) -> bool:

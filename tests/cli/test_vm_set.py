@@ -1,0 +1,273 @@
+"""`slo-ctl vm show|set|unset`: without a daemon, with one, and in libvirt's metadata."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socketserver
+import tempfile
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slo_ctl.cli import app
+from slo_ctl.daemon.places import DaemonPlaces
+from slo_ctl.promises import PromiseStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WEB = '[libvirt]\nuri = "none"\n[cgroup]\nroot = "{root}/cgroup"\n[vm.web]\nweight = 1\ncgroup = "/slo/web"\n'
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A root with a short path, a configured VM `web` with a cgroup, and no libvirt."""
+    folder = Path(tempfile.mkdtemp(prefix="slo-"))
+    (folder / "cgroup" / "slo" / "web").mkdir(parents=True)
+    (folder / "cgroup" / "cgroup.controllers").write_text("io\n")
+    (folder / "cgroup" / "slo" / "web" / "io.stat").write_text("8:0 rbytes=4096 wbytes=0 rios=1 wios=0\n")
+    (folder / "slo-ctl.toml").write_text(WEB.format(root=folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def vm(root: Path, *words: str) -> int:
+    return app.run(["vm", *words, "--root", str(root)])
+
+
+def stored(root: Path) -> dict[str, dict[str, float]]:
+    return PromiseStore(DaemonPlaces(root).promises).all()
+
+
+def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "web", "weight=3,min=100,max_bandwidth=100MiB", "p99=5ms") == 0
+    shown = capsys.readouterr()
+    assert "web: set" in shown.out
+    assert "weight 3 (vm set)" in shown.out
+    assert "conflict: web: weight: 3 by `vm set` overrides 1 in slo-ctl.toml:6" in shown.err
+    assert "the daemon is not running, so this takes effect when it starts" in shown.err
+    assert stored(root) == {
+        "web": {
+            "weight": 3.0,
+            "min_iops": 100.0,
+            "max_bandwidth_bytes_s": 100.0 * 2**20,
+            "p99_latency_us": 5000.0,
+        }
+    }
+
+    assert vm(root, "show", "web") == 0
+    shown = capsys.readouterr()
+    assert "VM web: unknown, found by option" in shown.out
+    assert "conflict: web: weight: 3 by `vm set` overrides 1 in slo-ctl.toml:6" in shown.out
+    for cell in ("100 IOPS", "100 MiB/s", "5 ms", "vm set", "8:0", "/slo/web", "daemon: does not answer"):
+        assert cell in shown.out
+
+    assert vm(root, "unset", "web", "min,p99", "max_bandwidth", "weight") == 0
+    assert "weight 1 (config slo-ctl.toml:6)" in capsys.readouterr().out
+    assert stored(root) == {}
+
+
+def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "web", "weight=3", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["format_version"], told["vm"], told["changed"]) == (1, "web", "store")
+    assert told["fields"] == {"weight": 3.0}
+    assert told["slo"]["weight"] == 3.0
+    assert vm(root, "show", "web", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["format_version"] == 1
+    assert told["sources"] == {"weight": "vm set"}
+    assert told["promised"] == {"vm set": {"weight": 3.0}, "config slo-ctl.toml:6": {"weight": 1.0}}
+    assert [stream["device"] for stream in told["streams"]] == ["8:0"]
+    assert told["status"] is None
+    assert vm(root, "unset", "web", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "config slo-ctl.toml:6"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("set", "web", "weight=-1"), "vm set web: weight=-1 is out of range", "0.001"),
+        (("set", "web", "weight=nan"), "weight=nan is not a finite number", "weight = 3"),
+        (("set", "web", "weight=0"), "weight=0 is out of range", ""),
+        (("set", "web", "min=200,max=100"), "min_iops=200 is more than max_iops=100", "lower"),
+        (("set", "web", "wieght=1"), "wieght= is no field", "did you mean weight?"),
+        (("set", "web", "weight"), '"weight" is not key=value', ""),
+        (("set", "web", "weight=1,weight=2"), "weight is given twice", ""),
+        (("set", "web", "min=1,min_iops=2"), "given twice", ""),
+        (("set", "web", "p99=5"), "p99=5 is not a time", '"5ms"'),
+        (("set", "wbe", "weight=1"), "there is no VM wbe: there are web", "did you mean web?"),
+        (("show", "wbe"), "there is no VM wbe", "did you mean web?"),
+        (("unset", "web"), "nothing was set for VM web", "vm show web"),
+        (("unset", "web", "wieght"), "wieght is no field", "did you mean weight?"),
+        (("unset", "web", ","), "nothing is no field", "known"),
+        (("set", "web", "weight=1", "--metadata"), "no libvirt is configured", "--connect"),
+    ],
+)
+def test_mistakes(
+    root: Path, words: tuple[str, ...], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vm(root, *words) == 2
+    told, advice = capsys.readouterr().err.splitlines()
+    assert message in told
+    assert hint in advice
+    assert advice.startswith("hint: ")
+    assert stored(root) == {}
+
+
+def test_a_vm_that_is_not_here_yet(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "later", "weight=2") == 2
+    assert "--force" in capsys.readouterr().err
+    assert vm(root, "set", "later", "weight=2", "--force") == 0
+    assert "later is a VM that is not here yet" in capsys.readouterr().err
+    assert stored(root) == {"later": {"weight": 2.0}}
+    assert vm(root, "show", "later") == 0
+    assert "not on this host" in capsys.readouterr().out
+    assert vm(root, "unset", "latr") == 2
+    assert "did you mean later?" in capsys.readouterr().err
+
+
+def test_against_what_was_set_before(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "web", "max=100") == 0
+    assert vm(root, "set", "web", "min=200") == 2
+    assert "VM web: min_iops=200 is more than max_iops=100" in capsys.readouterr().err
+    assert stored(root) == {"web": {"max_iops": 100.0}}
+
+
+def test_a_broken_configuration_is_a_note(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "slo-ctl.toml").write_text("[libvirt]\nuri = none\n")
+    assert vm(root, "set", "web", "weight=2", "--force") == 0
+    assert "slo-ctl.toml:2: " in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "promises.json").write_text("{")
+    for words in (("set", "web", "weight=2"), ("unset", "web"), ("show", "web")):
+        assert vm(root, *words) == 2
+        assert "promises.json: damaged" in capsys.readouterr().err
+    assert (root / "promises.json").read_text() == "{"
+
+
+class FakeDaemon:
+    """Answers as the API does, and remembers what it was asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.asked: list[tuple[str, str, Any]] = []
+        self.answers: dict[str, tuple[int, dict[str, Any]]] = {}
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                fake.asked.append((self.command, self.path, body))
+                status, reply = fake.answers.get(self.command, (200, {}))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps({"format_version": 1, **reply}).encode())
+
+            do_GET = do_PUT = do_DELETE = answer  # noqa: N815
+
+            def address_string(self) -> str:
+                return "unix"
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        path.parent.mkdir()
+        self.server = socketserver.UnixStreamServer(str(path), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@contextmanager
+def daemon(root: Path) -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(DaemonPlaces(root).api_socket)
+    try:
+        yield fake
+    finally:
+        fake.close()
+
+
+def test_the_daemon_is_asked_when_it_runs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with daemon(root) as fake:
+        assert vm(root, "set", "a/b", "weight=3", "p99=5ms", "--force") == 0
+        assert vm(root, "unset", "a/b", "p99", "min") == 0
+        fake.answers["GET"] = (
+            200,
+            {"vms": [{"vm": "web", "device": "ssd0", "verdict": "ok", "reason": "has its share"}, 3]},
+        )
+        assert vm(root, "show", "web") == 0
+    body = {"fields": {"weight": 3.0, "p99_latency_us": 5000.0}, "force": True}
+    assert fake.asked == [
+        ("PUT", "/v1/vms/a%2Fb/slo", body),
+        ("DELETE", "/v1/vms/a%2Fb/slo?fields=p99_latency_us,min_iops", None),
+        ("GET", "/v1/status", None),
+    ]
+    assert stored(root) == {}
+    shown = capsys.readouterr()
+    assert "daemon: ok on ssd0: has its share" in shown.out
+    assert "not running" not in shown.err
+
+
+def test_the_daemons_refusal(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with daemon(root) as fake:
+        fake.answers["PUT"] = (
+            409,
+            {"error": {"message": "minimums above what ssd0 can do", "hint": "--force"}},
+        )
+        assert vm(root, "set", "web", "min=1e9") == 2
+    assert capsys.readouterr().err == "slo-ctl: minimums above what ssd0 can do\nhint: --force\n"
+    assert stored(root) == {}
+
+
+def test_metadata_of_libvirt(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+    # The test driver keeps its VM as long as somebody is connected.
+    connection = libvirt.open("test:///default")
+    here = ("--connect", "test:///default")
+    try:
+        assert vm(root, "set", "test", "weight=4,max=100", "--metadata", *here) == 0
+        shown = capsys.readouterr()
+        assert "test: set, in libvirt metadata" in shown.out
+        assert "weight 4 (metadata)" in shown.out
+        assert vm(root, "set", "test", "min=200", "--metadata", *here) == 2
+        assert "min_iops=200 is more than max_iops=100" in capsys.readouterr().err
+        assert vm(root, "set", "test", "weight=5", *here) == 0
+        assert "5 by `vm set` overrides 4 in libvirt metadata" in capsys.readouterr().err
+        assert vm(root, "show", "test", "--json", *here) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["state"], told["source"]) == ("running", "vm set, metadata")
+        assert vm(root, "unset", "test", "max", "--metadata", *here) == 0
+        assert 'weight="4"/>' in connection.lookupByName("test").XMLDesc(0)
+        assert vm(root, "unset", "test", "--metadata", *here) == 0
+        assert "slo-ctl" not in connection.lookupByName("test").XMLDesc(0)
+        assert vm(root, "set", "tset", "weight=1", "--metadata", *here) == 2
+        assert "did you mean test?" in capsys.readouterr().err
+    finally:
+        connection.close()
+
+
+def test_names_cannot_break_out(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b[2J\nx"
+    assert vm(root, "set", hostile, "weight=1", "--force") == 0
+    assert vm(root, "show", hostile) == 0
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert vm(root, "set", "\udcff", "weight=1", "--force") == 2
+
+
+def test_help_is_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("show", "set", "unset"):
+        assert app.run(["vm", verb, "--help"]) == 0
+        assert "--root" in capsys.readouterr().out
