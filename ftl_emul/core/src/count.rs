@@ -89,12 +89,12 @@ fn apply_one<M: Mapping>(mapping: &mut M, tenant: TenantId, op: Op, span: &PageS
         Op::Read => (span.first..span.end).for_each(|p| {
             mapping.read_page(tenant, p, &mut Untimed);
         }),
-        Op::Trim => span.whole().for_each(|p| mapping.trim_page(tenant, p)),
+        Op::Trim => span.whole().for_each(|p| mapping.trim_page(tenant, p, &mut Untimed)),
         Op::WriteZeroes => {
             let whole = span.whole();
             for page in span.first..span.end {
                 if whole.contains(&page) {
-                    mapping.trim_page(tenant, page);
+                    mapping.trim_page(tenant, page, &mut Untimed);
                 } else {
                     mapping.rewrite_page_in_part(tenant, page, &mut Untimed);
                 }

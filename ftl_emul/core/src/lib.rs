@@ -26,7 +26,7 @@ pub use drive::{Drive, DriveOptions};
 pub use error::FtlError;
 pub use geometry::{Geometry, NandTiming, PRESETS, Preset};
 pub use mapping::page::{PageMapping, PageMappingOptions};
-pub use mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
+pub use mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 pub use nand::{Nand, Untimed};
 pub use op::{Op, PageSpan, TenantId};
 pub use victim::{VICTIM_POLICIES, VictimPolicy, victim_policy};

@@ -2,6 +2,9 @@
 
 /// Where the flash operations of a mapping go. Dies are numbered from 0.
 pub trait Nand {
+    /// False when operations cost nothing, so that mappings need not say between which dies they copy.
+    const TIMED: bool = true;
+
     /// True when a die could start an operation at once; mappings place host writes on idle dies first.
     fn is_idle(&self, die: u32) -> bool;
 
@@ -20,8 +23,20 @@ pub trait Nand {
     /// GC, wear levelling or reclaim copies `pages` pages within the die.
     fn copy(&mut self, die: u32, pages: u32);
 
+    /// A merge copies `pages` pages from one die to another, or within one when both are the same.
+    fn copy_across(&mut self, from: u32, to: u32, pages: u32);
+
     /// One block of the die is erased.
     fn erase(&mut self, die: u32);
+
+    /// The mapping reads a page of its own map; what the host asked for waits for it.
+    fn map_read(&mut self, die: u32);
+
+    /// The mapping programs a page of its own map; what the host asked for waits for it.
+    fn map_program(&mut self, die: u32);
+
+    /// Nanoseconds that copies, erases and work on the map have taken in the host's operation so far.
+    fn overhead_ns(&self) -> u64;
 }
 
 /// Flash without a clock: for count-only runs, ageing and validation.
@@ -29,6 +44,8 @@ pub trait Nand {
 pub struct Untimed;
 
 impl Nand for Untimed {
+    const TIMED: bool = false;
+
     #[inline(always)]
     fn is_idle(&self, _die: u32) -> bool {
         true
@@ -52,5 +69,19 @@ impl Nand for Untimed {
     fn copy(&mut self, _die: u32, _pages: u32) {}
 
     #[inline(always)]
+    fn copy_across(&mut self, _from: u32, _to: u32, _pages: u32) {}
+
+    #[inline(always)]
     fn erase(&mut self, _die: u32) {}
+
+    #[inline(always)]
+    fn map_read(&mut self, _die: u32) {}
+
+    #[inline(always)]
+    fn map_program(&mut self, _die: u32) {}
+
+    #[inline(always)]
+    fn overhead_ns(&self) -> u64 {
+        0
+    }
 }

@@ -468,7 +468,7 @@ impl Engine {
                     self.schedule(at, Event::PageRead { tenant, slot, die });
                     return;
                 }
-                self.timeline.finish = now + self.timeline.command_ns();
+                self.timeline.finish += self.timeline.command_ns();
             }
             Op::Write | Op::WriteZeroes if partial => {
                 mapping.rewrite_page_in_part(id, page, &mut self.timeline);
@@ -481,9 +481,9 @@ impl Engine {
             Op::WriteZeroes => {
                 // A request of length 0 covers no page, not even its first.
                 if page < request.end {
-                    mapping.trim_page(id, page);
+                    mapping.trim_page(id, page, &mut self.timeline);
                 }
-                self.timeline.finish = now + self.timeline.command_ns();
+                self.timeline.finish += self.timeline.command_ns();
             }
             Op::Trim => {
                 let span = PageSpan {
@@ -492,8 +492,8 @@ impl Engine {
                     partial_first: request.partial_first,
                     partial_last: request.partial_last,
                 };
-                span.whole().for_each(|p| mapping.trim_page(id, p));
-                self.timeline.finish = now + self.timeline.command_ns();
+                span.whole().for_each(|p| mapping.trim_page(id, p, &mut self.timeline));
+                self.timeline.finish += self.timeline.command_ns();
                 if let Some(queue) = self.slot_mut(tenant) {
                     queue.outstanding[slot as usize].pages_left = 1;
                 }

@@ -25,6 +25,8 @@ pub struct PageCosts {
     program_ns: u64,
     read_ns: u64,
     copy_ns: u64,
+    /// The parts of a copy from die to die: on the source, on each channel, on the target.
+    across_ns: (u64, u64, u64),
     erase_ns: u64,
 }
 
@@ -33,14 +35,15 @@ impl PageCosts {
     #[must_use]
     pub fn new(geometry: &Geometry, timing: &NandTiming, model: TimingModel) -> Self {
         let program_ns = timing.program_ns / u64::from(geometry.planes);
-        let (copy_ns, erase_ns) = match model {
-            TimingModel::Paper => (program_ns, 0),
+        let (copy_ns, across_ns, erase_ns) = match model {
+            TimingModel::Paper => (program_ns, (0, 0, program_ns), 0),
             TimingModel::Full { copyback } => {
                 let transfers = if copyback { 0 } else { 2 * timing.transfer_ns };
-                (timing.read_ns + program_ns + transfers, timing.erase_ns)
+                let across_ns = (timing.read_ns, timing.transfer_ns, program_ns);
+                (timing.read_ns + program_ns + transfers, across_ns, timing.erase_ns)
             }
         };
-        Self { transfer_ns: timing.transfer_ns, program_ns, read_ns: timing.read_ns, copy_ns, erase_ns }
+        Self { transfer_ns: timing.transfer_ns, program_ns, read_ns: timing.read_ns, copy_ns, across_ns, erase_ns }
     }
 }
 
@@ -61,7 +64,7 @@ pub struct Timeline {
     pub finish: u64,
     /// Die and channel time that the operations issued since the last [`Timeline::begin`] take.
     pub device_ns: u64,
-    /// The part of it that GC, reclaim and wear levelling take.
+    /// The part of it that GC, merges, reclaim, wear levelling and work on the map take.
     pub gc_ns: u64,
 }
 
@@ -135,7 +138,8 @@ impl Nand for Timeline {
 
     #[inline]
     fn read(&mut self, die: u32) {
-        self.finish = self.occupy(die, self.now, self.costs.read_ns);
+        // Where the page lives may have had to be read from flash first.
+        self.finish = self.occupy(die, self.finish, self.costs.read_ns);
         self.device_ns += self.costs.transfer_ns;
     }
 
@@ -152,9 +156,44 @@ impl Nand for Timeline {
         self.gc_ns += duration;
     }
 
+    fn copy_across(&mut self, from: u32, to: u32, pages: u32) {
+        if from == to {
+            return self.copy(from, pages);
+        }
+        // Page follows page: source, channels and target work at the same time.
+        let pages = u64::from(pages);
+        let (read_ns, transfer_ns, program_ns) = self.costs.across_ns;
+        self.occupy(from, self.now, pages * read_ns);
+        for die in [from, to] {
+            let channel = &mut self.channels[(die / self.dies_per_channel) as usize];
+            *channel = self.now.max(*channel) + pages * transfer_ns;
+        }
+        self.occupy(to, self.now + read_ns + 2 * transfer_ns, pages * program_ns);
+        self.device_ns += 2 * pages * transfer_ns;
+        self.gc_ns += pages * (read_ns + 2 * transfer_ns + program_ns);
+    }
+
     #[inline]
     fn erase(&mut self, die: u32) {
         self.occupy(die, self.now, self.costs.erase_ns);
         self.gc_ns += self.costs.erase_ns;
+    }
+
+    #[inline]
+    fn map_read(&mut self, die: u32) {
+        self.finish = self.occupy(die, self.finish, self.costs.read_ns) + self.costs.transfer_ns;
+        self.device_ns += self.costs.transfer_ns;
+        self.gc_ns += self.costs.read_ns + self.costs.transfer_ns;
+    }
+
+    #[inline]
+    fn map_program(&mut self, die: u32) {
+        self.program(die);
+        self.gc_ns += self.costs.transfer_ns + self.costs.program_ns;
+    }
+
+    #[inline]
+    fn overhead_ns(&self) -> u64 {
+        self.gc_ns
     }
 }

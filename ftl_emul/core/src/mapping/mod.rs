@@ -50,6 +50,32 @@ pub struct TenantCounters {
     pub moved_pages_of: Vec<u64>,
 }
 
+/// What mappings other than the page mapping do besides, since the tenant was created. Times are those of dies and
+/// channels; 0 without a clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappingCounters {
+    /// Log blocks that became data blocks as they were.
+    pub switch_merges: u64,
+    /// Log blocks that became data blocks once the rest was copied to them.
+    pub partial_merges: u64,
+    /// Log blocks emptied by copying every logical block that had pages in them to a free block.
+    pub full_merges: u64,
+    /// Logical blocks copied in those full merges: as many as full merges (BAST), or more (FAST).
+    pub merged_blocks: u64,
+    /// Time of the switch merges: erases.
+    pub switch_merge_ns: u64,
+    /// Time of the partial merges.
+    pub partial_merge_ns: u64,
+    /// Time of the full merges.
+    pub full_merge_ns: u64,
+    /// Translation pages read.
+    pub map_reads: u64,
+    /// Translation pages programmed.
+    pub map_writes: u64,
+    /// Time of both, and of GC in translation blocks.
+    pub map_ns: u64,
+}
+
 /// What a tenant has at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantSpace {
@@ -90,6 +116,11 @@ pub trait Mapping {
     /// The drive below.
     fn geometry(&self) -> &Geometry;
 
+    /// Pages of a block as tenants own and move them: an erase block, or a clustered block of several dies.
+    fn block_pages(&self) -> u32 {
+        self.geometry().pages_per_block
+    }
+
     /// Pages of a tenant's namespace; 0 when there is no such tenant.
     fn pages(&self, tenant: TenantId) -> u64;
 
@@ -109,7 +140,7 @@ pub trait Mapping {
     fn is_mapped(&self, tenant: TenantId, page: u64) -> bool;
 
     /// Unmaps one page.
-    fn trim_page(&mut self, tenant: TenantId, page: u64);
+    fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
 
     /// Fetches the map entry that a coming access to the page will read.
     fn prefetch(&self, tenant: TenantId, page: u64);
@@ -143,6 +174,11 @@ pub trait Mapping {
 
     /// Counters of a tenant since its creation.
     fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError>;
+
+    /// What a tenant's merges and accesses to the map on flash were; all 0 where a mapping has neither.
+    fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
+        self.counters(tenant).map(|_| MappingCounters::default())
+    }
 
     /// What a tenant has.
     fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError>;

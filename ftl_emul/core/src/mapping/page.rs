@@ -361,7 +361,7 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
         self.map[self.namespaces.global(tenant, page) as usize].unpack() != 0
     }
 
-    fn trim_page(&mut self, tenant: TenantId, page: u64) {
+    fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, _nand: &mut N) {
         let global = self.namespaces.global(tenant, page) as usize;
         let physical = self.map[global].unpack();
         if physical != 0 {

@@ -4,6 +4,7 @@ use crate::block::{BlockState, NO_BLOCK};
 use crate::error::FtlError;
 use crate::mapping::page::{Domain, PageMapping, SHARED_DOMAIN, Tenant};
 use crate::mapping::{Mapping, Placement, TenantCounters, TenantSpace};
+use crate::nand::Untimed;
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
 use crate::pool::{Pool, SPARE};
@@ -80,7 +81,7 @@ impl<P: PageNumber> PageMapping<P> {
         self.transfers.retain(|t| t.from != Some(tenant) && t.to != Some(tenant));
         self.recount_promises();
         for page in 0..pages {
-            self.trim_page(tenant, page);
+            self.trim_page(tenant, page, &mut Untimed);
         }
         let logical_blocks = self.geometry.blocks_for(pages);
         if domain == SHARED_DOMAIN {
@@ -111,7 +112,7 @@ impl<P: PageNumber> PageMapping<P> {
         let promised = self.domains[domain as usize].promised_blocks as i64;
         self.require_ops(self.ops_blocks(domain) - promised - (extra - from_spare) as i64)?;
         for page in pages..old_pages {
-            self.trim_page(tenant, page);
+            self.trim_page(tenant, page, &mut Untimed);
         }
         self.namespaces.set_pages(tenant, pages);
         self.take_spare(domain, from_spare);

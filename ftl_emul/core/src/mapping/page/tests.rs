@@ -119,7 +119,7 @@ proptest! {
                     let written = model.get_mut(&t).unwrap();
                     for i in 0..n {
                         let page = (u64::from(p) + u64::from(i)) % written.len() as u64;
-                        ftl.trim_page(TenantId(t), page);
+                        ftl.trim_page(TenantId(t), page, &mut Untimed);
                         written[page as usize] = false;
                     }
                 },
