@@ -121,30 +121,35 @@ class ServedFtlActuator:
     def _give_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
         """Move the difference to or from the spare, as many blocks at a time as there are to be had."""
         deadline = time.monotonic() + self._move_wait_s
+        expected: int | None = None
         while True:
             statistics = self._statistics()
-            mine = self._namespace(knob, statistics)["space"]
+            owned = int(self._namespace(knob, statistics)["space"]["ops_blocks"])
             pending = sum(n["space"]["pending_out_blocks"] for n in statistics["namespaces"])
-            lacking = blocks - int(mine["ops_blocks"])
-            if not pending:
-                if lacking == 0:
+            # The server does not count blocks from the spare that it has not handed over yet as pending.
+            if not pending and expected in (None, owned):
+                if owned == blocks:
                     return
-                if lacking < 0:
-                    self._move(namespace, None, -lacking)
-                    continue
-                spare = int(statistics["spare_blocks"])
-                if spare == 0:
-                    raise ActError(
-                        f"{knob.place} lacks {lacking} OPS blocks, and the device has none to spare"
-                    )
-                self._move(None, namespace, min(lacking, spare))
-                continue
-            if time.monotonic() > deadline:
+                expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
+            elif time.monotonic() > deadline:
                 raise ActError(
-                    f"{pending} blocks of {self._device} are still on their way",
-                    "GC has to empty them first; it goes on by itself",
+                    f"blocks of {self._device} are still on their way, {pending} of them waiting for GC",
+                    "it goes on by itself; undo again after that",
                 )
-            self._sleep(_MOVE_POLL_S)
+            else:
+                self._sleep(_MOVE_POLL_S)
+
+    def _step_towards(self, knob: Knob, namespace: str, owned: int, blocks: int, spare: int) -> int:
+        """Ask for one move; returns what the namespace then has."""
+        if owned > blocks:
+            self._move(namespace, None, owned - blocks)
+            return blocks
+        if spare == 0:
+            lacking = blocks - owned
+            raise ActError(f"{knob.place} lacks {lacking} OPS blocks, and the device has none to spare")
+        step = min(blocks - owned, spare)
+        self._move(None, namespace, step)
+        return owned + step
 
     def _move(self, source: str | None, target: str | None, blocks: int) -> None:
         # A move that was taken on before the connection broke must not be asked for twice.

@@ -1,0 +1,160 @@
+"""The actuator of a served emulated SSD: weights, limits and OPS set, read back and given back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from serving import Server, make_device, require, served
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.act.served_ftl import ServedFtlActuator, ftl_settings
+from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STREAMS = {"web": "a", "db": "b", "ci": "c"}
+
+
+class Rig:
+    """A device with three namespaces, and a keeper with its journal."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        make_device(root, "name=d,size=48MiB,op=60%,dies=2", "name=a", "name=b", "name=c")
+        self.server = Server(root, "d", "--latency", "real")
+        self.start()
+
+    def start(self) -> None:
+        self.journal = Journal(self.root / "journal.json")
+        self.actuator = ServedFtlActuator("d", self.server.run.control, self.journal)
+        self.keeper = SettingKeeper([self.actuator], self.journal)
+
+    def state(self) -> dict[str, Any]:
+        with self.server.control() as control:
+            told = control.statistics()["namespaces"]
+        return {
+            n["name"]: (n["weight"], n["limit_iops"], n["limit_bytes_s"], n["space"]["ops_blocks"])
+            for n in told
+        }
+
+    def move(self, *moves: OpsMove) -> list[str]:
+        return self.actuator.apply(Decision(moves=moves), STREAMS)
+
+    def settle(self) -> None:
+        with self.server.control() as control:
+            while any(n["space"]["pending_out_blocks"] for n in control.statistics()["namespaces"]):
+                pass
+
+
+@pytest.fixture
+def rig(root: Path) -> Iterator[Rig]:
+    require("nbdkit")
+    rig = Rig(root)
+    try:
+        yield rig
+    finally:
+        rig.actuator.close()
+        rig.server.stop()
+
+
+def limit(namespace: str, name: str) -> Knob:
+    return Knob(Lever.FTL_LIMIT, f"d/{namespace}", name)
+
+
+def test_weights_and_limits(rig: Rig) -> None:
+    before = rig.state()
+    wanted = [
+        *ftl_settings("d", STREAMS, {"web": 3.5, "db": 1.0}, {"web": 500.0}, "as decided"),
+        Setting(limit("a", "total_bytes_s"), 1e6, "web", "max_bandwidth"),
+        Setting(limit("b", "total_bytes_s"), 2e6, "db", "max_bandwidth"),
+    ]
+    outcomes = rig.keeper.apply(wanted)
+    assert [o.state for o in outcomes].count(OutcomeState.APPLIED) == len(wanted) - 1
+    assert rig.state()["a"][:3] == (3.5, 500, 1e6)
+    assert rig.state()["b"][:3] == (1, None, 2e6)
+    rig.keeper.apply(wanted[:-2])
+    assert rig.state()["a"][:3] == (3.5, 500, None)
+    rig.keeper.undo()
+    assert rig.state() == before
+
+
+def test_ops_are_moved_and_given_back(rig: Rig) -> None:
+    before = rig.state()
+    assert rig.move(OpsMove("web", "db", 3), OpsMove("ci", "db", 2), OpsMove("web", None, 1)) == []
+    rig.settle()
+    moved = {name: values[3] - before[name][3] for name, values in rig.state().items()}
+    assert moved == {"a": -4, "b": 5, "c": -2}
+    assert rig.keeper.apply([]) == []
+    rig.move(OpsMove("db", "web", 1))
+    rig.settle()
+    rig.start()  # as after a crash
+    outcomes = rig.keeper.undo()
+    assert {o.state for o in outcomes} == {OutcomeState.RESTORED}, outcomes
+    assert rig.state() == before
+    assert len(rig.journal) == 0
+
+
+def test_a_move_that_the_device_refuses(rig: Rig) -> None:
+    before = rig.state()
+    (refusal,) = rig.move(OpsMove("web", "db", 10**6))
+    assert refusal.startswith("unapplied: 1000000 blocks from web to db: ")
+    (unknown,) = rig.move(OpsMove("stranger", "db", 1))
+    assert "stranger has no namespace" in unknown
+    assert rig.state() == before
+
+
+def test_blocks_that_somebody_else_took(rig: Rig) -> None:
+    """What cannot be given back is told, and stays in the journal."""
+    rig.move(OpsMove("web", None, 3))
+    rig.settle()
+    with rig.server.control() as control:
+        control.move_ops(None, "c", 3)
+        while control.statistics()["spare_blocks"]:
+            pass
+    knob = Knob(Lever.FTL_OPS, "d/c", "ops_blocks")
+    rig.journal.remove([knob])  # as if c had been like that before
+    outcomes = {o.setting.knob.place: o for o in rig.keeper.undo()}
+    assert outcomes["d/a"].state is OutcomeState.UNAPPLIED
+    assert "lacks 3 OPS blocks, and the device has none to spare" in outcomes["d/a"].reason
+    assert [knob.place for knob in rig.journal.originals()] == ["d/a"]
+
+
+def test_a_server_that_is_gone_and_back(rig: Rig) -> None:
+    wanted = ftl_settings("d", STREAMS, {"web": 3.5}, {}, "as decided")
+    rig.keeper.apply(wanted)
+    rig.server.stop()
+    (outcome,) = rig.keeper.apply(wanted, verify_all=True)
+    assert outcome.state is OutcomeState.UNAPPLIED
+    assert "d is not being served" in outcome.reason
+    assert [o.state for o in rig.keeper.undo()] == [OutcomeState.UNAPPLIED]
+    assert rig.move(OpsMove("web", "db", 1))[0].startswith("unapplied: no OPS of d were moved: ")
+    with served(rig.root, "d", "--latency", "real") as rig.server:
+        assert rig.state()["a"][0] == 3.5
+        assert [o.state for o in rig.keeper.undo()] == [OutcomeState.RESTORED]
+        assert rig.state()["a"][0] == 1
+
+
+def test_what_it_does_not_have(rig: Rig) -> None:
+    for knob in (limit("nobody", "total_iops"), limit("a", "read_iops")):
+        with pytest.raises(ActError) as refused:
+            rig.actuator.read(knob)
+        assert refused.value.gone == (knob.place == "d/nobody")
+    assert not rig.actuator.owns(Knob(Lever.FTL_LIMIT, "dd/a", "total_iops"))
+    (outcome,) = rig.keeper.apply([Setting(Knob(Lever.FTL_WEIGHT, "d/a", "weight"), -1, "web", "bad")])
+    assert outcome.state is OutcomeState.UNAPPLIED
+
+
+def test_weights_without_latency(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=128MiB")
+    with served(root, "d") as server:
+        journal = Journal(root / "journal.json")
+        keeper = SettingKeeper([ServedFtlActuator("d", server.run.control, journal)], journal)
+        (outcome,) = keeper.apply([Setting(Knob(Lever.FTL_WEIGHT, "d/d", "weight"), 2, "web", "test")])
+        assert outcome.state is OutcomeState.UNAPPLIED
+        assert "--latency real" in outcome.reason
