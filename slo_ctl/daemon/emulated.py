@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.served_ftl import ServedFtlActuator
 from slo_ctl.daemon.capacity import Capacity
 from slo_ctl.daemon.demand import Demand
+from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.policies import make_policy
-from slo_ctl.model import Decision, Knob, Lever, Setting, Tenant, TimingModel
+from slo_ctl.decide.shares import due_shares
+from slo_ctl.model import Decision, Knob, Lever, Setting, Slo, Target, Tenant, TimingModel
 from slo_ctl.observe.served_ftl import ServedDevice
 from slo_ctl.observe.vm_reading import Standing
 
@@ -21,10 +24,13 @@ if TYPE_CHECKING:
     from slo_ctl.decide.policies import Policy
     from slo_ctl.device.places import RunPlaces
     from slo_ctl.device.record import DeviceRecord
-    from slo_ctl.model import DeviceSample, Slo, VmSample
+    from slo_ctl.model import DeviceSample, VmSample
     from slo_ctl.observe.window import StreamWindow
 
 _FAIR_SCHEDULER = "wfq"
+_UNTIMED = (
+    "it is served without latency, so that nobody can be slowed or preferred (serve with --latency real)"
+)
 
 
 @dataclass(slots=True)
@@ -162,7 +168,10 @@ class EmulatedDevice:
         return decision
 
     def settings(self) -> list[Setting]:
-        """Weights and limits that namespaces with VMs should have; nothing for the others."""
+        """Weights and limits that namespaces with VMs should have; nothing for the others.
+
+        Bounds on bandwidth are no policy's affair: `decide.levers` has them.
+        """
         if self.sample is None or not self.timed:
             return []
         settings = []
@@ -173,9 +182,6 @@ class EmulatedDevice:
                 settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, seat.vm, why))
             limit, why = self._limit(seat)
             settings.append(Setting(Knob(Lever.FTL_LIMIT, place, "total_iops"), limit, seat.vm, why))
-            bytes_s = seat.slo.max_bandwidth_bytes_s
-            knob = Knob(Lever.FTL_LIMIT, place, "total_bytes_s")
-            settings.append(Setting(knob, bytes_s, seat.vm, "its maximum bandwidth"))
         return settings
 
     def _weight(self, seat: Seat) -> tuple[float, str]:
@@ -204,9 +210,50 @@ class EmulatedDevice:
             names |= {seat.key: namespace for namespace, seat in self.seats.items()}
             self.refusals = self.actuator.apply(self.decision, names)
 
-    def slos(self) -> list[Slo]:
-        """Of the VMs there."""
-        return [seat.slo for seat in self.seats.values()]
+    def view(self, problem: str, reasons: tuple[str, ...]) -> DeviceView:
+        """For the status."""
+        total = total_iops(list(self.windows.values()))
+        by_vm: dict[str, list[Seat]] = defaultdict(list)
+        for seat in self.seats.values():
+            by_vm[seat.vm].append(seat)
+        targets = self._targets(total)
+        return DeviceView(
+            name=self.name,
+            kind="emulated",
+            backend=self.backend,
+            policy=self.policy,
+            total_iops=total,
+            capacity_iops=self.capacity.iops,
+            sum_min_iops=sum(seat.slo.min_iops or 0.0 for seat in self.seats.values()),
+            problem=problem,
+            reasons=reasons,
+            vms={vm: self._vm_view(seats, targets, total) for vm, seats in by_vm.items()},
+        )
+
+    def _vm_view(self, seats: list[Seat], targets: Mapping[str, Target], total: float | None) -> VmView:
+        keys = [seat.key for seat in seats]
+        due = [targets[key] for key in keys if key in targets]
+        share = sum(target.share for target in due) if due else None
+        iops = [target.iops for target in due if target.iops is not None]
+        promised = any(seat.slo != Slo() for seat in seats)
+        return VmView(
+            windows=tuple(self.windows[key] for key in keys if key in self.windows),
+            disks=tuple(seat.disk for seat in seats if seat.disk),
+            wants_more=self.timed and any(self.wants_more(key) for key in keys),
+            target_share=share,
+            target_iops=sum(iops) if iops else share * total if share is not None and total else None,
+            no_mechanism=_UNTIMED if self.sample is not None and not self.timed and promised else "",
+        )
+
+    def _targets(self, total: float | None) -> Mapping[str, Target]:
+        """What every awake stream is due: by the policy, or else by the weights alone."""
+        if self.sample is None or not self.timed:
+            return {}
+        if self.decision.targets:
+            return self.decision.targets
+        awake = {vm.vm for vm in self.sample.vms if vm.active}
+        slos = {seat.key: seat.slo for seat in self.seats.values() if seat.key in awake}
+        return {key: Target(share) for key, share in due_shares(slos, total).items()}
 
 
 def _tighter_than_maximum(sample: DeviceSample | None) -> dict[str, float | None]:

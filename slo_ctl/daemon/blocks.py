@@ -1,0 +1,126 @@
+"""One real block device of the host: what its VMs did, and what they are due."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from slo_ctl.daemon.capacity import Capacity
+from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
+from slo_ctl.decide.shares import due_shares
+from slo_ctl.observe.block import BlockDevice
+from slo_ctl.observe.block_device import device_behind
+from slo_ctl.observe.bounded_file import read_bounded
+from slo_ctl.observe.gone import ObserveGone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from slo_ctl.decide.levers import Wanted
+    from slo_ctl.model import DeviceNumber, Slo, Stream
+    from slo_ctl.observe.window import StreamWindow
+
+_BUSY_FROM = 0.9
+"""A device with requests on it for this share of the time holds VMs back; the kernel does not tell whom."""
+_BUSY_MS_FIELD = 9
+"""Of `/sys/dev/block/M:N/stat`: time with requests on the device, in milliseconds."""
+_MS_PER_S = 1e3
+SHARE_TOLERANCE = 0.15
+"""bfq is no more exact over some seconds."""
+
+
+class BlockPart:
+    """Found anew at every look: a device may be detached, and come back under another number."""
+
+    kind = "block"
+
+    def __init__(self, name: str, path: Path, sys: Path, window_s: float) -> None:
+        self.name = name
+        self.path = path
+        self.capacity = Capacity()
+        self._sys = sys
+        self._window_s = window_s
+        self._device: BlockDevice | None = None
+        self._busy_ms: tuple[float, int] | None = None
+        self._busy = False
+
+    @property
+    def number(self) -> DeviceNumber | None:
+        """What cgroups charge; None while it is not there."""
+        return self._device.number if self._device is not None else None
+
+    @property
+    def windows(self) -> dict[str, StreamWindow]:
+        """What each VM did over the status window."""
+        return self._device.windows if self._device is not None else {}
+
+    def find(self) -> None:
+        """Look where it is now. Raises ObserveGone when it is not there."""
+        try:
+            number = device_behind(str(self.path), self._sys)
+        except OSError as error:
+            self._device = None
+            raise ObserveGone(f"{self.path}: {error.strerror}") from None
+        if number is None or not self.path.is_block_device():
+            self._device = None
+            raise ObserveGone(f"{self.path} is no block device")
+        if self._device is None or self._device.number != number:
+            self._device = BlockDevice(self.name, self.path, number, window_s=self._window_s)
+            self._busy_ms = None
+
+    def look(self, streams: Iterable[Stream]) -> None:
+        """Take the counters of the epoch into account; after `find`."""
+        if self._device is None:
+            return
+        self._device.update(streams)
+        self._busy = self._is_busy(self._device.number)
+        total = total_iops(list(self.windows.values()))
+        if total is not None:
+            self.capacity.add(total, asked_for_more=self._busy)
+
+    def _is_busy(self, number: DeviceNumber) -> bool:
+        file = read_bounded(self._sys / "dev" / "block" / str(number) / "stat")
+        fields = file.text.split() if file else []
+        if len(fields) <= _BUSY_MS_FIELD or not fields[_BUSY_MS_FIELD].isdigit():
+            return True  # not told: a VM that misses its share may well want it
+        now = (time.monotonic(), int(fields[_BUSY_MS_FIELD]))
+        before, self._busy_ms = self._busy_ms, now
+        if before is None or now[0] <= before[0]:
+            return False
+        return (now[1] - before[1]) / (_MS_PER_S * (now[0] - before[0])) >= _BUSY_FROM
+
+    def view(
+        self,
+        slos: Mapping[str, Slo],
+        disks: Mapping[str, tuple[str, ...]],
+        wanted: Wanted,
+        problem: str,
+    ) -> DeviceView:
+        """For the status; `slos` are those of the VMs it serves, `disks` their names there."""
+        total = total_iops(list(self.windows.values()))
+        asking = {vm: slos[vm] for vm, window in self.windows.items() if vm in slos and window.iops}
+        shares = due_shares(asking, total)
+        backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
+        return DeviceView(
+            name=self.name,
+            kind=self.kind,
+            backend=", ".join(backends),
+            policy="",
+            total_iops=total,
+            capacity_iops=self.capacity.iops,
+            sum_min_iops=sum(slo.min_iops or 0.0 for slo in slos.values()),
+            problem=problem,
+            share_tolerance=SHARE_TOLERANCE,
+            vms={
+                vm: VmView(
+                    windows=(self.windows[vm],) if vm in self.windows else (),
+                    disks=disks.get(vm, ()),
+                    wants_more=self._busy,
+                    target_share=shares.get(vm),
+                    target_iops=shares[vm] * total if vm in shares and total else None,
+                    no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
+                )
+                for vm in slos
+            },
+        )

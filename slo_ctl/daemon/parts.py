@@ -1,0 +1,54 @@
+"""What the status needs of a managed device, whatever its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slo_ctl.observe.window import StreamWindow
+
+
+@dataclass(frozen=True, slots=True)
+class VmView:
+    """One VM on one device."""
+
+    windows: tuple[StreamWindow, ...]
+    """One for each of its streams there; none where nothing is known at the moment."""
+    disks: tuple[str, ...] = ()
+    wants_more: bool = True
+    target_share: float | None = None
+    target_iops: float | None = None
+    no_mechanism: str = ""
+    """Why nothing there can keep what was promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device."""
+
+    name: str
+    kind: str
+    """`emulated` or `block`."""
+    backend: str
+    policy: str
+    total_iops: float | None = None
+    """Of all streams, those of nobody known included."""
+    capacity_iops: float | None = None
+    sum_min_iops: float = 0.0
+    problem: str = ""
+    reasons: tuple[str, ...] = ()
+    share_tolerance: float = 0.10
+    """Of a target share: what may be missed there."""
+    vms: dict[str, VmView] = field(default_factory=dict)
+
+    @property
+    def overcommitted(self) -> bool:
+        """The minimums exceed what the device can do, as far as that is known."""
+        return self.capacity_iops is not None and self.sum_min_iops > self.capacity_iops
+
+
+def total_iops(windows: list[StreamWindow]) -> float | None:
+    """Of all streams of a device; None when none is known."""
+    known = [window.iops for window in windows if window.iops is not None]
+    return sum(known) if known else None
