@@ -51,10 +51,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
     """`error`, met while working on the history at `path`, in words."""
-    if isinstance(error, OSError):
-        code = _CODES.get(error.errno or 0, 0)
-    else:
-        code = _code(error)
+    code = _CODES.get(error.errno or 0, 0) if isinstance(error, OSError) else _code(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
         reason, hint = _FULL
     elif code in _DAMAGED:

@@ -199,7 +199,7 @@ def _points(
         rows = connection.execute(
             f"SELECT at_ms / :width * :width AS bucket, sum(samples), {fields} FROM ("  # noqa: S608 - our own names
             f"SELECT at_ms, samples, {columns} FROM minute_marks CROSS JOIN minutes USING (at_ms)"
-            " WHERE stream = :stream AND at_ms >= :since AND at_ms <= :until AND at_ms < :edge"
+            " WHERE stream = :stream AND at_ms > :since - 60000 AND at_ms <= :until AND at_ms < :edge"
             f" UNION ALL SELECT at_ms, 1.0, {columns} FROM epochs CROSS JOIN samples USING (at_ms)"
             " WHERE stream = :stream AND at_ms >= :since AND at_ms <= :until AND at_ms >= :edge"
             ") GROUP BY bucket ORDER BY bucket",
@@ -215,9 +215,13 @@ def _samples_from(connection: sqlite3.Connection) -> int:
     if oldest is None:
         return 2**62
     minute = oldest // MINUTE_MS * MINUTE_MS
-    # The minute of the oldest sample may be half deleted, but then its means are there.
-    marked = connection.execute("SELECT 1 FROM minute_marks WHERE at_ms = ?", (minute,)).fetchone()
-    return int(minute + MINUTE_MS if marked else minute)
+    # Of the oldest minute some epochs may be deleted already; then its means are what is complete.
+    marked = connection.execute(
+        "SELECT epochs > (SELECT count(*) FROM epochs WHERE at_ms < ?1 + ?2)"
+        " FROM minute_marks WHERE at_ms = ?1",
+        (minute, MINUTE_MS),
+    ).fetchone()
+    return int(minute + MINUTE_MS if marked and marked[0] else minute)
 
 
 def _verdicts(

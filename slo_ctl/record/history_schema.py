@@ -59,11 +59,12 @@ _FIRST = (
     "CREATE INDEX outcomes_at ON outcomes (at_ms)",
 )
 
-# Means of a minute, kept when the samples are gone; `minute_marks` are the minutes that are complete.
+# Means of a minute, kept when the samples are gone; `minute_marks` are the complete minutes, with the number
+# of epochs that each was made of.
 _THINNING = (
     "ALTER TABLE streams ADD COLUMN seen_ms INTEGER NOT NULL DEFAULT 0",
     "UPDATE streams SET seen_ms = coalesce((SELECT max(at_ms) FROM epochs), 0)",
-    "CREATE TABLE minute_marks (at_ms INTEGER PRIMARY KEY)",
+    "CREATE TABLE minute_marks (at_ms INTEGER PRIMARY KEY, epochs INTEGER NOT NULL)",
     """CREATE TABLE minutes (
         at_ms INTEGER NOT NULL, stream INTEGER NOT NULL, samples INTEGER NOT NULL,
         iops, bandwidth_bytes_s, p99_read_us, p99_write_us, throttle_wait_us, target_iops,

@@ -82,7 +82,11 @@ class Upkeep:
             _STREAMS_A_STEP,
         )
         if last is None:
-            self._connection.execute("INSERT OR IGNORE INTO minute_marks VALUES (?)", (self._minute,))
+            self._connection.execute(
+                "INSERT OR IGNORE INTO minute_marks"
+                " SELECT ?1, count(*) FROM epochs WHERE at_ms >= ?1 AND at_ms < ?1 + ?2",
+                (self._minute, MINUTE_MS),
+            )
             self._minute = None
             return True
         self._connection.execute(

@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.model import DEGRADED, HostStatus, VmStatus
 from slo_ctl.show import numbers
+from slo_ctl.show.columns import Column, table_of
 from slo_ctl.show.text import printable
 from slo_ctl.show.verdict_style import verdict_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.table import Table
 
     from slo_ctl.model import DeviceStatus, Outcome
 
 EMULATED = "EMULATED"
 STALE_EPOCHS = 5
 """A status older than that many epochs is said to be old."""
-NAME_WIDTH = 24
-_BETWEEN_COLUMNS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: what it says of a VM, and how readily it goes when the terminal is narrow."""
-
-    heading: str
-    cell: Callable[[VmStatus], str]
-    drop: int
-    """The highest goes first; 0 stays."""
-    right: bool = True
-
-
-def status_columns(status: HostStatus) -> tuple[Column, ...]:
+def status_columns(status: HostStatus) -> tuple[Column[VmStatus], ...]:
     """Those that this status needs: with one device none says which."""
     emulated = {device.name for device in status.devices if device.kind == "emulated"}
-    columns = [
+    columns: list[Column[VmStatus]] = [
         Column("VM", lambda vm: printable(vm.vm), 0, right=False),
         Column("DISKS", lambda vm: printable(", ".join(vm.disks)) or numbers.UNKNOWN, 8, right=False),
         Column("WEIGHT", lambda vm: numbers.weight(vm.slo.weight), 5),
@@ -53,7 +39,7 @@ def status_columns(status: HostStatus) -> tuple[Column, ...]:
         Column("OPS", ops_text, 6),
         Column("WAF", lambda vm: numbers.decimal(vm.waf), 6),
         Column("BACKEND", lambda vm: backend_text(vm.backend, vm.device in emulated), 9, right=False),
-        Column("VERDICT", lambda vm: vm.verdict.value, 0, right=False),
+        Column("VERDICT", lambda vm: verdict_text(vm.verdict), 0, right=False),
     ]
     if len(status.devices) > 1:
         columns.insert(
@@ -114,8 +100,9 @@ def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]
 
 def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     """One device: what it is, how it is steered, and its minimums against what it can do."""
-    label = f"{EMULATED}, " if device.kind == "emulated" else "block device, "
-    parts = [f"{label}{printable(device.backend) or 'nothing isolates'}"]
+    emulated = device.kind == "emulated"
+    label = backend_text(device.backend, emulated)
+    parts = [label if emulated else f"block device, {label}"]
     if device.policy:
         parts.append(f"policy {printable(device.policy)}")
     if window_s is not None and device.window_s != window_s:
@@ -142,36 +129,7 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
 
 def status_table(status: HostStatus, vms: Sequence[VmStatus], width: int | None) -> Table:
     """A line for each of `vms`, without the columns that `width` has no room for; None: with all."""
-    columns = fitting(status_columns(status), vms, width)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        if column.heading == "VM":
-            table.add_column(column.heading, max_width=NAME_WIDTH, overflow="fold")
-        else:
-            table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
-    for vm in vms:
-        table.add_row(
-            *(
-                verdict_text(vm.verdict) if column.heading == "VERDICT" else Text(column.cell(vm))
-                for column in columns
-            )
-        )
-    return table
-
-
-def fitting(columns: Sequence[Column], vms: Iterable[VmStatus], width: int | None) -> list[Column]:
-    """Those of the columns that `width` has room for."""
-    kept = list(columns)
-    if width is None:
-        return kept
-    vms = list(vms)
-    widths = {column.heading: _width(column, vms) for column in kept}
-    while sum(widths[column.heading] + _BETWEEN_COLUMNS for column in kept) > width + _BETWEEN_COLUMNS:
-        least = max(kept, key=lambda column: column.drop)
-        if least.drop == 0:
-            break
-        kept.remove(least)
-    return kept
+    return table_of(status_columns(status), vms, width)
 
 
 def problem_lines(vms: Iterable[VmStatus]) -> Iterator[Text]:
@@ -210,13 +168,6 @@ def duration(seconds: float) -> str:
                 else f"{seconds / unit_s:.0f} {unit}"
             )
     return f"{seconds:.3g} s"
-
-
-def _width(column: Column, vms: list[VmStatus]) -> int:
-    widest = max((cell_len(column.cell(vm)) for vm in vms), default=0)
-    if column.heading == "VM":
-        widest = min(widest, NAME_WIDTH)
-    return max(widest, cell_len(column.heading))
 
 
 def _where(vm: VmStatus) -> str:

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from slo_ctl.errors import UserError
 from slo_ctl.model import HostStatus, Slo, Verdict
+from slo_ctl.show.columns import fitting
 from slo_ctl.show.filter import parse_verdicts, selected
 from slo_ctl.show.numbers import UNKNOWN
 from slo_ctl.show.status_table import (
     backend_text,
     duration,
-    fitting,
     header_lines,
     ops_text,
     p99_text,
@@ -102,7 +102,7 @@ def test_header() -> None:
     assert window.startswith("window 10 s, epoch 1 s, at ")
     assert window.endswith("daemon 4711 up 1 h")
     assert ssd == (
-        "ssd0: EMULATED, emulated SSD, isolated OPS, policy proportional, "
+        "ssd0: EMULATED SSD, isolated OPS, policy proportional, "
         "10,000 IOPS of 10,400 measured at most, minimums 500 (5%)"
     )
     assert fast == (
