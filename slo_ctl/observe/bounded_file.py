@@ -26,7 +26,7 @@ class FileText:
     """The file is larger than the limit; `text` ends with its last whole line below it."""
 
 
-def read_bounded(path: Path, limit_bytes: int = LIMIT_BYTES) -> FileText | None:
+def read_bounded(path: Path | str, limit_bytes: int = LIMIT_BYTES) -> FileText | None:
     """The text of a file, None when there is no such file (any more). Raises OSError otherwise."""
     try:
         # Non-blocking: a FIFO in the place of a kernel file must not stop us.

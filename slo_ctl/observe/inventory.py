@@ -15,7 +15,7 @@ from slo_ctl.observe.streams import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping
 
     from slo_ctl.model import Stream, Vm
     from slo_ctl.observe.cgroup import CgroupTree
@@ -32,15 +32,20 @@ class Inventory:
     streams: tuple[Stream, ...]
     notes: tuple[str, ...] = field(default=())
     """One sentence for each thing that is there and could not be read."""
+    domain_xml: Mapping[str, str] = field(default_factory=dict)
+    """Of libvirt's VMs, by UUID: for `observe.domain_metadata`."""
 
 
 def look(
     tree: CgroupTree | None,
     libvirt: LibvirtHost | None,
-    named_cgroups: Sequence[str] = (),
+    named_cgroups: Mapping[str, str] | Iterable[str] = (),
     roots: HostRoots | None = None,
 ) -> Inventory:
-    """See what there is. VMs of a libvirt that is not this host's are listed without cgroups and devices."""
+    """See what there is. VMs of a libvirt that is not this host's are listed without cgroups and devices.
+
+    `named_cgroups` are VMs without libvirt: cgroups by name, or cgroups that go by their own path.
+    """
     roots = roots or HostRoots()
     notes: list[str] = []
     vms = libvirt.vms(notes.append) if libvirt else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -74,6 +75,16 @@ class LibvirtHost:
             raise LibvirtError(str(error), "see whether libvirtd still runs") from None
         return [vm for domain in domains if (vm := self._vm(domain, note)) is not None]
 
+    def _vm(self, domain: Any, note: Callable[[str], None]) -> Vm | None:
+        try:
+            known = read_domain(domain, self._module)
+        except self._module.libvirtError as error:
+            note(f"VM {domain.name()} is left out: {error}")
+            return None
+        for sentence in known.notes if known else ():
+            note(sentence)
+        return known.vm if known else None
+
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
@@ -86,33 +97,53 @@ class LibvirtHost:
     ) -> None:
         self.close()
 
-    def _vm(self, domain: Any, note: Callable[[str], None]) -> Vm | None:
-        name = str(domain.name())
-        try:
-            state = _STATES.get(domain.state()[0], VmState.UNKNOWN)
-            libvirt_id = domain.ID()
-            xml = domain.XMLDesc(0)
-        except self._module.libvirtError as error:
-            if error.get_error_code() != self._module.VIR_ERR_NO_DOMAIN:
-                note(f"VM {name} is left out: {error}")
+
+@dataclass(frozen=True, slots=True)
+class KnownDomain:
+    """A domain as it was read last."""
+
+    vm: Vm
+    xml: str
+    """All of it, the metadata of other programs included."""
+    notes: tuple[str, ...] = ()
+    """What could not be understood of it."""
+
+
+def read_domain(domain: Any, module: Any, before: KnownDomain | None = None) -> KnownDomain | None:
+    """Ask for one domain. None when it is undefined by now. Raises libvirt's error.
+
+    `before` is what was known; what has not changed is not looked through again.
+    """
+    name = str(domain.name())
+    try:
+        state = _STATES.get(domain.state()[0], VmState.UNKNOWN)
+        libvirt_id = domain.ID()
+        xml = str(domain.XMLDesc(0))
+    except module.libvirtError as error:
+        if error.get_error_code() == module.VIR_ERR_NO_DOMAIN:
             return None
+        raise
+    notes: tuple[str, ...] = ()
+    if before is not None and before.xml == xml:
+        disks, notes = before.vm.disks, before.notes
+    else:
         try:
             disks = disks_of(xml)
         except DomainXmlError as error:
-            note(f"disks of VM {name} are not known: {error}")
-            disks = ()
-        return Vm(
-            name=name,
-            found_by=FoundBy.LIBVIRT,
-            state=state,
-            uuid=str(domain.UUIDString()),
-            libvirt_id=libvirt_id if libvirt_id >= 0 else None,
-            disks=disks,
-        )
+            disks, notes = (), (f"disks of VM {name} are not known: {error}",)
+    vm = Vm(
+        name=name,
+        found_by=FoundBy.LIBVIRT,
+        state=state,
+        uuid=str(domain.UUIDString()),
+        libvirt_id=libvirt_id if libvirt_id >= 0 else None,
+        disks=disks,
+    )
+    return KnownDomain(vm, xml, notes)
 
 
-def connect(uri: str = DEFAULT_URI) -> LibvirtHost:
-    """Connect, for reading only. Raises LibvirtError."""
+def load_module() -> Any:
+    """libvirt-python. Raises LibvirtError when it is not there."""
     try:
         module = import_module("libvirt")
     except ImportError as error:
@@ -122,6 +153,12 @@ def connect(uri: str = DEFAULT_URI) -> LibvirtHost:
         ) from None
     # By default libvirt prints every error on stderr, besides raising it.
     module.registerErrorHandler(lambda _context, _error: None, None)
+    return module
+
+
+def connect(uri: str = DEFAULT_URI) -> LibvirtHost:
+    """Connect, for reading only. Raises LibvirtError."""
+    module = load_module()
     try:
         return LibvirtHost(module.openReadOnly(uri), module)
     except module.libvirtError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,13 +61,20 @@ def machine_groups(tree: CgroupTree, roots: HostRoots, note: Note) -> list[Machi
 
 def with_groups(vms: Iterable[Vm], groups: Iterable[MachineGroup]) -> list[Vm]:
     """libvirt's VMs with their cgroups, then a VM for each group that belongs to none of them."""
-    left = list(groups)
+    left = dict(enumerate(groups))
+    by_uuid: dict[str, list[int]] = {}
+    by_id: dict[int, list[int]] = {}
+    for number, group in left.items():
+        by_id.setdefault(group.machine.libvirt_id, []).append(number)
+        if group.uuid:
+            by_uuid.setdefault(group.uuid.lower(), []).append(number)
     joined = []
     for vm in vms:
-        mine = next((group for group in left if vm.libvirt_id is not None and group.holds(vm)), None)
-        if mine is not None:
-            left.remove(mine)
-            vm = replace(vm, cgroup=mine.cgroup)
+        if vm.libvirt_id is not None:
+            candidates = by_uuid.get((vm.uuid or "").lower(), []) + by_id.get(vm.libvirt_id, [])
+            mine = min((n for n in candidates if n in left and left[n].holds(vm)), default=None)
+            if mine is not None:
+                vm = replace(vm, cgroup=left.pop(mine).cgroup)
         joined.append(vm)
     return joined + [
         Vm(
@@ -76,15 +84,22 @@ def with_groups(vms: Iterable[Vm], groups: Iterable[MachineGroup]) -> list[Vm]:
             libvirt_id=group.machine.libvirt_id,
             cgroup=group.cgroup,
         )
-        for group in left
+        for group in left.values()
     ]
 
 
-def with_named(vms: Sequence[Vm], cgroups: Iterable[str]) -> list[Vm]:
-    """`vms`, and one for each cgroup that the operator named and that is not a VM's already."""
-    known = {vm.cgroup for vm in vms}
-    named = [cgroup for cgroup in dict.fromkeys(cgroups) if cgroup not in known]
-    return [*vms, *(Vm(name=cgroup, found_by=FoundBy.OPTION, cgroup=cgroup) for cgroup in named)]
+def with_named(vms: Sequence[Vm], cgroups: Mapping[str, str] | Iterable[str]) -> list[Vm]:
+    """`vms`, and one for each cgroup that the operator named and that is not a VM's already.
+
+    With names where they are given, else each goes by its path. A VM of libvirt's with that name keeps it.
+    """
+    known, names = {vm.cgroup for vm in vms}, {vm.name for vm in vms}
+    if isinstance(cgroups, Mapping):
+        named = {name: cgroup for name, cgroup in cgroups.items() if name not in names}
+    else:
+        named = {cgroup: cgroup for cgroup in cgroups}
+    own = [Vm(name, FoundBy.OPTION, cgroup=cgroup) for name, cgroup in named.items() if cgroup not in known]
+    return [*vms, *own]
 
 
 def with_devices(vm: Vm, roots: HostRoots, note: Note) -> Vm:
