@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli import vm_slo
+from slo_ctl.cli import vm_attach, vm_slo
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def list_(
 app.command("show")(vm_slo.show)
 app.command("set")(vm_slo.set_)
 app.command("unset")(vm_slo.unset)
+app.command("attach")(vm_attach.attach)
+app.command("detach")(vm_attach.detach)
 
 
 def _tree(root: Path | None) -> CgroupTree | None:
