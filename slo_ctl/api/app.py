@@ -44,12 +44,10 @@ _NOT_YET = RefusalError(
 _DAEMON_LIMIT = 500
 """Buckets of a history unless asked for otherwise."""
 
-Force = Annotated[
-    bool, Query(description="Promise it even to a VM that is not here, or above what a device can do.")
-]
+Force = Annotated[bool, Query(description="As `force` in the body.")]
 Moment = Annotated[float | None, Query(description="Seconds since 1970.", allow_inf_nan=False)]
 Limit = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of time at most.")]
-Names = Annotated[list[str] | None, Query(description="Take only these back; once for each.")]
+Names = Annotated[str | None, Query(description="Take only these back, with commas between.")]
 
 
 def make_app(controller: Controller) -> FastAPI:
@@ -100,17 +98,17 @@ def _add_promises(app: FastAPI, controller: Controller) -> None:
     @app.put("/v1/vms/{name:path}/slo", response_model=PromisedReply, summary="Promise fields of an SLO")
     def set_slo(name: str, body: SloBody, force: Force = False) -> Response:
         try:
-            fields = parse_fields(body.given())
+            fields = parse_fields(body.fields.given())
         except SloError as error:
             raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
         if not fields:
-            raise RefusalError(f"VM {name}: nothing to promise", 'such as {"weight": 3}')
-        return _reply(plain_with_fields(controller.set_slo(name, fields, force=force)))
+            raise RefusalError(f"VM {name}: nothing to promise", 'such as {"fields": {"weight": 3}}')
+        return _reply(plain_with_fields(controller.set_slo(name, fields, force=force or body.force)))
 
     @app.delete("/v1/vms/{name:path}/slo", response_model=PromisedReply, summary="Take promises back")
-    def unset_slo(name: str, field: Names = None) -> Response:
+    def unset_slo(name: str, fields: Names = None) -> Response:
         try:
-            names = None if field is None else {field_named(key) for key in field}
+            names = None if fields is None else {field_named(key) for key in fields.split(",")}
         except SloError as error:
             raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
         return _reply(plain_with_fields(controller.unset_slo(name, names)))

@@ -42,8 +42,8 @@ class Reply(BaseModel):
     format_version: Literal[1] = 1
 
 
-class SloBody(BaseModel):
-    """Fields of an SLO to promise; those left out stay as they are. Values may have units, such as "5ms"."""
+class SloFieldsBody(BaseModel):
+    """Fields of an SLO; those left out stay as they are. Values may have units, such as "5ms"."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -56,6 +56,15 @@ class SloBody(BaseModel):
     def given(self) -> dict[str, object]:
         """What the client sent, of whatever spelling."""
         return self.model_dump(exclude_unset=True)
+
+
+class SloBody(BaseModel):
+    """What to promise."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: SloFieldsBody
+    force: bool = Field(False, description="Even to a VM that is not here, or above what a device can do.")
 
 
 @cache

@@ -116,26 +116,27 @@ def test_status_is_the_dataclass(served: Served) -> None:
 
 
 def test_promising_and_taking_back(served: Served) -> None:
-    reply = served.client.put("/v1/vms/web/1/slo?force=true", {"weight": 3, "p99": "5ms"})
+    reply = served.client.put("/v1/vms/web/1/slo?force=true", {"fields": {"weight": 3, "p99": "5ms"}})
     assert reply["slo"]["weight"] == 3
     assert reply["vm_set"] == {"weight": 3.0, "p99_latency_us": 5000.0}
     assert served.controller.forced
     told = served.client.get("/v1/vms/web%2F1")
     assert told["slo_source"] == "vm set"
     assert told["devices"][0]["device"] == "ssd0"
-    assert served.client.delete("/v1/vms/web/1/slo?field=p99")["vm_set"] == {"weight": 3.0}
+    assert served.client.delete("/v1/vms/web/1/slo?fields=p99")["vm_set"] == {"weight": 3.0}
     assert served.client.delete("/v1/vms/web/1/slo")["vm_set"] == {}
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "told"),
     [
-        ("put", "/v1/vms/web/1/slo", {"weight": -1}, "VM web/1: weight=-1"),
-        ("put", "/v1/vms/web/1/slo", {"wieght": 1}, "wieght"),
-        ("put", "/v1/vms/web/1/slo", {}, "nothing to promise"),
-        ("put", "/v1/vms/web/1/slo", {"weight": [1]}, "weight"),
-        ("put", "/v1/vms/nobody/slo", {"weight": 1}, "there is no VM nobody"),
-        ("delete", "/v1/vms/web/1/slo?field=colour", None, "colour"),
+        ("put", "/v1/vms/web/1/slo", {"fields": {"weight": -1}}, "VM web/1: weight=-1"),
+        ("put", "/v1/vms/web/1/slo", {"fields": {"wieght": 1}}, "wieght"),
+        ("put", "/v1/vms/web/1/slo", {"fields": {}}, "nothing to promise"),
+        ("put", "/v1/vms/web/1/slo", {"fields": {"weight": [1]}}, "weight"),
+        ("put", "/v1/vms/web/1/slo", {"weight": 1}, "fields"),
+        ("put", "/v1/vms/nobody/slo", {"fields": {"weight": 1}}, "there is no VM nobody"),
+        ("delete", "/v1/vms/web/1/slo?fields=colour", None, "colour"),
         ("get", "/v1/history/broken", None, "history: damaged"),
         ("get", "/v1/history/web?limit=0", None, "limit"),
         ("get", "/v1/history/web?since=nan", None, "since"),
@@ -242,7 +243,7 @@ json_values = st.recursive(
 def test_any_json_is_taken_or_refused(served: Served, body: Any) -> None:
     told = ""
     try:
-        served.client.put("/v1/vms/web/1/slo", body)
+        served.client.put("/v1/vms/web/1/slo", {"fields": body})
     except UserError as error:
         told = error.message
     assert "unexpected" not in told

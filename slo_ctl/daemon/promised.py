@@ -1,0 +1,89 @@
+"""Which SLO is in force for every VM, from all who say something about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slo_ctl.decide.promises import METADATA, VM_SET, Promise, resolve
+from slo_ctl.errors import UserError
+from slo_ctl.promises import PromiseStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from slo_ctl.config import Config
+    from slo_ctl.promises import SloFields
+
+
+class VmSet:
+    """What `slo-ctl vm set` promised, read again when its file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError when the file is damaged."""
+        self.store = PromiseStore(path)
+        self._file = self._identity()
+        self.fields: dict[str, SloFields] = self.store.all()
+        self.problem = ""
+        """Why the file on disk is not what is in force."""
+
+    def refresh(self) -> None:
+        """Look again; a file that has become unreadable leaves everything as it was."""
+        file = self._identity()
+        if file == self._file:
+            return
+        self._file = file
+        try:
+            self.fields, self.problem = self.store.all(), ""
+        except UserError as error:
+            self.problem = str(error)
+
+    def _identity(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.store.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def said_about(
+    vm: str, vm_set: Mapping[str, SloFields], metadata: Mapping[str, SloFields], config: Config
+) -> dict[str, SloFields]:
+    """What each source says about a VM, as `resolve` takes it."""
+    given = config.vms.get(vm)
+    found = {VM_SET: vm_set.get(vm, {}), METADATA: metadata.get(vm, {})}
+    found |= given.by_source() if given else {}
+    return {source: fields for source, fields in found.items() if fields}
+
+
+class Resolver:
+    """Promises of all VMs, worked out again only where somebody says something else than before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, Promise]] = {}
+
+    def resolve(
+        self,
+        vms: Iterable[str],
+        vm_set: Mapping[str, SloFields],
+        metadata: Mapping[str, SloFields],
+        config: Config,
+    ) -> dict[str, Promise]:
+        """Of every VM named."""
+        known: dict[str, tuple[object, Promise]] = {}
+        for vm in vms:
+            said = said_about(vm, vm_set, metadata, config)
+            basis = (said, config.default_slo)
+            before = self._known.get(vm)
+            if before is not None and before[0] == basis:
+                known[vm] = before
+            else:
+                known[vm] = (basis, resolve(vm, said, config.default_slo))
+        self._known = known
+        return {vm: promise for vm, (_, promise) in known.items()}
+
+
+def named_by(vm_set: Mapping[str, SloFields], config: Config) -> dict[str, str]:
+    """Who names VMs that may not be on the host."""
+    named = {vm: f"config {given.source}" for vm, given in config.vms.items()}
+    return {**dict.fromkeys(vm_set, "`vm set`"), **named}
