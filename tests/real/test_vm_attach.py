@@ -1,0 +1,161 @@
+"""Namespaces attached to and detached from a VM that QEMU emulates, and an SLO in its metadata."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from libvirt_host import LibvirtHost, disk_xml, domain_xml, libvirt_host  # noqa: F401 - a fixture
+from serving import make_device, require, served
+
+from slo_ctl.cli import app, vm_attach
+from slo_ctl.device.attach import qemu_credentials
+from slo_ctl.observe.domain_xml import disks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+
+pytestmark = pytest.mark.slow
+
+SCSI = "<controller type='scsi' model='virtio-scsi'/>"
+
+
+@pytest.fixture
+def root(libvirt_host: LibvirtHost) -> Path:  # noqa: F811
+    """A root whose sockets QEMU's own user can reach, with a device of two namespaces."""
+    require("nbdkit")
+    root = libvirt_host.folder / "r"
+    if not root.exists():
+        root.mkdir(mode=0o755)
+        make_device(root, "name=ssd0,size=64MiB,op=30%,dies=2", "name=a,size=32MiB", "name=b,size=16MiB")
+        (root / "slo-ctl.toml").write_text(f'[libvirt]\nuri = "{libvirt_host.uri}"\n')
+    return root
+
+
+@contextmanager
+def defined(host: LibvirtHost, name: str, *, start: bool = True) -> Iterator[Any]:
+    """A persistent VM, gone in the end."""
+    connection = host.connect()
+    disks = disk_xml(host.image(f"{name}.img"), "vda") + SCSI
+    try:
+        domain = connection.defineXML(domain_xml(name, disks, ""))
+        try:
+            if start:
+                domain.create()
+            yield domain
+        finally:
+            if domain.isActive():
+                domain.destroy()
+            domain.undefine()
+    finally:
+        connection.close()
+
+
+def group_of_qemu(host: LibvirtHost) -> str:
+    import grp
+
+    connection = host.connect()
+    try:
+        who = qemu_credentials(connection.getCapabilities())
+    finally:
+        connection.close()
+    assert who is not None
+    return grp.getgrgid(min(who.groups)).gr_name
+
+
+def vm(root: Path, *words: str) -> int:
+    return app.run(["vm", *words, "--root", str(root)])
+
+
+def targets(domain: Any, *, definition: bool = False) -> list[str]:
+    xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE if definition else 0)
+    return [disk.target for disk in disks_of(xml)]
+
+
+def test_attach_and_detach(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = group_of_qemu(libvirt_host)
+    with defined(libvirt_host, "web") as web, defined(libvirt_host, "db", start=False) as db:
+        assert vm(root, "attach", "web", "ssd0/a") == 2
+        assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
+        with served(root, "ssd0", "--group", "root"):
+            assert vm(root, "attach", "web", "ssd0/a") == 2
+            told, hint = capsys.readouterr().err.splitlines()
+            assert "who may not use" in told
+            assert f"--group {group}" in hint
+        assert targets(web) == ["vda"]
+        with served(root, "ssd0", "--group", group) as server:
+            assert vm(root, "attach", "web", "ssd0", "--size", "20MiB", "--bus", "scsi") == 0
+            assert "ssd0/a (EMULATED) attached as sda: running VM, definition" in capsys.readouterr().out
+            assert "sda" in targets(web)
+            assert "sda" in targets(web, definition=True)
+            with server.control() as control:
+                (a, b) = control.statistics()["namespaces"]
+            assert (a["name"], b["name"]) == ("a", "b")
+
+            # One namespace is one VM's.
+            assert vm(root, "attach", "db", "ssd0/a") == 2
+            assert "ssd0/a is used by VM web (sda)" in capsys.readouterr().err
+            assert vm(root, "attach", "db", "ssd0", "--json") == 0
+            told_json = json.loads(capsys.readouterr().out)
+            assert told_json["namespace"] == "ssd0/b"
+            assert (told_json["target"], told_json["live"], told_json["persistent"]) == ("vdb", False, True)
+            assert targets(db) == ["vda", "vdb"]
+            assert vm(root, "attach", "web", "ssd0") == 2
+            assert "no free namespace" in capsys.readouterr().err
+
+            # Others' disks are not touched.
+            assert vm(root, "detach", "web", "vda") == 2
+            assert "is no namespace of an emulated SSD" in capsys.readouterr().err
+            assert vm(root, "detach", "web", "vdx") == 2
+            assert "sda (ssd0/a)" in capsys.readouterr().err
+
+            assert vm(root, "detach", "web", "sda") == 0
+            assert targets(web) == targets(web, definition=True) == ["vda"]
+            assert vm(root, "detach", "db", "vdb") == 0
+            assert targets(db) == ["vda"]
+
+            # A VM without an operating system never lets go of a disk on PCI.
+            assert vm(root, "attach", "web", "ssd0/b", "--live", "--target", "vdc") == 0
+            assert targets(web) == ["vda", "vdc"]
+            assert targets(web, definition=True) == ["vda"]
+            monkeypatch.setattr(vm_attach, "_DETACH_PATIENCE_S", 0.2)
+            capsys.readouterr()
+            assert vm(root, "detach", "web", "vdc") == 1
+            assert "the guest has not let go of vdc yet" in capsys.readouterr().err
+
+            assert vm(root, "attach", "db", "ssd0/a", "--live") == 2
+            assert "VM db does not run" in capsys.readouterr().err
+
+
+def test_metadata(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with defined(libvirt_host, "app") as domain:
+        assert vm(root, "set", "app", "weight=3,max_bandwidth=10MiB", "--metadata") == 0
+        assert "weight 3 (metadata)" in capsys.readouterr().out
+        for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+            assert 'weight="3" max_bandwidth="10MiB"/>' in domain.XMLDesc(flags)
+        # It outlives a restart of the VM.
+        domain.destroy()
+        assert vm(root, "set", "app", "min=5", "--metadata") == 0
+        domain.create()
+        capsys.readouterr()
+        assert vm(root, "show", "app", "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["state"], told["source"]) == ("running", "metadata")
+        assert (told["slo"]["weight"], told["slo"]["min_iops"]) == (3, 5)
+        assert vm(root, "unset", "app", "--metadata") == 0
+        for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+            assert "slo-ctl.org" not in domain.XMLDesc(flags)
