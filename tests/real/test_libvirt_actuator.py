@@ -1,0 +1,230 @@
+"""The libvirt actuator against a real libvirtd and a VM that QEMU emulates."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cgroup_groups import MIB, loop_device
+from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a fixture
+
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from slo_ctl.model import Outcome
+
+pytestmark = pytest.mark.slow
+libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+
+NAME = f"slo-ctl-act-{os.getpid()}"
+DISKS = ("vda", "vdb")
+
+
+class Rig:
+    """A VM with two disks, and a keeper."""
+
+    def __init__(self, host: LibvirtHost, folder: Path) -> None:
+        self.host = host
+        self.journal = folder / "journal.json"
+        self.connection = host.connect()
+        self.domain: Any = self.running() or self.started()
+        self.uuid = str(self.domain.UUIDString())
+        self.actuator = LibvirtActuator(host.uri)
+        self.start()
+
+    def running(self) -> Any:
+        """The VM of the test before this one: starting one takes seconds."""
+        try:
+            return self.connection.lookupByName(NAME)
+        except libvirt.libvirtError:
+            return None
+
+    def started(self) -> Any:
+        disks = [disk_xml(self.host.image(f"{target}.img"), target) for target in DISKS]
+        return self.host.start_domain(NAME, disks="".join(disks))
+
+    def clean(self) -> None:
+        """Leave the VM, if it still runs, as it was started."""
+        self.connection.close()
+        self.connection = self.host.connect()
+        domain = self.running()
+        if domain is not None:
+            for target in DISKS:
+                domain.setBlockIoTune(
+                    target, {"total_iops_sec": 0, "total_iops_sec_max": 0, "total_bytes_sec": 0}, 1
+                )
+        self.connection.close()
+        self.actuator.close()
+
+    def start(self) -> None:
+        self.keeper = SettingKeeper([self.actuator], Journal(self.journal))
+
+    @property
+    def weight(self) -> Knob:
+        return Knob(Lever.LIBVIRT_WEIGHT, self.uuid, "weight")
+
+    def limit(self, name: str, device: str) -> Knob:
+        return Knob(Lever.LIBVIRT_LIMIT, self.uuid, name, device)
+
+    def apply(self, **values: Any) -> list[Outcome]:
+        return self.wish({self.limit(*key.split("__")): value for key, value in values.items()})
+
+    def wish(self, values: dict[Knob, float | None]) -> list[Outcome]:
+        return self.keeper.apply([Setting(k, v, "web", "test") for k, v in values.items()], verify_all=True)
+
+    def tune(self, target: str) -> dict[str, Any]:
+        """The limits of a disk that are none of the defaults."""
+        return {k: v for k, v in self.domain.blockIoTune(target, 1).items() if v and k != "group_name"}
+
+    def state(self) -> Any:
+        return (
+            {k: v for k, v in self.domain.blkioParameters(1).items() if v},
+            *(self.domain.blockIoTune(target, 1) for target in DISKS),
+        )
+
+
+@pytest.fixture
+def rig(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[Rig]:  # noqa: F811 - the fixture imported
+    rig = Rig(libvirt_host, tmp_path)
+    yield rig
+    rig.clean()
+
+
+def states(outcomes: list[Outcome]) -> set[OutcomeState]:
+    assert outcomes
+    return {outcome.state for outcome in outcomes}
+
+
+def test_weight(rig: Rig) -> None:
+    try:
+        before = rig.actuator.read(rig.weight)
+    except ActError as error:
+        pytest.skip(str(error))
+    outcomes = rig.wish({rig.weight: 333.4})
+    assert states(outcomes) == {OutcomeState.APPLIED}
+    assert outcomes[0].reason == "333.4 is 333 there"
+    assert rig.domain.blkioParameters(1)["weight"] == 333
+    rig.domain.setBlkioParameters({"weight": 700}, 1)
+    assert "somebody else had set it to 700" in rig.wish({rig.weight: 333.4})[0].reason
+    rig.start()
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    assert rig.domain.blkioParameters(1)["weight"] == before
+
+
+def test_limits_of_one_disk(rig: Rig) -> None:
+    before = rig.state()
+    for iops in (100.9, 5, 20_000):
+        assert states(rig.apply(total_iops__vda=iops, total_bytes_s__vda=MIB, read_iops__vdb=50)) <= {
+            OutcomeState.APPLIED,
+            OutcomeState.UNCHANGED,
+        }
+        assert rig.tune("vda") == {"total_iops_sec": int(iops), "total_bytes_sec": MIB}
+        assert rig.tune("vdb") == {"read_iops_sec": 50}
+    rig.apply(total_bytes_s__vda=MIB, read_iops__vdb=50, write_iops__vdb=60)
+    assert rig.tune("vda") == {"total_bytes_sec": MIB}
+    assert rig.tune("vdb") == {"read_iops_sec": 50, "write_iops_sec": 60}
+    rig.start()
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    assert rig.state() == before
+
+
+def test_one_limit_for_two_disks(rig: Rig) -> None:
+    before = rig.state()
+    wanted = {"total_iops__vda,vdb": 300, "total_bytes_s__vda,vdb": MIB}
+    assert states(rig.apply(**wanted)) == {OutcomeState.APPLIED}
+    for target in ("vda", "vdb"):
+        assert rig.tune(target) == {"total_iops_sec": 300, "total_bytes_sec": MIB}
+        assert rig.domain.blockIoTune(target, 1)["group_name"] == "slo-ctl-vda-vdb"
+    assert states(rig.apply(**wanted)) == {OutcomeState.UNCHANGED}
+    assert states(rig.apply(**{"total_iops__vda,vdb": 400, "total_bytes_s__vda,vdb": MIB})) == {
+        OutcomeState.APPLIED,
+        OutcomeState.UNCHANGED,
+    }
+    assert rig.tune("vdb") == {"total_iops_sec": 400, "total_bytes_sec": MIB}
+    # As after the loss of a disk: the knob of the pair is restored before that of the one is set.
+    assert OutcomeState.APPLIED in states(rig.apply(total_iops__vda=100))
+    assert (rig.tune("vda"), rig.tune("vdb")) == ({"total_iops_sec": 100}, {})
+    rig.start()
+    rig.keeper.undo()
+    assert rig.state() == before
+
+
+def test_one_disk_left_the_group(rig: Rig) -> None:
+    wanted = {"total_iops__vda,vdb": 300, "total_bytes_s__vda,vdb": MIB}
+    rig.apply(**wanted)
+    rig.domain.setBlockIoTune("vdb", {"total_iops_sec": 0, "total_iops_sec_max": 0, "total_bytes_sec": 0}, 1)
+    rig.apply(**wanted)
+    assert states(rig.apply(**wanted)) == {OutcomeState.UNCHANGED}
+    assert rig.tune("vda") == rig.tune("vdb") == {"total_iops_sec": 300, "total_bytes_sec": MIB}
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"read_iops_sec": 70}, "read_iops_sec=70"),
+        ({"total_iops_sec": 70, "total_iops_sec_max": 90}, "total_iops_sec_max=90"),
+    ],
+)
+def test_limits_of_somebody_else_are_left(rig: Rig, there: dict[str, int], told: str) -> None:
+    rig.domain.setBlockIoTune("vda", there, 1)
+    before = rig.state()
+    (outcome,) = rig.apply(total_iops__vda=100)
+    assert outcome.state is OutcomeState.UNAPPLIED
+    assert told in outcome.reason
+    (of_both,) = rig.apply(**{"total_iops__vda,vdb": 100})[-1:]
+    assert of_both.state is OutcomeState.UNAPPLIED
+    assert rig.state() == before
+    rig.keeper.undo()
+    assert rig.state() == before
+
+
+def test_a_limit_of_its_own_comes_back(rig: Rig) -> None:
+    rig.domain.setBlockIoTune("vda", {"total_iops_sec": 70, "read_bytes_sec": 9000}, 1)
+    before = rig.state()
+    assert states(rig.apply(total_iops__vda=100)) == {OutcomeState.APPLIED}
+    rig.keeper.undo()
+    assert rig.state() == before
+
+
+def test_device_limits_of_its_cgroup(rig: Rig) -> None:
+    with loop_device(MIB) as (_, device):
+        knob = rig.limit("write_iops", str(device))
+        try:
+            assert rig.actuator.read(knob) is None
+        except ActError as error:
+            pytest.skip(str(error))
+        assert states(rig.wish({knob: 120})) == {OutcomeState.APPLIED}
+        assert rig.domain.blkioParameters(1)["device_write_iops_sec"].endswith(",120")
+        assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+        assert rig.domain.blkioParameters(1)["device_write_iops_sec"] == ""
+    gone = rig.limit("write_iops", str(DeviceNumber(250, 250)))
+    assert "is no more" in rig.wish({gone: 120})[0].reason
+
+
+def test_a_disk_and_a_vm_that_are_gone(rig: Rig) -> None:
+    (outcome,) = rig.apply(total_iops__vdx=100)
+    assert "has no disk vdx any more" in outcome.reason
+    rig.apply(total_iops__vda=100)
+    rig.domain.destroy()
+    assert rig.apply(total_iops__vda=100)[0].state is OutcomeState.UNAPPLIED
+    assert len(Journal(rig.journal)) == 0
+
+
+def test_libvirtd_is_killed_and_comes_back(rig: Rig) -> None:
+    rig.apply(total_iops__vda=100)
+    rig.host.kill()
+    (down,) = rig.apply(total_iops__vda=100)
+    assert down.state is OutcomeState.UNAPPLIED
+    assert states(rig.keeper.undo()) == {OutcomeState.UNAPPLIED}
+    rig.host.start()
+    assert states(rig.apply(total_iops__vda=100)) == {OutcomeState.UNCHANGED}
+    assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
+    assert rig.actuator.read(rig.limit("total_iops", "vda")) is None
