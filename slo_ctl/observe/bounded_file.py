@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 1 << 20
 """More than any file of cgroup, proc or sysfs that is read here has on the largest hosts."""
 
+_FIRST_READ_BYTES = 1 << 13
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
 """ENODEV is what kernfs answers when a cgroup is removed between open and read."""
 
@@ -31,8 +32,10 @@ def read_bounded(path: Path | str, limit_bytes: int = LIMIT_BYTES) -> FileText |
     try:
         # Non-blocking: a FIFO in the place of a kernel file must not stop us.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            content = file.read(limit_bytes + 1) or b""
+        try:
+            content = _content(descriptor, limit_bytes + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno in _GONE:
             return None
@@ -41,3 +44,20 @@ def read_bounded(path: Path | str, limit_bytes: int = LIMIT_BYTES) -> FileText |
     if cut:
         content = content[: content.rfind(b"\n", 0, limit_bytes) + 1]
     return FileText(content.decode("utf-8", "surrogateescape"), cut)
+
+
+def _content(descriptor: int, limit_bytes: int) -> bytes:
+    """Everything up to a limit. Most of these files fit into the first read."""
+    try:
+        content = os.read(descriptor, min(_FIRST_READ_BYTES, limit_bytes))
+        if not content:
+            return content
+        while len(content) < limit_bytes:
+            more = os.read(descriptor, limit_bytes - len(content))
+            if not more:
+                break
+            content += more
+    except BlockingIOError:
+        # Somebody's FIFO.
+        return b""
+    return content

@@ -80,11 +80,20 @@ def find_groups(
 
     Nothing inside a wanted group is looked at. `note` takes one sentence for what could not be read.
     """
+    for cgroup, _, found in walk_groups(tree, wanted, note):
+        yield cgroup, found
+
+
+def walk_groups(
+    tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
+) -> Iterator[tuple[str, int, Found]]:
+    """As `find_groups`, with the inode of the folder: another one is another group of the same name."""
+    root = str(tree.root)
     waiting: list[tuple[str, int]] = [("", 0)]
     seen = 0
     while waiting:
         parent, depth = waiting.pop()
-        for name in _children(tree.folder(parent), note):
+        for name, inode, inner in _children(root + parent, note):
             seen += 1
             if seen > MAX_GROUPS:
                 note(f"more than {MAX_GROUPS:,} cgroups: the others were not looked at")
@@ -92,15 +101,22 @@ def find_groups(
             cgroup = f"{parent}/{name}"
             found = wanted(name)
             if found is not None:
-                yield cgroup, found
-            elif depth + 1 < MAX_DEPTH:
+                yield cgroup, inode, found
+            elif inner and depth + 1 < MAX_DEPTH:
                 waiting.append((cgroup, depth + 1))
 
 
-def _children(folder: Path, note: Callable[[str], None]) -> list[str]:
+def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
+    """Name, inode, and whether it may have groups inside, of each group in a folder."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            # A folder has a link for itself, one from its parent and one from each folder in it. File systems
+            # that do not count like that say 1.
+            return sorted(
+                (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            )
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

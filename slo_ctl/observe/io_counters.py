@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slo_ctl.model import DeviceNumber, IoCounters
 from slo_ctl.observe.bounded_file import read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Collection
 
     from slo_ctl.observe.cgroup import CgroupTree
 
@@ -41,6 +42,7 @@ _V1_FILES = (
 )
 
 ByDevice = dict[DeviceNumber, IoCounters]
+_Parser = Callable[[str], tuple[ByDevice, int]]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
@@ -48,18 +50,49 @@ def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) ->
 
     `note` takes one sentence for what could not be read.
     """
-    folder = tree.folder(cgroup)
-    if tree.version == 2:
-        text = _read(folder / "io.stat", note)
-        return {} if text is None else _noted(folder / "io.stat", parse_io_stat(text), note)
-    merged: ByDevice = {}
-    for name, fields in _V1_FILES:
-        text = _read(folder / name, note)
-        if text is None:
-            continue
-        for device, counters in _noted(folder / name, parse_blkio(text, fields), note).items():
-            merged[device] = _filled(merged.get(device, IoCounters()), counters)
-    return merged
+    return CounterReader(tree).read(cgroup, note)
+
+
+class CounterReader:
+    """Reads the counters of many groups again and again. What has not changed is not parsed again."""
+
+    def __init__(self, tree: CgroupTree) -> None:
+        self._root = str(tree.root)
+        self._parsers: tuple[tuple[str, _Parser], ...] = (
+            (("io.stat", parse_io_stat),)
+            if tree.version == 2
+            else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
+        )
+        self._last: dict[str, tuple[tuple[str | None, ...], ByDevice, tuple[str, ...]]] = {}
+
+    def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
+        """As `read_counters`; the same object as before when nothing has changed."""
+        folder = f"{self._root}/{cgroup.lstrip('/')}"
+        texts = tuple([_read(f"{folder}/{name}", note) for name, _ in self._parsers])
+        last = self._last.get(cgroup)
+        if last is None or last[0] != texts:
+            last = self._last[cgroup] = (texts, *self._parsed(folder, texts))
+        for sentence in last[2]:
+            note(sentence)
+        return last[1]
+
+    def keep(self, cgroups: Collection[str]) -> None:
+        """Forget all others."""
+        if len(self._last) > len(cgroups):
+            self._last = {cgroup: last for cgroup, last in self._last.items() if cgroup in cgroups}
+
+    def _parsed(self, folder: str, texts: tuple[str | None, ...]) -> tuple[ByDevice, tuple[str, ...]]:
+        merged: ByDevice = {}
+        notes: list[str] = []
+        for (name, parse), text in zip(self._parsers, texts, strict=True):
+            if not text:
+                continue
+            devices, bad_lines = parse(text)
+            if bad_lines:
+                notes.append(f"{folder}/{name}: {bad_lines} line(s) not understood")
+            for device, counters in devices.items():
+                merged[device] = _filled(merged[device], counters) if device in merged else counters
+        return merged, tuple(notes)
 
 
 def parse_io_stat(text: str) -> tuple[ByDevice, int]:
@@ -103,7 +136,7 @@ def _device(word: str) -> DeviceNumber | None:
     return DeviceNumber(int(match[1]), int(match[2])) if match else None
 
 
-def _read(path: Path, note: Callable[[str], None]) -> str | None:
+def _read(path: str, note: Callable[[str], None]) -> str | None:
     try:
         file = read_bounded(path)
     except OSError as error:
@@ -114,13 +147,6 @@ def _read(path: Path, note: Callable[[str], None]) -> str | None:
     if file.cut:
         note(f"{path}: far larger than it can be; the end was not read")
     return file.text
-
-
-def _noted(path: Path, parsed: tuple[ByDevice, int], note: Callable[[str], None]) -> ByDevice:
-    devices, bad_lines = parsed
-    if bad_lines:
-        note(f"{path}: {bad_lines} line(s) not understood")
-    return devices
 
 
 def _filled(first: IoCounters, second: IoCounters) -> IoCounters:

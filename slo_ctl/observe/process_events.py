@@ -84,7 +84,7 @@ class BlockEvents:
 
 
 def _listening() -> Any:
-    """A connected socket. Raises whatever pyroute2 does, and OSError when the kernel does not listen to us."""
+    """A socket that gets events. Raises what pyroute2 does, and OSError when the kernel does not answer."""
     from pyroute2.netlink import NLMSG_DONE
     from pyroute2.netlink.connector import cn_proc
 
@@ -93,10 +93,12 @@ def _listening() -> Any:
         events.bind()
         # As its `control` does, which waits for ever where nobody answers.
         message = cn_proc.proc_event_control()
+        message["header"]["type"] = NLMSG_DONE
         message["action"] = cn_proc.PROC_CN_MCAST_LISTEN
         message["idx"], message["val"] = cn_proc.CN_IDX_PROC, cn_proc.CN_VAL_PROC
         message["len"] = 4
-        events.put(message, NLMSG_DONE, msg_flags=0, msg_seq=0)
+        message.encode()
+        os.write(events.fileno(), bytes(message.data))
         if not select.select([events.fileno()], [], [], _ANSWER_S)[0]:
             raise OSError("the kernel tells this container nothing")
         _limit_buffer(events.fileno())

@@ -48,7 +48,7 @@ def connections(wanted: Callable[[bytes], bool]) -> dict[int, bytes]:
 
     Raises OSError where the kernel does not tell.
     """
-    found = {}
+    found: dict[int, bytes] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
         netlink.settimeout(_TIMEOUT_S)
         request = _UNIX_REQUEST.pack(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from slo_ctl.observe.cgroup import CgroupTree
+    from slo_ctl.observe.io_counters import ByDevice
     from slo_ctl.observe.machine_name import Machine
 
     Note = Callable[[str], None]
@@ -124,8 +125,12 @@ def _with_device(vm: Vm, disk: Disk, roots: HostRoots, note: Note) -> Disk:
 
 
 def streams_of(vm: Vm, tree: CgroupTree | None, note: Note) -> list[Stream]:
+    """As `streams_from`, with the counters as they are now."""
+    return streams_from(vm, read_counters(tree, vm.cgroup, note) if tree and tree.io and vm.cgroup else {})
+
+
+def streams_from(vm: Vm, counted: ByDevice) -> list[Stream]:
     """One for each disk with something behind it, then one for each other device its cgroup used."""
-    counted = read_counters(tree, vm.cgroup, note) if tree and tree.io and vm.cgroup else {}
     streams = [
         Stream(vm.name, disk, vm.cgroup, disk.device, counted.get(disk.device) if disk.device else None)
         for disk in vm.disks

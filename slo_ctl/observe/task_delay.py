@@ -102,13 +102,16 @@ class TaskDelay:
                 self._turn += step
                 return found
             left -= len(threads)
-            now_s, waits = self._clock(), self._waits(threads)
+            now_s = self._clock()
+            try:
+                waits = self._waits(threads)
+            except OSError as error:
+                self.problem = f"delays of block I/O are not known: taskstats: {error.strerror or error}"
+                return {}
             if vm in self._last:
                 before_s, before = self._last[vm]
                 found[vm] = delay_between(before, waits, now_s - before_s)
             self._last[vm] = now_s, waits
-            if self.problem:
-                return {}
         return found
 
     def close(self) -> None:
@@ -132,9 +135,6 @@ class TaskDelay:
                 found[thread] = self._read(int(thread))
             except ProcessLookupError:
                 continue
-            except OSError as error:
-                self.problem = f"delays of block I/O are not known: taskstats: {error.strerror or error}"
-                break
         return found
 
     def _ask(self, thread: int) -> Waits:

@@ -1,0 +1,237 @@
+"""The host, looked at again and again: what does not change is not asked for again.
+
+What can be asked at any time is asked at every look: counters, connections of sockets. The rest is looked
+at again when a hint says that it may have changed: libvirt's events for its VMs, events of processes for
+cgroups and for who is connected, events of block devices for what is behind disks; and every 30 s in any
+case. libvirt is asked in a thread of its own, so that a look never waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree, walk_groups
+from slo_ctl.observe.inventory import Inventory
+from slo_ctl.observe.io_counters import CounterReader
+from slo_ctl.observe.libvirt_domains import DEFAULT_URI
+from slo_ctl.observe.libvirt_events import REFRESH_S, Domains, LibvirtWatch
+from slo_ctl.observe.machine_name import machine_of
+from slo_ctl.observe.process_events import BlockEvents, ProcessEvents
+from slo_ctl.observe.qemu_process import qemu_in
+from slo_ctl.observe.socket_peers import SocketPeers, processes_in
+from slo_ctl.observe.streams import (
+    HostRoots,
+    MachineGroup,
+    streams_from,
+    with_devices,
+    with_groups,
+    with_named,
+)
+from slo_ctl.observe.tagging import ExportPaths, tagged
+from slo_ctl.observe.task_delay import BlockDelay, TaskDelay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from slo_ctl.model import Stream, Vm
+    from slo_ctl.observe.cgroup import CgroupTree
+    from slo_ctl.observe.io_counters import ByDevice
+
+    Note = Callable[[str], None]
+
+FIRST_ANSWER_S = 2.0
+"""The first look waits so long for libvirt; no other does."""
+_SETTLING_LOOKS = 3
+"""After a hint cgroups are looked at so often: a group is removed some time after its last process has
+ended."""
+
+
+class HostObserver:
+    """What `inventory.look` finds, for one look per epoch."""
+
+    def __init__(
+        self,
+        *,
+        cgroup_root: Path = DEFAULT_ROOT,
+        libvirt_uri: str | None = DEFAULT_URI,
+        run: Path | None = None,
+        named: Mapping[str, str] | None = None,
+        namespaces: Mapping[str, Sequence[str]] | None = None,
+        roots: HostRoots | None = None,
+        watch: LibvirtWatch | None = None,
+    ) -> None:
+        """`libvirt_uri` None: ask no libvirt. `run` is the folder with the sockets of emulated devices.
+
+        `named` and `namespaces` are as for `configure`. `watch` is used in the place of one for
+        `libvirt_uri`. Starts to listen for events.
+        """
+        self._cgroup_root = cgroup_root
+        self._roots = roots or HostRoots()
+        self._exports = ExportPaths(run) if run else None
+        self._run = run
+        self._named: dict[str, str] = {}
+        self._namespaces: dict[str, Sequence[str]] = {}
+        self._tree: CgroupTree | None = None
+        self._reader: CounterReader | None = None
+        self._groups = _MachineGroups(self._roots)
+        self._peers = SocketPeers(self._roots.proc)
+        self._delays = TaskDelay(self._roots.proc)
+        self._processes = ProcessEvents()
+        self._blocks = BlockEvents()
+        self._unsettled = _SETTLING_LOOKS
+        self._walked_at_s = 0.0
+        self._joined_from: tuple[int, object] = (-1, None)
+        self._vms: list[Vm] = []
+        self._streams: dict[int, tuple[Vm, ByDevice, list[Stream]]] = {}
+        self._first = True
+        self.configure(named or {}, namespaces or {})
+        self._watch = watch
+        if self._watch is None and libvirt_uri is not None:
+            self._watch = LibvirtWatch(libvirt_uri, self._with_devices)
+        if self._watch is not None:
+            self._watch.start()
+
+    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
+        """From the next look on: cgroups of VMs without libvirt, by the name of the VM; and
+        `DEVICE/NAMESPACE`s
+        by the name of the VM that uses them.
+        """
+        self._named = {name: "/" + cgroup.strip("/") for name, cgroup in named.items()}
+        self._namespaces = dict(namespaces)
+        self._joined_from = (-1, None)
+
+    def look(self) -> Inventory:
+        """See what there is now. Never waits for libvirt, but for a moment the first time."""
+        notes: list[str] = [text for text in (self._processes.problem, self._blocks.problem) if text]
+        changed = self._processes.changed()
+        if self._watch is not None:
+            if self._first:
+                self._watch.wait(FIRST_ANSWER_S)
+            if self._blocks.changed():
+                self._watch.refresh()
+        self._first = False
+        domains = self._watch.domains() if self._watch is not None else Domains("")
+        notes += domains.notes
+        self._look_at_groups(domains, notes.append, changed=changed)
+        vms = self._join(domains)
+        streams = self._read_streams(vms, notes.append)
+        streams = self._tag(vms, streams, notes.append, changed=changed)
+        return Inventory(
+            self._tree,
+            domains.uri or None,
+            tuple(vms),
+            tuple(streams),
+            tuple(dict.fromkeys(notes)),
+            {uuid: known.xml for uuid, known in domains.by_uuid.items()},
+        )
+
+    def take_tuned(self) -> set[str]:
+        """UUIDs of the VMs whose tuning somebody changed in libvirt, slo-ctl included, since the last
+        call."""
+        return self._watch.take_tuned() if self._watch is not None else set()
+
+    def delays(self, inventory: Inventory) -> tuple[dict[str, BlockDelay], str]:
+        """How long VMs waited for block I/O since the last call, by name, and why that is not known."""
+        tree = inventory.tree
+        if self._delays.problem or tree is None:
+            return {}, self._delays.problem
+        pids = {vm.name: processes_in(tree, vm.cgroup) for vm in inventory.vms if vm.cgroup}
+        return self._delays.sample(pids), self._delays.problem
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._watch is not None:
+            self._watch.close()
+        self._processes.close()
+        self._blocks.close()
+        self._delays.close()
+
+    def _with_devices(self, vm: Vm, note: Note) -> Vm:
+        return with_devices(vm, self._roots, note)
+
+    def _look_at_groups(self, domains: Domains, note: Note, *, changed: bool) -> None:
+        now_s = time.monotonic()
+        if self._tree is None or now_s - self._walked_at_s >= REFRESH_S:
+            tree = find_tree(self._cgroup_root)
+            if tree != self._tree:
+                self._tree, self._reader = tree, CounterReader(tree) if tree and tree.io else None
+                self._unsettled = _SETTLING_LOOKS
+        if self._tree is None:
+            note(f"no cgroup tree at {self._cgroup_root}: no I/O of VMs is counted")
+            return
+        if changed or domains.version != self._joined_from[0] or now_s - self._walked_at_s >= REFRESH_S:
+            self._unsettled = _SETTLING_LOOKS
+        if self._unsettled > 0:
+            self._unsettled -= 1
+            self._walked_at_s = now_s
+            self._groups.look(self._tree)
+        for sentence in self._groups.notes:
+            note(sentence)
+
+    def _join(self, domains: Domains) -> list[Vm]:
+        """libvirt's VMs, cgroups and named VMs; the same list as before when all are the same."""
+        version, found = self._joined_from
+        if version != domains.version or found is not self._groups.found:
+            groups = self._groups.found if domains.runs_here else []
+            vms = with_named(with_groups(domains.vms, groups), self._named)
+            self._vms = sorted(vms, key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
+            self._joined_from = (domains.version, self._groups.found)
+            if self._reader is not None:
+                self._reader.keep({vm.cgroup for vm in self._vms if vm.cgroup})
+        return self._vms
+
+    def _read_streams(self, vms: Sequence[Vm], note: Note) -> list[Stream]:
+        streams: list[Stream] = []
+        kept: dict[int, tuple[Vm, ByDevice, list[Stream]]] = {}
+        nothing: ByDevice = {}
+        reader = self._reader
+        for vm in vms:
+            counted = reader.read(vm.cgroup, note) if reader is not None and vm.cgroup else nothing
+            last = self._streams.get(id(vm))
+            if last is None or last[0] is not vm or last[1] is not counted:
+                last = (vm, counted, streams_from(vm, counted))
+            kept[id(vm)] = last
+            streams += last[2]
+        self._streams = kept
+        return streams
+
+    def _tag(self, vms: Sequence[Vm], streams: list[Stream], note: Note, *, changed: bool) -> list[Stream]:
+        if self._exports is None or self._run is None:
+            return streams
+        connected: Mapping[str, set[bytes]] = {}
+        if self._tree is not None and self._run.is_dir():
+            by_disk = {s.vm for s in streams if s.disk and self._exports.tenant_of_source(s.disk.source)}
+            cgroups = [vm.cgroup for vm in vms if vm.cgroup and vm.name not in by_disk]
+            connected = self._peers.paths_of(
+                self._tree, cgroups, self._exports.is_export, changed=changed, note=note
+            )
+        cgroup_of = {vm.name: vm.cgroup for vm in vms}
+        return tagged(streams, self._exports, connected, self._namespaces, cgroup_of, note)
+
+
+class _MachineGroups:
+    """The cgroups named after VMs; who runs in each is asked once."""
+
+    def __init__(self, roots: HostRoots) -> None:
+        self._roots = roots
+        self._known: dict[tuple[str, int], MachineGroup] = {}
+        self.found: list[MachineGroup] = []
+        """The same object as before when nothing has changed."""
+        self.notes: list[str] = []
+
+    def look(self, tree: CgroupTree) -> None:
+        notes: list[str] = []
+        known: dict[tuple[str, int], MachineGroup] = {}
+        for cgroup, inode, machine in walk_groups(tree, machine_of, notes.append):
+            group = self._known.get((cgroup, inode))
+            if group is None or group.uuid is None:
+                # QEMU is started after its group is made.
+                qemu = qemu_in(tree, cgroup, self._roots.proc)
+                name, uuid = (qemu.name, qemu.uuid) if qemu else (None, None)
+                group = MachineGroup(cgroup, machine, name, uuid)
+            known[cgroup, inode] = group
+        if known != self._known or notes != self.notes:
+            self.found = list(known.values())
+        self._known, self.notes = known, notes
