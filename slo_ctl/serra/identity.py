@@ -1,0 +1,207 @@
+"""Which device a profile is of, and under which kernel and scheduler: what makes it valid, or stale."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+from slo_ctl.model import DeviceNumber
+from slo_ctl.observe.block_device import whole_device
+from slo_ctl.observe.bounded_file import read_bounded
+from slo_ctl.serra.nbd_export import parse_uri
+from slo_ctl.serra.target import Kind, Target
+
+if TYPE_CHECKING:
+    from slo_ctl.device.places import Places
+
+_KEY_CHARACTERS = 12
+
+
+class Identity(BaseModel):
+    """A device, the place on it, and what is between it and those who use it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    serial: str
+    firmware: str
+    place: str
+    """`block device`; for a file the file system's type; for an emulated SSD its namespace and options."""
+    kernel: str
+    scheduler: str
+    """Empty: the place has none."""
+    device: str = ""
+    """The kernel's name for it, which may change from one boot to the next."""
+    rotational: bool | None = None
+    hardware_queues: int | None = None
+
+    @property
+    def hardware_key(self) -> str:
+        """The same as long as it is the same device."""
+        return _key(self.model, self.serial, self.firmware, self.place)
+
+    @property
+    def environment_key(self) -> str:
+        """The same as long as times are comparable."""
+        return _key(self.kernel, self.scheduler)
+
+    def stale_against(self, now: Identity) -> str:
+        """Why times measured under this identity do not hold for `now`; empty when they do."""
+        changes = [
+            f"{name} was {before or 'none'}, is {after or 'none'}"
+            for name, before, after in (
+                ("kernel", self.kernel, now.kernel),
+                ("scheduler", self.scheduler, now.scheduler),
+            )
+            if before != after
+        ]
+        return f"stale: {'; '.join(changes)}" if changes else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where to look; tests make it up."""
+
+    places: Places
+    """Of emulated devices."""
+    sys: Path = Path("/sys")
+    mountinfo: Path = Path("/proc/self/mountinfo")
+    kernel: str = field(default_factory=platform.release)
+
+
+def identify(target: Target, around: Surroundings) -> Identity:
+    """The identity of a target. Raises OSError when it cannot be looked at."""
+    if target.kind is Kind.NBD:
+        return _export(target, around)
+    if target.path is None:
+        raise ValueError("only an NBD export has no path")
+    if target.kind is Kind.BLOCK:
+        number = target.path.stat().st_rdev
+        return block_identity(DeviceNumber(os.major(number), os.minor(number)), "block device", around)
+    return _on_file_system(target.path.parent, around)
+
+
+def block_identity(number: DeviceNumber, place: str, around: Surroundings) -> Identity:
+    """The identity of a place on a block device."""
+    whole = whole_device(number, around.sys) or number
+    node = (around.sys / "dev" / "block" / str(whole)).resolve()
+    model = _first(node, "device/model", "dm/name", "md/level") or node.name
+    serial = _first(node, "device/serial", "serial", "wwid", "device/wwid", "dm/uuid", "md/uuid")
+    backing = _first(node, "loop/backing_file")
+    schedulers = _first(node, "queue/scheduler").split()
+    queues = node / "mq"
+    return Identity(
+        model=model if not backing else "loop",
+        serial=serial or backing,
+        firmware=_first(node, "device/firmware_rev", "device/rev"),
+        place=place if whole == number else f"{place} (partition {number})",
+        kernel=around.kernel,
+        scheduler=next((word[1:-1] for word in schedulers if word.startswith("[")), ""),
+        device=node.name,
+        rotational={"0": False, "1": True}.get(_first(node, "queue/rotational")),
+        hardware_queues=sum(1 for _ in queues.iterdir()) if queues.is_dir() else None,
+    )
+
+
+def _on_file_system(folder: Path, around: Surroundings) -> Identity:
+    number = folder.stat().st_dev
+    kind, source = _mount(DeviceNumber(os.major(number), os.minor(number)), folder, around)
+    place = f"file on {kind}"
+    if os.major(number):
+        return block_identity(DeviceNumber(os.major(number), os.minor(number)), place, around)
+    # Some file systems (btrfs) have numbers of their own, and a device all the same.
+    if source.startswith("/dev/") and Path(source).is_block_device():
+        device = Path(source).stat().st_rdev
+        return block_identity(DeviceNumber(os.major(device), os.minor(device)), place, around)
+    return Identity(
+        model=f"{kind} without a device",
+        serial=source,
+        firmware="",
+        place=place,
+        kernel=around.kernel,
+        scheduler="",
+    )
+
+
+def _mount(number: DeviceNumber, folder: Path, around: Surroundings) -> tuple[str, str]:
+    """Type and source of the file system that `folder` is on."""
+    file = read_bounded(around.mountinfo)
+    best, found = -1, ("unknown", "")
+    for line in (file.text if file else "").splitlines():
+        before, dash, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if not dash or len(fields) < 5 or len(kind) < 2:
+            continue
+        point = fields[4].replace("\\040", " ")
+        if fields[2] == str(number) and folder.resolve().is_relative_to(point) and len(point) > best:
+            best, found = len(point), (kind[0], kind[1])
+    return found
+
+
+def _export(target: Target, around: Surroundings) -> Identity:
+    address = parse_uri(target.given)
+    served = _emulated(address.socket, around)
+    if served is not None:
+        return served
+    where = address.socket or urlsplit(target.given).netloc
+    return Identity(
+        model="NBD export",
+        serial=f"{where}/{address.export}",
+        firmware="",
+        place=f"NBD export of {target.size_bytes} bytes",
+        kernel=around.kernel,
+        scheduler="",
+    )
+
+
+def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
+    """The emulated SSD of ours that listens there."""
+    from slo_ctl.device.store import DeviceStore
+    from slo_ctl.errors import UserError
+
+    store = DeviceStore(around.places)
+    for name in store.names() if socket is not None else ():
+        try:
+            record = store.load(name)
+        except UserError:
+            continue  # Damaged: whoever listens there is not told by it.
+        run = around.places.run_of(name)
+        for namespace in record.namespace:
+            if socket in (str(run.export(namespace.name)), str(run.all_exports)):
+                shape = _key(record.model_dump_json(exclude={"name", "created", "namespace"}))
+                return Identity(
+                    model=f"EMULATED SSD {name}",
+                    serial=f"{record.created} {shape}",
+                    firmware="",
+                    place=f"namespace {namespace.name}: {record.spec}",
+                    kernel=around.kernel,
+                    scheduler=record.mapping.scheduler,
+                    device=name,
+                    rotational=False,
+                    hardware_queues=record.geometry.dies,
+                )
+    return None
+
+
+def _first(node: Path, *names: str) -> str:
+    """What the first of these files that says anything says."""
+    for name in names:
+        try:
+            file = read_bounded(node / name)
+        except OSError:
+            continue  # Not every kernel lets everybody read serial numbers.
+        text = " ".join(file.text.split()) if file else ""
+        if text:
+            return text
+    return ""
+
+
+def _key(*parts: str) -> str:
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_CHARACTERS]

@@ -1,0 +1,99 @@
+"""What is measured next, and what ends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from made_up import Formula
+
+from slo_ctl.replay.progress import Silent
+from slo_ctl.serra.measurement import ACCESSES, SEQ_READ, Access, Direction, Measurement
+from slo_ctl.serra.profiler import Ended, Plan, run
+from slo_ctl.serra.stopping import StoppingRule, next_task, width
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SIZES = (8192, 65536, 4 << 20)
+
+
+def test_every_size_once_before_any_twice_largest_first() -> None:
+    device = Formula(noise=0.2)
+    run(Plan(SIZES, ACCESSES, StoppingRule(), test_s=0.1), device, [], Silent(), lambda _: None)
+    first = [size for access, size, _ in device.calls if access == SEQ_READ][:3]
+    assert first == [4 << 20, 65536, 8192]
+
+
+def test_it_stops_when_the_ratio_is_known() -> None:
+    rule = StoppingRule(precision=0.05, min_repetitions=3, max_repetitions=50)
+    quiet, noisy = Formula(noise=0.001), Formula(noise=0.05)
+    for device in (quiet, noisy):
+        session = run(Plan(SIZES, ACCESSES, rule, 0.1), device, [], Silent(), lambda _: None)
+        assert session.ended is Ended.PRECISE
+        for size in SIZES:
+            assert width(session.measurements, tuple(Direction), size) <= 0.05
+    assert len(quiet.calls) == 3 * 3 * 4
+    assert len(noisy.calls) > len(quiet.calls)
+
+
+def test_it_stops_at_the_most_repetitions() -> None:
+    rule = StoppingRule(precision=1e-9, max_repetitions=5)
+    session = run(Plan(SIZES, ACCESSES, rule, 0.1), Formula(0.5), [], Silent(), lambda _: None)
+    assert session.new == 5 * 3 * 4
+
+
+def test_slices_of_a_budget_add_up() -> None:
+    device = Formula(noise=0.05)
+    plan = Plan(SIZES, ACCESSES, StoppingRule(precision=1e-9), test_s=0.2, budget_s=3.0)
+    first = run(plan, device, [], Silent(), lambda _: None)
+    assert first.ended is Ended.BUDGET
+    assert device.clock_s < 3.5
+    second = run(plan, device, first.measurements, Silent(), lambda _: None)
+    assert second.measurements[: len(first.measurements)] == first.measurements
+    assert len(second.measurements) == len(first.measurements) + second.new
+    seen = [(m.access, m.size_bytes, m.repetition) for m in second.measurements]
+    assert len(seen) == len(set(seen)), "no test counts twice"
+
+
+class Interrupting(Formula):
+    def __init__(self, after: int, by: type[BaseException]) -> None:
+        super().__init__()
+        self._after, self._by = after, by
+
+    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
+        if len(self.calls) == self._after:
+            raise self._by
+        return super().measure(access, size_bytes, repetition, limit_s)
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 17])
+def test_an_interruption_at_any_moment_keeps_what_was_measured(after: int) -> None:
+    kept: list[Sequence[Measurement]] = []
+    device = Interrupting(after, KeyboardInterrupt)
+    session = run(
+        Plan(SIZES, ACCESSES, StoppingRule(), 0.1), device, [], Silent(), lambda m: kept.append(list(m))
+    )
+    assert session.ended is Ended.INTERRUPTED
+    assert session.new == after
+    assert len(kept[-1]) == after
+
+
+def test_an_error_is_passed_on_after_keeping() -> None:
+    kept: list[Sequence[Measurement]] = []
+    with pytest.raises(ZeroDivisionError):
+        run(
+            Plan(SIZES, ACCESSES, StoppingRule(), 0.1),
+            Interrupting(6, ZeroDivisionError),
+            [],
+            Silent(),
+            lambda m: kept.append(list(m)),
+        )
+    assert len(kept[-1]) == 6
+
+
+def test_a_task_cut_short_is_done_again_under_another_number() -> None:
+    cut = [Measurement(SEQ_READ, 8192, 0, 1e-3, 1, 1e-3)]
+    task = next_task(cut, [8192], ACCESSES, StoppingRule())
+    assert task is not None
+    assert task.repetition == 1
