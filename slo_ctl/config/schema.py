@@ -229,6 +229,12 @@ _MODELS: dict[str, type[_Table]] = {
 SECTIONS = (*_MODELS, "vm")
 
 
+def known_keys() -> dict[str, tuple[str, ...]]:
+    """Every key there is, by table."""
+    models = {**_MODELS, "vm": _ListedVm}
+    return {name: tuple(model.model_fields) for name, model in models.items()}
+
+
 def check_tables(file: ConfigFile) -> dict[str, Any]:
     """Everything given in the file, as checked values in base units. Raises UserError with file and line.
 

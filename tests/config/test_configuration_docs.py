@@ -1,0 +1,75 @@
+"""docs/configuration.md: its example is read, and it names every key and default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.config import DEFAULTS, load
+from slo_ctl.config.schema import known_keys
+from slo_ctl.errors import UserError
+from slo_ctl.observe.domain_metadata import fields_of
+from slo_ctl.promises.check import CONFIG_KEYS, FIELD_NAMES
+from slo_ctl.quantity import parse_bytes, parse_time_s
+
+TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_example(tmp_path: Path) -> None:
+    (tmp_path / "slo-ctl.toml").write_text(block("toml"))
+    config = load(tmp_path)
+    assert list(config.vms) == ["web", "batch"]
+    assert [device.path for device in config.devices] == ["/dev/loop0"]
+
+
+def test_the_metadata() -> None:
+    notes: list[str] = []
+    assert len(fields_of(f"<domain>{block('xml')}</domain>", notes.append)) == 4
+    assert notes == []
+
+
+def test_every_key_is_there() -> None:
+    for section, keys in known_keys().items():
+        for key in keys:
+            if section == "vm" and key in CONFIG_KEYS:
+                assert f"| `{key}` |" in TEXT
+            elif section != "defaults" and (section, key) != ("vm", "name"):
+                table = {"device": "[[device]]", "vm": "[vm.NAME]"}.get(section, f"[{section}]")
+                assert f"| `{table} {key}` |" in TEXT
+    assert all(f"`{name}`" in TEXT for name in FIELD_NAMES)
+
+
+def default(key: str) -> str:
+    found = re.search(rf"^\| `{re.escape(key)}` \| `(.*?)` \|", TEXT, re.MULTILINE)
+    assert found, key
+    return found[1].strip('"')
+
+
+def test_every_default() -> None:
+    assert parse_time_s(default("[daemon] epoch")) == DEFAULTS.daemon.epoch_s
+    assert parse_time_s(default("[daemon] window")) == DEFAULTS.daemon.window_s
+    assert default("[daemon] policy") == DEFAULTS.daemon.policy
+    assert default("[daemon] keep_on_stop") == str(DEFAULTS.daemon.keep_on_stop).lower()
+    assert default("[libvirt] uri") == DEFAULTS.libvirt.uri
+    assert default("[cgroup] root") == str(DEFAULTS.cgroup_root)
+    assert parse_time_s(default("[history] keep")) == DEFAULTS.history.keep_s
+    assert parse_bytes(default("[history] max_size")) == DEFAULTS.history.max_bytes
+    assert default("[api] group") == DEFAULTS.api_group
+    assert DEFAULTS.metrics_listen is None
+
+
+def test_the_mistake(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "web.toml").write_text("# web\n[vm.web]\nwieght = 3\n")
+    with pytest.raises(UserError) as caught:
+        load(tmp_path)
+    told = caught.value.message.replace(str(tmp_path), "/etc/slo-ctl")
+    assert f"{told}\nhint: {caught.value.hint}\n" in TEXT
