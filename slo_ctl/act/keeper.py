@@ -83,7 +83,7 @@ class SettingKeeper:
         for place, (knob, setting) in enumerate(wanted.items()):
             kept = self._kept.get(knob)
             due = verify_all or place % ROTATION_EPOCHS == self._turn
-            if kept is not None and not due and kept.setting == setting:
+            if kept is not None and not due and _same_wish(kept.setting, setting):
                 outcomes[knob] = kept.outcome
                 continue
             looked = self._look(setting)
@@ -234,6 +234,11 @@ class SettingKeeper:
 def told(value: float | None) -> str:
     """A value for people."""
     return "none" if value is None else f"{value:.15g}"
+
+
+def _same_wish(one: Setting, other: Setting) -> bool:
+    """Whether two settings of one knob are equal; most often they are the same one."""
+    return one is other or (one.value, one.vm, one.reason) == (other.value, other.vm, other.reason)
 
 
 def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Outcome]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import JournalError, Original
 from slo_ctl.device.control import ControlClient, ControlError
-from slo_ctl.model import Knob, Lever, Setting, Tenant
+from slo_ctl.model import Knob, Lever, Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -185,25 +185,6 @@ class ServedFtlActuator:
                     f"{self._device} is not being served: {error.message}", "see `slo-ctl device serve`"
                 ) from None
             raise ActError(f"{self._device} refuses: {error.message}") from None
-
-
-def ftl_settings(
-    device: str,
-    names: Mapping[str, str],
-    weights: Mapping[str, float],
-    limits_iops: Mapping[str, float | None],
-    reason: str,
-) -> list[Setting]:
-    """The knobs for weights and IOPS limits in force, by stream; `names` gives each its namespace."""
-    settings = []
-    for stream, namespace in names.items():
-        place = str(Tenant(device, namespace))
-        if stream in weights:
-            settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weights[stream], stream, reason))
-        if stream in limits_iops:
-            knob = Knob(Lever.FTL_LIMIT, place, "total_iops")
-            settings.append(Setting(knob, limits_iops[stream], stream, reason))
-    return settings
 
 
 def _value(knob: Knob, namespace: Mapping[str, Any]) -> float | None:

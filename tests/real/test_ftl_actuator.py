@@ -10,7 +10,7 @@ from serving import Server, make_device, require, served
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.served_ftl import ServedFtlActuator, ftl_settings
+from slo_ctl.act.served_ftl import ServedFtlActuator
 from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
 
 if TYPE_CHECKING:
@@ -66,10 +66,16 @@ def limit(namespace: str, name: str) -> Knob:
     return Knob(Lever.FTL_LIMIT, f"d/{namespace}", name)
 
 
+def weight(namespace: str, value: float) -> Setting:
+    return Setting(Knob(Lever.FTL_WEIGHT, f"d/{namespace}", "weight"), value, "web", "as decided")
+
+
 def test_weights_and_limits(rig: Rig) -> None:
     before = rig.state()
     wanted = [
-        *ftl_settings("d", STREAMS, {"web": 3.5, "db": 1.0}, {"web": 500.0}, "as decided"),
+        weight("a", 3.5),
+        weight("b", 1.0),
+        Setting(limit("a", "total_iops"), 500.0, "web", "as decided"),
         Setting(limit("a", "total_bytes_s"), 1e6, "web", "max_bandwidth"),
         Setting(limit("b", "total_bytes_s"), 2e6, "db", "max_bandwidth"),
     ]
@@ -125,7 +131,7 @@ def test_blocks_that_somebody_else_took(rig: Rig) -> None:
 
 
 def test_a_server_that_is_gone_and_back(rig: Rig) -> None:
-    wanted = ftl_settings("d", STREAMS, {"web": 3.5}, {}, "as decided")
+    wanted = [weight("a", 3.5)]
     rig.keeper.apply(wanted)
     rig.server.stop()
     (outcome,) = rig.keeper.apply(wanted, verify_all=True)
