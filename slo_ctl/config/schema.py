@@ -231,7 +231,7 @@ SECTIONS = (*_MODELS, "vm")
 
 def known_keys() -> dict[str, tuple[str, ...]]:
     """Every key there is, by table."""
-    models = {**_MODELS, "vm": _ListedVm}
+    models: dict[str, type[_Table]] = {**_MODELS, "vm": _ListedVm}
     return {name: tuple(model.model_fields) for name, model in models.items()}
 
 
