@@ -14,7 +14,6 @@ from slo_ctl.cli.completion_names import complete_verdict, complete_vm
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rich.console import Console, RenderableType
@@ -176,9 +175,11 @@ def _watch_lines(
     root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
 ) -> None:
     """One after the other, for a pipe or a file."""
-    gone = Gone(root)
+    from slo_ctl.show.gone import Gone
+
+    gone = Gone(lambda reason: how_to_start(root, reason))
     while True:
-        body = gone.ask(_asker(root))
+        body = gone.ask(lambda: client(root).get("/v1/status"))
         if body is None:
             if gone.is_new:
                 say(f"slo-ctl: {gone.line()}")
@@ -198,15 +199,16 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
     from rich.live import Live
     from rich.text import Text
 
+    from slo_ctl.show.gone import Gone
     from slo_ctl.show.table import console_for
     from slo_ctl.show.text import printable
 
     console = console_for(sys.stdout)
-    gone = Gone(root)
+    gone = Gone(lambda reason: how_to_start(root, reason))
     parts: list[RenderableType] = []
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
-            body = gone.ask(_asker(root))
+            body = gone.ask(lambda: client(root).get("/v1/status"))
             if body is None:
                 # What was last known stays, under the line that says how old it is.
                 live.update(Group(Text(gone.line(), style="bold red"), *parts), refresh=True)
@@ -216,41 +218,3 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
                 parts += [Text(f"note: {printable(note)}") for note in status.notes]
                 live.update(Group(*parts), refresh=True)
             time.sleep(interval_s)
-
-
-def _asker(root: Path | None) -> Callable[[], dict[str, Any]]:
-    return lambda: client(root).get("/v1/status")
-
-
-class Gone:
-    """Remembers since when nobody answers."""
-
-    def __init__(self, root: Path | None) -> None:
-        self._root = root
-        self._since: float | None = None
-        self._reason = ""
-        self.is_new = False
-        """The last question was the first without an answer."""
-
-    def ask(self, question: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """The answer, or None while the daemon is away or not ready yet."""
-        from slo_ctl.api.client import ApiUnreachable
-
-        try:
-            answer = question()
-        except (ApiUnreachable, UserError) as error:
-            self._reason = str(error)
-            self.is_new = self._since is None
-            if self._since is None:
-                self._since = time.time()
-            return None
-        self._since, self.is_new = None, False
-        return answer
-
-    def line(self) -> str:
-        """What to show meanwhile."""
-        from slo_ctl.show.text import printable
-
-        since = time.strftime("%H:%M:%S", time.localtime(self._since))
-        hint = how_to_start(self._root, self._reason)
-        return printable(f"daemon not reachable since {since}: {self._reason}; {hint}")

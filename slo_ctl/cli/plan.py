@@ -1,0 +1,92 @@
+"""`slo-ctl plan`: what would change and why, touching nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.cli.api_access import EXIT_FAILURE, RootOption, ask, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from slo_ctl.api.controller import Plan
+    from slo_ctl.model import Outcome
+
+EXIT_PENDING = 2
+"""Something would change."""
+_PIPE_WIDTH = 1000
+
+
+def command(
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="Show settings that stay as they are as well.")
+    ] = False,
+    root: RootOption = None,
+) -> None:
+    """Show what the next epoch would change, and why. Touches nothing.
+
+    Exit status 0: nothing would change; 1: an error; 2: changes are pending, or a mistake in what was asked.
+    """
+    from slo_ctl.show.plan_table import pending
+
+    plan = read_plan(root)
+    if json_:
+        print_plan_json(plan)
+    else:
+        print_plan(plan, every)
+    if pending(plan):
+        raise typer.Exit(EXIT_PENDING)
+
+
+def read_plan(root: Path | None) -> Plan:
+    """The daemon's."""
+    from slo_ctl.api.controller import Plan
+    from slo_ctl.show.status_json import StatusFormatError, from_plain
+
+    try:
+        return from_plain(Plan, ask(root, "/v1/plan"))
+    except StatusFormatError as error:
+        say(f"slo-ctl: the daemon's plan is not understood: {error}")
+        raise typer.Exit(EXIT_FAILURE) from None
+
+
+def print_plan_json(plan: Plan) -> None:
+    """One JSON object."""
+    from slo_ctl.show.status_json import FORMAT_VERSION, plain
+
+    sys.stdout.write(json.dumps({"format_version": FORMAT_VERSION, **plain(plan)}, indent=2) + "\n")
+
+
+def print_plan(plan: Plan, every: bool) -> None:
+    """The table of what would change, what each device's policy would move, and notes."""
+    from slo_ctl.show.plan_table import changes, device_lines, summary
+    from slo_ctl.show.table import console_for
+
+    console = console_for(sys.stdout)
+    print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
+    for line in device_lines(plan.devices):
+        console.print(line, soft_wrap=True)
+    console.print(summary(plan.outcomes), soft_wrap=True)
+    for note in plan.notes:
+        say(f"note: {note}")
+
+
+def print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
+    """A table of settings, when there are any."""
+    from slo_ctl.show.plan_table import outcome_table
+
+    if not outcomes:
+        return
+    width = console.width
+    if not sys.stdout.isatty():
+        console.width = _PIPE_WIDTH
+    console.print(outcome_table(outcomes, width if sys.stdout.isatty() else None))
+    console.width = width
+    console.print()

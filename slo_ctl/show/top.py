@@ -1,0 +1,296 @@
+"""A live, full-screen view of the status."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.message import Message
+from textual.widgets import DataTable, Footer, Static
+
+from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
+from slo_ctl.show import numbers
+from slo_ctl.show.sparkline import sparkline
+from slo_ctl.show.status_json import StatusFormatError, from_json
+from slo_ctl.show.status_table import duration, header_lines, outcome_text, status_columns
+from slo_ctl.show.text import printable
+from slo_ctl.show.verdict_style import verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.app import ComposeResult
+
+    from slo_ctl.show.columns import Column
+    from slo_ctl.show.gone import Gone
+
+CURVE_POINTS = 120
+"""Of every VM, since the view was opened."""
+_REASONS_SHOWN = 4
+_WORST_FIRST = (
+    Verdict.UNAPPLIED,
+    Verdict.NO_MECHANISM,
+    Verdict.INSUFFICIENT,
+    Verdict.UNKNOWN_VM,
+    Verdict.CAPPED,
+    Verdict.OK,
+    Verdict.IDLE,
+)
+_FILTERS: tuple[tuple[str, frozenset[Verdict]], ...] = (
+    ("all", frozenset(Verdict)),
+    ("degraded", DEGRADED),
+    *((verdict.value, frozenset({verdict})) for verdict in Verdict),
+)
+_UNKNOWN_LAST = float("-inf")
+
+SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
+    "name": (lambda vm: vm.vm, False),
+    "verdict": (lambda vm: _WORST_FIRST.index(vm.verdict), False),
+    "IOPS": (lambda vm: _known(vm.iops), True),
+    "target": (lambda vm: _known(vm.target_iops), True),
+    "weight": (lambda vm: vm.slo.weight, True),
+    "P99": (lambda vm: max(_known(vm.p99_read_us), _known(vm.p99_write_us)), True),
+    "OPS": (lambda vm: _known(vm.ops_blocks), True),
+    "WAF": (lambda vm: _known(vm.waf), True),
+}
+"""By what rows can be sorted: the key, and whether the largest is first."""
+
+_Key = tuple[str, str]
+
+
+class Told(Message):
+    """What the daemon answered, or in `problem` that it did not."""
+
+    def __init__(self, status: HostStatus | None, problem: str) -> None:
+        super().__init__()
+        self.status = status
+        self.problem = problem
+
+
+class TopApp(App[None]):
+    """The view. `question` asks the daemon for its status, in a thread; `gone` knows how long it is away."""
+
+    CSS = """
+    #header { height: auto; }
+    #problem { height: auto; color: $error; text-style: bold; }
+    #vms { height: 1fr; }
+    #detail { height: 9; border-top: solid $primary; padding: 0 1; }
+    """
+    TITLE = "slo-ctl top"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("n", "sort('name')", "name"),
+        Binding("v", "sort('verdict')", "verdict"),
+        Binding("i", "sort('IOPS')", "IOPS"),
+        Binding("t", "sort('target')", "target"),
+        Binding("w", "sort('weight')", "weight"),
+        Binding("l", "sort('P99')", "P99"),
+        Binding("o", "sort('OPS')", "OPS"),
+        Binding("a", "sort('WAF')", "WAF"),
+        Binding("f", "filter(1)", "filter"),
+        Binding("F", "filter(-1)", "filter back", show=False),
+        Binding("space", "pause", "pause"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False),
+    ]
+
+    def __init__(self, question: Callable[[], dict[str, Any]], gone: Gone, interval_s: float = 1.0) -> None:
+        super().__init__()
+        self._question = question
+        self._gone = gone
+        self._interval_s = interval_s
+        self._asking = False
+        self._paused = False
+        self._status: HostStatus | None = None
+        self._problem = ""
+        self._sort, self._reversed = "verdict", False
+        self._filter = 0
+        self._rows: list[_Key] = []
+        self._headings: list[str] = []
+        self._cells: dict[tuple[_Key, str], Text] = {}
+        self._curves: dict[_Key, deque[float | None]] = {}
+
+    def compose(self) -> ComposeResult:
+        """Header of devices, table, detail of the selected VM, keys."""
+        yield Static(id="header", markup=False)
+        yield Static(id="problem", markup=False)
+        table: DataTable[Text] = DataTable(id="vms", cursor_type="row", zebra_stripes=True)
+        yield table
+        yield Static(id="detail", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to ask."""
+        self.query_one("#vms").focus()
+        self.set_interval(self._interval_s, self._poll)
+        self._poll()
+
+    def _poll(self) -> None:
+        # A daemon that hangs must neither freeze the keys nor gather questions.
+        if not self._asking and not self._paused:
+            self._asking = True
+            self.run_worker(self._ask, thread=True, exit_on_error=False)
+
+    def _ask(self) -> None:
+        try:
+            body = self._gone.ask(self._question)
+            self.post_message(Told(None, self._gone.line()) if body is None else Told(from_json(body), ""))
+        except StatusFormatError as error:
+            self.post_message(Told(None, f"the daemon's status is not understood: {error}"))
+        finally:
+            self._asking = False
+
+    def on_told(self, told: Told) -> None:
+        """Show what was answered. Without an answer the last status stays, under the line that says so."""
+        self._problem = told.problem
+        if told.status is None or (self._status is not None and told.status.at == self._status.at):
+            self._show_header()  # nothing new but how old it is
+            return
+        self._remember(told.status)
+        self._status = told.status
+        self._show()
+
+    def _remember(self, status: HostStatus) -> None:
+        here = {_key(vm): vm.iops for vm in status.vms}
+        self._curves = {key: curve for key, curve in self._curves.items() if key in here}
+        for key, iops in here.items():
+            self._curves.setdefault(key, deque(maxlen=CURVE_POINTS)).append(iops)
+
+    def action_sort(self, by: str) -> None:
+        """Sort by that; the same again turns the order round."""
+        self._reversed = not self._reversed if by == self._sort else False
+        self._sort = by
+        self._show()
+
+    def action_filter(self, step: int) -> None:
+        """The next of: all, degraded, and each verdict."""
+        self._filter = (self._filter + step) % len(_FILTERS)
+        self._show()
+
+    def action_pause(self) -> None:
+        """Stop asking, or go on."""
+        self._paused = not self._paused
+        self._show()
+        self._poll()
+
+    def on_data_table_row_highlighted(self) -> None:
+        """Another VM is selected."""
+        self._show_detail()
+
+    def shown(self) -> list[VmStatus]:
+        """The VMs of the filter, in order."""
+        if self._status is None:
+            return []
+        wanted = _FILTERS[self._filter][1]
+        key, largest_first = SORTS[self._sort]
+        vms = sorted((vm for vm in self._status.vms if vm.verdict in wanted), key=_key)
+        return sorted(vms, key=key, reverse=largest_first != self._reversed)
+
+    def selected(self) -> VmStatus | None:
+        """The VM under the cursor."""
+        row = self.query_one("#vms", DataTable).cursor_row
+        if self._status is None or not 0 <= row < len(self._rows):
+            return None
+        return next((vm for vm in self._status.vms if _key(vm) == self._rows[row]), None)
+
+    def _show(self) -> None:
+        self._show_header()
+        if self._status is not None:
+            self._show_table(status_columns(self._status), self.shown())
+        self._show_detail()
+
+    def _show_header(self) -> None:
+        lines = [] if self._status is None else list(header_lines(self._status))
+        state = f"sorted by {self._sort}{' backwards' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
+        if self._status is None:
+            state = "waiting for the daemon"
+        if self._paused:
+            state += ", PAUSED"
+        total = len(self._status.vms) if self._status else 0
+        lines.append(Text(f"{len(self.shown())} of {total} VMs, {state}", style="dim"))
+        self.query_one("#header", Static).update(Text("\n").join(lines))
+        problem = self.query_one("#problem", Static)
+        problem.display = bool(self._problem)
+        problem.update(Text(self._problem))
+
+    def _show_table(self, columns: Sequence[Column[VmStatus]], vms: Sequence[VmStatus]) -> None:
+        table: DataTable[Text] = self.query_one("#vms", DataTable)
+        headings, keys = [column.heading for column in columns], [_key(vm) for vm in vms]
+        cells = {(_key(vm), column.heading): _cell(column, vm) for vm in vms for column in columns}
+        if headings == self._headings and keys == self._rows:
+            for (key, heading), cell in cells.items():
+                if cell != self._cells.get((key, heading)):
+                    table.update_cell("\0".join(key), heading, cell, update_width=True)
+        else:
+            self._rebuild(table, columns, keys, cells)
+        self._headings, self._rows, self._cells = headings, keys, cells
+
+    def _rebuild(
+        self,
+        table: DataTable[Text],
+        columns: Sequence[Column[VmStatus]],
+        keys: list[_Key],
+        cells: dict[tuple[_Key, str], Text],
+    ) -> None:
+        """Fill the table anew; the cursor stays on its VM wherever that is now."""
+        row, scroll = table.cursor_row, table.scroll_offset
+        at = self._rows[row] if 0 <= row < len(self._rows) else None
+        table.clear(columns=True)
+        for column in columns:
+            table.add_column(column.heading, key=column.heading)
+        for key in keys:
+            table.add_row(*(cells[key, column.heading] for column in columns), key="\0".join(key))
+        if keys:
+            table.move_cursor(row=keys.index(at) if at in keys else min(row, len(keys) - 1), scroll=False)
+            table.scroll_to(x=scroll.x, y=scroll.y, animate=False)
+
+    def _show_detail(self) -> None:
+        vm = self.selected()
+        text = Text("") if vm is None or self._status is None else self._detail(self._status, vm)
+        self.query_one("#detail", Static).update(text)
+
+    def _detail(self, status: HostStatus, vm: VmStatus) -> Text:
+        curve = list(self._curves.get(_key(vm), ()))
+        lines = [*detail_lines(vm), Text(f"IOPS {sparkline(curve)} {numbers.count(vm.iops)}")]
+        lines.append(Text(f"over the last {duration(len(curve) * status.epoch_s)}", style="dim"))
+        device = next((each for each in status.devices if each.name == vm.device), None)
+        reasons = device.reasons if device else ()
+        about = [reason for reason in reasons if vm.vm in reason] or list(reasons)
+        lines += [Text(printable(reason), style="dim") for reason in about[-_REASONS_SHOWN:]]
+        return Text("\n").join(lines)
+
+
+def detail_lines(vm: VmStatus) -> list[Text]:
+    """What there is to say of one VM beyond its row: why the verdict, the SLO and its source, what failed."""
+    first = Text(printable(f"{vm.vm} on {vm.device or 'no device'}"), style="bold")
+    first.append(f" ({printable(vm.state)}): " if vm.state else ": ")
+    first.append_text(verdict_text(vm.verdict))
+    first.append(f": {printable(vm.reason)}")
+    slo = [f"weight {numbers.weight(vm.slo.weight)}"]
+    slo += [f"min {numbers.count(vm.slo.min_iops)} IOPS"] if vm.slo.min_iops is not None else []
+    slo += [f"max {numbers.count(vm.slo.max_iops)} IOPS"] if vm.slo.max_iops is not None else []
+    if vm.slo.max_bandwidth_bytes_s is not None:
+        slo.append(f"max {numbers.bandwidth(vm.slo.max_bandwidth_bytes_s)}")
+    slo += [f"p99 {numbers.latency(vm.slo.p99_latency_us)}"] if vm.slo.p99_latency_us is not None else []
+    second = Text(
+        f"SLO {', '.join(slo)}, from {printable(vm.slo_source)}; target {numbers.count(vm.target_iops)} IOPS"
+    )
+    second.append(f", {numbers.percent(vm.target_share)} of the device, gets {numbers.percent(vm.share)}")
+    unapplied = [Text(f"unapplied: {outcome_text(each)}", style="red") for each in vm.unapplied]
+    return [first, second, *unapplied]
+
+
+def _cell(column: Column[VmStatus], vm: VmStatus) -> Text:
+    cell = column.cell(vm)
+    return Text(cell, justify="right" if column.right else "left") if isinstance(cell, str) else cell
+
+
+def _key(vm: VmStatus) -> _Key:
+    return vm.vm, vm.device
+
+
+def _known(value: float | None) -> float:
+    return _UNKNOWN_LAST if value is None else value

@@ -1,0 +1,59 @@
+"""`slo-ctl plan`: what would change, and the exit status that says whether anything would."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fake_daemon import FakeDaemon
+from fake_status import outcome
+
+from slo_ctl.api.controller import DevicePlan, Plan
+from slo_ctl.cli import app
+from slo_ctl.model import OutcomeState
+from slo_ctl.show.status_json import plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SAME = outcome("web", OutcomeState.UNCHANGED)
+CHANGE = replace(outcome("web", OutcomeState.PLANNED), before=800.0, reason="")
+
+
+def planned(root: Path, plan: Plan, *words: str) -> int:
+    with FakeDaemon(root, {"/v1/plan": {"format_version": 1, **plain(plan)}}):
+        return app.run(["plan", "--root", str(root), *words])
+
+
+def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan((SAME,), (DevicePlan("ssd0", "proportional", (), ("all are within 3 %",)),))
+    assert planned(tmp_path, plan) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ssd0, policy proportional: nothing to change",
+        "  because all are within 3 %",
+        "1 setting(s): 1 unchanged",
+    ]
+    assert planned(tmp_path, plan, "--all") == 0
+    assert "/slo/slow" in capsys.readouterr().out
+
+
+def test_changes_are_pending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan((SAME, CHANGE), (), ("libvirt is away",))
+    assert planned(tmp_path, plan) == 2
+    shown = capsys.readouterr()
+    row = shown.out.splitlines()[2]
+    assert " ".join(row.split()) == (
+        "web cgroup limit /slo/slow 8:0 total_iops 800 -> 500 planned its maximum"
+    )
+    assert shown.err == "note: libvirt is away\n"
+    assert planned(tmp_path, Plan(devices=(DevicePlan("ssd0", "p", ("move 3 blocks",), ()),))) == 2
+    assert "move 3 blocks" in capsys.readouterr().out
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan((CHANGE,))
+    assert planned(tmp_path, plan, "--json") == 2
+    assert json.loads(capsys.readouterr().out) == {"format_version": 1, **plain(plan)}

@@ -1,0 +1,191 @@
+"""The full-screen view: what is shown, keys, and that it survives the daemon's absence."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_status import AT, host_status, vm_status
+from hostile import HOSTILE
+from textual.widgets import DataTable, Static
+
+from slo_ctl.api.client import ApiUnreachable
+from slo_ctl.model import Verdict
+from slo_ctl.show.gone import Gone
+from slo_ctl.show.sparkline import BARS
+from slo_ctl.show.status_json import to_json
+from slo_ctl.show.top import TopApp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from slo_ctl.model import HostStatus
+
+VMS = (
+    vm_status("web", iops=3000.0),
+    vm_status("db", iops=410.0, verdict=Verdict.INSUFFICIENT, reason="below its minimum"),
+    vm_status("lazy", iops=0.0, verdict=Verdict.IDLE),
+    vm_status("new", iops=None, waf=None, verdict=Verdict.OK),
+)
+
+
+class Daemon:
+    """Answers with `status`; with None it is away."""
+
+    def __init__(self, status: HostStatus | None) -> None:
+        self.status = status
+        self.questions = 0
+
+    def __call__(self) -> dict[str, Any]:
+        self.questions += 1
+        if self.status is None:
+            raise ApiUnreachable("api.sock: no such file")
+        return to_json(self.status)
+
+
+def app_of(daemon: Daemon) -> TopApp:
+    return TopApp(daemon, Gone(lambda _: "start it"), interval_s=0.05)
+
+
+async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
+    for _ in range(200):
+        await pilot.pause(0.02)
+        if met():
+            return
+    pytest.fail("waited in vain")
+
+
+def run(daemon: Daemon, steps: Callable[[TopApp, Pilot[None]], Any]) -> None:
+    async def go() -> None:
+        app = app_of(daemon)
+        async with app.run_test(size=(150, 40)) as pilot:
+            await steps(app, pilot)
+
+    asyncio.run(go())
+
+
+def names(app: TopApp) -> list[str]:
+    table = app.query_one("#vms", DataTable)
+    return [str(table.get_row_at(row)[0]) for row in range(table.row_count)]
+
+
+def text(app: TopApp, part: str) -> str:
+    return str(app.query_one(part, Static).render())
+
+
+def test_table_header_and_detail() -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == 4)
+        assert names(app) == ["db", "new", "web", "lazy"]  # the worst first
+        assert "ssd0: EMULATED SSD, isolated OPS, policy proportional" in text(app, "#header")
+        assert "4 of 4 VMs, sorted by verdict, all" in text(app, "#header")
+        await until(pilot, lambda: "below its minimum" in text(app, "#detail"))
+        detail = text(app, "#detail")
+        assert "SLO weight 3, min 500 IOPS, from vm set; target 3,000 IOPS" in detail
+        assert "moved 3 blocks of OPS from db to web" in detail
+        await pilot.press("down", "down")
+        await until(pilot, lambda: "web on ssd0" in text(app, "#detail"))
+
+    run(Daemon(host_status(vms=VMS)), steps)
+
+
+def test_sorting_and_filtering_keep_the_cursor_on_its_vm() -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == 4)
+        await pilot.press("i")
+        assert names(app) == ["web", "db", "lazy", "new"]
+        selected = app.selected()
+        assert selected is not None
+        assert selected.vm == "db"
+        await pilot.press("i")
+        assert names(app) == ["new", "lazy", "db", "web"]
+        assert "backwards" in text(app, "#header")
+        await pilot.press("n")
+        assert names(app) == ["db", "lazy", "new", "web"]
+        await pilot.press("f")
+        assert names(app) == ["db"]
+        assert "1 of 4 VMs, sorted by name, degraded" in text(app, "#header")
+        for key in ("f", "f", "f", "F", "F", "F", "F", "n", "v", "t", "w", "l", "o", "a"):
+            await pilot.press(key)
+        assert len(names(app)) == 4
+
+    run(Daemon(host_status(vms=VMS)), steps)
+
+
+def test_curve_grows_with_the_epochs() -> None:
+    daemon = Daemon(host_status(vms=VMS))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "below" in text(app, "#detail"))
+        for epoch in range(1, 4):
+            db = replace(VMS[1], iops=410.0 * (epoch + 1))
+            daemon.status = host_status(vms=(VMS[0], db, *VMS[2:]), at=AT + epoch)
+            shown = f"{410 * (epoch + 1):,}"
+            await until(pilot, lambda shown=shown: shown in text(app, "#detail"))
+        assert f"IOPS {BARS[2]}{BARS[4]}{BARS[6]}{BARS[7]} 1,640" in text(app, "#detail")
+        assert str(app.query_one("#vms", DataTable).get_cell("db\0ssd0", "IOPS")) == "1,640"
+
+    run(daemon, steps)
+
+
+def test_a_daemon_that_restarts() -> None:
+    daemon = Daemon(None)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "daemon not reachable since" in text(app, "#problem"))
+        assert "start it" in text(app, "#problem")
+        daemon.status = host_status(vms=VMS)
+        await until(pilot, lambda: len(names(app)) == 4)
+        assert not app.query_one("#problem").display
+        daemon.status = None
+        await until(pilot, lambda: bool(app.query_one("#problem").display))
+        assert len(names(app)) == 4  # what was last known stays
+        daemon.status = host_status(vms=VMS[:1], at=AT + 9)
+        await until(pilot, lambda: names(app) == ["web"])
+
+    run(daemon, steps)
+
+
+def test_pause_and_quit() -> None:
+    daemon = Daemon(host_status(vms=VMS))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == 4)
+        await pilot.press("space")
+        assert "PAUSED" in text(app, "#header")
+        await pilot.pause(0.1)
+        asked = daemon.questions
+        await pilot.pause(0.3)
+        assert daemon.questions == asked
+        await pilot.press("space")
+        await until(pilot, lambda: daemon.questions > asked)
+        await pilot.press("q")
+        await pilot.pause()
+        assert not app.is_running
+
+    run(daemon, steps)
+
+
+def test_hostile_names_and_five_hundred_vms() -> None:
+    odd = tuple(
+        vm_status(name, reason=name, verdict=Verdict.UNAPPLIED, slo_source=name, state=name)
+        for name in HOSTILE
+    )
+    many = tuple(vm_status(f"vm{number}") for number in range(500))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(names(app)) == 500 + len(odd))
+        for _ in HOSTILE:
+            await pilot.press("down")
+        shown = text(app, "#header") + text(app, "#detail") + "".join(names(app))
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+        await pilot.press("ctrl+end")
+        selected = app.selected()
+        assert selected is not None
+        assert selected.vm == names(app)[-1]
+
+    run(Daemon(host_status(vms=odd + many)), steps)
