@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = "slo-ctl"
-COMMANDS = ("replay", "demo", "trace", "device", "vm", "doctor", "status", "history")
+COMMANDS = ("replay", "demo", "trace", "device", "vm", "doctor", "daemon", "status", "history", "plan", "top")
 """Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command)."""
 
 EXIT_OK = 0

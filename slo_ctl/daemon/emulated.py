@@ -66,7 +66,7 @@ class EmulatedDevice:
         self._window_s = window_s
         self._policy: Policy[Any] = self._made(policy)
         self._in_force: _InForce | None = None
-        self._take_over = any(
+        self._taking_over = any(
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
             for knob in journal.originals()
         )
@@ -102,11 +102,15 @@ class EmulatedDevice:
         """Whether the stream would have taken more than it got."""
         return key in self._demand and self._demand[key].wants_more
 
+    def take_over(self) -> None:
+        """Begin with what is in force, instead of with the policy's own split."""
+        self._taking_over = True
+
     def choose(self, policy: str) -> None:
         """Use another policy from now on, taking over what is in force."""
         made = self._made(policy)
         if made.name != self._policy.name:
-            self._policy, self._in_force, self._take_over = made, None, True
+            self._policy, self._in_force, self._taking_over = made, None, True
 
     def look(self, seats: Mapping[str, Seat], now_s: float) -> None:
         """Observe, and decide what should change. Raises ObserveGone when the server does not answer.
@@ -152,7 +156,7 @@ class EmulatedDevice:
         try:
             if known is not None:
                 known.state, decision = self._policy.step(known.state, sample)
-            elif self._take_over:
+            elif self._taking_over:
                 state, decision = self._policy.resume(sample)
                 known = _InForce(state, _tighter_than_maximum(sample), {})
             else:
@@ -186,7 +190,7 @@ class EmulatedDevice:
 
     def _weight(self, seat: Seat) -> tuple[float, str]:
         """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""
-        if self._in_force is None and self._take_over and self.sample is not None:
+        if self._in_force is None and self._taking_over and self.sample is not None:
             return next(v.scheduler_weight for v in self.sample.vms if v.vm == seat.key), "as it was"
         decided = self._in_force.scheduler_weights.get(seat.key) if self._in_force else None
         if decided is not None:
@@ -197,7 +201,7 @@ class EmulatedDevice:
         if self._in_force is not None:
             paced = self._in_force.limits_iops.get(seat.key)
         else:
-            paced = _tighter_than_maximum(self.sample).get(seat.key) if self._take_over else None
+            paced = _tighter_than_maximum(self.sample).get(seat.key) if self._taking_over else None
         most = seat.slo.max_iops
         if paced is not None and (most is None or paced < most):
             return paced, "held to its share"

@@ -17,11 +17,14 @@ class Reasons:
     def __init__(self, kept: int = _KEPT) -> None:
         self._lately: deque[str] = deque(maxlen=kept)
         self._holding: frozenset[str] = frozenset()
+        self.ended: list[str] = []
+        """Those of the epoch before that no longer hold."""
 
     def add(self, sentences: Iterable[str]) -> Sequence[str]:
         """Those of one epoch; returns the ones that did not hold in the epoch before."""
         now = list(dict.fromkeys(sentences))
         new = [sentence for sentence in now if sentence not in self._holding]
+        self.ended = sorted(self._holding - set(now))
         self._holding = frozenset(now)
         for sentence in new:
             if sentence in self._lately:

@@ -1,0 +1,116 @@
+"""`slo-ctl daemon`: keep the promises made to the VMs of this host."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from slo_ctl.daemon.loop import Daemon
+
+_Root = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Configuration, state and sockets below DIR, for trying out."),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="DIR", help="Folder with slo-ctl.toml and conf.d/. [default: /etc/slo-ctl]"
+    ),
+]
+_AT_ONCE = 1
+"""Exit status after a second signal."""
+
+
+def command(
+    root: _Root = None,
+    config: _Config = None,
+    epoch: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How often to act, such as 1s. [default: configured]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="One epoch, then a clean stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what one epoch would change; touch nothing.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything as it was set when stopping.")
+    ] = False,
+) -> None:
+    """Run the daemon: observe, decide and act every epoch, until SIGTERM or Ctrl-C.
+
+    SIGHUP reads the configuration again. A clean stop gives back everything that was changed.
+    """
+    from slo_ctl.config import load
+    from slo_ctl.daemon.lock import only_daemon
+    from slo_ctl.daemon.loop import Daemon
+    from slo_ctl.daemon.places import DaemonPlaces
+    from slo_ctl.daemon.service import StoppedAtOnce, log_to_stderr, serve
+
+    places = DaemonPlaces(root, config)
+    settings = load(places.config)
+    epoch_s = settings.daemon.epoch_s if epoch is None else _epoch_s(epoch)
+    settings = replace(settings, daemon=replace(settings.daemon, epoch_s=epoch_s))
+    if dry_run:
+        _print_plan(Daemon(settings, places, dry_run=True), epoch_s)
+        return
+    log_to_stderr()
+    with only_daemon(places.lock):
+        daemon = Daemon(settings, places)
+        if once:
+            _two_looks(daemon, epoch_s)
+            daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
+            return
+        try:
+            serve(daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_say)
+        except StoppedAtOnce:
+            sys.stderr.write("slo-ctl: stopped at once: what was changed stays so until the next start\n")
+            raise typer.Exit(_AT_ONCE) from None
+
+
+def _epoch_s(text: str) -> float:
+    from slo_ctl.errors import UserError
+    from slo_ctl.quantity import QuantityError, parse_time_s
+
+    hint = "such as 1s or 500ms, at least 50ms"
+    try:
+        seconds = parse_time_s(text)
+    except QuantityError as error:
+        raise UserError(f"--epoch {text}: {error}", hint) from None
+    if not 0.05 <= seconds <= 3600.0:
+        raise UserError(f"--epoch {text}: out of range", hint)
+    return seconds
+
+
+def _two_looks(daemon: Daemon, epoch_s: float) -> None:
+    """Nothing can be decided before an epoch has been measured from its beginning to its end."""
+    daemon.epoch()
+    time.sleep(epoch_s)
+    daemon.epoch()
+
+
+def _print_plan(daemon: Daemon, epoch_s: float) -> None:
+    from slo_ctl.daemon.told import outcome_line
+    from slo_ctl.model import OutcomeState
+    from slo_ctl.show.text import printable
+
+    _two_looks(daemon, epoch_s)
+    plan = daemon.plan()
+    changes = [each for each in plan.outcomes if each.state is not OutcomeState.UNCHANGED]
+    lines = [outcome_line(outcome) for outcome in changes]
+    for device in plan.devices:
+        lines += [f"{device.device} ({device.policy}): {sentence}" for sentence in device.decided]
+        lines += [f"{device.device} ({device.policy}): because: {reason}" for reason in device.reasons]
+    lines += [f"note: {note}" for note in plan.notes]
+    daemon.stop(undo=False)
+    for line in lines or ["nothing would be changed"]:
+        sys.stdout.write(printable(line) + "\n")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,100 @@
+"""The managed devices: which there are at the moment, each with its part of the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slo_ctl.daemon.blocks import BlockPart
+from slo_ctl.daemon.emulated import EmulatedDevice
+from slo_ctl.device.record import FILE
+from slo_ctl.device.store import DeviceStore
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from slo_ctl.act.journal import Journal
+    from slo_ctl.config import Config
+    from slo_ctl.device.places import Places
+
+_Identity = tuple[int, int]
+
+
+class Devices:
+    """Every emulated device that is served or listed in the configuration, and the block devices listed."""
+
+    def __init__(self, places: Places, journal: Journal, sys: Path) -> None:
+        self.emulated: dict[str, EmulatedDevice] = {}
+        self.blocks: dict[str, BlockPart] = {}
+        self.notes: list[str] = []
+        """What of the configuration cannot be had."""
+        self._store = DeviceStore(places)
+        self._journal = journal
+        self._sys = sys
+        self._identities: dict[str, _Identity] = {}
+        self._window_s = 0.0
+
+    def refresh(self, config: Config) -> None:
+        """Bring both up to date with what is there and what is configured."""
+        self.notes = []
+        window_s = config.daemon.window_s
+        changed, self._window_s = window_s != self._window_s, window_s
+        self._refresh_blocks(config, changed)
+        listed = {device.name: device for device in config.devices if device.path is None}
+        there = set(self._store.names())
+        for name in listed.keys() - there:
+            self.notes.append(f"device {name} ({listed[name].source}): there is no emulated device {name}")
+        for name in self.emulated.keys() - there:
+            self._drop(name)
+        for name in sorted(there):
+            policy = config.daemon.policy
+            if name in listed and listed[name].policy is not None:
+                policy = listed[name].policy or policy
+            self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
+
+    def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
+        identity = self._identity(name)
+        known = self.emulated.get(name)
+        if known is not None and self._identities.get(name) == identity and not changed:
+            known.choose(policy)
+            return
+        if known is None and not listed and not self._store.is_served(name):
+            return
+        try:
+            record = self._store.load(name)
+        except UserError as error:
+            self.notes.append(str(error))
+            return
+        same_device = known is not None and known.record.created == record.created
+        if known is not None:
+            self._drop(name)
+        run = self._store.places.run_of(name)
+        part = EmulatedDevice(record, run, self._journal, policy, self._window_s)
+        if same_device:
+            part.take_over()
+        self.emulated[name], self._identities[name] = part, identity
+
+    def _identity(self, name: str) -> _Identity:
+        try:
+            found = (self._store.places.device(name) / FILE).stat()
+        except OSError:
+            return (0, 0)
+        return found.st_ino, found.st_mtime_ns
+
+    def _drop(self, name: str) -> None:
+        self.emulated.pop(name).close()
+
+    def _refresh_blocks(self, config: Config, changed: bool) -> None:
+        wanted = {device.name: device.path for device in config.devices if device.path is not None}
+        self.blocks = {
+            name: part
+            for name, part in self.blocks.items()
+            if not changed and wanted.get(name) == str(part.path)
+        }
+        for name, path in wanted.items():
+            if name not in self.blocks:
+                self.blocks[name] = BlockPart(name, Path(path), self._sys, self._window_s)
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for part in self.emulated.values():
+            part.close()

@@ -1,0 +1,374 @@
+"""One epoch after the other: observe, decide, act, record, publish."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from slo_ctl.act.capabilities import probe
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.api.controller import DevicePlan, Plan
+from slo_ctl.config import load
+from slo_ctl.daemon.assembly import Moment, status_of
+from slo_ctl.daemon.desk import Desk, Published, Waker
+from slo_ctl.daemon.devices import Devices
+from slo_ctl.daemon.metadata import Metadata
+from slo_ctl.daemon.promised import Resolver, VmSet, named_by
+from slo_ctl.daemon.reasons import Reasons
+from slo_ctl.daemon.seats import seats_on
+from slo_ctl.daemon.told import decided, outcome_line
+from slo_ctl.decide.levers import Wanted, settings_for
+from slo_ctl.errors import UserError
+from slo_ctl.model import Lever, OutcomeState
+from slo_ctl.observe.gone import ObserveGone
+from slo_ctl.observe.host import HostObserver
+from slo_ctl.record.history import History
+from slo_ctl.record.history_errors import HistoryError
+from slo_ctl.record.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from slo_ctl.act.interface import Actuator
+    from slo_ctl.config import Config
+    from slo_ctl.daemon.blocks import BlockPart
+    from slo_ctl.daemon.parts import DeviceView
+    from slo_ctl.daemon.places import DaemonPlaces
+    from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Stream, Vm
+    from slo_ctl.observe.cgroup import CgroupTree
+    from slo_ctl.observe.inventory import Inventory
+
+log = logging.getLogger("slo_ctl.daemon")
+
+_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+_SYSTEMD = Path("/run/systemd/system")
+_MS_PER_S = 1e3
+_REMEMBERED = 200
+
+
+class Observer(Protocol):
+    """Sees the host."""
+
+    def look(self) -> Inventory:
+        """What there is now; never fails, but says in notes what it could not see."""
+
+    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
+        """From the next look on: cgroups, and namespaces of emulated devices, of VMs by name."""
+
+    def take_tuned(self) -> set[str]:
+        """UUIDs of VMs whose tuning somebody changed in libvirt since the last call."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Daemon:
+    """Everything but the waiting, so that tests can make it go as they like."""
+
+    def __init__(
+        self,
+        config: Config,
+        places: DaemonPlaces,
+        *,
+        make_observer: Callable[[Config, DaemonPlaces], Observer] | None = None,
+        dry_run: bool = False,
+        sys: Path = Path("/sys"),
+    ) -> None:
+        """`dry_run` plans and touches nothing. Raises UserError when what was kept before is damaged."""
+        self.config = config
+        self.places = places
+        self.dry_run = dry_run
+        self.missed_epochs = 0
+        """Set by whoever keeps the schedule."""
+        self.outcomes: list[Outcome] = []
+        """Of the last epoch."""
+        self._make_observer = make_observer or host_observer
+        self._observer = self._make_observer(config, places)
+        self._metadata = Metadata()
+        self._sys = sys
+        self._journal = Journal(places.journal)
+        self._actuators: list[Actuator] = []
+        self._keeper = SettingKeeper(self._actuators, self._journal)
+        self._cgroups: CgroupActuator | None = None
+        self._cgroup_tree: CgroupTree | None = None
+        self._libvirt: LibvirtActuator | None = None
+        self._devices = Devices(places.devices, self._journal, sys)
+        self._problems: dict[str, str] = {}
+        self._reasons: dict[str, Reasons] = {}
+        self._said = Reasons(_REMEMBERED)
+        self._traced: set[str] = set()
+        self._vm_set = VmSet(places.promises)
+        self._resolver = Resolver()
+        self._history = self._made_history()
+        self._history_problem = ""
+        self._config_problem = ""
+        self._settings: list[Setting] = []
+        self._epochs = 0
+        self._started_at = time.time()
+        self.waker = Waker()
+        published = Published(config, started_at=self._started_at)
+        self.desk = Desk(published, self._vm_set.store, places.history, self.waker)
+        self.desk.do_plan, self.desk.do_reload = self.plan, self.reload
+        self.metrics = Metrics(self.desk.status)
+        self.desk.metrics_text = self.metrics
+
+    def epoch(self) -> HostStatus:
+        """Do everything once."""
+        cpu_s = time.thread_time()
+        self._vm_set.refresh()
+        inventory = self._observer.look()
+        vms, streams = inventory.vms, inventory.streams
+        metadata = self._metadata.of(inventory)
+        named = named_by(self._vm_set.fields, self.config)
+        names = dict.fromkeys([*(vm.name for vm in vms), *named])
+        promises = self._resolver.resolve(names, self._vm_set.fields, metadata, self.config)
+        slos = {vm.name: promises[vm.name].slo for vm in vms}
+
+        self._devices.refresh(self.config)
+        notes = self._look(streams, slos)
+        wanted = self._wanted(inventory.tree, vms, slos, streams)
+        self._act(inventory.tree, wanted)
+
+        notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
+        notes += [conflict for vm in names for conflict in promises[vm].conflicts]
+        self._epochs += 1
+        status = status_of(
+            self._moment(notes),
+            self._views(wanted, vms, slos),
+            vms,
+            promises,
+            named,
+            self.outcomes,
+            wanted.backends,
+        )
+        status = replace(status, epoch_cpu_ms=_MS_PER_S * (time.thread_time() - cpu_s))
+        self._record(status)
+        self.desk.published = Published(
+            config=self.config,
+            status=status,
+            names=frozenset(vm.name for vm in vms),
+            metadata=metadata,
+            started_at=self._started_at,
+            epochs=self._epochs,
+            missed=self.missed_epochs,
+            config_problem=self._config_problem,
+        )
+        return status
+
+    def reload(self) -> str:
+        """Read the configuration again; why the one in force stays, or nothing."""
+        try:
+            config = load(self.places.config)
+            self.metrics.listen(config.metrics_listen)
+        except UserError as error:
+            self._config_problem = str(error)
+            log.error("configuration not taken: %s", error)
+            return self._config_problem
+        before, self.config, self._config_problem = self.config, config, ""
+        if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):
+            self._observer.close()
+            self._observer = self._make_observer(config, self.places)
+        self._observer.configure(*_configured(config))
+        if config.libvirt != before.libvirt and self._libvirt is not None:
+            self._libvirt.close()
+            self._libvirt = None
+        if config.history != before.history:
+            self._history.close()
+            self._history = self._made_history()
+        log.info("configuration read again")
+        return ""
+
+    def plan(self) -> Plan:
+        """What would be changed now, as of the last epoch's observations."""
+        devices = [
+            DevicePlan(part.name, part.policy, tuple(decided(part.decision)), part.decision.reasons)
+            for part in self._devices.emulated.values()
+        ]
+        status = self.desk.status()
+        outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
+        return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
+
+    def stop(self, *, undo: bool) -> list[Outcome]:
+        """Let go of everything, giving back what was changed if so wanted; what became of that."""
+        outcomes = self._keeper.undo() if undo and not self.dry_run else []
+        for outcome in outcomes:
+            if outcome.state is OutcomeState.UNAPPLIED:
+                log.error("not given back: %s", outcome_line(outcome))
+        self.metrics.close()
+        self._observer.close()
+        self._devices.close()
+        if self._libvirt is not None:
+            self._libvirt.close()
+        self._history.close()
+        return outcomes
+
+    # Observing and deciding.
+
+    def _look(self, streams: Sequence[Stream], slos: Mapping[str, Slo]) -> list[str]:
+        now_s = time.monotonic()
+        notes = list(self._devices.notes)
+        self._problems = {}
+        for part in self._devices.emulated.values():
+            seats, taken = seats_on(part.name, streams, slos)
+            notes += taken
+            self._guarded(part.name, partial(part.look, seats, now_s))
+        for block in self._devices.blocks.values():
+            self._guarded(block.name, partial(_look_at, block, streams))
+        return notes
+
+    def _guarded(self, name: str, do: Callable[[], None]) -> None:
+        """One device's work: whatever goes wrong with it is its own problem."""
+        try:
+            do()
+        except ObserveGone as gone:
+            self._problems[name] = gone.reason
+        except Exception as error:
+            problem = f"unexpected {type(error).__name__}: {error}"
+            if problem not in self._traced:
+                self._traced.add(problem)
+                log.exception("device %s", name)
+            self._problems[name] = problem
+
+    def _wanted(
+        self,
+        tree: CgroupTree | None,
+        vms: Sequence[Vm],
+        slos: Mapping[str, Slo],
+        streams: Sequence[Stream],
+    ) -> Wanted:
+        numbers = {b.name: b.number for b in self._devices.blocks.values() if b.number is not None}
+        capabilities = probe(tree, self._sys, numbers.values())
+        return settings_for(vms, slos, streams, numbers, capabilities)
+
+    # Acting.
+
+    def _act(self, tree: CgroupTree | None, wanted: Wanted) -> None:
+        self._choose_actuators(tree)
+        settings = [setting for setting in wanted.settings if self._can_act_on(setting)]
+        for part in self._devices.emulated.values():
+            settings += part.settings()
+        self._settings = settings
+        if self.dry_run:
+            outcomes = self._keeper.plan(settings)
+        else:
+            outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
+        self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
+        if not self.dry_run:
+            for part in self._devices.emulated.values():
+                self._guarded(part.name, part.move)
+        self._tell()
+
+    def _choose_actuators(self, tree: CgroupTree | None) -> None:
+        """Those that answer. A server that hangs must not be waited for knob by knob."""
+        if tree != self._cgroup_tree:
+            self._cgroup_tree = tree
+            self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
+        uri = self.config.libvirt.uri
+        if uri is not None and self._libvirt is None:
+            maps = tree is not None and tree.version == 2 and _SYSTEMD.exists()
+            self._libvirt = LibvirtActuator(uri, systemd_maps_weights=maps, sys=self._sys)
+        hosts = [each for each in (self._cgroups, self._libvirt) if each is not None]
+        answering = [p.actuator for p in self._devices.emulated.values() if p.sample is not None]
+        self._actuators[:] = [*hosts, *answering]
+
+    def _can_act_on(self, setting: Setting) -> bool:
+        """Whether a device is there, and has levers at all; its problem is told once, not for each knob."""
+        knob = setting.knob
+        if knob.lever not in _FTL:
+            return True
+        part = self._devices.emulated.get(knob.place.partition("/")[0])
+        return part is not None and part.timed
+
+    def _tell(self) -> None:
+        """Log what is new."""
+        told = [f"device {name}: {problem}" for name, problem in self._problems.items()]
+        told += [outcome_line(each) for each in self.outcomes if each.state is OutcomeState.UNAPPLIED]
+        for line in self._said.add(told):
+            log.warning("%s", line)
+        for line in self._said.ended:
+            log.info("over: %s", line)
+        for part in self._devices.emulated.values():
+            reasons = self._reasons.setdefault(part.name, Reasons())
+            for reason in reasons.add([*part.decision.reasons, *part.refusals]):
+                log.info("device %s: %s", part.name, reason)
+
+    # Recording and publishing.
+
+    def _moment(self, notes: Sequence[str]) -> Moment:
+        return Moment(
+            at=time.time(),
+            window_s=self.config.daemon.window_s,
+            epoch_s=self.config.daemon.epoch_s,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            config_problem=self._config_problem,
+            notes=tuple(notes),
+        )
+
+    def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
+        views = []
+        for part in self._devices.emulated.values():
+            reasons = self._reasons.get(part.name)
+            views.append(part.view(self._problems.get(part.name, ""), reasons.lately if reasons else ()))
+        for block in self._devices.blocks.values():
+            used = {vm: slos[vm] for vm, device in wanted.backends if device == block.name}
+            disks = {
+                vm.name: tuple(disk.target for disk in vm.disks if disk.device == block.number)
+                for vm in vms
+                if vm.name in used
+            }
+            views.append(block.view(used, disks, wanted, self._problems.get(block.name, "")))
+        return sorted(views, key=lambda view: view.name)
+
+    def _standing_notes(self) -> list[str]:
+        notes = [*self.config.notes, *self._metadata.notes, self._vm_set.problem, self._history_problem]
+        return [note for note in notes if note]
+
+    def _record(self, status: HostStatus) -> None:
+        if self.dry_run:
+            return
+        try:
+            self._history.add(status, self.outcomes)
+        except HistoryError as error:
+            if str(error) != self._history_problem:
+                log.warning("%s", error)
+            self._history_problem = str(error)
+        else:
+            self._history_problem = ""
+
+    def _made_history(self) -> History:
+        keep = self.config.history
+        return History(self.places.history, keep.keep_s, keep.max_bytes)
+
+
+def _look_at(block: BlockPart, streams: Sequence[Stream]) -> None:
+    block.find()
+    block.look(streams)
+
+
+def host_observer(config: Config, places: DaemonPlaces) -> HostObserver:
+    """The real one."""
+    named, namespaces = _configured(config)
+    return HostObserver(
+        cgroup_root=config.cgroup_root,
+        libvirt_uri=config.libvirt.uri,
+        run=places.devices.run,
+        named=named,
+        namespaces=namespaces,
+    )
+
+
+def _configured(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    vms = config.vms.values()
+    return (
+        {vm.name: vm.cgroup for vm in vms if vm.cgroup is not None},
+        {vm.name: vm.namespaces for vm in vms if vm.namespaces},
+    )

@@ -1,0 +1,171 @@
+"""The daemon as a service: signals, the schedule, systemd's notifications, the API's server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sdnotify
+
+from slo_ctl.api.server import ApiServer
+from slo_ctl.daemon.schedule import Schedule
+from slo_ctl.model import DEGRADED, OutcomeState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from slo_ctl.daemon.loop import Daemon
+    from slo_ctl.model import HostStatus
+
+log = logging.getLogger("slo_ctl.daemon")
+
+
+class StoppedAtOnce(BaseException):
+    """A second signal: leave everything as it is."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What signals asked for."""
+
+    stop: bool = False
+    reload: bool = False
+
+
+def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]) -> None:
+    """Epoch after epoch until SIGTERM or SIGINT, then a clean stop. SIGHUP reads the configuration again.
+
+    `epoch_s` overrides the configuration; `keep` leaves in force what was set. `say` is told `ready` once
+    the API answers and the first epoch is over. Raises UserError when the API or metrics cannot listen, and
+    StoppedAtOnce at a second signal.
+    """
+    notify = sdnotify.SystemdNotifier().notify
+    with _signals(daemon) as asked, ExitStack() as stack:
+        daemon.metrics.listen(daemon.config.metrics_listen)
+        api = ApiServer(daemon.desk, daemon.places.api_socket, daemon.config.api_group)
+        stack.callback(api.close)
+        try:
+            _run(daemon, asked, epoch_s, notify, lambda: say("ready"))
+        finally:
+            notify("STOPPING=1")
+            undo = not (keep or daemon.config.daemon.keep_on_stop)
+            _stop(daemon, undo=undo)
+
+
+def _run(
+    daemon: Daemon,
+    asked: _Asked,
+    epoch_s: float | None,
+    notify: Callable[[str], object],
+    ready: Callable[[], None],
+) -> None:
+    schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
+    tell = _Teller(notify, ready)
+    while True:
+        select.select([daemon.waker.reader], [], [], schedule.wait_s(time.monotonic()))
+        daemon.waker.clear()
+        if asked.stop:
+            return
+        if asked.reload:
+            asked.reload = False
+            notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            daemon.reload()
+            notify("READY=1")
+        daemon.desk.work()
+        schedule.change(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
+        if schedule.wait_s(time.monotonic()) > 0:
+            continue
+        schedule.take(time.monotonic())
+        daemon.missed_epochs = schedule.missed
+        tell.epoch(daemon)
+
+
+class _Teller:
+    """Runs epochs and tells systemd about those that were completed."""
+
+    def __init__(self, notify: Callable[[str], object], ready: Callable[[], None]) -> None:
+        self._notify = notify
+        self._ready: Callable[[], None] | None = ready
+        self._failure = ""
+        self._missed = 0
+
+    def epoch(self, daemon: Daemon) -> None:
+        """One epoch. One that fails is told once, and leaves the watchdog unfed."""
+        try:
+            status = daemon.epoch()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            if failure != self._failure:
+                log.exception("epoch failed")
+                self._notify(f"STATUS=epoch failed: {failure}".replace("\n", " "))
+            self._failure = failure
+            return
+        if self._failure:
+            log.info("epochs go on")
+            self._failure = ""
+        if daemon.missed_epochs > self._missed:
+            log.warning("%d epochs left out: those before took too long", daemon.missed_epochs - self._missed)
+            self._missed = daemon.missed_epochs
+        self._notify(f"WATCHDOG=1\nSTATUS={summary(status)}")
+        if self._ready is not None:
+            self._notify("READY=1")
+            self._ready()
+            self._ready = None
+
+
+def summary(status: HostStatus) -> str:
+    """The status in a line."""
+    bad = [row for row in status.vms if row.verdict in DEGRADED]
+    told = f"{len({row.vm for row in status.vms})} VMs, {len(status.devices)} devices"
+    if bad:
+        told += f", {len(bad)} degraded (first: {bad[0].vm}: {bad[0].verdict})"
+    return told.replace("\n", " ")
+
+
+def _stop(daemon: Daemon, *, undo: bool) -> None:
+    outcomes = daemon.stop(undo=undo)
+    if not undo:
+        log.info("stopped; what was set stays in force")
+        return
+    given_back = sum(outcome.state is OutcomeState.RESTORED for outcome in outcomes)
+    log.info("stopped; %d settings given back, %d not", given_back, len(outcomes) - given_back)
+
+
+@contextmanager
+def _signals(daemon: Daemon) -> Iterator[_Asked]:
+    asked = _Asked()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if asked.stop:
+            raise StoppedAtOnce
+        asked.stop = True
+        daemon.waker.wake()
+
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        asked.reload = True
+        daemon.waker.wake()
+
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def log_to_stderr() -> None:
+    """One line for each event; times are left to the journal where there is one."""
+    handler = logging.StreamHandler()
+    form = "%(message)s" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s %(levelname)s %(message)s"
+    handler.setFormatter(logging.Formatter(form))
+    root = logging.getLogger("slo_ctl")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
