@@ -82,7 +82,7 @@ def attach(
         impact = _impact(domain, kept)
         if _is_live(impact):
             _refuse_other_host(host)
-            who = disks.qemu_credentials(connection.getCapabilities())
+            who = disks.qemu_credentials(domain.xml(definition=False))
             again = f" --root {root}" if root else ""
             disks.check_socket(Path(namespace.socket), device_name, who, again)
         xml = disks.disk_xml(namespace.socket, namespace.name, *where)

@@ -165,18 +165,15 @@ def choose_namespace(
     return min(fitting, key=lambda each: (each.size_bytes, each.name))
 
 
-def qemu_credentials(capabilities_xml: str) -> Credentials | None:
-    """As whom libvirt runs QEMU by default, from its capabilities; None when it does not say."""
+def qemu_credentials(running_xml: str) -> Credentials | None:
+    """As whom the QEMU of a VM runs, from its XML while it runs; None when it does not say."""
     try:
-        host = ElementTree.fromstring(capabilities_xml)  # noqa: S314 - libvirt's own, over its own socket
-    except ElementTree.ParseError:
+        domain = parse_domain(running_xml)
+    except DomainXmlError:
         return None
-    for model in host.iterfind("host/secmodel"):
-        label = model.findtext("baselabel", "")
-        match = re.fullmatch(r"\+(\d+):\+(\d+)", label.strip())
-        if model.findtext("model") == "dac" and match:
-            return _credentials(int(match[1]), int(match[2]))
-    return None
+    label = domain.findtext("seclabel[@model='dac']/label", "")
+    match = re.fullmatch(r"\+?(\d{1,10}):\+?(\d{1,10})", label.strip())
+    return _credentials(int(match[1]), int(match[2])) if match else None
 
 
 def refused_path(socket: Path, who: Credentials) -> Path | None:
@@ -244,7 +241,7 @@ def _listed(device: DeviceStatus, users: Mapping[Tenant, str]) -> str:
 def _credentials(user: int, group: int) -> Credentials:
     try:
         name = pwd.getpwuid(user).pw_name
-    except KeyError:
+    except (KeyError, OverflowError):
         return Credentials(user, frozenset({group}))
     return Credentials(user, frozenset({group, *os.getgrouplist(name, group)}))
 

@@ -164,19 +164,20 @@ def test_device_and_namespace() -> None:
 
 
 def test_who_qemu_is() -> None:
-    def capabilities(label: str) -> str:
+    def running(label: str) -> str:
         return (
-            "<capabilities><host><secmodel><model>none</model></secmodel><secmodel><model>dac</model>"
-            f"<baselabel type='kvm'>{label}</baselabel></secmodel></host></capabilities>"
+            "<domain><seclabel model='apparmor'><label>x</label></seclabel>"
+            f"<seclabel type='dynamic' model='dac'><label>{label}</label></seclabel></domain>"
         )
 
-    assert qemu_credentials(capabilities("+4000000:+4000001")) == Credentials(4000000, frozenset({4000001}))
-    root = qemu_credentials(capabilities("+0:+0"))
+    for label in ("+4000000:+4000001", "4000000:4000001"):
+        assert qemu_credentials(running(label)) == Credentials(4000000, frozenset({4000001}))
+    root = qemu_credentials(running("+0:+0"))
     assert root is not None
     assert (root.user, 0 in root.groups) == (0, True)
-    assert qemu_credentials(capabilities("libvirt")) is None
-    assert qemu_credentials("<capabilities/>") is None
-    assert qemu_credentials("") is None
+    assert qemu_credentials(running("9999999999:1")) == Credentials(9999999999, frozenset({1}))
+    for unknown in (running("libvirt-qemu:kvm"), "<domain/>", ""):
+        assert qemu_credentials(unknown) is None
 
 
 @pytest.mark.parametrize(

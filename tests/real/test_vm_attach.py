@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -56,14 +57,8 @@ def defined(host: LibvirtHost, name: str, *, start: bool = True) -> Iterator[Any
         connection.close()
 
 
-def group_of_qemu(host: LibvirtHost) -> str:
-    import grp
-
-    connection = host.connect()
-    try:
-        who = qemu_credentials(connection.getCapabilities())
-    finally:
-        connection.close()
+def group_of_qemu(domain: Any) -> str:
+    who = qemu_credentials(domain.XMLDesc(0))
     assert who is not None
     return grp.getgrgid(min(who.groups)).gr_name
 
@@ -83,8 +78,8 @@ def test_attach_and_detach(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    group = group_of_qemu(libvirt_host)
     with defined(libvirt_host, "web") as web, defined(libvirt_host, "db", start=False) as db:
+        group = group_of_qemu(web)
         assert vm(root, "attach", "web", "ssd0/a") == 2
         assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
         with served(root, "ssd0", "--group", "root"):
