@@ -215,6 +215,7 @@ def domain_xml(name: str, disks: str, metadata: str = "") -> str:
         <domain type='qemu'><name>{name}</name><metadata>{metadata}</metadata>
           <memory unit='MiB'>32</memory><vcpu>1</vcpu>
           <os><type arch='x86_64' machine='pc'>hvm</type></os>
+          <features><acpi/></features>
           <devices>{disks}<memballoon model='none'/></devices>
         </domain>"""
 

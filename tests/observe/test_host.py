@@ -1,0 +1,138 @@
+"""The cached look: the same as a fresh one, and VMs that come and go are in the next."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_host import PLAIN, SCOPE, FakeHost
+
+from slo_ctl.model import Disk, FoundBy, Tenant, Vm, VmState
+from slo_ctl.observe.cgroup import require_tree
+from slo_ctl.observe.host import HostObserver
+from slo_ctl.observe.inventory import look
+from slo_ctl.observe.libvirt_domains import KnownDomain
+from slo_ctl.observe.libvirt_events import Domains, LibvirtWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
+STAT = "8:0 rbytes={n} wbytes=0 rios={n} wios=0 dbytes=0 dios=0\n"
+
+
+class TestWatch(LibvirtWatch):
+    """libvirt as a test wants it."""
+
+    __test__ = False
+
+    def start(self) -> None:
+        self._answered.set()
+        self._problem = ""
+
+    def tell(self, *vms: Vm) -> None:
+        known = {vm.uuid or "": KnownDomain(vm, f"<domain>{vm.name}</domain>") for vm in vms}
+        self._domains = Domains(self.uri, known, version=self._domains.version + 1)
+
+
+@pytest.fixture(params=[2, 1])
+def host(tmp_path: Path, request: pytest.FixtureRequest) -> FakeHost:
+    return FakeHost(tmp_path, request.param)
+
+
+@pytest.fixture
+def watch() -> TestWatch:
+    return TestWatch()
+
+
+@pytest.fixture
+def observer(host: FakeHost, watch: TestWatch, tmp_path: Path) -> Iterator[HostObserver]:
+    observer = HostObserver(cgroup_root=host.root, run=tmp_path / "run", roots=host.roots, watch=watch)
+    observer._processes.close()  # every look sees what the test has changed, events or not
+    yield observer
+    observer.close()
+
+
+def test_the_same_as_a_fresh_look(host: FakeHost, tmp_path: Path) -> None:
+    host.group("machine.slice/" + SCOPE.format(id=3, name="web"), io__stat=STAT.format(n=5))
+    host.group("own", io__stat=STAT.format(n=7), blkio__throttle__io_serviced="8:0 Read 4\n8:0 Total 4\n")
+    host.group("system.slice/a.service")
+    tree = require_tree(host.root)
+    observer = HostObserver(
+        cgroup_root=host.root, libvirt_uri=None, run=tmp_path / "run", named={"db": "/own"}, roots=host.roots
+    )
+    try:
+        for _ in range(3):
+            found, fresh = observer.look(), look(tree, None, {"db": "/own"}, host.roots)
+            assert (found.vms, found.streams, found.tree) == (fresh.vms, fresh.streams, fresh.tree)
+        assert [vm.name for vm in found.vms] == ["db", "web"]
+    finally:
+        observer.close()
+
+
+def test_counters_are_fresh_in_every_look(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    for n in (1, 2, 2, 9):
+        host.group(PLAIN.format(id=1, name="a"), io__stat=STAT.format(n=n))
+        if n == 1:
+            observer = HostObserver(cgroup_root=host.root, libvirt_uri=None, roots=host.roots)
+        (stream,) = observer.look().streams
+        assert stream.counters is not None
+        assert stream.counters.reads == n
+    observer.close()
+
+
+def test_a_vm_that_starts_restarts_and_stops(
+    host: FakeHost, watch: TestWatch, observer: HostObserver
+) -> None:
+    assert observer.look().vms == ()
+    off = Vm("web", FoundBy.LIBVIRT, VmState.SHUT_OFF, UUID)
+    watch.tell(off)
+    assert observer.look().vms == (off,)
+    for number in (1, 2):
+        folder = host.group(PLAIN.format(id=number, name="web"), cgroup__procs=f"{number}0\n")
+        host.process(number * 10, "qemu-system-x86_64", "-name", "guest=web", "-uuid", UUID)
+        watch.tell(Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, UUID, number))
+        (vm,) = observer.look().vms
+        assert (vm.libvirt_id, vm.cgroup) == (number, "/" + PLAIN.format(id=number, name="web"))
+        shutil.rmtree(folder)
+    watch.tell(off)
+    assert observer.look().vms == (off,)
+
+
+def test_a_qemu_that_starts_after_its_group_was_made(host: FakeHost, observer: HostObserver) -> None:
+    host.group(PLAIN.format(id=1, name="x"), cgroup__procs="")
+    assert [vm.uuid for vm in observer.look().vms] == [None]
+    host.group(PLAIN.format(id=1, name="x"), cgroup__procs="5\n")
+    host.process(5, "qemu-system-x86_64", "-uuid", UUID)
+    assert [vm.uuid for vm in observer.look().vms] == [UUID]
+
+
+def test_a_disk_that_is_attached_leads_to_its_namespace(
+    watch: TestWatch, observer: HostObserver, tmp_path: Path
+) -> None:
+    source = f"nbd+unix:///web?socket={tmp_path}/run/ssd0/exports/web.sock"
+    watch.tell(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1))
+    assert observer.look().streams == ()
+    disk = Disk("vdb", "network", source)
+    watch.tell(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1, disks=(disk,)))
+    found = observer.look()
+    assert [(s.disk, s.tenant) for s in found.streams] == [(disk, Tenant("ssd0", "web"))]
+    assert found.domain_xml == {UUID: "<domain>a</domain>"}
+
+
+def test_configured_names_and_namespaces(host: FakeHost, observer: HostObserver) -> None:
+    host.group("slo/web")
+    assert observer.look().vms == ()
+    observer.configure({"web": "slo/web/"}, {"web": ["ssd0/w"]})
+    found = observer.look()
+    assert [(vm.name, vm.cgroup, vm.found_by) for vm in found.vms] == [("web", "/slo/web", FoundBy.OPTION)]
+    assert [(s.vm, s.tenant) for s in found.streams] == [("web", Tenant("ssd0", "w"))]
+
+
+def test_no_cgroups_is_a_note(tmp_path: Path) -> None:
+    observer = HostObserver(cgroup_root=tmp_path / "nowhere", libvirt_uri=None)
+    assert any("no cgroup tree" in note for note in observer.look().notes)
+    observer.close()

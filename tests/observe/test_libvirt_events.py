@@ -1,0 +1,78 @@
+"""Following libvirt's test driver, which lives in this process and has events."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.model import VmState
+from slo_ctl.observe.libvirt_events import LibvirtWatch
+from slo_ctl.observe.process_events import BlockEvents, ProcessEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+PATIENCE_S = 10.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_domain_that_is_destroyed_and_created() -> None:
+    watch = LibvirtWatch("test:///default")
+    watch.start()
+    connection = None
+    try:
+        assert watch.wait(PATIENCE_S)
+        connection = libvirt.open("test:///default")
+        domain = connection.lookupByName("test")
+        assert [(vm.name, vm.state) for vm in watch.domains().vms] == [("test", VmState.RUNNING)]
+        assert "<domain" in watch.domains().by_uuid[domain.UUIDString()].xml
+        version = watch.domains().version
+        domain.destroy()
+        until(lambda: [vm.state for vm in watch.domains().vms] == [VmState.SHUT_OFF])
+        assert watch.domains().version > version
+        domain.create()
+        until(lambda: [vm.state for vm in watch.domains().vms] == [VmState.RUNNING])
+        assert watch.domains().notes == ()
+        assert not watch.domains().vms[0].cgroup
+    finally:
+        watch.close()
+        if connection is not None:
+            connection.close()
+
+
+def test_a_libvirt_that_is_not_there_is_a_note() -> None:
+    watch = LibvirtWatch("qemu+unix:///system?socket=/nowhere/libvirt-sock")
+    watch.start()
+    assert watch.wait(PATIENCE_S)
+    (note,) = watch.domains().notes
+    assert "/nowhere/libvirt-sock" in note
+    watch.close()
+
+
+def test_processes_are_hints() -> None:
+    events = ProcessEvents()
+    if events.problem:
+        assert events.changed()
+        pytest.skip(events.problem)
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    assert events.changed()
+    events.close()
+    assert events.changed()
+
+
+def test_block_devices_are_hints() -> None:
+    events = BlockEvents()
+    assert not events.changed() or not events.problem
+    events.close()
+    assert not events.changed()

@@ -1,0 +1,232 @@
+"""Samples of a served device, from what a control socket says."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slo_ctl.device.plan import plan_device
+from slo_ctl.model import Slo, TimingModel
+from slo_ctl.observe.gone import ObserveGone
+from slo_ctl.observe.served_ftl import ServedDevice
+from slo_ctl.observe.vm_reading import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RECORD = plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",))
+HELD = RECORD.geometry.dies * RECORD.mapping.free_floor
+KINDS = ("reads", "writes", "trims", "zeroes", "flushes")
+
+
+class FakeServer:
+    """Answers every command with `told`, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.told: dict[str, Any] = {}
+        self.silent = False
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._clients: list[socket.socket] = []
+        self.start()
+
+    def start(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def stop(self) -> None:
+        for one in (self._listener, *self._clients):
+            one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._clients.clear()
+        self.path.unlink()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self._clients.append(client)
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client.makefile("rb") as lines:
+                for _ in lines:
+                    if not self.silent:
+                        client.sendall(json.dumps({"ok": True, "v": 1, **self.told}).encode() + b"\n")
+        except (OSError, ValueError):
+            return
+
+
+def stats(
+    *, timed: bool = True, scale: float = 1.0, now_ns: int = 0, done: int = 0, **flash: int
+) -> dict[str, Any]:
+    names = ("host_page_writes", "host_page_reads", "unmapped_page_reads", "gc_page_writes", "victims")
+    namespace: dict[str, Any] = {
+        "name": "web",
+        "size_bytes": 64 << 20,
+        "weight": 3.0,
+        "limit_iops": 500.0,
+        "answered": {kind: {"requests": done, "bytes": done * 4096} for kind in KINDS},
+        "flash": {name: flash.get(name, 0) for name in (*names, "victim_valid_pages")},
+        "space": {"isolated": True, "logical_blocks": 100, "ops_blocks": 60, "min_ops_blocks": 30},
+    }
+    namespace["flash"]["moved_pages_of"] = [flash.get("gc_page_writes", 0)]
+    if timed:
+        namespace["queue"] = {
+            "completed": dict.fromkeys(KINDS, 0) | {"reads": done, "writes": done},
+            "outstanding": 0,
+            "read_bytes": done * 4096,
+            "write_bytes": done * 4096,
+            "throttled_ns": done * 1000,
+            "latency_ns": done * 5000,
+            "backlog_ns": now_ns // 2,
+        }
+        namespace["recent"] = {"latency_us": {"read": {"p99": 300.0}, "write": {"p99": None}}}
+    return {
+        "time_scale": scale if timed else None,
+        "now_ns": now_ns if timed else None,
+        "spare_blocks": 7,
+        "namespaces": [namespace],
+    }
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FakeServer]:
+    server = FakeServer(tmp_path / "control.sock")
+    yield server
+    server.stop()
+
+
+class Clock:
+    now_s = 50.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def device(server: FakeServer, clock: Clock | None = None) -> ServedDevice:
+    return ServedDevice("ssd0", server.path, RECORD, window_s=10.0, clock=clock or time.monotonic)
+
+
+ON = {"web": Standing(Slo(weight=9.0), running=True)}
+
+
+def test_a_window_of_a_timed_device(server: FakeServer) -> None:
+    served = device(server)
+    server.told = stats(now_ns=10**9, done=100)
+    assert served.sample(ON, {"web": "vm1"}).vms[0].window_s == 0.0
+    server.told = stats(
+        now_ns=3 * 10**9,
+        done=300,
+        host_page_writes=200,
+        gc_page_writes=100,
+        victims=4,
+        victim_valid_pages=128,
+    )
+    sample = served.sample(ON, {"web": "vm1"})
+    (vm,) = sample.vms
+    assert (vm.vm, vm.window_s, vm.requests, vm.iops, vm.active) == ("vm1", 2.0, 400, 200.0, True)
+    assert (vm.slo.weight, vm.scheduler_weight, vm.limit_iops) == (9.0, 3.0, 500.0)
+    assert (vm.ops_blocks, vm.min_ops_blocks, vm.logical_blocks) == (60 - HELD, 30 - HELD, 100)
+    assert vm.u == 128 / (4 * RECORD.geometry.pages_per_block)
+    assert (vm.waf, sample.spare_blocks, sample.timing.model) == (1.5, 7, TimingModel.FULL)
+    window = served.windows["vm1"]
+    assert (window.iops, window.read_iops, window.waf) == (200.0, 100.0, 1.5)
+    assert (window.p99_read_us, window.p99_write_us, window.throttle_wait_us) == (300.0, None, 0.5)
+
+
+def test_with_a_time_scale_everything_is_modelled_time(server: FakeServer) -> None:
+    clock = Clock()
+    served = device(server, clock)
+    server.told = stats(scale=4.0)
+    served.sample(ON)
+    clock.now_s += 8.0
+    server.told = stats(scale=4.0, now_ns=2 * 10**9, done=100)
+    (vm,) = served.sample(ON).vms
+    assert (vm.window_s, vm.iops, vm.limit_iops) == (2.0, 100.0, 500.0)
+    window = served.windows["ssd0/web"]
+    assert (window.window_s, window.iops, window.p99_read_us) == (2.0, 100.0, 75.0)
+
+
+def test_without_latency_the_window_is_real_time(server: FakeServer) -> None:
+    clock = Clock()
+    served = device(server, clock)
+    server.told = stats(timed=False)
+    served.sample(ON)
+    clock.now_s += 2.0
+    server.told = stats(timed=False, done=10)
+    sample = served.sample(ON)
+    (vm,) = sample.vms
+    assert sample.timing.model is TimingModel.NONE
+    assert (vm.window_s, vm.requests, vm.iops, vm.outstanding) == (2.0, 50, 25.0, None)
+    assert served.windows["ssd0/web"].p99_read_us is None
+
+
+def test_whom_no_vm_is_on_is_inactive(server: FakeServer) -> None:
+    served = device(server)
+    server.told = stats()
+    served.sample({})
+    server.told = stats(now_ns=10**9, done=10)
+    (vm,) = served.sample({}).vms
+    assert (vm.vm, vm.active, vm.requests) == ("ssd0/web", False, 20)
+
+
+@pytest.mark.parametrize("reconnected", [False, True])
+def test_a_restarted_server_has_no_negative_window(server: FakeServer, reconnected: bool) -> None:
+    served = device(server)
+    server.told = stats(now_ns=9 * 10**9, done=1000, host_page_writes=1000)
+    served.sample(ON)
+    if reconnected:
+        server.stop()
+        with pytest.raises(ObserveGone, match="ssd0"):
+            served.sample(ON)
+        assert served.windows == {}
+        server.start()
+    server.told = stats(now_ns=10**9, done=10, host_page_writes=1010)
+    (vm,) = served.sample(ON).vms
+    assert (vm.window_s, vm.requests, vm.host_page_writes) == (0.0, 0, 0)
+    server.told = stats(now_ns=2 * 10**9, done=20, host_page_writes=1020)
+    assert served.sample(ON).vms[0].iops == 20.0
+
+
+def test_a_server_that_hangs_is_left_alone_for_a_while(server: FakeServer) -> None:
+    clock = Clock()
+    served = device(server)
+    served._clock = clock
+    server.told, server.silent = stats(), True
+
+    class Slow(Clock):
+        def __call__(self) -> float:
+            self.now_s += 1.0
+            return self.now_s
+
+    served._clock = Slow()
+    with pytest.raises(ObserveGone, match="does not answer"):
+        served.sample(ON)
+    clock.now_s = served._clock.now_s
+    served._clock = clock
+    with pytest.raises(ObserveGone, match="asked again in a while"):
+        served.sample(ON)
+    clock.now_s += 60.0
+    server.silent = False
+    assert served.sample(ON).vms[0].vm == "ssd0/web"
+
+
+@pytest.mark.parametrize("lacking", ["time_scale", "namespaces", "spare_blocks"])
+def test_a_server_of_another_version(server: FakeServer, lacking: str) -> None:
+    server.told = deepcopy(stats())
+    del server.told[lacking]
+    with pytest.raises(ObserveGone, match="another version"):
+        device(server).sample(ON)

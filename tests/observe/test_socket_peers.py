@@ -1,0 +1,108 @@
+"""Who is connected to which Unix socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_host import FakeHost
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.observe.cgroup import CgroupTree
+from slo_ctl.observe.socket_peers import SocketPeers, connections, messages, name_and_peer, sockets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_to_their_end(data: bytes) -> None:
+    for _, body in messages(data):
+        name_and_peer(body)
+    name_and_peer(data)
+
+
+def test_the_kernel_tells_of_a_connection(tmp_path: Path) -> None:
+    path = tmp_path / "web.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(path))
+        listener.listen()
+        client.connect(str(path))
+        server, _ = listener.accept()
+        with server:
+            try:
+                found = connections(lambda each: each == os.fsencode(path))
+            except OSError as error:
+                pytest.skip(f"no sock_diag here: {error}")
+            assert found == {os.fstat(client.fileno()).st_ino: os.fsencode(path)}
+
+
+class Peers:
+    """Made-up processes: `open_now` is what the kernel would say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.host = FakeHost(folder)
+        self.tree = CgroupTree(2, self.host.root)
+        self.open_now: dict[int, bytes] = {}
+        self.now_s = 0.0
+        self.peers = SocketPeers(self.host.roots.proc, self._ask, lambda: self.now_s)
+
+    def _ask(self, wanted: Callable[[bytes], bool]) -> Mapping[int, bytes]:
+        return {inode: path for inode, path in self.open_now.items() if wanted(path)}
+
+    def process(self, pid: int, *inodes: int) -> None:
+        folder = self.host.roots.proc / str(pid) / "fd"
+        folder.mkdir(parents=True)
+        for number, inode in enumerate(inodes):
+            (folder / str(number)).symlink_to(f"socket:[{inode}]")
+
+    def of(self, *cgroups: str, changed: bool = False) -> dict[str, set[bytes]]:
+        notes: list[str] = []
+        found = self.peers.paths_of(self.tree, cgroups, lambda _: True, changed=changed, note=notes.append)
+        assert not notes
+        return found
+
+
+def test_a_connection_belongs_to_the_cgroup_of_its_process(tmp_path: Path) -> None:
+    made = Peers(tmp_path)
+    made.host.group("a", cgroup__procs="")
+    made.host.group("a/libvirt/emulator", cgroup__procs="10\n")
+    made.host.group("b", cgroup__procs="11\n12\n")
+    made.process(10, 501)
+    made.process(11, 502, 600)
+    made.open_now = {501: b"/x", 502: b"/y", 999: b"/z"}
+    assert made.of("/a", "/b") == {"/a": {b"/x"}, "/b": {b"/y"}}
+    made.process(12, 999)
+    assert made.of("/a", "/b", changed=True) == {"/a": {b"/x"}, "/b": {b"/y", b"/z"}}
+    del made.open_now[502]
+    assert made.of("/a", "/b") == {"/a": {b"/x"}, "/b": {b"/z"}}
+    assert made.of("/b") == {"/b": {b"/z"}}
+
+
+def test_a_process_that_was_moved_is_noticed(tmp_path: Path) -> None:
+    made = Peers(tmp_path)
+    made.host.group("a", cgroup__procs="10\n")
+    made.host.group("b", cgroup__procs="")
+    made.process(10, 501)
+    made.open_now = {501: b"/x"}
+    assert made.of("/a", "/b") == {"/a": {b"/x"}}
+    made.host.group("a", cgroup__procs="")
+    made.host.group("b", cgroup__procs="10\n")
+    made.now_s += 11.0
+    assert made.of("/a", "/b") == {"/b": {b"/x"}}
+
+
+def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
+    def refuse(_: Callable[[bytes], bool]) -> Mapping[int, bytes]:
+        raise PermissionError(1, "Operation not permitted")
+
+    notes: list[str] = []
+    peers = SocketPeers(tmp_path, refuse)
+    tree = CgroupTree(2, tmp_path)
+    assert peers.paths_of(tree, ["/a"], lambda _: True, changed=True, note=notes.append) == {}
+    assert "namespaces=" in notes[0]
+    assert list(sockets_of(tmp_path, "77")) == []

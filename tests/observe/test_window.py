@@ -1,0 +1,88 @@
+"""Sliding windows, and block devices by the counters of cgroups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.model import DeviceNumber, IoCounters, Stream
+from slo_ctl.observe.block import BlockDevice
+from slo_ctl.observe.window import Sliding
+
+DISK = DeviceNumber(8, 0)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 200))
+def test_a_window_is_as_long_as_asked_for(steps: list[int], window_s: int) -> None:
+    sliding: Sliding[int] = Sliding(window_s)
+    times = [0.0]
+    sliding.add(0.0, 0)
+    for number, step in enumerate(steps, 1):
+        times.append(times[-1] + step)
+        sliding.add(times[-1], number)
+    assert sliding.last == len(steps)
+    first = sliding.first
+    assert first is not None
+    assert sliding.length_s == times[-1] - times[first]
+    if times[-1] >= window_s and len(times) > 2:
+        assert sliding.length_s >= window_s or first == 0
+        assert first + 1 == len(times) - 1 or times[-1] - times[first + 1] < window_s
+
+
+def stream(vm: str, cgroup: str, **counters: int) -> Stream:
+    return Stream(vm, None, cgroup, DISK, IoCounters(**counters) if counters else None)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def device(clock: Clock, window_s: float = 10.0) -> BlockDevice:
+    return BlockDevice("fast", Path("/dev/loop0"), DISK, window_s=window_s, clock=clock)
+
+
+def test_rates_of_a_vm() -> None:
+    clock = Clock()
+    fast = device(clock)
+    elsewhere = Stream("a", None, "/a", DeviceNumber(8, 16), IoCounters(reads=10**6))
+    (window,) = fast.update([stream("a", "/a", reads=5, writes=5, read_bytes=0), elsewhere]).values()
+    assert (window.window_s, window.iops, window.bandwidth_bytes_s) == (0.0, None, None)
+    clock.now_s += 4
+    (window,) = fast.update([stream("a", "/a", reads=45, writes=5, read_bytes=8192), elsewhere]).values()
+    assert (window.window_s, window.iops, window.read_iops, window.write_iops) == (4.0, 10.0, 10.0, 0.0)
+    assert window.bandwidth_bytes_s == 2048.0
+    assert (window.p99_read_us, window.u, window.waf) == (None, None, None)
+
+
+def test_a_counter_that_is_not_kept_is_not_known() -> None:
+    clock = Clock()
+    fast = device(clock)
+    fast.update([stream("a", "/a", read_bytes=1)])
+    clock.now_s += 1
+    window = fast.update([stream("a", "/a", read_bytes=2)])["a"]
+    assert (window.iops, window.bandwidth_bytes_s) == (None, 1.0)
+
+
+def test_a_first_request_begins_at_nothing() -> None:
+    clock = Clock()
+    fast = device(clock)
+    fast.update([stream("a", "/a")])
+    clock.now_s += 2
+    assert fast.update([stream("a", "/a", writes=10)])["a"].write_iops == 5.0
+
+
+def test_a_restarted_vm_has_no_negative_window() -> None:
+    clock = Clock()
+    fast = device(clock)
+    fast.update([stream("a", "/a", reads=1000), stream("b", "/b", reads=1000)])
+    clock.now_s += 1
+    windows = fast.update([stream("a", "/a", reads=3), stream("b", "/b2", reads=2000)])
+    assert [(w.window_s, w.iops) for w in windows.values()] == [(0.0, None), (0.0, None)]
+    clock.now_s += 1
+    assert fast.update([stream("a", "/a", reads=7)])["a"].iops == 4.0
+    assert fast.update([]) == {}
