@@ -50,6 +50,8 @@ def loop_device(stack: ExitStack, size_bytes: int) -> str:
     (queue / "scheduler").write_text("bfq")
     (queue / "iosched" / "low_latency").write_text("0")
     (queue / "iosched" / "slice_idle").write_text("8")
+    # Turns of a set size: those that bfq tunes by itself come out so long that shares differ from run to run.
+    (queue / "iosched" / "max_budget").write_text("512")
     return path
 
 
