@@ -57,6 +57,13 @@ def defined(host: LibvirtHost, name: str, *, start: bool = True) -> Iterator[Any
         connection.close()
 
 
+@pytest.fixture(scope="module")
+def db(libvirt_host: LibvirtHost) -> Iterator[Any]:  # noqa: F811
+    """A persistent VM that does not run; defining one takes seconds."""
+    with defined(libvirt_host, "db", start=False) as domain:
+        yield domain
+
+
 def group_of_qemu(domain: Any) -> str:
     who = qemu_credentials(domain.XMLDesc(0))
     assert who is not None
@@ -75,10 +82,11 @@ def targets(domain: Any, *, definition: bool = False) -> list[str]:
 def test_attach_and_detach(
     libvirt_host: LibvirtHost,  # noqa: F811
     root: Path,
+    db: Any,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with defined(libvirt_host, "web") as web, defined(libvirt_host, "db", start=False) as db:
+    with defined(libvirt_host, "web") as web:
         group = group_of_qemu(web)
         assert vm(root, "attach", "web", "ssd0/a") == 2
         assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
@@ -132,23 +140,18 @@ def test_attach_and_detach(
             assert "VM db does not run" in capsys.readouterr().err
 
 
-def test_metadata(
-    libvirt_host: LibvirtHost,  # noqa: F811
-    root: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with defined(libvirt_host, "app", start=False) as domain:
-        assert vm(root, "set", "app", "weight=3,max_bandwidth=10MiB", "--metadata") == 0
-        assert "weight 3 (metadata)" in capsys.readouterr().out
-        domain.create()
-        assert vm(root, "set", "app", "min=5", "--metadata") == 0
-        for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
-            assert 'weight="3" min_iops="5" max_bandwidth="10MiB"/>' in domain.XMLDesc(flags)
-        capsys.readouterr()
-        assert vm(root, "show", "app", "--json") == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["state"], told["source"]) == ("running", "metadata")
-        assert (told["slo"]["weight"], told["slo"]["min_iops"]) == (3, 5)
-        assert vm(root, "unset", "app", "--metadata") == 0
-        for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
-            assert "slo-ctl.org" not in domain.XMLDesc(flags)
+def test_metadata(root: Path, db: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "db", "weight=3,max_bandwidth=10MiB", "--metadata") == 0
+    assert "weight 3 (metadata)" in capsys.readouterr().out
+    db.create()
+    assert vm(root, "set", "db", "min=5", "--metadata") == 0
+    for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+        assert 'weight="3" min_iops="5" max_bandwidth="10MiB"/>' in db.XMLDesc(flags)
+    capsys.readouterr()
+    assert vm(root, "show", "db", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["source"]) == ("running", "metadata")
+    assert (told["slo"]["weight"], told["slo"]["min_iops"]) == (3, 5)
+    assert vm(root, "unset", "db", "--metadata") == 0
+    for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+        assert "slo-ctl.org" not in db.XMLDesc(flags)
