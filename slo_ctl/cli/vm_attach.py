@@ -68,7 +68,9 @@ def attach(
     configured = _configured_users(host, name)
     if print_ and host.libvirt_uri is None:
         namespace = disks.choose_namespace(status, wanted, size_bytes, configured)
-        _print_disk(namespace, device_name, disks.choose_target((), target or "vdb", bus), json_)
+        first, bus = disks.choose_target((), target, bus)
+        # Nobody knows its disks; the first one is hardly free.
+        _print_disk(namespace, device_name, (target or f"{first[:-1]}b", bus), json_)
         return
     with writable_libvirt(_uri(host)) as (connection, module):
         domain = find_domain(connection, module, name)

@@ -256,6 +256,8 @@ def test_print_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFixture[str
     told = json.loads(capsys.readouterr().out)
     assert (told["format_version"], told["namespace"], told["target"]) == (1, "ssd0/c", "sda")
     assert 'bus="scsi"' in told["xml"]
+    assert attach(tmp_path, "web", "ssd0/a", "--print", "--bus", "scsi") == 0
+    assert '<target dev="sdb" bus="scsi"' in capsys.readouterr().out
     for words, message in (
         (("web", "ssd0/b", "--print"), "used by VM db (slo-ctl.toml:3)"),
         (("web", "ssd0/a"), "no libvirt is configured"),
