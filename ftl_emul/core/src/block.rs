@@ -46,6 +46,11 @@ impl BlockList {
     }
 
     #[inline]
+    pub fn tail(&self) -> Option<u32> {
+        (self.tail != NO_BLOCK).then_some(self.tail)
+    }
+
+    #[inline]
     pub fn push_back(&mut self, blocks: &mut [Block], block: u32) {
         let entry = &mut blocks[block as usize];
         entry.prev = self.tail;

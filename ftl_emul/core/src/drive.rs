@@ -10,7 +10,7 @@ use crate::engine::{
 use crate::engine::{TimingModel, Until};
 use crate::error::FtlError;
 use crate::geometry::{Geometry, NandTiming};
-use crate::mapping::page::snapshot::{PROLOGUE_BYTES, page_number_bytes};
+use crate::mapping::page::snapshot::{PROLOGUE_BYTES, snapshot_code};
 use crate::mapping::page::{PageMapping, PageMappingOptions};
 use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
@@ -71,7 +71,7 @@ impl Drive {
         let mut prologue = [0; PROLOGUE_BYTES];
         from.read_exact(&mut prologue).map_err(refuse)?;
         from.seek(SeekFrom::Start(0)).map_err(refuse)?;
-        let (mapping, label) = if page_number_bytes(&prologue)? == size_of::<U40>() {
+        let (mapping, label) = if usize::from(snapshot_code(&prologue)?) == size_of::<U40>() {
             let (mapping, label) = PageMapping::restore(from)?;
             (AnyMapping::Page40(mapping), label)
         } else {

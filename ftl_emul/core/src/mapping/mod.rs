@@ -1,6 +1,9 @@
 //! Mappings: where logical pages live on flash. The engine, the ageing and the Python face speak to a mapping only
 //! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
 
+pub mod bast;
+pub mod fast;
+pub mod log_block;
 pub mod page;
 
 use serde::{Deserialize, Serialize};

@@ -112,14 +112,14 @@ pub struct PageMapping<P> {
 
 /// Splits physical page numbers into block and page by multiplication, which is several times as fast as dividing.
 #[derive(Debug, Clone, Copy)]
-struct BlockDivision {
-    pages_per_block: u64,
+pub(in crate::mapping) struct BlockDivision {
+    pub pages_per_block: u64,
     reciprocal: u64,
-    words_per_block: usize,
+    pub words_per_block: usize,
 }
 
 impl BlockDivision {
-    fn new(pages_per_block: u32) -> Self {
+    pub fn new(pages_per_block: u32) -> Self {
         let n = u64::from(pages_per_block);
         // ceil(2^64 / n): exact for all page numbers below 2^64 / n, far more than five bytes hold.
         let reciprocal = (u128::from(u64::MAX) + 1).div_ceil(u128::from(n)) as u64;
@@ -127,12 +127,12 @@ impl BlockDivision {
     }
 
     #[inline(always)]
-    fn block(self, physical: u64) -> u32 {
+    pub fn block(self, physical: u64) -> u32 {
         ((u128::from(physical) * u128::from(self.reciprocal)) >> 64) as u32
     }
 
     #[inline(always)]
-    fn physical(self, block: u32, page: u32) -> u64 {
+    pub fn physical(self, block: u32, page: u32) -> u64 {
         u64::from(block) * self.pages_per_block + u64::from(page)
     }
 }

@@ -1,12 +1,14 @@
-//! Saving and restoring a page mapping, bit for bit.
+//! Saving and restoring a mapping, bit for bit.
 //!
-//! Layout, little-endian: magic, format version (u32), bytes of a page number (u8), length of the head (u64), head
-//! (postcard), the three tables as they stand in memory up to their last used entry, CRC-32 of all that. The head carries everything but the
-//! tables. Restoring verifies the checksum first and every invariant last.
+//! Layout, little-endian: magic, format version (u32), code of the mapping (u8), length of the head (u64), head
+//! (postcard), the tables as they stand in memory (here up to their last used entry), CRC-32 of all that. The head
+//! carries everything but the tables. Restoring verifies the checksum first and every invariant last. The code of the
+//! page mapping is the number of bytes of its page numbers.
 
 use std::io::{self, Read, Write};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::block::Block;
@@ -22,11 +24,11 @@ const VERSION: u32 = 1;
 /// Larger heads are no snapshots of ours; keeps a damaged length from allocating the machine away.
 const MAX_HEAD_BYTES: u64 = 1 << 32;
 
-/// Bytes of magic, version and width of page numbers.
+/// Bytes of magic, version and code of the mapping.
 pub const PROLOGUE_BYTES: usize = MAGIC.len() + 4 + 1;
 
-/// How wide page numbers are in the snapshot that starts with `prologue`.
-pub fn page_number_bytes(prologue: &[u8; PROLOGUE_BYTES]) -> Result<usize, FtlError> {
+/// The code of the mapping whose snapshot starts with `prologue`.
+pub fn snapshot_code(prologue: &[u8; PROLOGUE_BYTES]) -> Result<u8, FtlError> {
     let (magic, rest) = prologue.split_at(MAGIC.len());
     if magic != MAGIC {
         return refuse("not a snapshot of an emulated SSD");
@@ -36,7 +38,7 @@ pub fn page_number_bytes(prologue: &[u8; PROLOGUE_BYTES]) -> Result<usize, FtlEr
     if u32::from_le_bytes(version) != VERSION {
         return refuse(format!("format version {}, this program reads {VERSION}", u32::from_le_bytes(version)));
     }
-    Ok(usize::from(rest[4]))
+    Ok(rest[4])
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,58 +77,14 @@ impl<P: PageNumber> PageMapping<P> {
             rng: self.rng.clone(),
             label: label.to_owned(),
         };
-        let head = postcard::to_stdvec(&head).map_err(io::Error::other)?;
-        let mut out = Summed { inner: to, sum: crc32fast::Hasher::new() };
-        out.write_all(&MAGIC)?;
-        out.write_all(&VERSION.to_le_bytes())?;
-        out.write_all(&[size_of::<P>() as u8])?;
-        out.write_all(&(head.len() as u64).to_le_bytes())?;
-        out.write_all(&head)?;
         let mapped_bytes = self.namespaces.used_page_numbers() as usize * size_of::<P>();
-        out.write_all(&self.map.as_bytes_mut()[..mapped_bytes])?;
-        out.write_all(self.reverse.as_bytes_mut())?;
-        out.write_all(self.valid.as_bytes_mut())?;
-        let sum = out.sum.finalize();
-        to.write_all(&sum.to_le_bytes())
+        let tables = [&self.map.as_bytes_mut()[..mapped_bytes], self.reverse.as_bytes_mut(), self.valid.as_bytes_mut()];
+        write_snapshot(size_of::<P>() as u8, &head, &tables, to)
     }
 
     /// Reads a state that [`PageMapping::save`] wrote, and its label. Anything else is refused.
     pub fn restore(from: &mut impl Read) -> Result<(Self, String), FtlError> {
-        let mut input = Summed { inner: from, sum: crc32fast::Hasher::new() };
-        let mut prologue = [0; PROLOGUE_BYTES];
-        input.fill(&mut prologue)?;
-        let width = page_number_bytes(&prologue)?;
-        if width != size_of::<P>() {
-            return refuse(format!("page numbers of {width} bytes, expected {}", size_of::<P>()));
-        }
-        let mut length = [0; 8];
-        input.fill(&mut length)?;
-        let length = u64::from_le_bytes(length);
-        if length > MAX_HEAD_BYTES {
-            return refuse("damaged: impossible length");
-        }
-        let mut head = Vec::new();
-        input.fill_vec(&mut head, length)?;
-        let head: Head = postcard::from_bytes(&head).or_else(|e| refuse(format!("damaged: {e}")))?;
-        let mut mapping = Self::new(head.geometry, head.options)?;
-        let tables_fit = head.blocks.len() == mapping.blocks.len()
-            && head.stamps.len() == mapping.stamps.len()
-            && head.spare.len() == mapping.spare.len()
-            && head.pools.len() == head.domains.len() * head.geometry.dies() as usize
-            && head.namespaces.used_page_numbers() as usize <= mapping.map.len();
-        if !tables_fit {
-            return refuse("damaged: tables do not fit the geometry");
-        }
-        let mapped_bytes = head.namespaces.used_page_numbers() as usize * size_of::<P>();
-        input.fill(&mut mapping.map.as_bytes_mut()[..mapped_bytes])?;
-        input.fill(mapping.reverse.as_bytes_mut())?;
-        input.fill(mapping.valid.as_bytes_mut())?;
-        let computed = input.sum.finalize();
-        let mut stored = [0; 4];
-        from.read_exact(&mut stored).or_else(|e| refuse(format!("truncated: {e}")))?;
-        if u32::from_le_bytes(stored) != computed {
-            return refuse("damaged: the checksum does not match");
-        }
+        let (mut mapping, head) = read_snapshot(size_of::<P>() as u8, from, Self::fitting, Self::tables)?;
         mapping.blocks.copy_from_slice(&head.blocks);
         mapping.stamps = head.stamps;
         mapping.pools = head.pools;
@@ -140,9 +98,79 @@ impl<P: PageNumber> PageMapping<P> {
         mapping.check_invariants().or_else(|e| refuse(format!("damaged: {e}")))?;
         Ok((mapping, head.label))
     }
+
+    /// An empty mapping with tables for what `head` describes.
+    fn fitting(head: &Head) -> Result<Self, FtlError> {
+        let mapping = Self::new(head.geometry, head.options)?;
+        let tables_fit = head.blocks.len() == mapping.blocks.len()
+            && head.stamps.len() == mapping.stamps.len()
+            && head.spare.len() == mapping.spare.len()
+            && head.pools.len() == head.domains.len() * head.geometry.dies() as usize
+            && head.namespaces.used_page_numbers() as usize <= mapping.map.len();
+        if tables_fit { Ok(mapping) } else { refuse("damaged: tables do not fit the geometry") }
+    }
+
+    fn tables<'a>(&'a mut self, head: &Head) -> Vec<&'a mut [u8]> {
+        let mapped_bytes = head.namespaces.used_page_numbers() as usize * size_of::<P>();
+        vec![&mut self.map.as_bytes_mut()[..mapped_bytes], self.reverse.as_bytes_mut(), self.valid.as_bytes_mut()]
+    }
 }
 
-fn refuse<T>(reason: impl Into<String>) -> Result<T, FtlError> {
+/// Writes the snapshot of a mapping: prologue, head, tables, checksum.
+pub(in crate::mapping) fn write_snapshot(
+    code: u8,
+    head: &impl Serialize,
+    tables: &[&[u8]],
+    to: &mut impl Write,
+) -> io::Result<()> {
+    let head = postcard::to_stdvec(head).map_err(io::Error::other)?;
+    let mut out = Summed { inner: &mut *to, sum: crc32fast::Hasher::new() };
+    out.write_all(&MAGIC)?;
+    out.write_all(&VERSION.to_le_bytes())?;
+    out.write_all(&[code])?;
+    out.write_all(&(head.len() as u64).to_le_bytes())?;
+    out.write_all(&head)?;
+    tables.iter().try_for_each(|table| out.write_all(table))?;
+    let sum = out.sum.finalize();
+    to.write_all(&sum.to_le_bytes())
+}
+
+/// Reads what [`write_snapshot`] wrote. `make` builds an empty mapping from the head, `tables` says where its tables
+/// are.
+pub(in crate::mapping) fn read_snapshot<H: DeserializeOwned, M>(
+    code: u8,
+    from: &mut impl Read,
+    make: impl FnOnce(&H) -> Result<M, FtlError>,
+    tables: impl for<'a> FnOnce(&'a mut M, &H) -> Vec<&'a mut [u8]>,
+) -> Result<(M, H), FtlError> {
+    let mut input = Summed { inner: &mut *from, sum: crc32fast::Hasher::new() };
+    let mut prologue = [0; PROLOGUE_BYTES];
+    input.fill(&mut prologue)?;
+    let found = snapshot_code(&prologue)?;
+    if found != code {
+        return refuse(format!("of mapping {found:#x}, expected {code:#x}"));
+    }
+    let mut length = [0; 8];
+    input.fill(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEAD_BYTES {
+        return refuse("damaged: impossible length");
+    }
+    let mut head = Vec::new();
+    input.fill_vec(&mut head, length)?;
+    let head: H = postcard::from_bytes(&head).or_else(|e| refuse(format!("damaged: {e}")))?;
+    let mut mapping = make(&head)?;
+    tables(&mut mapping, &head).into_iter().try_for_each(|table| input.fill(table))?;
+    let computed = input.sum.finalize();
+    let mut stored = [0; 4];
+    from.read_exact(&mut stored).or_else(|e| refuse(format!("truncated: {e}")))?;
+    if u32::from_le_bytes(stored) != computed {
+        return refuse("damaged: the checksum does not match");
+    }
+    Ok((mapping, head))
+}
+
+pub(in crate::mapping) fn refuse<T>(reason: impl Into<String>) -> Result<T, FtlError> {
     Err(FtlError::Snapshot(reason.into()))
 }
 

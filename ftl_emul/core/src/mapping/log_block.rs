@@ -1,0 +1,552 @@
+//! Mappings with log blocks: every logical block has a data block in which pages stand at their own offsets, and what
+//! is overwritten goes to *log blocks* until a *merge* brings both together again.
+//!
+//! Here is what such mappings have in common: blocks and who owns them, data blocks, log blocks, the three kinds of
+//! merge, tenants, moves of OPS blocks. Which log block a write goes to, and which is merged when, is the affair of a
+//! [`LogScheme`]: [`crate::mapping::bast`] and [`crate::mapping::fast`].
+//!
+//! A block is an erase block or, where `cluster_dies` says so, a *clustered* one: the same-numbered blocks of several
+//! dies, whose pages take turns (C. Hyun et al., "A Performance Model and File System Space Allocation Scheme for
+//! SSDs", section II). All counts of blocks are counts of these.
+//!
+//! Over-provisioning *is* log blocks, apart from the free floor that merges copy to. An isolated tenant has log blocks
+//! of its own, sharing tenants have common ones.
+
+mod blocks;
+mod check;
+mod merge;
+mod moves;
+pub mod snapshot;
+mod tenants;
+#[cfg(test)]
+mod tests;
+
+use bytemuck::{Pod, Zeroable};
+use serde::{Deserialize, Serialize};
+
+use crate::block::{Block, BlockList, BlockState, NO_BLOCK};
+use crate::error::{FtlError, invalid};
+use crate::geometry::Geometry;
+use crate::mapping::page::BlockDivision;
+use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::nand::Nand;
+use crate::op::TenantId;
+use crate::pool::{FreeBlocks, SPARE};
+use crate::table::{Table, prefetch_line};
+pub(super) use merge::Purpose;
+use moves::Transfer;
+
+/// How a mapping with log blocks works, beyond the shape of the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogBlockOptions {
+    /// Dies that a block spans, page after page; 1: blocks are erase blocks of one die.
+    pub cluster_dies: u32,
+    /// Blocks that each domain keeps erased for merges to copy to.
+    pub free_floor: u32,
+}
+
+impl Default for LogBlockOptions {
+    fn default() -> Self {
+        Self { cluster_dies: 1, free_floor: 1 }
+    }
+}
+
+/// Which log block a write goes to, and which log block is merged to make room.
+pub trait LogScheme: 'static {
+    /// The name of the mapping.
+    const NAME: &'static str;
+
+    /// Log blocks kept for sequential writes, used or not.
+    const SEQUENTIAL_LOG_BLOCKS: u64;
+
+    /// What tells its snapshots from those of others.
+    const SNAPSHOT_CODE: u8;
+
+    /// Writes a page whose place in the data block is taken.
+    #[doc(hidden)]
+    fn write_to_log<N: Nand>(store: &mut Store<Self>, write: Write, nand: &mut N)
+    where
+        Self: Sized;
+
+    /// Merges one log block, so that there is one fewer; false when there is none.
+    #[doc(hidden)]
+    fn evict<N: Nand>(store: &mut Store<Self>, domain: u32, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool
+    where
+        Self: Sized;
+
+    /// Erases the log block that belongs to a logical block alone, whose last page was unmapped.
+    #[doc(hidden)]
+    fn release<N: Nand>(store: &mut Store<Self>, logical: u32, cause: TenantId, nand: &mut N)
+    where
+        Self: Sized;
+
+    /// Verifies what only this scheme keeps.
+    #[doc(hidden)]
+    fn check(store: &Store<Self>) -> Result<(), String>
+    where
+        Self: Sized;
+}
+
+/// One page to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Write {
+    /// Number of the logical block on the device.
+    pub(super) logical: u32,
+    /// Page of it.
+    pub(super) offset: u32,
+    /// Whose write it is.
+    pub(super) cause: TenantId,
+}
+
+/// Domain of the sharing tenants.
+const SHARED_DOMAIN: u32 = 0;
+
+/// Owner of logical blocks that belong to nobody.
+const NOBODY: u16 = u16::MAX;
+
+/// As many pages of a tenant's namespace as a block has, and where they are.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct LogicalBlock {
+    /// Its data block; [`NO_BLOCK`] before the first write.
+    pub data: u32,
+    /// The first page that can still be programmed in the data block: pages are programmed in ascending order.
+    pub next_page: u32,
+    /// Pages of the data block that were programmed.
+    pub programmed: u32,
+    /// Its own log block, in schemes where it has one; else [`NO_BLOCK`].
+    pub log: u32,
+    /// Owner.
+    pub tenant: u16,
+    padding: u16,
+}
+
+impl LogicalBlock {
+    const NONE: Self = Self { data: NO_BLOCK, next_page: 0, programmed: 0, log: NO_BLOCK, tenant: NOBODY, padding: 0 };
+}
+
+/// What is written in a log block.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct LogUse {
+    /// The logical block it was opened for; [`NO_BLOCK`] when it takes pages of any.
+    pub logical: u32,
+    /// Pages programmed.
+    pub written: u32,
+    /// Of these, leading ones that stand at their own offset.
+    pub in_order: u32,
+}
+
+impl LogUse {
+    const NONE: Self = Self { logical: NO_BLOCK, written: 0, in_order: 0 };
+}
+
+/// The blocks that one isolated tenant, or all sharing tenants, own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Domain {
+    in_use: bool,
+    /// Blocks owned, in whatever state.
+    blocks: u64,
+    /// Sum of the tenants' logical sizes in blocks, each rounded up.
+    logical_blocks: u64,
+    data_blocks: u64,
+    /// Log blocks in `logs`.
+    pub log_blocks: u64,
+    promised_blocks: u64,
+    /// Erased blocks of each cluster of dies.
+    free: Vec<FreeBlocks>,
+    /// Log blocks in the order in which they are to be merged.
+    pub logs: BlockList,
+    /// The log block that takes sequential writes only, if open.
+    pub sequential_log: u32,
+    /// Where the next block is opened if its dies are idle.
+    next_cluster: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Tenant {
+    pub domain: u32,
+    pages: u64,
+    /// Its logical blocks, in the order of its pages.
+    logical: Vec<u32>,
+    mapped_pages: u64,
+    counters: TenantCounters,
+    merges: MappingCounters,
+    /// Written pages of erased blocks that do not make up a whole victim yet.
+    victim_remainder_pages: u64,
+}
+
+/// A mapping with log blocks.
+pub type LogBlockMapping<S> = Store<S>;
+
+/// Blocks, logical blocks and tenants; the scheme `S` says where writes go.
+pub struct Store<S> {
+    geometry: Geometry,
+    options: LogBlockOptions,
+    division: BlockDivision,
+    block_pages: u32,
+    pub(super) logical: Table<LogicalBlock>,
+    /// For each logical block, one bit a page: in the data block; then as many: in a log block.
+    bits: Table<u64>,
+    /// Page of a logical block to physical page + 1 in a log block; 0 is "not in a log block".
+    log_page: Table<u32>,
+    /// Physical page of a log block to page of a logical block; meaningful where `log_page` agrees.
+    reverse: Table<u32>,
+    /// Data blocks are `Full`, log blocks `Open`; only log blocks stand in lists.
+    pub(super) blocks: Table<Block>,
+    pub(super) log_use: Table<LogUse>,
+    pub(super) domains: Vec<Domain>,
+    tenants: Vec<Option<Tenant>>,
+    /// Blocks of each cluster of dies that nobody owns.
+    spare: Vec<FreeBlocks>,
+    free_logical: Vec<u32>,
+    transfers: Vec<Transfer>,
+    /// Copies of the merge at hand by (source die, die of the target's cluster); kept to spare the allocation.
+    copies: Vec<u32>,
+    /// What is really on the flash, kept by tests to be held against what is believed.
+    #[cfg(test)]
+    flash: tests::Flash,
+    scheme: std::marker::PhantomData<S>,
+}
+
+impl<S: LogScheme> Store<S> {
+    /// An empty drive: every block erased and spare.
+    pub fn new(geometry: Geometry, options: LogBlockOptions) -> Result<Self, FtlError> {
+        geometry.validate()?;
+        let width = options.cluster_dies;
+        if width == 0 || geometry.dies() % width != 0 {
+            return invalid("cluster_dies", format!("{width} does not divide the {} dies", geometry.dies()));
+        }
+        if !(1..=64).contains(&options.free_floor) {
+            return invalid("free_floor", format!("{} is not between 1 and 64", options.free_floor));
+        }
+        let Some(block_pages) = geometry.pages_per_block.checked_mul(width).filter(|&pages| pages <= 1 << 20) else {
+            return invalid("cluster_dies", format!("{width}: a block would have more than 2^20 pages"));
+        };
+        if geometry.pages() >= u64::from(u32::MAX) {
+            return invalid("size", format!("{} pages; {} addresses at most {}", geometry.pages(), S::NAME, u32::MAX));
+        }
+        let division = BlockDivision::new(block_pages);
+        let clusters = (geometry.dies() / width) as usize;
+        let blocks = clusters * geometry.blocks_per_die as usize;
+        let mut spare = vec![FreeBlocks::default(); clusters];
+        for block in 0..blocks as u32 {
+            spare[(block / geometry.blocks_per_die) as usize].push(0, block);
+        }
+        let mut mapping = Self {
+            geometry,
+            options,
+            division,
+            block_pages,
+            logical: Table::zeroed(blocks)?,
+            bits: Table::zeroed(2 * blocks * division.words_per_block)?,
+            log_page: Table::zeroed(geometry.pages() as usize)?,
+            reverse: Table::zeroed(geometry.pages() as usize)?,
+            blocks: Table::zeroed(blocks)?,
+            log_use: Table::zeroed(blocks)?,
+            domains: Vec::new(),
+            tenants: Vec::new(),
+            spare,
+            free_logical: (0..blocks as u32).rev().collect(),
+            transfers: Vec::new(),
+            copies: vec![0; (geometry.dies() * width) as usize],
+            #[cfg(test)]
+            flash: tests::Flash::new(blocks, block_pages),
+            scheme: std::marker::PhantomData,
+        };
+        mapping.logical.fill(LogicalBlock::NONE);
+        mapping.log_use.fill(LogUse::NONE);
+        mapping.blocks.fill(Block {
+            valid: 0,
+            prev: NO_BLOCK,
+            next: NO_BLOCK,
+            erases: 0,
+            pool: SPARE,
+            state: BlockState::Free,
+        });
+        mapping.add_domain();
+        mapping.domains[SHARED_DOMAIN as usize].in_use = true;
+        Ok(mapping)
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn options(&self) -> &LogBlockOptions {
+        &self.options
+    }
+
+    /// Logical block on the device, and page of it.
+    #[inline(always)]
+    fn locate(&self, tenant: TenantId, page: u64) -> (u32, u32) {
+        let number = self.division.block(page);
+        let offset = (page - self.division.physical(number, 0)) as u32;
+        let logical = match &self.tenants[tenant.0 as usize] {
+            Some(t) => t.logical[number as usize],
+            None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
+        };
+        (logical, offset)
+    }
+
+    #[inline(always)]
+    pub(super) fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
+        match &mut self.tenants[tenant.0 as usize] {
+            Some(t) => t,
+            None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
+        }
+    }
+
+    /// Word and mask of a page's bit in the data block; the one for log blocks is `words_per_block` further.
+    #[inline(always)]
+    fn bit(&self, logical: u32, offset: u32) -> (usize, u64) {
+        (2 * logical as usize * self.division.words_per_block + offset as usize / 64, 1 << (offset % 64))
+    }
+
+    #[inline(always)]
+    fn holds(&self, logical: u32, offset: u32) -> bool {
+        let (word, mask) = self.bit(logical, offset);
+        (self.bits[word] | self.bits[word + self.division.words_per_block]) & mask != 0
+    }
+
+    /// The physical page that holds a page, if any.
+    #[inline]
+    fn physical(&self, logical: u32, offset: u32) -> Option<u64> {
+        let (word, mask) = self.bit(logical, offset);
+        if self.bits[word] & mask != 0 {
+            return Some(self.division.physical(self.logical[logical as usize].data, offset));
+        }
+        let in_log = self.bits[word + self.division.words_per_block] & mask != 0;
+        in_log.then(|| u64::from(self.log_page[self.division.physical(logical, offset) as usize]) - 1)
+    }
+
+    #[inline]
+    fn die_of(&self, physical: u64) -> u32 {
+        let block = self.division.block(physical);
+        self.die_of_page(block, (physical - self.division.physical(block, 0)) as u32)
+    }
+
+    /// Takes note that what a page held until now is void.
+    #[inline(always)]
+    fn supersede(&mut self, logical: u32, offset: u32) {
+        let (word, mask) = self.bit(logical, offset);
+        let in_log = word + self.division.words_per_block;
+        if self.bits[word] & mask != 0 {
+            self.bits[word] &= !mask;
+            self.blocks[self.logical[logical as usize].data as usize].valid -= 1;
+        } else if self.bits[in_log] & mask != 0 {
+            self.bits[in_log] &= !mask;
+            let entry = &mut self.log_page[self.division.physical(logical, offset) as usize];
+            let block = self.division.block(u64::from(std::mem::take(entry) - 1));
+            self.blocks[block as usize].valid -= 1;
+        }
+    }
+
+    /// Programs a page in the data block, if its place there is still free.
+    #[inline(always)]
+    fn write_in_place<N: Nand>(&mut self, write: Write, nand: &mut N) -> bool {
+        let Write { logical, offset, .. } = write;
+        if self.logical[logical as usize].data == NO_BLOCK {
+            self.open_data(write, nand);
+        }
+        let LogicalBlock { data, next_page, .. } = self.logical[logical as usize];
+        if offset < next_page {
+            return false;
+        }
+        nand.program(self.die_of_page(data, offset));
+        #[cfg(test)]
+        self.flash.program(data, offset, (logical, offset));
+        self.supersede(logical, offset);
+        let (word, mask) = self.bit(logical, offset);
+        self.bits[word] |= mask;
+        self.blocks[data as usize].valid += 1;
+        let entry = &mut self.logical[logical as usize];
+        entry.next_page = offset + 1;
+        entry.programmed += 1;
+        true
+    }
+
+    /// Writes a page in the data block if there is room, and else where the scheme says.
+    pub(super) fn place<N: Nand>(&mut self, write: Write, nand: &mut N) {
+        if !self.write_in_place(write, nand) {
+            S::write_to_log(self, write, nand);
+        }
+    }
+
+    /// Programs the next page of a log block, which must have one.
+    #[inline(always)]
+    pub(super) fn append<N: Nand>(&mut self, log: u32, write: Write, nand: &mut N) {
+        let Write { logical, offset, .. } = write;
+        self.supersede(logical, offset);
+        let used = &mut self.log_use[log as usize];
+        let at = used.written;
+        used.in_order += u32::from(used.in_order == at && at == offset);
+        used.written += 1;
+        nand.program(self.die_of_page(log, at));
+        #[cfg(test)]
+        self.flash.program(log, at, (logical, offset));
+        let physical = self.division.physical(log, at);
+        let page = self.division.physical(logical, offset);
+        self.log_page[page as usize] = physical as u32 + 1;
+        self.reverse[physical as usize] = page as u32;
+        self.blocks[log as usize].valid += 1;
+        let (word, mask) = self.bit(logical, offset);
+        self.bits[word + self.division.words_per_block] |= mask;
+    }
+
+    /// Pages of a block.
+    #[inline(always)]
+    pub(super) fn pages_of_block(&self) -> u32 {
+        self.block_pages
+    }
+
+    /// The logical block whose page is valid at a place of a log block.
+    pub(super) fn logical_at(&self, log: u32, at: u32) -> Option<u32> {
+        let physical = self.division.physical(log, at) as u32;
+        let page = self.reverse[physical as usize];
+        let valid = self.log_page[page as usize] == physical + 1;
+        valid.then(|| self.division.block(u64::from(page)))
+    }
+}
+
+impl<S: LogScheme> Mapping for Store<S> {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn block_pages(&self) -> u32 {
+        self.block_pages
+    }
+
+    #[inline]
+    fn pages(&self, tenant: TenantId) -> u64 {
+        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).map_or(0, |t| t.pages)
+    }
+
+    fn tenants(&self) -> Vec<TenantId> {
+        (0..self.tenants.len() as u16).map(TenantId).filter(|t| self.tenants[t.0 as usize].is_some()).collect()
+    }
+
+    #[inline]
+    fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let (logical, offset) = self.locate(tenant, page);
+        let held = self.holds(logical, offset);
+        let owner = self.tenant(tenant);
+        owner.counters.host_page_writes += 1;
+        owner.mapped_pages += u64::from(!held);
+        self.place(Write { logical, offset, cause: tenant }, nand);
+    }
+
+    fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let (logical, offset) = self.locate(tenant, page);
+        if let Some(physical) = self.physical(logical, offset) {
+            nand.read_for_rewrite(self.die_of(physical));
+            self.tenant(tenant).counters.rmw_page_reads += 1;
+        }
+        self.write_page(tenant, page, nand);
+    }
+
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
+        let (logical, offset) = self.locate(tenant, page);
+        let physical = self.physical(logical, offset);
+        let counters = &mut self.tenant(tenant).counters;
+        let Some(physical) = physical else {
+            counters.unmapped_page_reads += 1;
+            return None;
+        };
+        counters.host_page_reads += 1;
+        let die = self.die_of(physical);
+        nand.read(die);
+        Some(die)
+    }
+
+    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
+        let (logical, offset) = self.locate(tenant, page);
+        self.holds(logical, offset)
+    }
+
+    fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let (logical, offset) = self.locate(tenant, page);
+        if self.holds(logical, offset) {
+            self.supersede(logical, offset);
+            let owner = self.tenant(tenant);
+            owner.mapped_pages -= 1;
+            owner.counters.trimmed_pages += 1;
+            self.close_if_empty(logical, tenant, nand);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, tenant: TenantId, page: u64) {
+        let (logical, offset) = self.locate(tenant, page);
+        prefetch_line(self.logical.as_ptr().wrapping_add(logical as usize));
+        self.bits.prefetch(self.bit(logical, offset).0);
+        self.log_page.prefetch(self.division.physical(logical, offset) as usize);
+    }
+
+    #[inline(always)]
+    fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
+        let (logical, _) = self.locate(tenant, page);
+        let LogicalBlock { data, log, .. } = self.logical[logical as usize];
+        prefetch_line(self.blocks.as_ptr().wrapping_add(data as usize));
+        prefetch_line(self.blocks.as_ptr().wrapping_add(log as usize));
+    }
+
+    fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
+        self.create(pages, placement, ops_blocks)
+    }
+
+    fn delete_tenant(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        self.delete(tenant)
+    }
+
+    fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
+        self.resize(tenant, pages)
+    }
+
+    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
+        self.promise(from, to, blocks)
+    }
+
+    fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
+        self.hand_over(max_gc_passes, nand)
+    }
+
+    #[inline]
+    fn moves_pending(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
+    fn spare_blocks(&self) -> u64 {
+        self.spare.iter().map(|cluster| u64::from(cluster.len())).sum()
+    }
+
+    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
+        Ok(&self.known(tenant)?.counters)
+    }
+
+    fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
+        Ok(self.known(tenant)?.merges)
+    }
+
+    fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
+        self.space_of(tenant)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_invariants()
+    }
+}
+
+impl<S> Store<S> {
+    fn known(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
+        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).ok_or(FtlError::UnknownTenant(tenant.0))
+    }
+
+    /// The domain that owns a logical block, which must belong to a tenant.
+    #[inline(always)]
+    pub(super) fn domain_of_logical(&self, logical: u32) -> u32 {
+        match &self.tenants[self.logical[logical as usize].tenant as usize] {
+            Some(t) => t.domain,
+            None => unreachable!("a logical block in use belongs to a tenant"),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Blocks and the dies they lie on: taking an erased one, opening it as data or log block, erasing it.
+
+use crate::block::{BlockList, BlockState, NO_BLOCK};
+use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Store, Write};
+use crate::nand::Nand;
+use crate::op::TenantId;
+
+impl<S: LogScheme> Store<S> {
+    /// The cluster of dies that a block spans.
+    #[inline(always)]
+    pub(super) fn cluster_of(&self, block: u32) -> u32 {
+        block / self.geometry.blocks_per_die
+    }
+
+    /// The die of a page: pages of a clustered block take turns on its dies.
+    #[inline(always)]
+    pub(super) fn die_of_page(&self, block: u32, page: u32) -> u32 {
+        let width = self.options.cluster_dies;
+        if width == 1 { self.cluster_of(block) } else { self.cluster_of(block) * width + page % width }
+    }
+
+    /// Log blocks that the list of a domain may have: OPS, less the free floor and the sequential log block.
+    #[inline(always)]
+    pub(in crate::mapping) fn log_limit(&self, domain: u32) -> u64 {
+        let Domain { blocks, logical_blocks, .. } = self.domains[domain as usize];
+        blocks.saturating_sub(logical_blocks + u64::from(self.options.free_floor) + S::SEQUENTIAL_LOG_BLOCKS)
+    }
+
+    /// An erased block for new writes: of the next idle dies in rotation, or where most are.
+    fn take_for_writes<N: Nand>(&mut self, domain: u32, nand: &N) -> u32 {
+        let clusters = self.spare.len() as u32;
+        let Domain { next_cluster, free, .. } = &self.domains[domain as usize];
+        let rotation = (0..clusters).map(|n| (next_cluster + n) % clusters);
+        let idle =
+            |&cluster: &u32| free[cluster as usize].len() > 0 && nand.is_idle(cluster * self.options.cluster_dies);
+        let chosen = rotation.clone().find(idle).or_else(|| rotation.max_by_key(|&c| free[c as usize].len()));
+        self.take_from(domain, chosen.unwrap_or(0))
+    }
+
+    /// An erased block for a merge: on the same dies if there is one, so that copies need not leave them.
+    pub(super) fn take_near(&mut self, domain: u32, cluster: u32) -> u32 {
+        let free = &self.domains[domain as usize].free;
+        if free[cluster as usize].len() > 0 {
+            return self.take_from(domain, cluster);
+        }
+        let fullest = (0..free.len() as u32).max_by_key(|&c| free[c as usize].len());
+        self.take_from(domain, fullest.unwrap_or(0))
+    }
+
+    fn take_from(&mut self, domain: u32, cluster: u32) -> u32 {
+        let clusters = self.spare.len() as u32;
+        let domain = &mut self.domains[domain as usize];
+        domain.next_cluster = (cluster + 1) % clusters;
+        let Some(block) = domain.free[cluster as usize].pop() else {
+            unreachable!("the free floor is kept before merges and host writes take a block")
+        };
+        block
+    }
+
+    /// Gives a logical block a data block.
+    #[cold]
+    pub(super) fn open_data<N: Nand>(&mut self, write: Write, nand: &N) {
+        let domain = self.domain_of_logical(write.logical);
+        let block = self.take_for_writes(domain, nand);
+        self.domains[domain as usize].data_blocks += 1;
+        self.blocks[block as usize].state = BlockState::Full;
+        let entry = &mut self.logical[write.logical as usize];
+        (entry.data, entry.next_page, entry.programmed) = (block, 0, 0);
+    }
+
+    /// Opens a log block for `logical` alone, or for any (`NO_BLOCK`); the caller says where it stands.
+    pub(in crate::mapping) fn open_log<N: Nand>(&mut self, domain: u32, logical: u32, nand: &N) -> u32 {
+        let block = self.take_for_writes(domain, nand);
+        self.blocks[block as usize].state = BlockState::Open;
+        self.log_use[block as usize] = LogUse { logical, ..LogUse::NONE };
+        block
+    }
+
+    /// Opens a log block at the end of its domain's list.
+    pub(in crate::mapping) fn list_new_log<N: Nand>(&mut self, domain: u32, logical: u32, nand: &N) -> u32 {
+        let log = self.open_log(domain, logical, nand);
+        let owner = &mut self.domains[domain as usize];
+        owner.logs.push_back(&mut self.blocks, log);
+        owner.log_blocks += 1;
+        log
+    }
+
+    /// Takes a log block out of its domain's list.
+    pub(in crate::mapping) fn unlist_log(&mut self, domain: u32, log: u32) {
+        let owner = &mut self.domains[domain as usize];
+        owner.logs.remove(&mut self.blocks, log);
+        owner.log_blocks -= 1;
+    }
+
+    /// Moves a log block to the end of its domain's list.
+    #[inline(always)]
+    pub(in crate::mapping) fn move_log_to_end(&mut self, domain: u32, log: u32) {
+        if self.blocks[log as usize].next != NO_BLOCK {
+            let logs: &mut BlockList = &mut self.domains[domain as usize].logs;
+            logs.remove(&mut self.blocks, log);
+            logs.push_back(&mut self.blocks, log);
+        }
+    }
+
+    /// Erases a log block that stands in no list and holds nothing valid.
+    pub(in crate::mapping) fn erase_log<N: Nand>(&mut self, log: u32, cause: TenantId, nand: &mut N) {
+        let used = std::mem::replace(&mut self.log_use[log as usize], LogUse::NONE);
+        self.erase(log, used.written, cause, nand);
+    }
+
+    /// Erases a data block.
+    pub(super) fn erase_data<N: Nand>(&mut self, block: u32, programmed: u32, cause: TenantId, nand: &mut N) {
+        let domain = self.blocks[block as usize].pool;
+        self.domains[domain as usize].data_blocks -= 1;
+        self.erase(block, programmed, cause, nand);
+    }
+
+    fn erase<N: Nand>(&mut self, block: u32, programmed: u32, cause: TenantId, nand: &mut N) {
+        #[cfg(test)]
+        self.flash.erase(block, programmed);
+        let entry = &mut self.blocks[block as usize];
+        entry.valid = 0;
+        entry.state = BlockState::Free;
+        entry.erases += 1;
+        let (erases, domain) = (entry.erases, entry.pool);
+        let cluster = self.cluster_of(block);
+        self.domains[domain as usize].free[cluster as usize].push(erases, block);
+        if N::TIMED {
+            let width = self.options.cluster_dies;
+            (cluster * width..(cluster + 1) * width).for_each(|die| nand.erase(die));
+        }
+        let block_pages = u64::from(self.block_pages);
+        let owner = self.tenant(cause);
+        owner.counters.erases += 1;
+        owner.victim_remainder_pages += u64::from(programmed);
+        while owner.victim_remainder_pages >= block_pages {
+            owner.victim_remainder_pages -= block_pages;
+            owner.counters.victims += 1;
+        }
+    }
+
+    /// Erases the blocks of a logical block once it holds no page any more.
+    pub(super) fn close_if_empty<N: Nand>(&mut self, logical: u32, cause: TenantId, nand: &mut N) {
+        let LogicalBlock { data, programmed, .. } = self.logical[logical as usize];
+        if data == NO_BLOCK || self.blocks[data as usize].valid > 0 {
+            return;
+        }
+        let words = self.division.words_per_block;
+        let in_log = (2 * logical as usize + 1) * words;
+        if self.bits[in_log..in_log + words].iter().any(|&word| word != 0) {
+            return;
+        }
+        S::release(self, logical, cause, nand);
+        self.erase_data(data, programmed, cause, nand);
+        let entry = &mut self.logical[logical as usize];
+        (entry.data, entry.next_page, entry.programmed) = (NO_BLOCK, 0, 0);
+    }
+}

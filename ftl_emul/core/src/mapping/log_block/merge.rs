@@ -1,0 +1,191 @@
+//! Merges: data block and log block become one data block again.
+//!
+//! *Switch*: the log block holds the pages in order and nothing else is left; it becomes the data block as it is.
+//! *Partial*: it holds the first pages in order; the rest is copied behind them, then it becomes the data block.
+//! *Full*: everything is copied to a free block. (J. Kim et al., "A space-efficient flash translation layer for
+//! CompactFlash systems", 2002; S.-W. Lee et al., "A log buffer-based flash translation layer using fully-associative
+//! sector translation", 2007.)
+
+use crate::block::{BlockState, NO_BLOCK};
+use crate::mapping::log_block::{LogScheme, LogUse, LogicalBlock, Store};
+use crate::nand::Nand;
+use crate::op::TenantId;
+
+/// Why a log block is merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A host write needs room.
+    Collect,
+    /// Its owner promised a block to another tenant.
+    Reclaim,
+}
+
+impl<S: LogScheme> Store<S> {
+    /// Switch or partial merge: a log block that holds pages of one logical block in order, and stands in no list,
+    /// becomes its data block.
+    pub(in crate::mapping) fn merge_into_log<N: Nand>(
+        &mut self,
+        log: u32,
+        cause: TenantId,
+        purpose: Purpose,
+        nand: &mut N,
+    ) {
+        let before = nand.overhead_ns();
+        let LogUse { logical, written, .. } = std::mem::replace(&mut self.log_use[log as usize], LogUse::NONE);
+        self.note_victim(cause, self.blocks[log as usize].valid);
+        let copies = self.copy_logical(logical, log, nand);
+        self.replace_data(logical, log, written, copies, cause, nand);
+        self.note_copies(logical, copies, cause, purpose);
+        let took = nand.overhead_ns() - before;
+        let merges = &mut self.tenant(cause).merges;
+        if copies == 0 {
+            merges.switch_merges += 1;
+            merges.switch_merge_ns += took;
+        } else {
+            merges.partial_merges += 1;
+            merges.partial_merge_ns += took;
+        }
+    }
+
+    /// The part of a full merge that concerns one logical block: all its pages go to a free block. Returns the pages
+    /// copied; log blocks that held some are for the caller to erase.
+    pub(in crate::mapping) fn merge_logical<N: Nand>(
+        &mut self,
+        logical: u32,
+        cause: TenantId,
+        purpose: Purpose,
+        nand: &mut N,
+    ) {
+        let domain = self.domain_of_logical(logical);
+        let near = self.cluster_of(self.logical[logical as usize].data);
+        let target = self.take_near(domain, near);
+        let copies = self.copy_logical(logical, target, nand);
+        self.replace_data(logical, target, 0, copies, cause, nand);
+        self.note_copies(logical, copies, cause, purpose);
+        self.tenant(cause).merges.merged_blocks += 1;
+    }
+
+    /// Counts a full merge, which began when copies and erases had taken `before`.
+    pub(in crate::mapping) fn note_full_merge<N: Nand>(&mut self, cause: TenantId, before: u64, nand: &N) {
+        let merges = &mut self.tenant(cause).merges;
+        merges.full_merges += 1;
+        merges.full_merge_ns += nand.overhead_ns() - before;
+    }
+
+    /// Counts a log block that is about to be merged or erased, by the pages still valid in it.
+    pub(in crate::mapping) fn note_victim(&mut self, cause: TenantId, valid: u32) {
+        self.tenant(cause).counters.victim_histogram[valid as usize] += 1;
+    }
+
+    /// Copies every page of a logical block to `target`, except those that stand in it already; they count as in the
+    /// data block from now on. Returns how many.
+    fn copy_logical<N: Nand>(&mut self, logical: u32, target: u32, nand: &mut N) -> u32 {
+        #[cfg(test)]
+        self.copy_on_flash(logical, target);
+        let words = self.division.words_per_block;
+        let first = 2 * logical as usize * words;
+        let data = self.logical[logical as usize].data;
+        let mut copies = 0;
+        for word in 0..words {
+            let in_data = self.bits[first + word];
+            copies += in_data.count_ones();
+            if N::TIMED {
+                self.count_copies(data, word, in_data, target);
+            }
+            let mut in_log = std::mem::take(&mut self.bits[first + words + word]);
+            self.bits[first + word] = in_data | in_log;
+            while in_log != 0 {
+                let offset = word as u32 * 64 + in_log.trailing_zeros();
+                in_log &= in_log - 1;
+                let entry = &mut self.log_page[self.division.physical(logical, offset) as usize];
+                let physical = u64::from(std::mem::take(entry) - 1);
+                let block = self.division.block(physical);
+                self.blocks[block as usize].valid -= 1;
+                if block == target {
+                    continue;
+                }
+                copies += 1;
+                if N::TIMED {
+                    let page = (physical - self.division.physical(block, 0)) as u32;
+                    self.count_copy(block, page, target, offset, 1);
+                }
+            }
+        }
+        if N::TIMED && copies > 0 {
+            self.carry_out_copies(target, nand);
+        }
+        copies
+    }
+
+    /// Makes `target`, which holds every page of a logical block, its data block.
+    fn replace_data<N: Nand>(
+        &mut self,
+        logical: u32,
+        target: u32,
+        written: u32,
+        copies: u32,
+        cause: TenantId,
+        nand: &mut N,
+    ) {
+        let words = self.division.words_per_block;
+        let first = 2 * logical as usize * words;
+        let in_data = &self.bits[first..first + words];
+        let valid = in_data.iter().map(|word| word.count_ones()).sum();
+        let last = in_data.iter().rposition(|&word| word != 0);
+        let end = last.map_or(0, |word| word as u32 * 64 + 64 - in_data[word].leading_zeros());
+        let entry = &mut self.logical[logical as usize];
+        let LogicalBlock { data, programmed, .. } = *entry;
+        entry.data = target;
+        entry.next_page = end.max(written);
+        entry.programmed = written + copies;
+        self.blocks[target as usize].valid = valid;
+        self.blocks[target as usize].state = BlockState::Full;
+        let domain = self.blocks[target as usize].pool;
+        self.domains[domain as usize].data_blocks += 1;
+        debug_assert_ne!(data, NO_BLOCK, "pages go to log blocks only where the data block has them already");
+        self.erase_data(data, programmed, cause, nand);
+    }
+
+    fn note_copies(&mut self, logical: u32, copies: u32, cause: TenantId, purpose: Purpose) {
+        let owner = self.logical[logical as usize].tenant as usize;
+        let counters = &mut self.tenant(cause).counters;
+        counters.gc_page_writes += u64::from(copies);
+        counters.victim_valid_pages += u64::from(copies);
+        counters.moved_pages_of[owner] += u64::from(copies);
+        if purpose == Purpose::Reclaim {
+            counters.reclaim_page_writes += u64::from(copies);
+        }
+    }
+
+    /// Takes note of copies between pages of equal number, one for each bit.
+    fn count_copies(&mut self, from: u32, word: usize, mut bits: u64, target: u32) {
+        if self.options.cluster_dies == 1 {
+            return self.count_copy(from, 0, target, 0, bits.count_ones());
+        }
+        while bits != 0 {
+            let offset = word as u32 * 64 + bits.trailing_zeros();
+            bits &= bits - 1;
+            self.count_copy(from, offset, target, offset, 1);
+        }
+    }
+
+    #[inline]
+    fn count_copy(&mut self, from: u32, from_page: u32, to: u32, to_page: u32, pages: u32) {
+        let source = if from == NO_BLOCK { return } else { self.die_of_page(from, from_page) };
+        let width = self.options.cluster_dies;
+        let target = self.die_of_page(to, to_page) % width;
+        self.copies[(source * width + target) as usize] += pages;
+    }
+
+    /// Lets the copies noted take their time.
+    fn carry_out_copies<N: Nand>(&mut self, target: u32, nand: &mut N) {
+        let width = self.options.cluster_dies;
+        let first = self.cluster_of(target) * width;
+        for (pair, pages) in (0..).zip(&mut self.copies) {
+            let pages = std::mem::take(pages);
+            if pages > 0 {
+                nand.copy_across(pair / width, first + pair % width, pages);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Tenants of mappings with log blocks: creation, deletion, resizing, and what each has.
+
+use crate::block::{BlockList, BlockState, NO_BLOCK};
+use crate::error::FtlError;
+use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Purpose, SHARED_DOMAIN, Store, Tenant};
+use crate::mapping::{Mapping, MappingCounters, Placement, TenantCounters, TenantSpace};
+use crate::namespace::MAX_TENANTS;
+use crate::nand::Untimed;
+use crate::op::TenantId;
+use crate::pool::{FreeBlocks, SPARE};
+
+impl<S: LogScheme> Store<S> {
+    /// The fewest OPS blocks of a domain: the free floor, one log block, and the sequential one.
+    pub(super) fn min_ops_blocks(&self) -> u64 {
+        u64::from(self.options.free_floor) + 1 + S::SEQUENTIAL_LOG_BLOCKS
+    }
+
+    pub(super) fn ops_blocks(&self, domain: u32) -> i64 {
+        let domain = &self.domains[domain as usize];
+        domain.blocks as i64 - domain.logical_blocks as i64
+    }
+
+    pub(super) fn require_ops(&self, would_keep: i64) -> Result<(), FtlError> {
+        let minimum = self.min_ops_blocks();
+        if would_keep < minimum as i64 {
+            return Err(FtlError::BelowMinimumOps { would_keep, minimum });
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_domain(&mut self) -> u32 {
+        if let Some(unused) = self.domains.iter().position(|d| !d.in_use) {
+            return unused as u32;
+        }
+        self.domains.push(self.empty_domain());
+        self.domains.len() as u32 - 1
+    }
+
+    fn empty_domain(&self) -> Domain {
+        Domain {
+            in_use: false,
+            blocks: 0,
+            logical_blocks: 0,
+            data_blocks: 0,
+            log_blocks: 0,
+            promised_blocks: 0,
+            free: vec![FreeBlocks::default(); self.spare.len()],
+            logs: BlockList::EMPTY,
+            sequential_log: NO_BLOCK,
+            next_cluster: 0,
+        }
+    }
+
+    pub(super) fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
+        Ok(self.known(tenant)?.domain)
+    }
+
+    fn blocks_for(&self, pages: u64) -> u64 {
+        pages.div_ceil(u64::from(self.block_pages))
+    }
+
+    pub(super) fn create(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
+        if pages == 0 {
+            return Err(FtlError::Invalid { field: "size", reason: "a namespace needs at least one page".into() });
+        }
+        let logical_blocks = self.blocks_for(pages);
+        let needed = logical_blocks.saturating_add(ops_blocks);
+        let available = self.spare_blocks();
+        if needed > available {
+            return Err(FtlError::NotEnoughBlocks { needed, available, what: "logical size and over-provisioning" });
+        }
+        let joined = if placement == Placement::Shared { self.ops_blocks(SHARED_DOMAIN) } else { 0 };
+        self.require_ops(joined + ops_blocks as i64)?;
+        let slot = match self.tenants.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None if self.tenants.len() < MAX_TENANTS => {
+                self.tenants.push(None);
+                self.tenants.len() - 1
+            }
+            None => return Err(FtlError::TooManyTenants(MAX_TENANTS)),
+        };
+        let domain = if placement == Placement::Shared { SHARED_DOMAIN } else { self.add_domain() };
+        self.domains[domain as usize].in_use = true;
+        self.domains[domain as usize].logical_blocks += logical_blocks;
+        self.take_spare(domain, needed);
+        let counters =
+            TenantCounters { victim_histogram: vec![0; self.block_pages as usize + 1], ..TenantCounters::default() };
+        self.tenants[slot] = Some(Tenant {
+            domain,
+            pages: 0,
+            logical: Vec::new(),
+            mapped_pages: 0,
+            counters,
+            merges: MappingCounters::default(),
+            victim_remainder_pages: 0,
+        });
+        let slots = self.tenants.len();
+        for t in self.tenants.iter_mut().flatten() {
+            t.counters.moved_pages_of.resize(slots, 0);
+        }
+        let tenant = TenantId(slot as u16);
+        self.set_pages(tenant, pages);
+        Ok(tenant)
+    }
+
+    /// Gives a tenant exactly the logical blocks that `pages` need. Pages cut off must have been unmapped before.
+    fn set_pages(&mut self, tenant: TenantId, pages: u64) {
+        let needed = self.blocks_for(pages) as usize;
+        let owner = match &mut self.tenants[tenant.0 as usize] {
+            Some(owner) => owner,
+            None => return,
+        };
+        owner.pages = pages;
+        while owner.logical.len() > needed {
+            if let Some(logical) = owner.logical.pop() {
+                self.logical[logical as usize] = LogicalBlock::NONE;
+                self.free_logical.push(logical);
+            }
+        }
+        while owner.logical.len() < needed {
+            let Some(logical) = self.free_logical.pop() else {
+                unreachable!("there are as many logical blocks as blocks, and every one in use is covered by a block")
+            };
+            self.logical[logical as usize] = LogicalBlock { tenant: tenant.0, ..LogicalBlock::NONE };
+            owner.logical.push(logical);
+        }
+    }
+
+    pub(super) fn delete(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        let domain = self.domain_of(tenant)?;
+        let pages = self.pages(tenant);
+        self.transfers.retain(|t| t.from != Some(tenant) && t.to != Some(tenant));
+        self.recount_promises();
+        for page in 0..pages {
+            self.trim_page(tenant, page, &mut Untimed);
+        }
+        self.set_pages(tenant, 0);
+        self.tenants[tenant.0 as usize] = None;
+        let logical_blocks = self.blocks_for(pages);
+        let others = self.tenants.iter().flatten().any(|t| t.domain == domain);
+        if others {
+            // They keep their data and log blocks; what the deleted size filled goes back.
+            self.domains[domain as usize].logical_blocks -= logical_blocks;
+            return self.promise_shared_to_spare(logical_blocks);
+        }
+        self.dissolve(domain);
+        Ok(())
+    }
+
+    pub(super) fn resize(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
+        let domain = self.domain_of(tenant)?;
+        if pages == 0 {
+            return Err(FtlError::Invalid { field: "size", reason: "a namespace needs at least one page".into() });
+        }
+        let old_pages = self.pages(tenant);
+        let (old_blocks, new_blocks) = (self.blocks_for(old_pages), self.blocks_for(pages));
+        let extra = new_blocks.saturating_sub(old_blocks);
+        let from_spare = extra.min(self.spare_blocks());
+        let promised = self.domains[domain as usize].promised_blocks as i64;
+        self.require_ops(self.ops_blocks(domain) - promised - (extra - from_spare) as i64)?;
+        for page in pages..old_pages {
+            self.trim_page(tenant, page, &mut Untimed);
+        }
+        self.take_spare(domain, from_spare);
+        let owner = &mut self.domains[domain as usize];
+        owner.logical_blocks = owner.logical_blocks + new_blocks - old_blocks;
+        self.set_pages(tenant, pages);
+        // Log blocks that became room for data are emptied now.
+        while self.domains[domain as usize].log_blocks > self.log_limit(domain) {
+            if !S::evict(self, domain, tenant, Purpose::Collect, &mut Untimed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn space_of(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
+        let known = self.known(tenant)?;
+        let domain = &self.domains[known.domain as usize];
+        let wear = self.blocks.iter().filter(|b| b.pool == known.domain).map(|b| b.erases);
+        Ok(TenantSpace {
+            placement: if known.domain == SHARED_DOMAIN { Placement::Shared } else { Placement::Isolated },
+            logical_pages: known.pages,
+            mapped_pages: known.mapped_pages,
+            logical_blocks: domain.logical_blocks,
+            ops_blocks: self.ops_blocks(known.domain),
+            min_ops_blocks: self.min_ops_blocks(),
+            free_blocks: domain.free.iter().map(|cluster| u64::from(cluster.len())).sum(),
+            erases_min_max: wear.fold((u32::MAX, 0), |(low, high), e| (low.min(e), high.max(e))),
+            pending_out_blocks: domain.promised_blocks,
+        })
+    }
+
+    /// Erased blocks of a domain, or of the spare (None), by cluster of dies.
+    pub(super) fn free_of(&self, domain: Option<u32>) -> &[FreeBlocks] {
+        domain.map_or(&self.spare, |d| &self.domains[d as usize].free)
+    }
+
+    pub(super) fn free_of_mut(&mut self, domain: Option<u32>) -> &mut [FreeBlocks] {
+        match domain {
+            None => &mut self.spare,
+            Some(d) => &mut self.domains[d as usize].free,
+        }
+    }
+
+    /// Gives spare blocks to a domain, from the clusters that have most of them.
+    fn take_spare(&mut self, domain: u32, count: u64) {
+        for _ in 0..count {
+            let fullest = (0..self.spare.len()).rev().max_by_key(|&cluster| self.spare[cluster].len());
+            if let Some(block) = fullest.and_then(|cluster| self.spare[cluster].pop()) {
+                self.assign(block, Some(domain));
+            }
+        }
+    }
+
+    /// Changes the owner of an erased block that stands in no list; None makes it spare.
+    pub(super) fn assign(&mut self, block: u32, domain: Option<u32>) {
+        let cluster = self.cluster_of(block) as usize;
+        let erases = self.blocks[block as usize].erases;
+        self.blocks[block as usize].pool = domain.unwrap_or(SPARE);
+        self.free_of_mut(domain)[cluster].push(erases, block);
+        if let Some(domain) = domain {
+            self.domains[domain as usize].blocks += 1;
+        }
+    }
+
+    /// Returns every block of a domain without data to the spare, erasing what was written.
+    fn dissolve(&mut self, domain: u32) {
+        for block in 0..self.blocks.len() as u32 {
+            let entry = &mut self.blocks[block as usize];
+            if entry.pool == domain {
+                entry.erases += u32::from(entry.state != BlockState::Free);
+                entry.state = BlockState::Free;
+                (entry.valid, entry.prev, entry.next) = (0, NO_BLOCK, NO_BLOCK);
+                self.log_use[block as usize] = LogUse::NONE;
+                #[cfg(test)]
+                self.flash.wipe(block);
+                self.assign(block, None);
+            }
+        }
+        self.domains[domain as usize] = Domain { in_use: domain == SHARED_DOMAIN, ..self.empty_domain() };
+    }
+}
