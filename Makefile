@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint demo test lint fmt bench validate clean
+.PHONY: help setup setup-lint demo test lint fmt bench validate man clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -36,6 +36,9 @@ bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 
 validate: setup ## the emulated SSD against theory, see docs/validation.md (VALIDATE_ARGS=--full)
 	@. build/env.sh && .venv/bin/python bench/validate.py $(VALIDATE_ARGS)
+
+man: setup ## manual pages of every command in build/man
+	@. build/env.sh && .venv/bin/slo-ctl man build/man
 
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

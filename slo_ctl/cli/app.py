@@ -18,7 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = "slo-ctl"
-COMMANDS = ("replay", "demo", "trace", "device", "vm", "doctor", "daemon", "status", "history", "plan", "top")
+COMMANDS = (
+    "replay",
+    "demo",
+    "trace",
+    "device",
+    "vm",
+    "doctor",
+    "daemon",
+    "status",
+    "history",
+    "plan",
+    "apply",
+    "top",
+    "completion",
+    "man",
+)
 """Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command)."""
 
 EXIT_OK = 0
@@ -39,6 +54,10 @@ def run(arguments: list[str]) -> int:
     # The base of every usage error. Some typer releases import click, others carry their own copy; both
     # export only this subclass.
     usage_error: type[BaseException] = typer.BadParameter.__bases__[0]
+    if "_SLO_CTL_COMPLETE" in os.environ:
+        from slo_ctl.cli.completion import answer
+
+        answer(build([]))
     session = Session(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import EXIT_FAILURE, RootOption, ask, say
+from slo_ctl.cli.api_access import EXIT_FAILURE, RootOption, client, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.api.controller import Plan
+    from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model import Outcome
 
 EXIT_PENDING = 2
@@ -46,15 +48,50 @@ def command(
 
 
 def read_plan(root: Path | None) -> Plan:
-    """The daemon's."""
+    """The daemon's, or without one what its next epoch would be."""
+    from slo_ctl.api.client import ApiUnreachable
     from slo_ctl.api.controller import Plan
     from slo_ctl.show.status_json import StatusFormatError, from_plain
 
     try:
-        return from_plain(Plan, ask(root, "/v1/plan"))
+        return from_plain(Plan, client(root).get("/v1/plan"))
+    except ApiUnreachable:
+        say("slo-ctl: the daemon is not reachable; looking for myself")
+        return plan_without_daemon(root)
     except StatusFormatError as error:
         say(f"slo-ctl: the daemon's plan is not understood: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
+
+
+def plan_without_daemon(root: Path | None) -> Plan:
+    """What a daemon's first epochs would change: observes and decides, and touches nothing."""
+    from slo_ctl.config import load
+    from slo_ctl.daemon.loop import Daemon
+    from slo_ctl.daemon.places import DaemonPlaces
+
+    places = DaemonPlaces(root)
+    daemon = Daemon(load(places.config), places, dry_run=True)
+    try:
+        look_twice(daemon)
+        return daemon.plan()
+    finally:
+        daemon.stop(undo=False)
+
+
+def look_twice(daemon: Daemon) -> list[Outcome]:
+    """Two epochs, since nothing can be decided before one was measured whole; what became of all settings."""
+    from slo_ctl.model import OutcomeState
+
+    daemon.epoch()
+    first = {outcome.setting.knob: outcome for outcome in daemon.outcomes}
+    time.sleep(daemon.config.daemon.epoch_s)
+    daemon.epoch()
+    # What the first has changed, the second finds unchanged.
+    found = {**first, **{outcome.setting.knob: outcome for outcome in daemon.outcomes}}
+    return [
+        first.get(knob, outcome) if outcome.state is OutcomeState.UNCHANGED else outcome
+        for knob, outcome in found.items()
+    ]
 
 
 def print_plan_json(plan: Plan) -> None:

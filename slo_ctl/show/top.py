@@ -145,6 +145,8 @@ class TopApp(App[None]):
 
     def on_told(self, told: Told) -> None:
         """Show what was answered. Without an answer the last status stays, under the line that says so."""
+        if not self.query("#header"):
+            return  # an answer that comes while the view is being closed
         self._problem = told.problem
         if told.status is None or (self._status is not None and told.status.at == self._status.at):
             self._show_header()  # nothing new but how old it is

@@ -1,0 +1,100 @@
+"""Manual pages that groff and mandoc accept, and completion in a real bash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_daemon import FakeDaemon
+from fake_status import host_status
+
+from slo_ctl.cli import app, completion_names
+from slo_ctl.show.status_json import to_json
+
+SLO_CTL = Path(sys.executable).with_name("slo-ctl")
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> list[Path]:
+    assert app.run(["man", str(tmp_path / "man")]) == 0
+    return sorted((tmp_path / "man").iterdir())
+
+
+def test_a_page_for_every_command(pages: list[Path]) -> None:
+    names = {page.name for page in pages}
+    assert {"slo-ctl.1", "slo-ctl-vm-set.1", "slo-ctl-device.1"} <= names
+    assert {f"slo-ctl-{name}.1" for name in app.COMMANDS} <= names
+    for page in pages:
+        text = page.read_text()
+        assert text.startswith(f'.TH "{page.stem.upper()}" 1 "20')
+        assert r" \- " in text.splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    "command", [("groff", "-man", "-ww", "-z"), ("mandoc", "-T", "lint", "-W", "warning")], ids=lambda c: c[0]
+)
+def test_pages_are_well_formed(pages: list[Path], command: tuple[str, ...]) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} here")
+    done = subprocess.run([*command, *pages], capture_output=True, text=True, check=False)
+    assert done.stdout + done.stderr == ""
+
+
+def test_the_date_of_a_build_can_be_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert app.run(["man"]) == 0
+    assert '"1970-01-02"' in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert app.run(["man", str(tmp_path / "file")]) == 2
+    assert "hint: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["completion", shell]) == 0
+    assert "_SLO_CTL_COMPLETE" in capsys.readouterr().out
+
+
+def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["completion", "tcsh"]) == 2
+    assert "bash" in capsys.readouterr().err
+
+
+def completed(*words: str) -> list[str]:
+    """What bash offers for the last of `words`."""
+    script = f"""
+        source <({SLO_CTL} completion bash)
+        COMP_WORDS=({" ".join(words)} {"''" if words[-1] == "" else ""})
+        COMP_CWORD={len(words) - 1}
+        _slo_ctl_completion {SLO_CTL}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None or not SLO_CTL.exists(), reason="needs bash and slo-ctl")
+def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
+    assert completed("slo-ctl", "sta") == ["status"]
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
+        root = ("--root", str(tmp_path))
+        assert completed("slo-ctl", "status", *root, "we") == ["web"]
+        assert completed("slo-ctl", "vm", "set", *root, "l") == ["lazy"]
+        assert completed("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
+    assert completed("slo-ctl", "device", "show", *root, "ss") == []  # nobody answers: nothing, silently
+
+
+def test_names_that_would_break_a_command_line_are_left_out() -> None:
+    names = ["web", "we b", "we\x1b[2J", "-we", "other"]
+    assert completion_names._matching(names, "we") == ["web"]
+    assert completion_names.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]
