@@ -135,12 +135,13 @@ class EmulatedDevice:
     def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """A VM wakes at once, but sleeps only after a whole window: policies answer both by moving OPS."""
         keys = {vm.vm for vm in sample.vms}
+        patience_s = self._window_s * (self._served.time_scale or 1.0)
         self._demand = {key: demand for key, demand in self._demand.items() if key in keys}
         vms: list[VmSample] = []
         for vm in sample.vms:
             demand = self._demand.setdefault(vm.vm, Demand(self._window_s))
             demand.add(vm, now_s)
-            vms.append(replace(vm, active=demand.awake(now_s, self._window_s)))
+            vms.append(replace(vm, active=demand.awake(now_s, patience_s)))
         budget = None
         if self._policy.name == "algorithm1":  # the paper adjusts before every GC, a block at a time
             budget = max(1, sum(vm.victim_pages for vm in vms) // sample.timing.pages_per_block)

@@ -1,0 +1,173 @@
+"""A running `slo-ctl daemon`, and fio clients in cgroups of the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slo_ctl.api.client import ApiClient, ApiUnreachable
+from slo_ctl.daemon.places import DaemonPlaces
+from slo_ctl.errors import UserError
+from slo_ctl.observe.cgroup import find_tree
+from slo_ctl.show.status_json import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from slo_ctl.model import HostStatus, VmStatus
+
+READY_S = 30
+
+
+class DaemonProcess:
+    """A daemon below `root`, ready."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self.root = root
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the daemon
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(root), *options],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.strip() == "ready":
+                break
+        else:
+            self.process.wait(READY_S)
+            raise AssertionError(f"not ready: {self.log()}")
+        self.api = ApiClient(DaemonPlaces(root).api_socket)
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def status(self) -> HostStatus:
+        return from_json(self.api.get("/v1/status"))
+
+    def vm(self, name: str) -> VmStatus:
+        return next(row for row in self.status().vms if row.vm == name)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(READY_S)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(READY_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
+
+    def eventually(self, what: str, holds: Callable[[HostStatus], Any], patience_s: float) -> HostStatus:
+        """Wait for a status of which `holds`."""
+        deadline = time.monotonic() + patience_s
+        status = None
+        while time.monotonic() < deadline:
+            with suppress(ApiUnreachable, UserError):
+                status = self.status()
+                if holds(status):
+                    return status
+            time.sleep(0.25)
+        raise AssertionError(f"not within {patience_s} s: {what}: {status}\n{self.log()}")
+
+
+@contextmanager
+def running(root: Path, *options: str) -> Iterator[DaemonProcess]:
+    daemon = DaemonProcess(root, *options)
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
+
+
+class Cgroups:
+    """Groups of the test's own in the tree that accounts block I/O."""
+
+    def __init__(self, names: list[str]) -> None:
+        tree = find_tree()
+        if os.geteuid() != 0 or tree is None or not tree.io:
+            pytest.skip("cgroups that account block I/O need root and the io or blkio controller")
+        self._root = tree.root
+        self.parent = f"/slo-test-{uuid.uuid4().hex[:8]}"
+        self._folders = [self._root / self.parent[1:]] + [self.folder(name) for name in names]
+        for folder in self._folders:
+            folder.mkdir()
+
+    def folder(self, name: str) -> Path:
+        return self._root / self.parent[1:] / name
+
+    def path(self, name: str) -> str:
+        return f"{self.parent}/{name}"
+
+    def close(self) -> None:
+        deadline = time.monotonic() + 5
+        for folder in reversed(self._folders):
+            while folder.exists():
+                try:
+                    folder.rmdir()
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+
+
+@contextmanager
+def cgroups(*names: str) -> Iterator[Cgroups]:
+    made = Cgroups(list(names))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Clients:
+    """fio processes, each put into its group before it starts."""
+
+    def __init__(self, groups: Cgroups, folder: Path) -> None:
+        self._groups = groups
+        self._folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *options: str) -> None:
+        procs = self._groups.folder(name) / "cgroup.procs"
+        enter = f"echo $$ > '{procs}' && exec fio --thread --name={name} --output='{self._folder}/{name}.txt' \"$@\""
+        self._running[name] = subprocess.Popen(
+            ["/bin/sh", "-c", enter, "fio", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+            start_new_session=True,
+        )
+
+    def stop(self, name: str) -> None:
+        process = self._running.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(READY_S)
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.stop(name)
+
+
+@contextmanager
+def clients(groups: Cgroups, folder: Path) -> Iterator[Clients]:
+    made = Clients(groups, folder)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,132 @@
+"""The daemon on a real block device: weights by bfq, limits by throttle, everything given back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cgroup_groups import loop_device
+from daemon_host import cgroups, clients, running
+from serving import require
+
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.model import Knob, Lever, Verdict
+from slo_ctl.observe.cgroup import find_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from daemon_host import Cgroups
+
+    from slo_ctl.model import DeviceNumber
+
+CONFIG = """
+[daemon]
+epoch = "250ms"
+window = "4s"
+[libvirt]
+uri = "none"
+[[device]]
+name = "fast"
+path = "{path}"
+"""
+
+
+def configure(root: Path, path: str, groups: Cgroups, slos: dict[str, str]) -> None:
+    vms = [f'[vm.{vm}]\n{slo}\ncgroup = "{groups.path(vm)}"' for vm, slo in slos.items()]
+    (root / "slo-ctl.toml").write_text("\n".join([CONFIG.format(path=path), *vms]))
+
+
+def fio_on(path: str) -> tuple[str, ...]:
+    common = ("--rw=randread", "--bs=4k", "--direct=1", "--iodepth=16", "--ioengine=libaio")
+    return (f"--filename={path}", *common, "--time_based", "--runtime=600")
+
+
+def knobs(groups: Cgroups, vms: tuple[str, ...], number: DeviceNumber) -> dict[Knob, float | None]:
+    tree = find_tree()
+    assert tree is not None
+    actuator = CgroupActuator(tree)
+    found = {}
+    for vm in vms:
+        for knob in (
+            Knob(Lever.CGROUP_WEIGHT, groups.path(vm), "weight"),
+            Knob(Lever.CGROUP_LIMIT, groups.path(vm), "read_iops", str(number)),
+        ):
+            found[knob] = actuator.read(knob)
+    return found
+
+
+@pytest.mark.slow
+def test_limits_and_weights_and_what_was_before(root: Path) -> None:
+    require("fio")
+    vms = ("a", "b", "c")
+    with (
+        cgroups(*vms) as groups,
+        loop_device(64 << 20, "bfq", low_latency=0) as (path, number),
+        clients(groups, root) as readers,
+    ):
+        slos = {"a": "weight = 1", "b": "weight = 3\nmax_iops = 700", "c": "weight = 6"}
+        configure(root, path, groups, slos)
+        before = knobs(groups, vms, number)
+        for vm in vms:
+            readers.start(vm, *fio_on(path))
+        with running(root) as daemon:
+
+            def capped(status: object) -> bool:  # noqa: ARG001 - asks for one VM
+                row = daemon.vm("b")
+                return row.verdict is Verdict.CAPPED and abs((row.iops or 0.0) / 700 - 1) <= 0.03
+
+            status = daemon.eventually("b at its maximum", capped, 25)
+            by_vm = {row.vm: row for row in status.vms}
+            assert by_vm["a"].device == "fast"
+            assert "bfq" in by_vm["a"].backend
+            now = knobs(groups, vms, number)
+            weights = [value for knob, value in now.items() if knob.name == "weight"]
+            assert [weight / (weights[0] or 1) for weight in weights if weight] == [1, 3, 6]
+
+            # A broken configuration keeps the last good one, and says where.
+            (root / "slo-ctl.toml").write_text("[daemon]\nepoch = 'soon'\n")
+            problem = str(daemon.api.post("/v1/reload")["config_problem"])
+            assert "slo-ctl.toml:2" in problem
+            assert daemon.eventually("problem", lambda s: s.config_problem, 5).config_problem == problem
+            assert daemon.vm("b").slo.max_iops == 700
+            # Without its maximum b is not held back any more; with two busy VMs left, shares are bfq's.
+            readers.stop("b")
+            configure(root, path, groups, {"a": "weight = 1", "b": "weight = 3", "c": "weight = 3"})
+            assert daemon.api.post("/v1/reload")["config_problem"] == ""
+
+            def shared(status: object) -> bool:  # noqa: ARG001 - asks for two VMs
+                a, c = daemon.vm("a").iops, daemon.vm("c").iops
+                return bool(a and c and abs(c / a / 3 - 1) <= 0.15)
+
+            daemon.eventually("bfq shares", shared, 30)
+            daemon.eventually("b idle", lambda _: daemon.vm("b").verdict is Verdict.IDLE, 10)
+            assert (
+                knobs(groups, ("b",), number)[
+                    Knob(Lever.CGROUP_LIMIT, groups.path("b"), "read_iops", str(number))
+                ]
+                is None
+            )
+            assert daemon.stop() == 0
+        assert knobs(groups, vms, number) == before
+
+
+def test_two_daemons_at_once_and_a_stop_that_keeps(root: Path) -> None:
+    require("fio")
+    with cgroups("a", "b") as groups, loop_device(16 << 20, "bfq", low_latency=0) as (path, number):
+        configure(root, path, groups, {"a": "weight = 1", "b": "weight = 4"})
+        before = knobs(groups, ("a", "b"), number)
+        with running(root, "--keep") as daemon:
+            with pytest.raises(AssertionError, match=f"runs already, as process {daemon.process.pid}"):
+                running(root).__enter__()
+            daemon.eventually("weights", lambda _: knobs(groups, ("a", "b"), number) != before, 10)
+            in_force = knobs(groups, ("a", "b"), number)
+            assert daemon.stop() == 0
+        assert knobs(groups, ("a", "b"), number) == in_force
+        # Somebody else's change is undone within some epochs, and a later clean stop gives everything back.
+        with running(root) as daemon:
+            weight = groups.folder("b") / "blkio.bfq.weight"
+            if weight.exists():
+                weight.write_text("55")
+                daemon.eventually("drift", lambda _: knobs(groups, ("a", "b"), number) == in_force, 10)
+        assert knobs(groups, ("a", "b"), number) == before

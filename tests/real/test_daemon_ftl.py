@@ -1,0 +1,134 @@
+"""The daemon on a served emulated SSD: three fio clients in cgroups, weights 1:3:6."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from daemon_host import DaemonProcess, cgroups, clients
+from serving import Server, require
+
+from slo_ctl.model import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from daemon_host import Cgroups, Clients
+
+    from slo_ctl.model import HostStatus
+
+VMS = ("a", "b", "c")
+TIME_SCALE = "0.25"
+"""Real seconds for each modelled one; the window below is of modelled time."""
+CONFIG = """
+[daemon]
+epoch = "250ms"
+window = "40s"
+[libvirt]
+uri = "none"
+"""
+
+
+def slo_ctl(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "slo_ctl.cli", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def make_drive(root: Path) -> None:
+    names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
+    spec = "name=ssd0,preset=fast15,size=96MiB,op=25%,channels=2,dies=2,age=yes"
+    slo_ctl("device", "create", spec, *names, "--root", str(root))
+
+
+def configure(root: Path, groups: Cgroups, weights: dict[str, float]) -> None:
+    vms = [f'[vm.{vm}]\nweight = {weights[vm]}\ncgroup = "{groups.path(vm)}"' for vm in VMS]
+    (root / "slo-ctl.toml").write_text("\n".join([CONFIG, *vms]))
+
+
+def start_all(writers: Clients, server: Server) -> None:
+    for vm in VMS:
+        start(writers, server, vm)
+
+
+def start(writers: Clients, server: Server, vm: str) -> None:
+    writers.start(
+        vm,
+        "--ioengine=nbd",
+        f"--uri={server.uri(vm)}",
+        *("--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=32m", "--time_based", "--runtime=600"),
+    )
+
+
+def shares(status: HostStatus) -> dict[str, float]:
+    return {row.vm: row.share or 0.0 for row in status.vms}
+
+
+def close_to(status: HostStatus, weights: dict[str, float], tolerance: float) -> bool:
+    got, total = shares(status), sum(weights.values())
+    return all(abs(got.get(vm, 0.0) * total / weight - 1) <= tolerance for vm, weight in weights.items())
+
+
+def ops(server: Server) -> dict[str, tuple[float, object, int]]:
+    with server.control() as control:
+        told = control.statistics()["namespaces"]
+    return {n["name"]: (n["weight"], n["limit_iops"], n["space"]["ops_blocks"]) for n in told}
+
+
+@pytest.mark.slow
+def test_shares_weights_crashes_and_a_clean_stop(root: Path) -> None:
+    require("fio", "nbdkit")
+    weights = {"a": 1.0, "b": 3.0, "c": 6.0}
+    make_drive(root)
+    with cgroups(*VMS) as groups, clients(groups, root) as writers:
+        configure(root, groups, weights)
+        options = ("--latency", "real", "--time-scale", TIME_SCALE)
+        server = Server(root, "ssd0", *options)
+        daemon = None
+        try:
+            before = ops(server)
+            start_all(writers, server)
+            daemon = DaemonProcess(root)
+            status = daemon.eventually("shares", lambda s: close_to(s, weights, 0.05), 40)
+            assert all(row.verdict is Verdict.OK for row in status.vms)
+            assert all(row.backend == "emulated SSD, isolated OPS" for row in status.vms)
+
+            slo_ctl("vm", "set", "a", "weight=6", "--root", str(root))
+            weights["a"] = 6.0
+            daemon.eventually("shares after vm set", lambda s: close_to(s, weights, 0.05), 40)
+
+            # A crash of the daemon disturbs nobody and loses nothing.
+            daemon.kill()
+            in_force = ops(server)
+            daemon = DaemonProcess(root)
+            time.sleep(1)
+            now = ops(server)
+            assert {vm: kept[0] for vm, kept in now.items()} == {vm: kept[0] for vm, kept in in_force.items()}
+            assert all(abs(now[vm][2] - in_force[vm][2]) <= 3 for vm in VMS)
+            daemon.eventually("shares after kill -9 of it", lambda s: close_to(s, weights, 0.05), 30)
+
+            # So does a crash of the server, but for its clients.
+            server.kill()
+            gone = daemon.eventually("problem", lambda s: s.devices[0].problem, 10)
+            assert gone.devices[0].name == "ssd0"
+            for vm in VMS:
+                writers.stop(vm)
+            server.stop()
+            server = Server(root, "ssd0", *options)
+            start_all(writers, server)
+            daemon.eventually("shares after kill -9 of the server", lambda s: close_to(s, weights, 0.05), 40)
+
+            writers.stop("b")
+            daemon.eventually("b idle", lambda s: {r.vm: r.verdict for r in s.vms}["b"] is Verdict.IDLE, 25)
+            assert daemon.stop() == 0
+            assert ops(server) == before
+        finally:
+            if daemon is not None:
+                print(daemon.log())  # noqa: T201 - shown when the test fails
+                daemon.stop()
+            server.stop()
