@@ -7,63 +7,82 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
+from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.serra.nbd_export import NbdExport, parse_uri
 from slo_ctl.serra.target import Kind, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _EDGE_BYTES = 1 << 20
 """At both ends of an export: signatures are within the first and the last 64 KiB to 1 MiB."""
 _TIMEOUT_S = 30.0
 
 
-def may_write(target: Target, allowed: str | None) -> bool:
-    """True when the target may be written: it is ours, or `allowed` names exactly it and nothing is on it.
+@contextmanager
+def permission(target: Target, allowed: str | None) -> Iterator[bool]:
+    """Whether the target may be written: it is ours, or `allowed` names exactly it and nothing is on it.
 
-    Raises UserError when it is named and must not be written all the same, and when another one is named.
+    A device is claimed until the end, so that nobody can mount it meanwhile. Raises UserError when it is
+    named and must not be written all the same, and when another one is named.
     """
-    if allowed is None:
-        return target.ours
-    if allowed != target.given:
+    if allowed is not None and allowed != target.given:
         raise UserError(
             f"--allow-write names {allowed}, and the target is {target.given}",
             "name the target itself, letter by letter",
         )
-    if target.kind is Kind.NBD:
+    if allowed is None or target.ours:
+        yield target.ours
+        return
+    if target.path is None:
         _check_export(target)
-    elif not target.ours and target.path is not None:
-        _check_unused(target.path, target.kind)
-        _refuse_signatures(target.given, _signatures(target.path))
-    return True
-
-
-def check_unused_for_reading(target: Target) -> str:
-    """A caution for results of a device that is in use; empty when nobody uses it."""
-    if target.kind is not Kind.BLOCK or target.path is None:
-        return ""
-    return f"{target.given} is in use: others' I/O is in the times" if _is_held(target.path) else ""
-
-
-def _check_unused(path: Path, kind: Kind) -> None:
-    if not os.access(path, os.W_OK):
-        raise UserError(f"{path}: it is read-only", "profile without --allow-write, or name another target")
-    if kind is Kind.BLOCK and _is_held(path):
-        raise UserError(
-            f"{path}: the device is busy: mounted, swapped to, or part of another device",
-            "unmount it first (lsblk shows by whom it is used)",
-        )
+        yield True
+        return
+    claim = _claim(target.path, target.kind)
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        _refuse_signatures(target.given, _signatures(target.path))
+        yield True
+    finally:
+        os.close(claim)
+
+
+def in_use(target: Target) -> bool:
+    """Whether somebody else has the device, so that others' I/O is in the times."""
+    return target.kind is Kind.BLOCK and target.path is not None and _is_held(target.path)
+
+
+def _claim(path: Path, kind: Kind) -> int:
+    """Open for writing; a device for us alone: the kernel lends it to one mount, swap, RAID or the like."""
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if kind is Kind.BLOCK else 0)
+    try:
+        if kind is Kind.BLOCK and _is_read_only(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return os.open(path, flags)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "profile without --allow-write") from None
+        if error.errno == errno.EBUSY:
+            raise UserError(
+                f"{path}: the device is busy: mounted, swapped to, or part of another device",
+                "unmount it first (lsblk shows by whom it is used)",
+            ) from None
+        raise UserError(
+            f"{path}: it cannot be written: {error.strerror}",
+            "profile without --allow-write, or name another target",
+        ) from None
+
+
+def _is_read_only(path: Path) -> bool:
+    """Opening a write-protected device for writing succeeds on some kernels."""
+    number = path.stat().st_rdev
+    told = read_bounded(Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}" / "ro")
+    return told is not None and told.text.strip() == "1"
 
 
 def _is_held(path: Path) -> bool:
-    """The kernel lends a device exclusively to one holder: a mount, swap, RAID, LVM, loop with its own claim.
-
-    Partitions in use hold the whole disk.
-    """
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:

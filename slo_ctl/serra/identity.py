@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from slo_ctl.device.places import Places
 
 _KEY_CHARACTERS = 12
+BLOCK_DEVICE = "block device"
+"""The place of a profile of a device itself, not of a file on it."""
 
 
 class Identity(BaseModel):
@@ -84,7 +86,7 @@ def identify(target: Target, around: Surroundings) -> Identity:
         raise ValueError("only an NBD export has no path")
     if target.kind is Kind.BLOCK:
         number = target.path.stat().st_rdev
-        return block_identity(DeviceNumber(os.major(number), os.minor(number)), "block device", around)
+        return block_identity(DeviceNumber(os.major(number), os.minor(number)), BLOCK_DEVICE, around)
     return _on_file_system(target.path.parent, around)
 
 
@@ -155,7 +157,7 @@ def _export(target: Target, around: Surroundings) -> Identity:
         model="NBD export",
         serial=f"{where}/{address.export}",
         firmware="",
-        place=f"NBD export of {target.size_bytes} bytes",
+        place="NBD export",
         kernel=around.kernel,
         scheduler="",
     )

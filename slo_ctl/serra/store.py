@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from slo_ctl.errors import UserError
+from slo_ctl.serra.identity import BLOCK_DEVICE, block_identity
 from slo_ctl.serra.profile import Profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slo_ctl.serra.identity import Identity
+    from slo_ctl.model import DeviceNumber
+    from slo_ctl.serra.identity import Identity, Surroundings
 
 _SLUG_CHARACTERS = 40
 
@@ -56,6 +58,25 @@ class ProfileStore:
             for path in sorted(self.folder.glob(f"*-{identity.hardware_key}-*.json"))
         ]
         return min(older, key=lambda found: found.age_s, default=None)
+
+    def of_device(self, number: DeviceNumber, around: Surroundings) -> Found | None:
+        """The best profile of a block device: of itself rather than of a file on it, the valid before the
+        stale, the newest first.
+
+        Raises UserError for a damaged file.
+        """
+        now = block_identity(number, BLOCK_DEVICE, around)
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
+            profile = read_profile(path)
+            there = profile.identity
+            if (there.model, there.serial, there.firmware) == (now.model, now.serial, now.firmware):
+                found.append(_found(path, now, None))
+        return min(
+            found,
+            key=lambda each: (bool(each.stale), each.profile.identity.place != BLOCK_DEVICE, each.age_s),
+            default=None,
+        )
 
     def save(self, profile: Profile) -> Path:
         """Put the profile in the place of the one there. Raises UserError when the system refuses."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from slo_ctl.errors import UserError
 from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.quantity import format_bytes_exact
-from slo_ctl.serra.nbd_export import SCHEMES, NbdExport, parse_uri
+from slo_ctl.serra.nbd_export import NbdExport, parse_uri
 from slo_ctl.serra.points import SECTOR_BYTES
 from slo_ctl.show import numbers
 
@@ -53,10 +53,16 @@ class Target:
         return self.kind is Kind.MADE_FILE
 
 
-def find_target(given: str) -> Target:
-    """What `given` is. Raises UserError when it cannot be profiled."""
-    if given.partition("://")[0] in SCHEMES or "://" in given:
-        with NbdExport(parse_uri(given)) as export:
+def find_target(given: str, connect: bool = True) -> Target:
+    """What `given` is; without `connect` an NBD export need not be served, and has no size.
+
+    Raises UserError when it cannot be profiled.
+    """
+    if "://" in given:
+        address = parse_uri(given)
+        if not connect:
+            return Target(given, Kind.NBD, None, None, SECTOR_BYTES)
+        with NbdExport(address) as export:
             return Target(given, Kind.NBD, None, export.size_bytes, SECTOR_BYTES)
     path = Path(given)
     try:

@@ -1,0 +1,425 @@
+"""`slo-ctl device profile` and `slo-ctl device policy`: what a device is good at, and what suits it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from slo_ctl.decide.scheduler_choice import Choice, DeviceFacts, Needs, SchedulerChoice
+    from slo_ctl.serra.identity import Surroundings
+    from slo_ctl.serra.line import Fit
+    from slo_ctl.serra.profile import Profile
+    from slo_ctl.serra.session import Request
+    from slo_ctl.serra.stopping import StoppingRule
+    from slo_ctl.serra.store import Found, ProfileStore
+
+EXIT_INTERRUPTED = 130
+POLICY_FORMAT_VERSION = 1
+
+_ROOT = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Keep profiles below DIR. [default: as for `device create`]"),
+]
+_JSON = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `slo-ctl device`."""
+    app.command()(profile)
+    app.command()(policy)
+
+
+def profile(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="A file, directory, block device, or NBD URI."),
+    ],
+    interval: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOW-HIGH/GAP",
+            help="Request sizes with one line through their times. Repeatable. "
+            "[default: 8KiB-64KiB/8KiB and 64KiB-4MiB/32KiB]",
+        ),
+    ] = None,
+    points: Annotated[
+        int, typer.Option(min=2, max=1000, help="Sizes measured of each interval; the extremes always are.")
+    ] = 3,
+    repetitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each size, at the most.")] = 20,
+    min_repetitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each size, at the least.")] = 3,
+    precision: Annotated[
+        str,
+        typer.Option(metavar="SHARE", help="Enough once every ratio is known to this, with 90 % confidence."),
+    ] = "5%",
+    file_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How much of the target is used, from its beginning.")
+    ] = "256MiB",
+    test_time: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="The longest one test may take; 0s: the whole file, each time."),
+    ] = "1s",
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Measure for this long; the same again refines what is there."),
+    ] = None,
+    queue_depth: Annotated[int, typer.Option(min=1, max=4096, help="Requests under way at once.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the sizes and offsets drawn.")] = 1,
+    fit: Annotated[
+        str, typer.Option(metavar="theil-sen|least-squares", help="How lines are found.")
+    ] = "theil-sen",
+    allow_write: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Overwrite an existing file, device or export, named exactly as TARGET; refused when there "
+            "is anything on it.",
+        ),
+    ] = None,
+    precondition: Annotated[
+        bool, typer.Option("--precondition", help="Write until an SSD is in its steady state first.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Replace the stored profile.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Measure nothing: show the stored profile, its age and validity.")
+    ] = False,
+    every_size: Annotated[bool, typer.Option("--every-size", help="List estimated sizes, too.")] = False,
+    agios: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write AGIOS's access_times.func.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw curves and ratios.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    root: _ROOT = None,
+    json_: _JSON = False,
+) -> None:
+    """Measure how much faster a device is in sequence than at random, for every request size (SeRRa).
+
+    A few sizes are measured by fio with direct I/O, lines give the others. What was measured is kept, and the
+    same command again refines it. A directory gets a file of ours, removed in the end; anything else is only
+    read, unless --allow-write names it.
+    """
+    _check_outputs(agios, plot)
+    method = _fit(fit)
+    around, store = _surroundings(root), _store(root)
+    if show:
+        found = _require(target, around, store)
+        _deliver(found.profile, method, found, every_size, agios, plot, json_)
+        return
+    request = _request(
+        target,
+        interval or [],
+        points,
+        _rule(min_repetitions, repetitions, precision),
+        (file_size, test_time, budget),
+        queue_depth,
+        seed,
+        (allow_write, precondition, fresh),
+    )
+    from slo_ctl.serra.session import profile_target
+    from slo_ctl.show.progress import progress_on_stderr
+
+    with _terminable(), progress_on_stderr(quiet=quiet) as progress:
+        outcome = profile_target(request, around, store, progress)
+    _deliver(outcome.profile, method, None, every_size, agios, plot, json_)
+    if outcome.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def policy(
+    device: Annotated[
+        str,
+        typer.Argument(metavar="DEV", help="A block device, such as sda, or the name of an emulated SSD."),
+    ],
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Every choice with its reason and source.")
+    ] = False,
+    p99: Annotated[
+        str | None, typer.Option(metavar="TIME", help="A latency target. [default: the tightest of the SLOs]")
+    ] = None,
+    weights: Annotated[
+        bool | None,
+        typer.Option("--weights/--no-weights", help="Shares in proportion. [default: if the SLOs need it]"),
+    ] = None,
+    root: _ROOT = None,
+    sys_root: Annotated[Path | None, typer.Option("--sys", metavar="DIR", help="Instead of /sys.")] = None,
+    cgroup_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of /sys/fs/cgroup.")
+    ] = None,
+    json_: _JSON = False,
+) -> None:
+    """Say which I/O scheduler, parameters and weights suit a device, by its profile. Changes nothing."""
+    from slo_ctl.decide.scheduler_choice import choose, choose_tenant_scheduler
+    from slo_ctl.device.store import DeviceStore
+
+    around = _surroundings(root, sys_root)
+    needs = _needs(root, p99, weights)
+    emulated = DeviceStore(around.places)
+    if device in emulated.names():
+        record = emulated.load(device)
+        _print_tenant_choice(device, choose_tenant_scheduler(needs, len(record.namespace)), json_)
+        return
+    from slo_ctl.observe.cgroup import DEFAULT_ROOT
+    from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
+
+    number = device_number(device, around.sys)
+    facts = block_facts(number, around, has_io_cost(cgroup_root or DEFAULT_ROOT))
+    found = _store(root).of_device(number, around)
+    valid = found.profile if found is not None and not found.stale else None
+    choice = choose(
+        facts,
+        needs,
+        valid.analysis() if valid is not None else None,
+        valid.queue_depth if valid is not None else 1,
+    )
+    if json_:
+        _print_json(_policy_json(facts, needs, choice, found))
+    else:
+        _print_policy(facts, choice, found, explain)
+
+
+def _request(
+    target: str,
+    interval: list[str],
+    points: int,
+    rule: StoppingRule,
+    sizes: tuple[str, str, str | None],
+    queue_depth: int,
+    seed: int,
+    consent: tuple[str | None, bool, bool],
+) -> Request:
+    from slo_ctl.serra.points import DEFAULT_INTERVALS, parse_interval
+    from slo_ctl.serra.session import Request
+
+    file_size, test_time, budget = sizes
+    allow_write, precondition, fresh = consent
+    test_s = _time_s("--test-time", test_time)
+    budget_s = _time_s("--budget", budget) if budget is not None else None
+    if budget_s == 0:
+        raise UserError("--budget: no time is too short", "such as 60s")
+    return Request(
+        target=target,
+        intervals=tuple(map(parse_interval, interval)) or DEFAULT_INTERVALS,
+        points=points,
+        rule=rule,
+        file_bytes=_bytes("--file-size", file_size),
+        test_s=test_s or None,
+        budget_s=budget_s,
+        queue_depth=queue_depth,
+        seed=seed,
+        allow_write=allow_write,
+        precondition=precondition,
+        fresh=fresh,
+    )
+
+
+def _rule(least: int, most: int, precision: str) -> StoppingRule:
+    from slo_ctl.quantity import QuantityError, parse_fraction
+    from slo_ctl.serra.stopping import StoppingRule
+
+    if most < least:
+        least = most
+    try:
+        share = parse_fraction(precision)
+    except QuantityError as error:
+        raise UserError(f"--precision: {precision} {error}", "such as 5%") from None
+    if share <= 0:
+        raise UserError(f"--precision: {precision} can never be reached", "such as 5%")
+    return StoppingRule(share, least, most)
+
+
+def _fit(text: str) -> Fit:
+    from slo_ctl.serra.line import Fit
+
+    try:
+        return Fit(text)
+    except ValueError:
+        raise UserError(f"--fit: {text} is not known", "write theil-sen or least-squares") from None
+
+
+def _time_s(option: str, text: str) -> float:
+    from slo_ctl.quantity import QuantityError, parse_time_s
+
+    try:
+        return parse_time_s(text)
+    except QuantityError as error:
+        raise UserError(f"{option}: {text} {error}", "such as 60s") from None
+
+
+def _bytes(option: str, text: str) -> int:
+    from slo_ctl.quantity import QuantityError, parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except QuantityError as error:
+        raise UserError(f"{option}: {text} {error}", "such as 256MiB") from None
+
+
+def _surroundings(root: Path | None, sys_root: Path | None = None) -> Surroundings:
+    from slo_ctl.device.places import places
+    from slo_ctl.serra.identity import Surroundings
+
+    return Surroundings(places(root), sys_root or Path("/sys"))
+
+
+def _store(root: Path | None) -> ProfileStore:
+    from slo_ctl.device.places import places
+    from slo_ctl.serra.store import ProfileStore
+
+    return ProfileStore(places(root).state / "profiles")
+
+
+def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
+    from slo_ctl.serra.session import look
+
+    found = store.find(look(target, around))
+    if found is None:
+        raise UserError(f"there is no profile of {target}", f"`slo-ctl device profile {target}` makes one")
+    return found
+
+
+def _check_outputs(agios: Path | None, plot: Path | None) -> None:
+    from slo_ctl.cli.output_file import check_writable
+
+    if agios is not None:
+        check_writable("--agios", agios)
+    if plot is not None:
+        if plot.suffix not in (".svg", ".png"):
+            raise UserError(f"--plot: {plot} is neither .svg nor .png", "name a file that ends so")
+        check_writable("--plot", plot)
+
+
+def _deliver(
+    profile: Profile,
+    method: Fit,
+    found: Found | None,
+    every_size: bool,
+    agios: Path | None,
+    plot: Path | None,
+    json_: bool,
+) -> None:
+    from slo_ctl.serra.report import print_report, report_json
+
+    analysis = profile.analysis(method)
+    if json_:
+        _print_json(report_json(profile, analysis, found))
+    else:
+        from slo_ctl.show.table import console_for
+
+        print_report(console_for(sys.stdout), profile, analysis, found, every_size)
+    if agios is not None:
+        from slo_ctl.cli.output_file import write_whole
+        from slo_ctl.serra.agios import to_agios
+
+        write_whole("--agios", agios, to_agios(analysis, profile.intervals))
+    if plot is not None:
+        from slo_ctl.serra.plot import save_plot
+
+        try:
+            save_plot(profile, analysis, plot)
+        except OSError as error:
+            raise UserError(f"--plot: cannot write {plot}: {error.strerror}", "name another file") from None
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: what was measured is kept, and the file made is removed."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _needs(root: Path | None, p99: str | None, weights: bool | None) -> Needs:
+    from dataclasses import replace
+
+    from slo_ctl.daemon.places import DaemonPlaces
+    from slo_ctl.decide.scheduler_choice import needs_of
+    from slo_ctl.model import Slo
+    from slo_ctl.promises.store import PromiseStore
+
+    promised = PromiseStore(DaemonPlaces(root).promises).all()
+    needs = needs_of(Slo(**fields) for fields in promised.values())
+    if p99 is not None:
+        target_s = _time_s("--p99", p99)
+        if target_s == 0:
+            raise UserError("--p99: no device is that fast", "such as 5ms")
+        needs = replace(needs, p99_target_us=target_s * 1e6)
+    return needs if weights is None else replace(needs, weights=weights)
+
+
+def _policy_json(
+    facts: DeviceFacts, needs: Needs, choice: SchedulerChoice, found: Found | None
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "format_version": POLICY_FORMAT_VERSION,
+        "device": asdict(facts),
+        "needs": asdict(needs),
+        "profile": None
+        if found is None
+        else {"path": str(found.path), "age_s": found.age_s, "stale": found.stale or None},
+        **asdict(choice),
+    }
+
+
+def _print_policy(facts: DeviceFacts, choice: SchedulerChoice, found: Found | None, explain: bool) -> None:
+    from slo_ctl.serra.store import age_text
+
+    _print(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
+    for name, value in choice.parameters.items():
+        _print(f"  {name} = {value}")
+    _print(f"  weights by {choice.weights.value}")
+    for label, line in (("io.cost.model", choice.iocost_model), ("io.cost.qos", choice.iocost_qos)):
+        if line is not None:
+            _print(f"  {label}: {line}")
+    if explain:
+        _print("why:", *(line for each in choice.choices for line in _explained(each)))
+    if found is not None:
+        _print(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
+    _print(*(f"note: {caution}" for caution in choice.cautions))
+
+
+def _explained(choice: Choice) -> list[str]:
+    lines = [f"  {choice.what} {choice.value}: {choice.reason}"]
+    return [*lines, f"    source: {choice.source}"] if choice.source else lines
+
+
+def _print_tenant_choice(device: str, choice: Choice, json_: bool) -> None:
+    from dataclasses import asdict
+
+    if json_:
+        plain = {"format_version": POLICY_FORMAT_VERSION, "device": device, "emulated": True}
+        _print_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
+    else:
+        _print(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")
+
+
+def _print(*lines: str) -> None:
+    from slo_ctl.show.text import printable
+
+    for line in lines:
+        sys.stdout.write(printable(line) + "\n")
+    sys.stdout.flush()
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,120 @@
+"""A profile as a picture: access times over request sizes, and the ratio over request sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from slo_ctl.show import numbers
+from slo_ctl.show.palette import GRID, INK, MUTED, SURFACE, vm_colour, vm_dashes
+from slo_ctl.show.text import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from slo_ctl.serra.analysis import Analysis
+    from slo_ctl.serra.profile import Profile
+
+FORMATS = (".svg", ".png")
+_STYLE: Any = {
+    "font.size": 8.5,
+    "text.parse_math": False,
+    "text.color": INK.light,
+    "axes.labelcolor": MUTED.light,
+    "axes.edgecolor": MUTED.light,
+    "axes.facecolor": SURFACE.light,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID.light,
+    "xtick.color": MUTED.light,
+    "ytick.color": MUTED.light,
+    "legend.frameon": False,
+    "svg.hashsalt": "slo-ctl",
+}
+
+
+def save_plot(profile: Profile, analysis: Analysis, path: Path) -> None:
+    """Draw to an SVG or PNG file, as its name says. Raises OSError."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+        times, ratios = figure.subplots(1, 2)
+        _draw_times(times, profile, analysis)
+        _draw_ratios(ratios, analysis)
+        figure.suptitle(printable(f"{profile.identity.model}, {profile.identity.place}"))
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
+    accesses = sorted({curve.access for curve in analysis.curves})
+    measurements = profile.measurements()
+    for index, access in enumerate(accesses):
+        colour = vm_colour(index).light
+        label: str | None = str(access)
+        for curve in analysis.curves:
+            if curve.access != access:
+                continue
+            known = [
+                (size, curve.line.at_s(size)) for size in curve.interval.sizes() if curve.line.at_s(size) > 0
+            ]
+            axes.plot(
+                [size for size, _ in known],
+                [time * 1e3 for _, time in known],
+                color=colour,
+                linestyle="solid" if curve.misfit is None else "dotted",
+                label=label,
+            )
+            label = None
+        own = [each for each in measurements if each.access == access]
+        axes.plot(
+            [each.size_bytes for each in own],
+            [each.access_time_s * 1e3 for each in own],
+            marker="o",
+            markersize=3,
+            linestyle="none",
+            color=colour,
+        )
+    axes.set_yscale("log")
+    _sizes(axes)
+    axes.set_ylabel("access time, ms")
+    axes.legend()
+
+
+def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
+    for index, summary in enumerate(analysis.summaries):
+        known = [ratio for ratio in summary.ratios if ratio.value is not None]
+        sizes = [ratio.size_bytes for ratio in known]
+        colour = vm_colour(index).light
+        axes.plot(
+            sizes,
+            [ratio.value if ratio.value is not None else float("nan") for ratio in known],
+            color=colour,
+            linestyle=vm_dashes(0),
+            label=summary.direction.value,
+        )
+        sure = [ratio for ratio in known if ratio.low is not None and ratio.high is not None]
+        axes.fill_between(
+            [ratio.size_bytes for ratio in sure],
+            [ratio.low or 0.0 for ratio in sure],
+            [ratio.high or 0.0 for ratio in sure],
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+        )
+    axes.axhline(1, color=MUTED.light, linewidth=0.8, linestyle=(0, (4, 3)))
+    _sizes(axes)
+    axes.set_ylabel("sequential / random throughput")
+    axes.legend()
+
+
+def _sizes(axes: Axes) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.size(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("request size")
