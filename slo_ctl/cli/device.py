@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli import profile as profile_commands
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Emulated SSDs as block devices for VMs, over NBD.", no_args_is_help=True, rich_markup_mode=None
 )
+profile_commands.register(app)
 
 _NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
 _ROOT = Annotated[
