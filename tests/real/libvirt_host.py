@@ -38,8 +38,8 @@ _OWN_FOLDERS = ("/run/libvirt", "/var/lib/libvirt", "/etc/libvirt", "/var/cache/
 _PROGRAMS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare")
 
 
-# Starts what it is told, one JSON list a line, and says the process number. It reaps all processes below it, also
-# QEMUs that libvirtd leaves to init: while nobody does, libvirtd waits 40 s for each to be gone.
+# Starts what it is told, one JSON list a line, and says the process number. It reaps all processes below it,
+# also QEMUs that libvirtd leaves to init: while nobody does, libvirtd waits 40 s for each to be gone.
 _HOLDER = """
 import ctypes, json, os, signal, sys
 

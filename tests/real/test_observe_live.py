@@ -1,0 +1,235 @@
+"""What is seen of a live host: a real libvirtd, real cgroups, real clients of a served device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from libvirt_host import LibvirtHost, disk_xml, libvirt_host, until  # noqa: F401 - a fixture
+from serving import make_device, require, run, served
+
+from slo_ctl.device.places import places
+from slo_ctl.device.store import DeviceStore
+from slo_ctl.model import Slo, Tenant, VmState
+from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree
+from slo_ctl.observe.gone import ObserveGone
+from slo_ctl.observe.host import HostObserver
+from slo_ctl.observe.served_ftl import ServedDevice
+from slo_ctl.observe.tagging import tenant_keys
+from slo_ctl.observe.task_delay import TaskDelay
+from slo_ctl.observe.vm_reading import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slo_ctl.model import Vm
+
+FROZEN_S = 3.0
+SOON_S = 5.0
+"""Far sooner than the regular refresh: an event it must have been."""
+
+
+@pytest.fixture
+def observer(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[HostObserver]:  # noqa: F811 - a fixture
+    observer = HostObserver(libvirt_uri=libvirt_host.uri, run=tmp_path)
+    yield observer
+    observer.close()
+
+
+def seen(observer: HostObserver, name: str) -> Vm | None:
+    return next((vm for vm in observer.look().vms if vm.name == name), None)
+
+
+def state(observer: HostObserver, name: str) -> VmState | None:
+    vm = seen(observer, name)
+    return vm.state if vm else None
+
+
+def targets(observer: HostObserver, name: str) -> list[str]:
+    vm = seen(observer, name)
+    return [disk.target for disk in vm.disks] if vm else []
+
+
+def timed_look(observer: HostObserver) -> float:
+    began = time.monotonic()
+    observer.look()
+    return time.monotonic() - began
+
+
+@pytest.mark.slow
+def test_a_vm_comes_gets_a_disk_and_goes(libvirt_host: LibvirtHost, observer: HostObserver) -> None:  # noqa: F811
+    name = f"slo-live-{os.getpid()}"
+    assert seen(observer, name) is None
+    domain = libvirt_host.start_domain(name)
+    # Its cgroup may be seen before libvirt says that it has started.
+    until(lambda: state(observer, name) is VmState.RUNNING, "the VM", SOON_S)
+    assert targets(observer, name) == ["vda"]
+    if find_tree(DEFAULT_ROOT) is not None:
+        until(lambda: (found := seen(observer, name)) is not None and found.cgroup is not None, "its cgroup")
+
+    domain.attachDevice(disk_xml(libvirt_host.image("more.img"), "vdb"))
+    until(lambda: targets(observer, name) == ["vda", "vdb"], "its disk", SOON_S)
+    element = 2  # VIR_DOMAIN_METADATA_ELEMENT
+    domain.setMetadata(element, "<note/>", "x", "urn:slo-ctl:test")
+    until(lambda: any("urn:slo-ctl:test" in xml for xml in observer.look().domain_xml.values()), "metadata")
+
+    domain.destroy()
+    until(lambda: seen(observer, name) is None, "that it is gone", SOON_S)
+
+
+@pytest.mark.slow
+def test_libvirtd_dies_and_comes_back(libvirt_host: LibvirtHost, observer: HostObserver) -> None:  # noqa: F811
+    name = f"slo-lives-on-{os.getpid()}"
+    domain = libvirt_host.start_domain(name)
+    until(lambda: seen(observer, name) is not None, "the VM")
+    libvirt_host.kill()
+    until(lambda: any("libvirt at" in note for note in observer.look().notes), "a note")
+    assert seen(observer, name) is not None
+    libvirt_host.start()
+    until(lambda: not any("libvirt at" in note for note in observer.look().notes), "a connection")
+    connection = libvirt_host.connect()
+    try:
+        connection.lookupByName(name).suspend()
+        until(lambda: state(observer, name) is VmState.PAUSED, "an event of the new libvirtd")
+        connection.lookupByName(name).destroy()
+        until(lambda: seen(observer, name) is None, "that it is gone")
+    finally:
+        connection.close()
+        del domain
+
+
+@pytest.mark.slow
+def test_a_libvirtd_that_hangs_stops_no_epoch(libvirt_host: LibvirtHost, tmp_path: Path) -> None:  # noqa: F811
+    observer = HostObserver(libvirt_uri=libvirt_host.uri, run=tmp_path)
+    observer.look()
+    assert observer._watch is not None
+    libvirt_host.freeze()
+    try:
+        observer._watch.refresh()
+        deadline = time.monotonic() + FROZEN_S
+        slowest_s = 0.0
+        while time.monotonic() < deadline:
+            slowest_s = max(slowest_s, timed_look(observer))
+            time.sleep(0.1)
+        # Not a measurement: a look that waited for libvirt would have taken all the time that there was.
+        assert slowest_s < FROZEN_S / 2
+        assert any("has not answered for" in note for note in observer.look().notes)
+    finally:
+        libvirt_host.thaw()
+    until(lambda: not any("libvirt" in note for note in observer.look().notes), "an answer")
+    observer.close()
+
+
+@contextmanager
+def cgroup(name: str) -> Iterator[tuple[str, Path]]:
+    """A group of the tree that accounts I/O: as in /proc/PID/cgroup, and its folder."""
+    tree = find_tree(DEFAULT_ROOT)
+    if tree is None or os.geteuid() != 0:
+        pytest.skip("no cgroup tree, or not root")
+    folder = tree.root / name
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error.strerror}")
+    try:
+        yield f"/{name}", folder
+    finally:
+        deadline = time.monotonic() + 5
+        while folder.exists() and time.monotonic() < deadline:
+            with suppress(OSError):  # its last process is on its way out
+                folder.rmdir()
+            time.sleep(0.02)
+
+
+def fio_in(folder: Path, uri: str) -> subprocess.Popen[bytes]:
+    """A client that was born in a cgroup, as cgexec does it."""
+    script = 'echo $$ > "$0"/cgroup.procs && exec "$@"'
+    fio = ("fio", "--name=x", "--ioengine=nbd", f"--uri={uri}", "--rw=randwrite", "--bs=4k", "--size=16m")
+    options = ("--time_based", "--runtime=60", "--rate_iops=200", "--thread")
+    return subprocess.Popen(
+        ["sh", "-c", script, str(folder), *fio, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.slow
+def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
+    require("nbdkit", "fio")
+    make_device(root, "name=ssd0,preset=fast15,size=64MiB,op=25%", "name=a,size=32MiB", "name=b,size=32MiB")
+    run_folder = places(root).run
+    with cgroup(f"slo-live-{os.getpid()}") as (group, folder), served(root, "ssd0") as server:
+        observer = HostObserver(libvirt_uri=None, run=run_folder, named={"web": group})
+        device = ServedDevice("ssd0", server.run.control, DeviceStore(places(root)).load("ssd0"))
+
+        def tenants() -> set[Tenant | None]:
+            return {s.tenant for s in observer.look().streams if s.vm == "web" and s.tenant}
+
+        fio = None
+        try:
+            assert tenants() == set()
+            device.sample({})
+            fio = fio_in(folder, server.uri("b"))
+            until(lambda: tenants() == {Tenant("ssd0", "b")} or fio.poll() is not None, "the connection")
+            assert fio.poll() is None, f"fio ended by itself; server: {server.errors()}"
+            keys = tenant_keys(observer.look().streams, "ssd0")
+            assert keys == {"b": "web"}
+            on = {"b": Standing(Slo(), running=True)}
+            until(lambda: (device.sample(on, keys), (device.windows["web"].iops or 0) > 0)[1], "its I/O")
+            stop(fio)
+            until(lambda: tenants() == set(), "that it has hung up")
+        finally:
+            if fio is not None:
+                stop(fio)
+            observer.close()
+            device.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_picked_up_again(root: Path) -> None:
+    require("nbdkit", "qemu-io")
+    make_device(root, "name=ssd0,preset=fast15,size=32MiB,op=25%", "name=a,size=32MiB")
+    control = places(root).run_of("ssd0").control
+    device = ServedDevice("ssd0", control, DeviceStore(places(root)).load("ssd0"))
+    for _ in range(2):
+        with served(root, "ssd0") as server:
+            first = device.sample({})
+            assert first.vms[0].window_s == 0.0
+            run("qemu-io", "-f", "raw", "-c", "write 0 1M", server.uri("a"))
+            (vm,) = device.sample({}).vms
+            assert vm.host_page_writes > 0
+            assert vm.requests > 0
+            server.kill()
+            with pytest.raises(ObserveGone):
+                device.sample({})
+    device.close()
+
+
+def test_delays_of_threads() -> None:
+    switch = Path("/proc/sys/kernel/task_delayacct")
+    if not switch.exists() or os.geteuid() != 0:
+        pytest.skip("this kernel does not account delays, or not root")
+    before = switch.read_text()
+    switch.write_text("1")
+    try:
+        delay = TaskDelay(Path("/proc"))
+        pids = {"me": [str(os.getpid())]}
+        assert delay.sample(pids) == {}
+        if delay.problem:
+            pytest.skip(delay.problem)
+        found = delay.sample(pids)["me"]
+        assert found.threads >= 1
+        assert found.delay_s >= 0
+        delay.close()
+    finally:
+        switch.write_text(before)
