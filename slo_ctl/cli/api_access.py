@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.errors import UserError
+
 if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
 
@@ -42,6 +44,11 @@ def ask(root: Path | None, path: str) -> dict[str, Any]:
         return client(root).get(path)
     except ApiUnreachable as error:
         tell_unreachable(str(error), root)
+        raise typer.Exit(EXIT_FAILURE) from None
+    except UserError as error:
+        # Nothing that was typed is at fault: a daemon that is not ready yet, or of another release.
+        say(f"slo-ctl: {error.message}")
+        say(f"hint: {error.hint}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Never
 
 from slo_ctl.model import OutcomeState
@@ -36,6 +37,7 @@ _SEEN_S = 600.0
 """How exactly it is known when a VM was last there; it decides nothing but when its name is forgotten."""
 _WAL_LIMIT_BYTES = 8 << 20
 
+_FIELDS_OF = attrgetter(*FIELDS)
 _INSERT_SAMPLE = (
     f"INSERT OR REPLACE INTO samples (at_ms, stream, {', '.join(FIELDS)})"  # noqa: S608 - our own names
     f" VALUES ({', '.join('?' * (len(FIELDS) + 2))})"
@@ -312,14 +314,14 @@ def _key(vm: VmStatus) -> tuple[str, str]:
 
 
 def _numbers(vm: VmStatus) -> list[float | None]:
-    return [_number(getattr(vm, name)) for name in FIELDS]
+    return [_number(value) for value in _FIELDS_OF(vm)]
 
 
 def _number(value: float | None) -> float | None:
     """As short as SQLite can store it, with more digits than anybody reads; no infinities."""
     if value is None or not math.isfinite(value):
         return None
-    return round(value) if 100 <= abs(value) < 2**62 else round(value, 4)
+    return round(value) if 100 <= value < 2**62 else round(value, 4)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
