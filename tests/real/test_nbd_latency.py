@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOLERANCE = 0.05
-TRIES = 4
+TRIES = 6
+YARDSTICK_S = 0.002
+UNDISTURBED_S = 150e-6
 """Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""
 
 
@@ -43,11 +45,39 @@ def client_over_model(server: Server, rw: str, queue_depth: int) -> tuple[float,
     return seen_ns / total / modelled_ns, modelled_ns / 1e6
 
 
+class Yardstick(threading.Thread):
+    """How late a thread that sleeps runs again: what this machine does to all who wait."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._late_s: list[float] = []
+        self._stopping = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            begin = time.monotonic()
+            time.sleep(YARDSTICK_S)
+            self._late_s.append(time.monotonic() - begin - YARDSTICK_S)
+
+    def __enter__(self) -> Yardstick:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping = True
+        self.join()
+
+    @property
+    def late_s(self) -> float:
+        return sum(self._late_s) / len(self._late_s)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rw", "queue_depth", "device", "scale"),
     [
         ("randwrite", 1, "program_us=1000", "1"),
+        ("randwrite", 8, "program_us=1000", "1"),
         ("randwrite", 32, "", "1"),
         ("randrw", 4, "", "10"),
     ],
@@ -60,11 +90,15 @@ def test_the_client_sees_the_modelled_latency(
     ratios = []
     with served(root, "d", "--latency", "real", "--time-scale", scale) as server:
         for _ in range(TRIES):
-            ratio, modelled_ms = client_over_model(server, rw, queue_depth)
+            with Yardstick() as yardstick:
+                ratio, modelled_ms = client_over_model(server, rw, queue_depth)
             assert modelled_ms * float(scale) >= 1
-            ratios.append(ratio / float(scale))
-            if abs(ratios[-1] - 1) <= TOLERANCE:
+            if abs(ratio / float(scale) - 1) <= TOLERANCE:
                 return
+            if yardstick.late_s <= UNDISTURBED_S:
+                ratios.append(ratio / float(scale))
+    if not ratios:
+        pytest.skip("other work on this machine holds every waiting thread up")
     raise AssertionError(f"client over model: {ratios}")
 
 

@@ -215,6 +215,12 @@ impl Drive {
         self.engine.next_event_ns()
     }
 
+    /// See [`Engine::next_event_is_read`].
+    #[must_use]
+    pub fn next_event_is_read(&self) -> bool {
+        self.engine.next_event_is_read()
+    }
+
     /// See [`Engine::end_input`].
     pub fn end_input(&mut self, tenant: TenantId) -> Result<(), FtlError> {
         self.engine.end_input(tenant)

@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// Lets one request of a live queue arrive now. Let time pass with [`Engine::run`] up to the moment of the call
-    /// first, and after it; [`Engine::completions`] then has those that are done.
+    /// first, and after it; [`Engine::completions`] then has those whose end is known.
     pub fn submit<M: Mapping>(
         &mut self,
         mapping: &M,
@@ -192,7 +192,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Requests of live queues completed since they were last taken, in the order of completion.
+    /// Requests of live queues whose end became known since they were last taken. It may lie in the future: what is on
+    /// a die ends when it ends, whatever else arrives.
     pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
         self.completions.drain(..)
     }
@@ -201,6 +202,12 @@ impl Engine {
     #[must_use]
     pub fn next_event_ns(&self) -> Option<u64> {
         self.events.peek().map(|&Reverse((time, ..))| time)
+    }
+
+    /// True when that is the end of a read on its die, which decides when its request will be done.
+    #[must_use]
+    pub fn next_event_is_read(&self) -> bool {
+        matches!(self.events.peek(), Some(Reverse((_, _, Event::PageRead { .. }))))
     }
 
     /// Says that a tenant's input is complete: it falls idle when it is used up.
@@ -323,10 +330,6 @@ impl Engine {
                 let now = self.timeline.now;
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 if queue.page_done(slot, now) {
-                    if queue.arrival == Arrival::Live {
-                        let token = queue.outstanding[slot as usize].token;
-                        self.completions.push(Completion { token, at_ns: now });
-                    }
                     self.admit(mapping, tenant);
                     // A flush may have waited for this request.
                     self.wake(tenant);
@@ -334,7 +337,7 @@ impl Engine {
             }
             Event::PageRead { tenant, slot, die } => {
                 let arrived = self.timeline.transfer_out(die);
-                self.schedule(arrived, Event::PageDone { tenant, slot });
+                self.schedule_page_done(arrived, tenant, slot);
             }
             Event::Arrival { tenant } => {
                 let now = self.timeline.now;
@@ -495,13 +498,22 @@ impl Engine {
                 span.whole().for_each(|p| mapping.trim_page(id, p, &mut self.timeline));
                 self.timeline.finish += self.timeline.command_ns();
                 if let Some(queue) = self.slot_mut(tenant) {
-                    queue.outstanding[slot as usize].pages_left = 1;
+                    let entry = &mut queue.outstanding[slot as usize];
+                    (entry.pages_left, entry.pages_unscheduled) = (1, 1);
                 }
             }
             Op::Flush => self.timeline.finish = now + self.timeline.command_ns(),
         }
         let at = self.timeline.finish;
+        self.schedule_page_done(at, tenant, slot);
+    }
+
+    fn schedule_page_done(&mut self, at: u64, tenant: u16, slot: u32) {
         self.schedule(at, Event::PageDone { tenant, slot });
+        let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
+        if queue.arrival == Arrival::Live {
+            self.completions.extend(queue.page_scheduled(slot, at));
+        }
     }
 
     #[inline]

@@ -37,12 +37,12 @@ pub enum Arrival {
     Live,
 }
 
-/// A submitted request that is done.
+/// A submitted request whose end is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     /// What the caller named it.
     pub token: u64,
-    /// When it was done, nanoseconds since the start.
+    /// When it is done, nanoseconds since the start.
     pub at_ns: u64,
 }
 
@@ -60,6 +60,9 @@ pub struct Limit {
 pub(crate) struct Outstanding {
     pub arrival_ns: u64,
     pub pages_left: u64,
+    /// Pages of which it is not known when they will be done, and when the last of the others will be.
+    pub pages_unscheduled: u64,
+    pub done_ns: u64,
     pub op: Op,
     pub bytes: u32,
     pub token: u64,
@@ -149,6 +152,8 @@ impl TenantQueue {
         let entry = Outstanding {
             arrival_ns: now,
             pages_left: (request.end - request.first).max(1),
+            pages_unscheduled: (request.end - request.first).max(1),
+            done_ns: 0,
             op: request.op,
             bytes: request.bytes,
             token: request.token,
@@ -184,6 +189,14 @@ impl TenantQueue {
         let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| f64::from(bytes) * 1e9 / rate);
         let cost_ns = per_request.max(per_bytes) as u64;
         self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
+    }
+
+    /// It is known when one more page of a request will be done; says so of the request when it was the last.
+    pub fn page_scheduled(&mut self, slot: u32, at_ns: u64) -> Option<Completion> {
+        let entry = &mut self.outstanding[slot as usize];
+        entry.pages_unscheduled -= 1;
+        entry.done_ns = entry.done_ns.max(at_ns);
+        (entry.pages_unscheduled == 0).then_some(Completion { token: entry.token, at_ns: entry.done_ns })
     }
 
     /// One page of a request is done; counts the request when it was the last.

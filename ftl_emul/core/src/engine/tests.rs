@@ -187,7 +187,7 @@ fn requests_beyond_the_namespace_are_refused_whole() {
 }
 
 #[test]
-fn submitted_requests_complete_when_time_comes() {
+fn the_end_of_a_submitted_request_is_told_as_soon_as_it_is_known() {
     let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
     let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
     engine.open_queue(tenant, Arrival::Live).unwrap();
@@ -200,8 +200,18 @@ fn submitted_requests_complete_when_time_comes() {
     engine.submit(&mapping, tenant, Op::Read, 4096 * 500, 4096, 72).unwrap();
     assert!(engine.submit(&mapping, tenant, Op::Write, 4096 * 1000, 1, 73).is_err());
     // The read is of an unmapped page: one transfer. Both pages of the write go to dies of their own.
-    assert_eq!(run(&mut engine, &mut mapping, 1_500_000), [(72, 1_102_000)]);
+    assert_eq!(run(&mut engine, &mut mapping, 1_000_000), [(71, 1_902_000), (72, 1_102_000)]);
+    assert_eq!(run(&mut engine, &mut mapping, 1_500_000), []);
+    assert_eq!(engine.outstanding(tenant).unwrap(), 1);
     assert_eq!(engine.next_event_ns(), Some(1_902_000));
-    assert_eq!(run(&mut engine, &mut mapping, 1_902_000), [(71, 1_902_000)]);
+    assert_eq!(run(&mut engine, &mut mapping, 1_902_000), []);
     assert_eq!(engine.next_event_ns(), None);
+    // A read is on its die first, and then on a channel that others may use meanwhile.
+    engine.submit(&mapping, tenant, Op::Read, 0, 4096, 74).unwrap();
+    assert_eq!(run(&mut engine, &mut mapping, 1_902_000), []);
+    assert!(engine.next_event_is_read());
+    let read_ns = engine.next_event_ns().unwrap();
+    let [(74, done_ns)] = run(&mut engine, &mut mapping, read_ns)[..] else { panic!("it is known by now") };
+    assert!(done_ns > read_ns);
+    assert_eq!(engine.next_event_ns(), Some(done_ns));
 }

@@ -4,6 +4,8 @@
 //! the model, requests are served without it.
 
 mod counted;
+mod punctuality;
+mod release;
 mod timed;
 
 use std::sync::Arc;

@@ -1,99 +1,71 @@
 //! Placement and time: requests wait until the modelled drive would be done with them.
 //!
 //! Modelled time is the wall clock since the start, divided by the time scale. The engine is brought up to the
-//! present whenever a request arrives, and by the clock thread whenever something is due.
+//! present whenever a request arrives, and by the clock thread whenever something happens in it that somebody waits
+//! for. It tells the end of a request as soon as that is decided, mostly long before; the clock thread then wakes who
+//! waits for it in time.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, Thread};
+use std::sync::{Mutex, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use ftl_core::Drive;
 use ftl_core::engine::{Arrival, Until};
+use ftl_core::{Drive, TenantId};
 
 use crate::error::ServeError;
 use crate::flash::Request;
+use crate::flash::punctuality::{Lessons, Punctuality};
+use crate::flash::release::{NEVER, Releases, Turn};
 
 /// How often a waiting request looks whether it is still wanted.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
-/// Completions are released early by what waking a thread was seen to cost, but never more than this.
-const MOST_LEAD_NS: i64 = 1_000_000;
-/// An observation later than this is taken as this late.
-const MOST_LATE_NS: i64 = 10_000_000;
-/// One observation moves the lead by one part in so many.
-const LEAD_INERTIA: i64 = 32;
-/// A round trip through socket and nbdkit, which the client sees on top of the model: a first guess, and the most that
-/// a pause between two requests is taken to be one.
-const ROUND_TRIP_GUESS_NS: i64 = 30_000;
-const MOST_ROUND_TRIP_NS: i64 = 100_000;
-const NEVER: u64 = u64::MAX;
-
-/// A worker thread that waits.
-#[derive(Debug)]
-struct Waiter {
-    thread: Thread,
-    done: AtomicBool,
-    /// When the request is due, nanoseconds of wall clock since the start.
-    due_ns: AtomicU64,
-}
-
-thread_local! {
-    static WAITER: Arc<Waiter> = Arc::new(Waiter {
-        thread: thread::current(),
-        done: AtomicBool::new(false),
-        due_ns: AtomicU64::new(0),
-    });
-}
+/// The clock thread looks again after so long when somebody else works on the model.
+const BUSY_CHECK: Duration = Duration::from_micros(20);
 
 /// A submitted request.
 #[derive(Debug)]
 pub struct Waiting {
-    slot: usize,
-    waiter: Arc<Waiter>,
+    turn: Turn,
+    tenant: TenantId,
+    arrived_ns: u64,
 }
 
 /// Who waits for which token of the engine.
 #[derive(Debug, Default)]
 struct Waiters {
-    /// None in a slot that is free, or whose request was given up.
-    slots: Vec<Option<Arc<Waiter>>>,
+    /// None in a slot that is free.
+    slots: Vec<Option<Turn>>,
     free: Vec<usize>,
 }
 
 impl Waiters {
-    fn take(&mut self, waiter: Arc<Waiter>) -> usize {
+    fn put(&mut self, turn: Turn) -> usize {
         match self.free.pop() {
             Some(slot) => {
-                self.slots[slot] = Some(waiter);
+                self.slots[slot] = Some(turn);
                 slot
             }
             None => {
-                self.slots.push(Some(waiter));
+                self.slots.push(Some(turn));
                 self.slots.len() - 1
             }
         }
     }
 
-    fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
+    fn take(&mut self, slot: usize) -> Option<Turn> {
+        self.free.push(slot);
+        self.slots[slot].take()
     }
 
-    fn complete(&mut self, slot: usize, due_ns: u64) {
-        if let Some(waiter) = self.slots[slot].take() {
-            waiter.due_ns.store(due_ns, Ordering::Relaxed);
-            waiter.done.store(true, Ordering::Release);
-            waiter.thread.unpark();
-        }
-        self.free.push(slot);
+    /// True when the end of some request is not known yet.
+    fn are_any(&self) -> bool {
+        self.free.len() < self.slots.len()
     }
 }
 
 struct State {
     drive: Drive,
     waiters: Waiters,
-    /// When the clock thread will wake by itself, in modelled nanoseconds.
-    alarm_ns: u64,
-    stopping: bool,
 }
 
 /// Wall clock and modelled time.
@@ -114,6 +86,10 @@ impl Clock {
         at.saturating_duration_since(self.started).as_nanos() as u64
     }
 
+    fn now_ns(&self) -> u64 {
+        self.wall_ns(Instant::now())
+    }
+
     fn to_model(&self, wall_ns: u64) -> u64 {
         (wall_ns as f64 / self.scale) as u64
     }
@@ -126,30 +102,9 @@ impl Clock {
 /// A drive with a clock.
 pub struct Timed {
     state: Mutex<State>,
-    alarm_changed: Condvar,
+    releases: Releases,
     clock: Clock,
-    /// What it was seen to take from releasing a request to its thread running, nanoseconds of wall clock.
-    lead_ns: AtomicI64,
-    /// What a client sees on top: between the end of a lone request and the next one's arrival.
-    round_trip_ns: AtomicI64,
-    /// When a request ended last, nanoseconds of wall clock since the start.
-    ended_ns: AtomicU64,
-    /// Requests that waited, and by how much they ended late, summed up.
-    waited: AtomicU64,
-    late_ns: AtomicI64,
-}
-
-/// How well completions keep to the model.
-#[derive(Debug, Clone, Copy)]
-pub struct Punctuality {
-    /// How early requests are released to end in time, nanoseconds.
-    pub lead_ns: i64,
-    /// How much earlier than modelled they end here, so that the client sees them in time.
-    pub round_trip_ns: i64,
-    /// Requests that waited.
-    pub waited: u64,
-    /// Sum of their lateness; what ended early counts against it.
-    pub late_ns: i64,
+    lessons: Lessons,
 }
 
 impl Timed {
@@ -158,171 +113,145 @@ impl Timed {
         for tenant in drive.tenants() {
             drive.open_queue(tenant, Arrival::Live)?;
         }
+        let numbers = drive.tenants().iter().map(|tenant| usize::from(tenant.0) + 1).max();
         Ok(Self {
-            state: Mutex::new(State { drive, waiters: Waiters::default(), alarm_ns: NEVER, stopping: false }),
-            alarm_changed: Condvar::new(),
+            state: Mutex::new(State { drive, waiters: Waiters::default() }),
+            releases: Releases::default(),
             clock,
-            lead_ns: AtomicI64::new(ROUND_TRIP_GUESS_NS),
-            round_trip_ns: AtomicI64::new(ROUND_TRIP_GUESS_NS),
-            ended_ns: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
-            late_ns: AtomicI64::new(0),
+            lessons: Lessons::new(numbers.unwrap_or(0)),
         })
     }
 
     /// Lets a request arrive. None when the model cannot take it: then there is nothing to wait for.
     pub fn submit(&self, request: Request, arrived: Instant) -> Option<Waiting> {
-        let waiter = WAITER.with(Arc::clone);
-        waiter.done.store(false, Ordering::Relaxed);
+        let Request { tenant, op, offset, length } = request;
+        let arrived_ns = self.clock.wall_ns(arrived);
+        self.lessons.arrived(tenant, arrived_ns);
+        let turn = Turn::next();
         let mut guard = self.state.lock().ok()?;
         let state = &mut *guard;
-        if state.waiters.is_empty() {
-            self.learn_round_trip(arrived);
-        }
-        self.advance(state, arrived);
-        let slot = state.waiters.take(Arc::clone(&waiter));
-        let Request { tenant, op, offset, length } = request;
-        if state.drive.submit(tenant, op, offset, length, slot as u64).is_err() {
+        self.advance(state, arrived_ns);
+        let slot = state.waiters.put(turn.clone());
+        let taken = state.drive.submit(tenant, op, offset, length, slot as u64);
+        if taken.is_err() {
             // Beyond a namespace that has shrunk meanwhile, or nothing to do.
-            state.waiters.slots[slot] = None;
-            state.waiters.free.push(slot);
-            return None;
+            state.waiters.take(slot);
+        } else {
+            let now_ns = state.drive.now_ns();
+            run_to(&mut state.drive, now_ns);
         }
-        let now_ns = state.drive.now_ns();
-        run_to(&mut state.drive, now_ns);
-        self.deliver(state);
-        if state.drive.next_event_ns().unwrap_or(NEVER) < state.alarm_ns {
-            self.alarm_changed.notify_one();
-        }
-        Some(Waiting { slot, waiter })
+        self.publish(state, arrived_ns);
+        taken.ok().map(|()| Waiting { turn, tenant, arrived_ns })
     }
 
     /// Returns when the request is done, or when `gone` says that nobody cares any more.
     pub fn wait(&self, waiting: Waiting, mut gone: impl FnMut() -> bool) {
-        let Waiting { slot, waiter } = waiting;
-        while !waiter.done.load(Ordering::Acquire) {
+        let Waiting { turn, tenant, arrived_ns } = waiting;
+        while !turn.is_over() {
             let parked = Instant::now();
             thread::park_timeout(WANTED_CHECK);
-            if parked.elapsed() >= WANTED_CHECK && !waiter.done.load(Ordering::Acquire) && gone() {
-                if let Ok(mut state) = self.state.lock() {
-                    if !waiter.done.load(Ordering::Acquire) {
-                        state.waiters.slots[slot] = None;
-                    }
-                }
+            if parked.elapsed() >= WANTED_CHECK && !turn.is_over() && gone() {
                 return;
             }
         }
-        self.learn(waiter.due_ns.load(Ordering::Relaxed));
-    }
-
-    /// Moves the lead towards what makes requests end when they are due.
-    fn learn(&self, due_ns: u64) {
-        let now_ns = self.clock.wall_ns(Instant::now());
-        self.ended_ns.store(now_ns, Ordering::Relaxed);
-        let late_ns = now_ns as i64 + self.round_trip_ns.load(Ordering::Relaxed) - due_ns as i64;
-        self.waited.fetch_add(1, Ordering::Relaxed);
-        self.late_ns.fetch_add(late_ns, Ordering::Relaxed);
-        let lead = self.lead_ns.load(Ordering::Relaxed);
-        let step = late_ns.clamp(-MOST_LATE_NS, MOST_LATE_NS) / LEAD_INERTIA;
-        self.lead_ns.store((lead + step).clamp(0, MOST_LEAD_NS), Ordering::Relaxed);
-    }
-
-    /// A client that sends a request as soon as it has the answer to the last shows how long the way is: the shortest
-    /// pauses count, as the others include what the client does meanwhile.
-    fn learn_round_trip(&self, arrived: Instant) {
-        let pause_ns = self.clock.wall_ns(arrived).saturating_sub(self.ended_ns.load(Ordering::Relaxed)) as i64;
-        if pause_ns < MOST_ROUND_TRIP_NS {
-            let known_ns = self.round_trip_ns.load(Ordering::Relaxed);
-            let inertia = if pause_ns < known_ns { 4 } else { LEAD_INERTIA };
-            self.round_trip_ns.store(known_ns + (pause_ns - known_ns) / inertia, Ordering::Relaxed);
-        }
+        self.lessons.ended(tenant, arrived_ns, turn.due_ns(), self.clock.now_ns());
     }
 
     /// A round trip as it was learnt.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip_ns.load(Ordering::Relaxed).max(0) as u64)
+        Duration::from_nanos(self.lessons.round_trip_ns() as u64)
     }
 
     /// How well completions keep to the model.
     #[must_use]
     pub fn punctuality(&self) -> Punctuality {
-        Punctuality {
-            lead_ns: self.lead_ns.load(Ordering::Relaxed),
-            round_trip_ns: self.round_trip_ns.load(Ordering::Relaxed),
-            waited: self.waited.load(Ordering::Relaxed),
-            late_ns: self.late_ns.load(Ordering::Relaxed),
-        }
+        self.lessons.told()
     }
 
     /// Gives access to the drive at the present moment; None after a panic in it.
     pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Option<R> {
-        let mut guard = self.state.lock().ok()?;
-        let state = &mut *guard;
-        self.advance(state, Instant::now());
-        Some(work(&mut state.drive))
+        let mut state = self.state.lock().ok()?;
+        let now_ns = self.clock.now_ns();
+        self.advance(&mut state, now_ns);
+        let done = work(&mut state.drive);
+        self.publish(&mut state, now_ns);
+        Some(done)
     }
 
     /// Makes the clock thread look again when something is due next.
     pub fn wake_clock(&self) {
-        self.alarm_changed.notify_one();
+        self.releases.wake();
     }
 
     /// The clock thread: runs until [`Timed::stop`].
     pub fn run_clock(&self) {
         be_punctual();
-        let Ok(mut guard) = self.state.lock() else { return };
-        while !guard.stopping {
-            self.advance(&mut guard, Instant::now());
-            let Some(next_ns) = guard.drive.next_event_ns() else {
-                guard.alarm_ns = NEVER;
-                let Ok(woken) = self.alarm_changed.wait(guard) else { return };
-                guard = woken;
-                continue;
-            };
-            let due_ns = self.clock.to_wall(next_ns).saturating_sub(self.lead());
-            let now_ns = self.clock.wall_ns(Instant::now());
-            if due_ns <= now_ns {
-                continue;
+        let mut line = self.releases.line();
+        while !line.is_stopping() {
+            let now_ns = self.clock.now_ns();
+            line.release(now_ns + self.lessons.lead_ns());
+            let mut busy = None;
+            if line.is_event_due(now_ns) {
+                drop(line);
+                match self.state.try_lock() {
+                    Ok(mut state) => {
+                        self.advance(&mut state, now_ns);
+                        self.publish(&mut state, now_ns);
+                    }
+                    Err(TryLockError::WouldBlock) => busy = Some(BUSY_CHECK),
+                    Err(TryLockError::Poisoned(failed)) => {
+                        // Nobody need wait for a model that has failed.
+                        let waiters = &mut failed.into_inner().waiters;
+                        line = self.releases.line();
+                        waiters.slots.iter_mut().filter_map(Option::take).for_each(|turn| line.push(now_ns, turn));
+                        return line.release(NEVER);
+                    }
+                }
+                line = self.releases.line();
             }
-            guard.alarm_ns = next_ns;
-            let Ok((woken, _)) = self.alarm_changed.wait_timeout(guard, Duration::from_nanos(due_ns - now_ns)) else {
-                return;
-            };
-            guard = woken;
+            line = self.releases.wait(line, self.clock.now_ns(), self.lessons.lead_ns(), busy);
         }
     }
 
     /// Ends the clock thread.
     pub fn stop(&self) {
-        if let Ok(mut state) = self.state.lock() {
-            state.stopping = true;
-        }
-        self.alarm_changed.notify_all();
+        self.releases.stop();
     }
 
-    fn lead(&self) -> u64 {
-        self.lead_ns.load(Ordering::Relaxed).max(0) as u64
-    }
-
-    /// Brings the drive up to `now`, and through what is due so soon that its thread has to be woken now.
-    fn advance(&self, state: &mut State, now: Instant) {
-        let wall_ns = self.clock.wall_ns(now);
-        run_to(&mut state.drive, self.clock.to_model(wall_ns));
-        let soon_ns = self.clock.to_model(wall_ns + self.lead());
+    /// Brings the drive up to the present. Not further, as what arrives meanwhile would come too late; but when a read
+    /// ends is known only once it has left its die, which may be too late to wake its thread in time.
+    fn advance(&self, state: &mut State, now_ns: u64) {
+        run_to(&mut state.drive, self.clock.to_model(now_ns));
+        let soon_ns = self.clock.to_model(now_ns + self.lessons.lead_ns());
         while let Some(next_ns) = state.drive.next_event_ns() {
-            if next_ns > soon_ns {
+            if next_ns > soon_ns || !state.drive.next_event_is_read() {
                 break;
             }
             run_to(&mut state.drive, next_ns);
         }
-        self.deliver(state);
     }
 
-    fn deliver(&self, state: &mut State) {
+    /// Hands over the requests whose end is known by now, and says when the model is to be looked at next. To be called
+    /// by everyone who has worked on it.
+    fn publish(&self, state: &mut State, now_ns: u64) {
+        let lead_ns = self.lessons.lead_ns();
+        let mut line = self.releases.line();
         for done in state.drive.completions() {
-            state.waiters.complete(done.token as usize, self.clock.to_wall(done.at_ns));
+            if let Some(turn) = state.waiters.take(done.token as usize) {
+                line.push(self.clock.to_wall(done.at_ns), turn);
+            }
         }
+        line.release(now_ns + lead_ns);
+        // Where the end of every request is known, what happens on the way to it can be looked at later.
+        let event_ns = match state.drive.next_event_ns() {
+            Some(next_ns) if state.waiters.are_any() => {
+                let early_ns = if state.drive.next_event_is_read() { lead_ns } else { 0 };
+                self.clock.to_wall(next_ns).saturating_sub(early_ns)
+            }
+            _ => NEVER,
+        };
+        self.releases.publish(&mut line, event_ns, lead_ns);
     }
 }
 

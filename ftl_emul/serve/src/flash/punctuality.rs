@@ -1,0 +1,191 @@
+//! How late completions are, and so how much earlier to release them: what waking a thread costs, and the way to the
+//! client and back.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use ftl_core::TenantId;
+
+/// Completions are released early by what waking a thread was seen to cost, but never more than this.
+const MOST_LEAD_NS: i64 = 1_000_000;
+/// An observation later than this is taken as this late.
+const MOST_LATE_NS: i64 = 10_000_000;
+/// One observation moves the lead by one part in so many.
+const LEAD_INERTIA: i64 = 32;
+/// A round trip through socket and nbdkit, which the client sees on top of the model: a first guess, and the longest
+/// pause between a request's end and the arrival of the one that follows it that counts as such.
+const ROUND_TRIP_GUESS_NS: i64 = 30_000;
+const MOST_PAUSE_NS: u64 = 250_000;
+/// Clients that think for a moment before they go on look as if they were far away. So no more is made good than this,
+/// or than one part in so many of what requests take, if that is more.
+const SURE_ROUND_TRIP_NS: i64 = 100_000;
+const ROUND_TRIP_SHARE: i64 = 8;
+/// One observation moves the round trip, and what requests take, by one part in so many.
+const ROUND_TRIP_INERTIA: i64 = 64;
+
+/// How well completions keep to the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Punctuality {
+    /// How early requests are released to end in time, nanoseconds.
+    pub lead_ns: i64,
+    /// How much earlier than modelled they end here, so that the client sees them in time.
+    pub round_trip_ns: i64,
+    /// Requests that waited.
+    pub waited: u64,
+    /// Sum of their lateness; what ended early counts against it.
+    pub late_ns: i64,
+}
+
+/// What was learnt from the requests so far. Times are nanoseconds of wall clock since the start.
+#[derive(Debug)]
+pub struct Lessons {
+    /// What it was seen to take from releasing a request to its thread running.
+    lead_ns: AtomicI64,
+    /// What a client sees on top: between the end of a request and the arrival of the one that follows it.
+    round_trip_ns: AtomicI64,
+    /// What requests take from arrival until they are due.
+    taken_ns: AtomicI64,
+    /// By tenant number.
+    ends: Vec<Ends>,
+    /// Requests that waited, and by how much they ended late, summed up.
+    waited: AtomicU64,
+    late_ns: AtomicI64,
+}
+
+impl Lessons {
+    /// None so far, for tenants with numbers below `tenants`.
+    #[must_use]
+    pub fn new(tenants: usize) -> Self {
+        Self {
+            lead_ns: AtomicI64::new(ROUND_TRIP_GUESS_NS),
+            round_trip_ns: AtomicI64::new(ROUND_TRIP_GUESS_NS),
+            taken_ns: AtomicI64::new(0),
+            ends: (0..tenants).map(|_| Ends::default()).collect(),
+            waited: AtomicU64::new(0),
+            late_ns: AtomicI64::new(0),
+        }
+    }
+
+    /// A request has arrived. A client that sends one as soon as it has the answer to another shows how long the way
+    /// is, with what it costs to serve many at once. Which answer it was is not told; on average any order does.
+    pub fn arrived(&self, tenant: TenantId, at_ns: u64) {
+        let pause_ns = self.ends.get(usize::from(tenant.0)).and_then(|ends| ends.pause_before(at_ns));
+        if let Some(pause_ns) = pause_ns {
+            move_towards(&self.round_trip_ns, pause_ns as i64, ROUND_TRIP_INERTIA);
+        }
+    }
+
+    /// A request has ended.
+    pub fn ended(&self, tenant: TenantId, arrived_ns: u64, due_ns: u64, ended_ns: u64) {
+        move_towards(&self.taken_ns, due_ns.saturating_sub(arrived_ns) as i64, ROUND_TRIP_INERTIA);
+        if let Some(ends) = self.ends.get(usize::from(tenant.0)) {
+            ends.push(ended_ns);
+        }
+        let late_ns = ended_ns as i64 + self.round_trip_ns() - due_ns as i64;
+        self.waited.fetch_add(1, Ordering::Relaxed);
+        self.late_ns.fetch_add(late_ns, Ordering::Relaxed);
+        let lead = self.lead_ns.load(Ordering::Relaxed);
+        let step = late_ns.clamp(-MOST_LATE_NS, MOST_LATE_NS) / LEAD_INERTIA;
+        self.lead_ns.store((lead + step).clamp(0, MOST_LEAD_NS), Ordering::Relaxed);
+    }
+
+    /// How early to release a request.
+    #[must_use]
+    pub fn lead_ns(&self) -> u64 {
+        self.lead_ns.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// How much earlier than modelled a request is to end.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> i64 {
+        let most_ns = SURE_ROUND_TRIP_NS.max(self.taken_ns.load(Ordering::Relaxed) / ROUND_TRIP_SHARE);
+        self.round_trip_ns.load(Ordering::Relaxed).clamp(0, most_ns)
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn told(&self) -> Punctuality {
+        Punctuality {
+            lead_ns: self.lead_ns.load(Ordering::Relaxed),
+            round_trip_ns: self.round_trip_ns(),
+            waited: self.waited.load(Ordering::Relaxed),
+            late_ns: self.late_ns.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Moves an average towards an observation. Two threads at once may lose one, which averages do not mind.
+fn move_towards(average: &AtomicI64, observed: i64, inertia: i64) {
+    let known = average.load(Ordering::Relaxed);
+    average.store(known + (observed - known) / inertia, Ordering::Relaxed);
+}
+
+/// When requests of one namespace ended that none has followed yet, oldest first.
+#[derive(Debug, Default)]
+struct Ends(Mutex<VecDeque<u64>>);
+
+impl Ends {
+    fn push(&self, ended_ns: u64) {
+        if let Ok(mut ends) = self.0.lock() {
+            forget_old(&mut ends, ended_ns);
+            ends.push_back(ended_ns);
+        }
+    }
+
+    /// How long ago the request ended that the one now arriving follows; None when that is no answer to it.
+    fn pause_before(&self, arrived_ns: u64) -> Option<u64> {
+        let mut ends = self.0.lock().ok()?;
+        forget_old(&mut ends, arrived_ns);
+        ends.pop_front().map(|ended_ns| arrived_ns.saturating_sub(ended_ns))
+    }
+}
+
+fn forget_old(ends: &mut VecDeque<u64>, now_ns: u64) {
+    while ends.front().is_some_and(|&ended_ns| ended_ns + MOST_PAUSE_NS < now_ns) {
+        ends.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: TenantId = TenantId(0);
+    const TAKEN_NS: u64 = 1_200_000;
+
+    /// A client with one request at a time that answers after `pause_ns`, with threads that run `wake_ns` after their release.
+    fn served(pause_ns: u64, wake_ns: u64) -> Lessons {
+        let lessons = Lessons::new(1);
+        let mut arrived_ns = 0;
+        for _ in 0..2000 {
+            lessons.arrived(TENANT, arrived_ns);
+            let due_ns = arrived_ns + TAKEN_NS;
+            let ended_ns = due_ns - lessons.lead_ns() + wake_ns;
+            lessons.ended(TENANT, arrived_ns, due_ns, ended_ns);
+            arrived_ns = ended_ns + pause_ns;
+        }
+        lessons
+    }
+
+    #[test]
+    fn the_way_to_the_client_is_made_good() {
+        let told = served(80_000, 20_000).told();
+        assert!((told.round_trip_ns - 80_000).abs() < 2000, "{told:?}");
+        assert!((told.lead_ns - 100_000).abs() < 4000, "{told:?}");
+    }
+
+    #[test]
+    fn no_more_is_made_good_than_is_sure() {
+        let most_ns = TAKEN_NS as i64 / ROUND_TRIP_SHARE;
+        let told = served(most_ns as u64 - 10_000, 20_000).told();
+        assert!((told.round_trip_ns - (most_ns - 10_000)).abs() < 2000, "{told:?}");
+        let told = served(most_ns as u64 + 50_000, 20_000).told();
+        assert!((most_ns - 2000..=most_ns).contains(&told.round_trip_ns), "{told:?}");
+    }
+
+    #[test]
+    fn who_thinks_for_long_is_not_taken_to_be_far_away() {
+        assert_eq!(served(400_000, 20_000).told().round_trip_ns, ROUND_TRIP_GUESS_NS);
+    }
+}

@@ -1,0 +1,198 @@
+//! Requests whose end is known, until it comes: who waits, for when, and the alarm of the clock thread.
+//!
+//! They have a lock of their own, held for moments only: whoever works on the model may lose the processor while it
+//! holds the drive's, and those who are due must not wait for that.
+
+use std::cmp::Ordering as Order;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+pub const NEVER: u64 = u64::MAX;
+
+/// A worker thread that waits, for one request after the other.
+#[derive(Debug)]
+pub struct Waiter {
+    thread: Thread,
+    /// The request it waits for, counted by itself.
+    turn: AtomicU64,
+    /// The last that was released.
+    released: AtomicU64,
+    /// When that was due, nanoseconds of wall clock since the start.
+    due_ns: AtomicU64,
+}
+
+thread_local! {
+    static WAITER: Arc<Waiter> = Arc::new(Waiter {
+        thread: thread::current(),
+        turn: AtomicU64::new(0),
+        released: AtomicU64::new(0),
+        due_ns: AtomicU64::new(0),
+    });
+}
+
+/// One request, for its thread to wait for and for the clock to release.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    waiter: Arc<Waiter>,
+    number: u64,
+}
+
+impl Turn {
+    /// The next request of this thread. One that it gave up before does not count any more.
+    pub fn next() -> Self {
+        let waiter = WAITER.with(Arc::clone);
+        let number = waiter.turn.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { waiter, number }
+    }
+
+    /// True once it was released.
+    pub fn is_over(&self) -> bool {
+        self.waiter.released.load(Ordering::Acquire) >= self.number
+    }
+
+    /// When it was due.
+    pub fn due_ns(&self) -> u64 {
+        self.waiter.due_ns.load(Ordering::Relaxed)
+    }
+
+    fn release(&self, due_ns: u64) {
+        if self.waiter.turn.load(Ordering::Relaxed) == self.number {
+            self.waiter.due_ns.store(due_ns, Ordering::Relaxed);
+            self.waiter.released.fetch_max(self.number, Ordering::Release);
+            self.waiter.thread.unpark();
+        }
+    }
+}
+
+/// A request whose end is known.
+#[derive(Debug)]
+struct Due {
+    at_ns: u64,
+    turn: Turn,
+}
+
+impl Ord for Due {
+    /// The earliest is the greatest, for [`BinaryHeap`].
+    fn cmp(&self, other: &Self) -> Order {
+        other.at_ns.cmp(&self.at_ns)
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.at_ns == other.at_ns
+    }
+}
+
+impl Eq for Due {}
+
+/// Everyone who waits for a known moment. Times are nanoseconds of wall clock since the start.
+#[derive(Debug)]
+pub struct Line {
+    due: BinaryHeap<Due>,
+    /// When the model is to be looked at next.
+    event_ns: u64,
+    /// When the clock thread will wake by itself.
+    alarm_ns: u64,
+    stopping: bool,
+}
+
+impl Line {
+    /// Takes a request in.
+    pub fn push(&mut self, at_ns: u64, turn: Turn) {
+        self.due.push(Due { at_ns, turn });
+    }
+
+    /// Releases who is due up to `until_ns`.
+    pub fn release(&mut self, until_ns: u64) {
+        while self.due.peek().is_some_and(|due| due.at_ns <= until_ns) {
+            if let Some(due) = self.due.pop() {
+                due.turn.release(due.at_ns);
+            }
+        }
+    }
+
+    /// True when the model is to be looked at.
+    pub fn is_event_due(&self, now_ns: u64) -> bool {
+        self.event_ns <= now_ns
+    }
+
+    /// True once the clock thread is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn next_ns(&self, lead_ns: u64) -> u64 {
+        let due_ns = self.due.peek().map_or(NEVER, |due| due.at_ns.saturating_sub(lead_ns));
+        due_ns.min(self.event_ns)
+    }
+}
+
+/// The line, its lock and the clock's alarm.
+#[derive(Debug)]
+pub struct Releases {
+    line: Mutex<Line>,
+    changed: Condvar,
+}
+
+impl Default for Releases {
+    fn default() -> Self {
+        let line = Line { due: BinaryHeap::new(), event_ns: NEVER, alarm_ns: NEVER, stopping: false };
+        Self { line: Mutex::new(line), changed: Condvar::new() }
+    }
+}
+
+impl Releases {
+    /// The line. What is done to it is done in one step, so that a panic elsewhere leaves it whole.
+    pub fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of when the model is to be looked at next, and wakes the clock thread where it would be late.
+    pub fn publish(&self, line: &mut Line, event_ns: u64, lead_ns: u64) {
+        line.event_ns = event_ns;
+        if line.next_ns(lead_ns) < line.alarm_ns {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Sleeps until there is something to do, or for a moment where `busy` keeps it from being done.
+    pub fn wait<'a>(
+        &'a self,
+        mut line: MutexGuard<'a, Line>,
+        now_ns: u64,
+        lead_ns: u64,
+        busy: Option<Duration>,
+    ) -> MutexGuard<'a, Line> {
+        let next_ns = line.next_ns(lead_ns);
+        line.alarm_ns = next_ns;
+        if next_ns == NEVER {
+            return self.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
+        }
+        let left = Duration::from_nanos(next_ns.saturating_sub(now_ns)).max(busy.unwrap_or_default());
+        if left.is_zero() {
+            return line;
+        }
+        self.changed.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Makes the clock thread look again.
+    pub fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Ends the clock thread.
+    pub fn stop(&self) {
+        self.line().stopping = true;
+        self.changed.notify_all();
+    }
+}
