@@ -243,8 +243,15 @@ class History:
 
 def _checkpoint(path: Path) -> None:
     """Bring the write-ahead log into the file. A failure shows with the next `add`."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with (
+        suppress(sqlite3.Error, OSError),
+        closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection,
+    ):
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        # The writer begins the log anew when all of it is in the file, which on a slow disk never is so: new
+        # epochs keep coming. Then the rest, little after the above, is done with the writer kept out.
+        if path.with_name(path.name + "-wal").stat().st_size > _WAL_LIMIT_BYTES:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _load(connection: sqlite3.Connection) -> _Known:

@@ -318,3 +318,26 @@ def test_an_epoch_that_fails_leaves_nothing(history: History) -> None:
 )
 def test_buckets(span_s: float, limit: int, width_ms: int) -> None:
     assert bucket_ms(span_s, limit) == width_ms
+
+
+def fill(history: History, epochs: int, at_once: bool) -> None:
+    """Epochs with a checkpoint every 20, that ends before the next epoch or goes on beside it."""
+    for second in range(epochs):
+        if second % 20 == 0:
+            history._checkpointed_at = -1e9  # a while has passed
+        history.add(host_status(vms=tuple(vm_status(f"vm{i}") for i in range(20)), at=START + second))
+        if history._checkpoint is not None and (at_once or second % 20 == 19):
+            history._checkpoint.join()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_log_does_not_grow_for_ever(
+    history: History, path: Path, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slo_ctl.record.history._WAL_LIMIT_BYTES", 1 << 20)
+    fill(history, 40, at_once)
+    log = path.with_name("history.db-wal")
+    before = log.stat().st_size
+    fill(history, 400, at_once)
+    assert log.stat().st_size <= max(2 * before, 3 << 20)
+    assert path.stat().st_size > 400 * 20 * 40  # it is in the file
