@@ -217,7 +217,7 @@ class Daemon:
         notes = list(self._devices.notes)
         self._problems = {}
         for part in self._devices.emulated.values():
-            seats, taken = seats_on(part.name, streams, slos)
+            seats, taken = seats_on(part.name, streams, slos, part.seats)
             notes += taken
             self._guarded(part.name, partial(part.look, seats, now_s))
         for block in self._devices.blocks.values():

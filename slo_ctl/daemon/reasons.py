@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 _KEPT = 5
 
@@ -20,13 +20,14 @@ class Reasons:
         self.ended: list[str] = []
         """Those of the epoch before that no longer hold."""
 
-    def add(self, sentences: Iterable[str]) -> Sequence[str]:
-        """Those of one epoch; returns the ones that did not hold in the epoch before."""
+    def add(self, sentences: Iterable[str]) -> list[str]:
+        """Those of one epoch; returns the ones that are new, neither holding already nor told lately."""
         now = list(dict.fromkeys(sentences))
-        new = [sentence for sentence in now if sentence not in self._holding]
+        begun = [sentence for sentence in now if sentence not in self._holding]
+        new = [sentence for sentence in begun if sentence not in self._lately]
         self.ended = sorted(self._holding - set(now))
         self._holding = frozenset(now)
-        for sentence in new:
+        for sentence in begun:
             if sentence in self._lately:
                 self._lately.remove(sentence)
             self._lately.append(sentence)

@@ -28,6 +28,9 @@ class Schedule:
         """Begin the epoch that is due, and set when the next is: how many were left out since the last."""
         late = max(0, math.floor((now_s - self._due_s) / self._epoch_s))
         self._due_s += (late + 1) * self._epoch_s
+        if self._due_s <= now_s:  # by a rounding of the division
+            self._due_s += self._epoch_s
+            late += 1
         self.missed += late
         return late
 

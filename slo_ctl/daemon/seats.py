@@ -26,10 +26,15 @@ class Seat:
 
 
 def seats_on(
-    device: str, streams: Iterable[Stream], slos: Mapping[str, Slo]
+    device: str,
+    streams: Iterable[Stream],
+    slos: Mapping[str, Slo],
+    before: Mapping[str, Seat] | None = None,
 ) -> tuple[dict[str, Seat], list[str]]:
     """The seats on a device by namespace, and a sentence for each VM that found its namespace taken.
 
+    A VM of which no disk is known is seen only while it is connected; it keeps its seat of `before` until
+    it goes, or another VM comes.
     A VM with several namespaces there has one budget for all: each gets an even part, so that splitting
     disks gains nothing.
     """
@@ -42,6 +47,9 @@ def seats_on(
         holder, _ = holders.setdefault(stream.tenant.namespace, (stream.vm, disk))
         if holder != stream.vm:
             notes.append(f"{stream.tenant} is used by {holder} and {stream.vm}: it counts as {holder}'s")
+    for namespace, seat in (before or {}).items():
+        if not seat.disk and seat.vm in slos:
+            holders.setdefault(namespace, (seat.vm, ""))
     of_vm: dict[str, list[str]] = defaultdict(list)
     for namespace, (vm, _) in holders.items():
         of_vm[vm].append(namespace)

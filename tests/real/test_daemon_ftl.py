@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from slo_ctl.model import HostStatus
 
 VMS = ("a", "b", "c")
-TIME_SCALE = "0.25"
+TIME_SCALE = "0.5"
 """Real seconds for each modelled one; the window below is of modelled time."""
 CONFIG = """
 [daemon]
 epoch = "250ms"
-window = "40s"
+window = "20s"
 [libvirt]
 uri = "none"
 """

@@ -1,0 +1,127 @@
+"""The status put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slo_ctl.daemon.assembly import Moment, status_of
+from slo_ctl.daemon.parts import DeviceView, VmView
+from slo_ctl.decide.promises import DEFAULT, Promise
+from slo_ctl.model import (
+    Disk,
+    FoundBy,
+    HostStatus,
+    Knob,
+    Lever,
+    Outcome,
+    OutcomeState,
+    Setting,
+    Slo,
+    Verdict,
+    Vm,
+    VmState,
+    VmStatus,
+)
+from slo_ctl.observe.window import StreamWindow
+from slo_ctl.show.status_json import from_json, to_json
+
+MOMENT = Moment(1e9, 10.0, 1.0, 42, 9e8, notes=("x", "x"))
+WEB = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, disks=(Disk("vda", "network"),))
+WINDOW = StreamWindow(
+    "web",
+    10.0,
+    iops=100.0,
+    bandwidth_bytes_s=4e5,
+    p99_write_us=9.0,
+    u=0.5,
+    waf=2.0,
+    host_page_writes=10,
+    gc_page_writes=10,
+    size_bytes=1000,
+    ops_blocks=5,
+    ops_bytes=200,
+)
+VIEW = VmView((WINDOW,), ("vda",), target_share=0.5, target_iops=100.0)
+SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", total_iops=200.0, vms={"web": VIEW})
+
+
+def promise(source: str = "vm set", **fields: float) -> Promise:
+    return Promise(Slo(**fields), source, (), {})
+
+
+def build(
+    device: DeviceView | None = SSD,
+    vm: Vm | None = WEB,
+    promised: Promise | None = None,
+    outcomes: tuple[Outcome, ...] = (),
+    named_by: dict[str, str] | None = None,
+) -> tuple[HostStatus, VmStatus]:
+    named_by = named_by or {}
+    promises = {name: promised or promise() for name in ("web", *named_by)}
+    status = status_of(
+        MOMENT, [device] if device else [], [vm] if vm else [], promises, named_by, outcomes, {}
+    )
+    assert from_json(to_json(status)) == status
+    return status, status.vms[0]
+
+
+def test_a_vm_on_a_device() -> None:
+    status, row = build()
+    assert (row.verdict, row.share, row.iops, row.ops_share, row.waf) == (Verdict.OK, 0.5, 100.0, 0.2, 2.0)
+    assert (row.disks, row.state, row.backend) == (("vda",), "running", "isolated OPS")
+    assert status.notes == ("x",)
+
+
+def test_streams_of_one_vm_are_one_row() -> None:
+    other = replace(WINDOW, iops=60.0, p99_write_us=20.0, host_page_writes=30, gc_page_writes=10, u=0.25)
+    _, row = build(replace(SSD, vms={"web": replace(VIEW, windows=(WINDOW, other))}))
+    assert (row.iops, row.share, row.ops_blocks, row.ops_bytes) == (160.0, 0.8, 10, 400)
+    assert (row.p99_write_us, row.waf) == (20.0, 1.5)
+    assert row.u == pytest.approx(0.375)
+
+
+def test_a_device_with_a_problem_and_a_vm_that_is_off() -> None:
+    _, row = build(replace(SSD, problem="ssd0: not there", vms={"web": VmView(())}))
+    assert (row.verdict, row.reason, row.iops) == (Verdict.NO_MECHANISM, "ssd0: not there", None)
+    idle = replace(SSD, vms={"web": VmView((replace(WINDOW, iops=0.0),), wants_more=False)})
+    _, row = build(idle, replace(WEB, state=VmState.SHUT_OFF))
+    assert (row.verdict, row.reason) == (Verdict.IDLE, "it is shut off")
+
+
+@pytest.mark.parametrize(
+    ("state", "source", "verdict"),
+    [
+        (VmState.RUNNING, DEFAULT, Verdict.OK),
+        (VmState.RUNNING, "vm set", Verdict.NO_MECHANISM),
+        (VmState.SHUT_OFF, "vm set", Verdict.IDLE),
+    ],
+)
+def test_a_vm_on_no_managed_device(state: VmState, source: str, verdict: Verdict) -> None:
+    _, row = build(None, replace(WEB, state=state), promise(source))
+    assert (row.verdict, row.device, row.backend, row.disks) == (verdict, "", "none", ("vda",))
+
+
+def test_a_vm_that_is_not_here() -> None:
+    status, _ = build(named_by={"gone": "config a.toml:3", "web": "`vm set`"})
+    assert [(row.vm, row.verdict) for row in status.vms] == [
+        ("gone", Verdict.UNKNOWN_VM),
+        ("web", Verdict.OK),
+    ]
+    assert "config a.toml:3" in status.vms[0].reason
+
+
+def test_unapplied_settings_belong_to_their_device() -> None:
+    setting = Setting(Knob(Lever.FTL_LIMIT, "ssd0/n1", "total_iops"), 5.0, "web", "its maximum")
+    outcome = Outcome(setting, OutcomeState.UNAPPLIED, None, None, "refused")
+    _, row = build(outcomes=(outcome, replace(outcome, state=OutcomeState.APPLIED)))
+    assert (row.verdict, row.unapplied) == (Verdict.UNAPPLIED, (outcome,))
+    elsewhere = replace(outcome, setting=replace(setting, knob=replace(setting.knob, place="ssd1/n1")))
+    assert build(outcomes=(elsewhere,))[1].verdict is Verdict.OK
+
+
+def test_minimums_above_the_capacity() -> None:
+    crowded = replace(SSD, capacity_iops=150.0, sum_min_iops=200.0)
+    assert build(crowded)[0].devices[0].overcommitted
+    assert not build(replace(crowded, capacity_iops=None))[0].devices[0].overcommitted

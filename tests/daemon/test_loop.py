@@ -1,0 +1,223 @@
+"""Epochs on a host that is made up: files below a root, and an observer that says what it is told to."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.api.controller import RefusalError
+from slo_ctl.config import Config, load
+from slo_ctl.config.settings import DaemonConfig, LibvirtConfig
+from slo_ctl.daemon.loop import Daemon
+from slo_ctl.daemon.places import DaemonPlaces
+from slo_ctl.daemon.promised import Resolver
+from slo_ctl.daemon.reasons import Reasons
+from slo_ctl.daemon.service import summary
+from slo_ctl.device.places import places as device_places
+from slo_ctl.device.plan import plan_device
+from slo_ctl.device.store import DeviceStore
+from slo_ctl.errors import UserError
+from slo_ctl.model import FoundBy, Verdict, Vm, VmState
+from slo_ctl.observe.inventory import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
+CONFIG = Config(libvirt=LibvirtConfig(None))
+
+
+class FakeObserver:
+    def __init__(self) -> None:
+        self.vms: tuple[Vm, ...] = (WEB,)
+        self.notes: tuple[str, ...] = ()
+        self.named: Mapping[str, str] = {}
+        self.closed = False
+
+    def look(self) -> Inventory:
+        return Inventory(None, None, self.vms, (), self.notes)
+
+    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
+        self.named = named
+
+    def take_tuned(self) -> set[str]:
+        return set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextmanager
+def daemon_on(
+    root: Path, observer: FakeObserver, config: Config = CONFIG, *, dry_run: bool = False
+) -> Iterator[Daemon]:
+    daemon = Daemon(config, DaemonPlaces(root), make_observer=lambda *_: observer, dry_run=dry_run)
+    try:
+        yield daemon
+    finally:
+        daemon.stop(undo=True)
+
+
+def verdicts(daemon: Daemon) -> dict[str, Verdict]:
+    return {row.vm: row.verdict for row in daemon.epoch().vms}
+
+
+def test_promises_from_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        assert verdicts(daemon) == {"web": Verdict.OK}
+        told = daemon.desk.set_slo("web", {"weight": 3.0}, force=False)
+        assert (told.slo.weight, told.slo_source) == (3.0, "vm set")
+        row = daemon.epoch().vms[0]
+        assert (row.slo.weight, row.verdict) == (3.0, Verdict.NO_MECHANISM)
+        daemon.desk.unset_slo("web", None)
+        assert verdicts(daemon) == {"web": Verdict.OK}
+
+
+def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.epoch()
+        with pytest.raises(RefusalError, match="no VM wed") as error:
+            daemon.desk.set_slo("wed", {"weight": 3.0}, force=False)
+        assert "web" in error.value.hint
+        with pytest.raises(RefusalError, match="nothing was set"):
+            daemon.desk.unset_slo("wed", None)
+        assert daemon.desk.set_slo("wed", {"weight": 3.0}, force=True).notes
+        assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}
+        assert "degraded (first: wed: unknown-vm)" in summary(daemon.epoch())
+
+
+def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        status = daemon.epoch()
+        row = dataclasses.replace(status.vms[0], device="ssd0")
+        from slo_ctl.model import DeviceStatus
+
+        device = DeviceStatus("ssd0", "emulated", "", "", 10.0, capacity_iops=1000.0, sum_min_iops=600.0)
+        daemon.desk.published = dataclasses.replace(
+            daemon.desk.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
+        )
+        assert daemon.desk.set_slo("web", {"min_iops": 400.0}, force=False).notes == ()
+        with pytest.raises(RefusalError, match="1,100 IOPS, and it can do 1,000") as error:
+            daemon.desk.set_slo("web", {"min_iops": 500.0}, force=False)
+        assert error.value.status == 409
+        assert "overcommitted" in daemon.desk.set_slo("web", {"min_iops": 500.0}, force=True).notes[0]
+
+
+def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None:
+    observer = FakeObserver()
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text('[libvirt]\nuri = "none"\n[vm.web]\nweight = 2\ncgroup = "/x/web"\n')
+    with daemon_on(tmp_path, observer, load(tmp_path)) as daemon:
+        file.write_text('[libvirt]\nuri = "none"\n[vm.web]\nweight = -2\n')
+        problem = daemon.reload()
+        assert "slo-ctl.toml:4" in problem
+        status = daemon.epoch()
+        assert (status.config_problem, status.vms[0].slo.weight) == (problem, 2.0)
+        file.write_text('[libvirt]\nuri = "none"\n[vm.web]\nweight = 5\ncgroup = "/y"\n')
+        assert daemon.reload() == ""
+        status = daemon.epoch()
+        assert (status.config_problem, status.vms[0].slo.weight) == ("", 5.0)
+        assert observer.named == {"web": "/y"}
+
+
+def test_damaged_files_of_before(tmp_path: Path) -> None:
+    (tmp_path / "journal.json").write_text("{")
+    with pytest.raises(UserError, match=r"journal\.json"):
+        Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
+    (tmp_path / "journal.json").unlink()
+    (tmp_path / "promises.json").write_text("{")
+    with pytest.raises(UserError, match=r"promises\.json"):
+        Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
+    (tmp_path / "promises.json").unlink()
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.desk.set_slo("web", {"weight": 4.0}, force=True)
+        daemon.epoch()
+        (tmp_path / "promises.json").write_text("{")
+        status = daemon.epoch()
+        assert status.vms[0].slo.weight == 4.0
+        assert any("promises.json" in note for note in status.notes)
+
+
+def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "history.db").mkdir()
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.epoch()
+        assert any("history" in note for note in daemon.epoch().notes)
+        (tmp_path / "history.db").rmdir()
+        daemon.epoch()
+        assert not any("history" in note for note in daemon.epoch().notes)
+
+
+def test_one_device_going_wrong_is_told_once_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text(
+        '[libvirt]\nuri = "none"\n[[device]]\nname = "ssd0"\n[[device]]\nname = "ssd1"\n'
+        '[[device]]\nname = "disk"\npath = "/dev/nowhere"\n'
+    )
+    store = DeviceStore(device_places(tmp_path))
+    for name in ("ssd0", "ssd1"):
+        store.create(plan_device(f"name={name},preset=fast15,size=64MiB", ()))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("slo_ctl.daemon.blocks.BlockPart.find", fail)
+    caplog.set_level(logging.INFO, "slo_ctl.daemon")
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        for _ in range(3):
+            status = daemon.epoch()
+    problems = {device.name: device.problem for device in status.devices}
+    assert problems["disk"] == "unexpected RuntimeError: boom"
+    assert all("control.sock" in problems[name] for name in ("ssd0", "ssd1"))
+    assert sum("boom" in record.message for record in caplog.records) == 1
+    assert sum(record.exc_info is not None for record in caplog.records) == 1
+
+
+def test_work_of_other_threads_is_done_by_the_loop(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.epoch()
+        plans = []
+        thread = threading.Thread(target=lambda: plans.append(daemon.desk.plan()))
+        thread.start()
+        deadline = time.monotonic() + 5
+        while thread.is_alive() and time.monotonic() < deadline:
+            daemon.desk.work()
+            time.sleep(0.01)
+        thread.join()
+        assert plans[0].outcomes == ()
+        assert daemon.desk.health().epochs == 1
+
+
+def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver(), dry_run=True) as daemon:
+        daemon.epoch()
+        daemon.plan()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_promises_are_resolved_again_only_where_something_changed() -> None:
+    resolver, config = Resolver(), dataclasses.replace(CONFIG, daemon=DaemonConfig())
+    first = resolver.resolve(["a", "b"], {"a": {"weight": 2.0}}, {}, config)
+    second = resolver.resolve(["a", "b"], {"a": {"weight": 3.0}}, {}, config)
+    assert second["b"] is first["b"]
+    assert (first["a"].slo.weight, second["a"].slo.weight) == (2.0, 3.0)
+
+
+def test_reasons_are_told_once() -> None:
+    reasons = Reasons(2)
+    assert reasons.add(["x", "y", "x"]) == ["x", "y"]
+    assert reasons.add(["x"]) == []
+    assert reasons.ended == ["y"]
+    assert reasons.add(["y"]) == []
+    assert reasons.lately == ("x", "y")
+    assert reasons.add(["z"]) == ["z"]
+    assert reasons.add(["x"]) == ["x"]
