@@ -20,6 +20,7 @@ from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.observe.gone import ObserveGone
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.served_ftl import ServedDevice
+from slo_ctl.observe.socket_peers import connections
 from slo_ctl.observe.tagging import tenant_keys
 from slo_ctl.observe.task_delay import TaskDelay
 from slo_ctl.observe.vm_reading import Standing
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from slo_ctl.model import Vm
 
 FROZEN_S = 3.0
+FIO_START_S = 60.0
+"""It measures its clocks first, on every CPU, which takes long on a busy host."""
 SOON_S = 5.0
 """Far sooner than the regular refresh: an event it must have been."""
 
@@ -180,8 +183,14 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
             assert tenants() == set()
             device.sample({})
             fio = fio_in(folder, server.uri("b"))
-            until(lambda: tenants() == {Tenant("ssd0", "b")} or fio.poll() is not None, "the connection")
+            export = os.fsencode(server.run.export("b"))
+            until(
+                lambda: bool(connections(export.__eq__)) or fio.poll() is not None,
+                "a connection",
+                FIO_START_S,
+            )
             assert fio.poll() is None, f"fio ended by itself; server: {server.errors()}"
+            until(lambda: tenants() == {Tenant("ssd0", "b")}, "its namespace")
             keys = tenant_keys(observer.look().streams, "ssd0")
             assert keys == {"b": "web"}
             on = {"b": Standing(Slo(), running=True)}
