@@ -10,9 +10,14 @@ use crate::engine::{
 use crate::engine::{TimingModel, Until};
 use crate::error::FtlError;
 use crate::geometry::{Geometry, NandTiming};
+use crate::mapping::bast::{Bast, BastMapping};
+use crate::mapping::choice::MappingOptions;
+use crate::mapping::dftl::DftlMapping;
+use crate::mapping::fast::{Fast, FastMapping};
+use crate::mapping::log_block::LogScheme;
+use crate::mapping::page::PageMapping;
 use crate::mapping::page::snapshot::{PROLOGUE_BYTES, snapshot_code};
-use crate::mapping::page::{PageMapping, PageMappingOptions};
-use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::op::{Op, TenantId};
 use crate::page_number::{PageNumber, U40};
@@ -34,6 +39,21 @@ pub struct DriveOptions {
 enum AnyMapping {
     Page32(PageMapping<u32>),
     Page40(PageMapping<U40>),
+    Bast(BastMapping),
+    Fast(FastMapping),
+    Dftl32(DftlMapping<u32>),
+    Dftl40(DftlMapping<U40>),
+}
+
+/// Codes of the mappings in snapshots.
+const PAGE40: u8 = size_of::<U40>() as u8;
+const BAST: u8 = <Bast as LogScheme>::SNAPSHOT_CODE;
+const FAST: u8 = <Fast as LogScheme>::SNAPSHOT_CODE;
+const DFTL32: u8 = DftlMapping::<u32>::SNAPSHOT_CODE;
+const DFTL40: u8 = DftlMapping::<U40>::SNAPSHOT_CODE;
+
+fn labelled<M>((mapping, label): (M, String), kind: impl FnOnce(M) -> AnyMapping) -> (AnyMapping, String) {
+    (kind(mapping), label)
 }
 
 /// Calls the same function of whichever mapping it is.
@@ -42,6 +62,10 @@ macro_rules! with_mapping {
         match $mapping {
             AnyMapping::Page32($m) => $call,
             AnyMapping::Page40($m) => $call,
+            AnyMapping::Bast($m) => $call,
+            AnyMapping::Fast($m) => $call,
+            AnyMapping::Dftl32($m) => $call,
+            AnyMapping::Dftl40($m) => $call,
         }
     };
 }
@@ -54,13 +78,20 @@ pub struct Drive {
 
 impl Drive {
     /// An empty drive.
-    pub fn new(geometry: Geometry, mapping: PageMappingOptions, options: DriveOptions) -> Result<Self, FtlError> {
+    pub fn new(
+        geometry: Geometry,
+        mapping: impl Into<MappingOptions>,
+        options: DriveOptions,
+    ) -> Result<Self, FtlError> {
         geometry.validate()?;
         let narrow = Namespaces::page_numbers(geometry.pages()) < <u32 as PageNumber>::MAX;
-        let mapping = if narrow {
-            AnyMapping::Page32(PageMapping::new(geometry, mapping)?)
-        } else {
-            AnyMapping::Page40(PageMapping::new(geometry, mapping)?)
+        let mapping = match mapping.into() {
+            MappingOptions::Page(page) if narrow => AnyMapping::Page32(PageMapping::new(geometry, page)?),
+            MappingOptions::Page(page) => AnyMapping::Page40(PageMapping::new(geometry, page)?),
+            MappingOptions::Bast(log_block) => AnyMapping::Bast(BastMapping::new(geometry, log_block)?),
+            MappingOptions::Fast(log_block) => AnyMapping::Fast(FastMapping::new(geometry, log_block)?),
+            MappingOptions::Dftl(dftl) if narrow => AnyMapping::Dftl32(DftlMapping::new(geometry, dftl)?),
+            MappingOptions::Dftl(dftl) => AnyMapping::Dftl40(DftlMapping::new(geometry, dftl)?),
         };
         Ok(Self { mapping, engine: engine(&geometry, options) })
     }
@@ -71,12 +102,14 @@ impl Drive {
         let mut prologue = [0; PROLOGUE_BYTES];
         from.read_exact(&mut prologue).map_err(refuse)?;
         from.seek(SeekFrom::Start(0)).map_err(refuse)?;
-        let (mapping, label) = if usize::from(snapshot_code(&prologue)?) == size_of::<U40>() {
-            let (mapping, label) = PageMapping::restore(from)?;
-            (AnyMapping::Page40(mapping), label)
-        } else {
-            let (mapping, label) = PageMapping::restore(from)?;
-            (AnyMapping::Page32(mapping), label)
+        // What is none of these is refused by whoever reads it.
+        let (mapping, label) = match snapshot_code(&prologue)? {
+            BAST => labelled(BastMapping::restore(from)?, AnyMapping::Bast),
+            FAST => labelled(FastMapping::restore(from)?, AnyMapping::Fast),
+            DFTL32 => labelled(DftlMapping::restore(from)?, AnyMapping::Dftl32),
+            DFTL40 => labelled(DftlMapping::restore(from)?, AnyMapping::Dftl40),
+            PAGE40 => labelled(PageMapping::restore(from)?, AnyMapping::Page40),
+            _ => labelled(PageMapping::restore(from)?, AnyMapping::Page32),
         };
         let geometry = *with_mapping!(&mapping, m => m.geometry());
         Ok((Self { mapping, engine: engine(&geometry, options) }, label))
@@ -100,6 +133,12 @@ impl Drive {
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         with_mapping!(&self.mapping, m => m.geometry())
+    }
+
+    /// See [`Mapping::block_pages`].
+    #[must_use]
+    pub fn block_pages(&self) -> u32 {
+        with_mapping!(&self.mapping, m => m.block_pages())
     }
 
     /// See [`Mapping::create_tenant`].
@@ -152,6 +191,11 @@ impl Drive {
     /// Flash-side counters of a tenant.
     pub fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
         with_mapping!(&self.mapping, m => m.counters(tenant))
+    }
+
+    /// Merges and accesses to the map of a tenant.
+    pub fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
+        with_mapping!(&self.mapping, m => m.mapping_counters(tenant))
     }
 
     /// What a tenant has.

@@ -110,6 +110,11 @@ impl Namespaces {
         TenantId(self.owners[(global >> SEGMENT_SHIFT) as usize])
     }
 
+    /// True when no tenant has the device-wide page.
+    pub fn is_nobodys(&self, global: u64) -> bool {
+        self.owners.get((global >> SEGMENT_SHIFT) as usize).is_none_or(|&owner| owner == NOBODY)
+    }
+
     /// Tenants in the order of their numbers.
     pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
         (0..self.tenants.len() as u16).map(TenantId).filter(|&t| self.contains(t))

@@ -2,6 +2,8 @@
 //! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
 
 pub mod bast;
+pub mod choice;
+pub mod dftl;
 pub mod fast;
 pub mod log_block;
 pub mod page;

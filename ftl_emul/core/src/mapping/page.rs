@@ -108,6 +108,8 @@ pub struct PageMapping<P> {
     rng: Xoshiro256PlusPlus,
     /// Pages of the victim being collected; kept to spare the allocation.
     scratch: Vec<u64>,
+    /// Device-wide logical pages that GC has moved since they were last taken, where a map on flash must be told.
+    moved: Option<Vec<u64>>,
 }
 
 /// Splits physical page numbers into block and page by multiplication, which is several times as fast as dividing.
@@ -174,6 +176,7 @@ impl<P: PageNumber> PageMapping<P> {
             write_clock: 0,
             rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
             scratch: Vec::with_capacity(geometry.pages_per_block as usize),
+            moved: None,
         };
         mapping.blocks.fill(unused);
         if options.victim == VictimPolicy::CostBenefit {
@@ -188,6 +191,26 @@ impl<P: PageNumber> PageMapping<P> {
     #[must_use]
     pub fn options(&self) -> &PageMappingOptions {
         &self.options
+    }
+
+    /// Keeps the device-wide numbers of pages that GC moves, for [`Self::take_moved`].
+    pub(in crate::mapping) fn keep_moved(&mut self) {
+        self.moved = Some(Vec::new());
+    }
+
+    /// Pages moved by GC since they were last taken, in place of what `into` held.
+    #[inline]
+    pub(in crate::mapping) fn take_moved(&mut self, into: &mut Vec<u64>) {
+        into.clear();
+        if let Some(moved) = self.moved.as_mut().filter(|moved| !moved.is_empty()) {
+            std::mem::swap(moved, into);
+        }
+    }
+
+    /// Who has which device-wide logical page.
+    #[inline(always)]
+    pub(in crate::mapping) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
     }
 
     /// Frontier that GC copies go to.

@@ -132,6 +132,9 @@ impl<P: PageNumber> PageMapping<P> {
                 self.tenant(cause).counters.moved_pages_of[owner] += 1;
             }
         }
+        if let Some(moved) = &mut self.moved {
+            moved.extend_from_slice(&gathered);
+        }
         self.scratch = gathered;
     }
 

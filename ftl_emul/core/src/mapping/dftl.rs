@@ -1,0 +1,474 @@
+//! DFTL: page mapping whose map is on flash, with a part of it in memory.
+//!
+//! A. Gupta, Y. Kim, B. Urgaonkar, "DFTL: a flash translation layer employing demand-based selective caching of
+//! page-level address mappings", ASPLOS 2009. The map fills *translation pages*, each with the entries of as many
+//! consecutive logical pages as fit; they live in *translation blocks* of their own. In memory are the global
+//! translation directory (GTD: where each translation page is) and the cached mapping table (CMT).
+//!
+//! Data is placed by the [`PageMapping`] that works without this one, which is why GC of data is the same; translation
+//! pages are the data of another one, whose map is the GTD. Translation blocks come on top of the drive's blocks, and
+//! they and the CMT are common to all tenants. What it costs is counted against the tenant that caused it, in
+//! [`MappingCounters`]: `gc_page_writes` and `erases` of [`TenantCounters`] are data's only.
+//!
+//! Whoever touches a page loads its entry first. An entry that goes dirty out of the CMT costs reading and programming
+//! its translation page, with all other dirty entries of that page. GC that moves pages whose entries are not cached
+//! does the same, once for each translation page concerned.
+
+mod cache;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{FtlError, invalid};
+use crate::geometry::Geometry;
+use crate::mapping::page::snapshot::{read_snapshot, refuse, write_snapshot};
+use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::namespace::Namespaces;
+use crate::nand::{Nand, Untimed};
+use crate::op::TenantId;
+use crate::page_number::PageNumber;
+use cache::Cache;
+
+/// Bytes of a map entry on flash.
+const ENTRY_BYTES: u32 = 4;
+/// Unless told otherwise, the CMT holds this part of the map.
+const DEFAULT_CACHED_PART: u64 = 32;
+/// Blocks of translation pages for which there is one more OPS block, beyond the minimum.
+const TRANSLATION_BLOCKS_PER_OPS: u64 = 8;
+/// What tells its snapshots from those of others; page numbers of five bytes have the next code.
+const SNAPSHOT_CODE: u8 = 0xD4;
+
+/// How DFTL works, beyond the shape of the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DftlOptions {
+    /// How data is placed.
+    pub page: PageMappingOptions,
+    /// Entries of the CMT; None: a thirty-second of the drive's pages.
+    pub cached_entries: Option<u64>,
+}
+
+/// The page mapping with its map on flash; page numbers of data are stored as `P`.
+pub struct DftlMapping<P> {
+    options: DftlOptions,
+    data: PageMapping<P>,
+    /// Translation pages are the pages of its only tenant.
+    translation: PageMapping<u32>,
+    translation_tenant: Option<TenantId>,
+    entries_per_page: u64,
+    cache: Cache,
+    /// By tenant number.
+    counters: Vec<MappingCounters>,
+    /// Pages that GC has just moved; kept to spare the allocation.
+    moved: Vec<u64>,
+}
+
+impl<P: PageNumber> DftlMapping<P> {
+    /// What tells snapshots of this mapping from those of others.
+    pub const SNAPSHOT_CODE: u8 = SNAPSHOT_CODE + (size_of::<P>() > size_of::<u32>()) as u8;
+
+    /// An empty drive: every block erased and spare.
+    pub fn new(geometry: Geometry, options: DftlOptions) -> Result<Self, FtlError> {
+        let mut data = PageMapping::new(geometry, options.page)?;
+        data.keep_moved();
+        let translation = PageMapping::new(translation_geometry(&geometry), PageMappingOptions::default())?;
+        let (cache, entries_per_page) = cache(&geometry, &options)?;
+        Ok(Self {
+            options,
+            data,
+            translation,
+            translation_tenant: None,
+            entries_per_page,
+            cache,
+            counters: Vec::new(),
+            moved: Vec::new(),
+        })
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn options(&self) -> &DftlOptions {
+        &self.options
+    }
+
+    /// Writes the whole state, and `label` with it.
+    pub fn save(&mut self, label: &str, to: &mut impl Write) -> io::Result<()> {
+        let head = Head {
+            geometry: *self.data.geometry(),
+            options: self.options,
+            translation_tenant: self.translation_tenant,
+            cached: self.cache.oldest_first().collect(),
+            counters: self.counters.clone(),
+        };
+        write_snapshot(Self::SNAPSHOT_CODE, &head, &[], to)?;
+        self.data.save(label, to)?;
+        self.translation.save("", to)
+    }
+
+    /// Reads a state that [`DftlMapping::save`] wrote, and its label. Anything else is refused.
+    pub fn restore(from: &mut impl Read) -> Result<(Self, String), FtlError> {
+        let (mut mapping, head) = read_snapshot(
+            Self::SNAPSHOT_CODE,
+            from,
+            |head: &Head| Self::new(head.geometry, head.options),
+            |_, _| Vec::new(),
+        )?;
+        let (data, label) = PageMapping::restore(from)?;
+        let (translation, _) = PageMapping::restore(from)?;
+        let fits = data.geometry() == &head.geometry
+            && data.options() == &head.options.page
+            && translation.geometry() == mapping.translation.geometry();
+        if !fits {
+            return refuse("damaged: its parts do not fit together");
+        }
+        (mapping.data, mapping.translation) = (data, translation);
+        mapping.data.keep_moved();
+        mapping.translation_tenant = head.translation_tenant;
+        mapping.counters = head.counters;
+        for (page, dirty) in head.cached {
+            if mapping.data.namespaces().is_nobodys(page) || mapping.cache.contains(page) {
+                return refuse(format!("damaged: the cached map entry of page {page}"));
+            }
+            mapping.cache.insert(page);
+            if dirty {
+                mapping.cache.mark_dirty(page);
+            }
+        }
+        mapping.check().or_else(|e| refuse(format!("damaged: {e}")))?;
+        Ok((mapping, label))
+    }
+
+    #[inline(always)]
+    fn global(&self, tenant: TenantId, page: u64) -> u64 {
+        self.data.namespaces().global(tenant, page)
+    }
+
+    /// Has the map entry of a page in the CMT; returns the page's device-wide number.
+    #[inline]
+    fn load<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> u64 {
+        let global = self.global(tenant, page);
+        if !self.cache.touch(global) {
+            self.miss(tenant, global, nand);
+        }
+        global
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miss<N: Nand>(&mut self, cause: TenantId, global: u64, nand: &mut N) {
+        if let Some(evicted) = self.cache.make_room() {
+            self.write_back(cause, evicted, nand);
+        }
+        self.read_translation(cause, global / self.entries_per_page, nand);
+        self.cache.insert(global);
+    }
+
+    /// Reads a translation page, unless the GTD knows that it was never written.
+    fn read_translation<N: Nand>(&mut self, cause: TenantId, translation_page: u64, nand: &mut N) {
+        let Some(tenant) = self.translation_tenant else { return };
+        let before = nand.overhead_ns();
+        if self.translation.read_page(tenant, translation_page, &mut MapNand(nand)).is_some() {
+            let counters = &mut self.counters[cause.0 as usize];
+            counters.map_reads += 1;
+            counters.map_ns += nand.overhead_ns() - before;
+        }
+    }
+
+    /// Updates a translation page on flash.
+    fn write_back<N: Nand>(&mut self, cause: TenantId, translation_page: u64, nand: &mut N) {
+        self.read_translation(cause, translation_page, nand);
+        let Some(tenant) = self.translation_tenant else { return };
+        let before = nand.overhead_ns();
+        let copied = |mapping: &PageMapping<u32>| mapping.counters(tenant).map_or(0, |c| c.gc_page_writes);
+        let copied_before = copied(&self.translation);
+        self.translation.write_page(tenant, translation_page, &mut MapNand(nand));
+        let counters = &mut self.counters[cause.0 as usize];
+        counters.map_writes += 1 + copied(&self.translation) - copied_before;
+        counters.map_ns += nand.overhead_ns() - before;
+    }
+
+    /// Updates the entries of the pages that GC has moved: in the CMT where they are cached, else on flash, once for
+    /// each translation page. `cause` is who pays; None: the owner of the pages.
+    #[inline]
+    fn follow_moves<N: Nand>(&mut self, cause: Option<TenantId>, nand: &mut N) {
+        let mut moved = std::mem::take(&mut self.moved);
+        self.data.take_moved(&mut moved);
+        if !moved.is_empty() {
+            moved.retain(|&global| {
+                !self.cache.contains(global) || {
+                    self.cache.mark_dirty(global);
+                    false
+                }
+            });
+            moved.sort_unstable();
+            moved.dedup_by_key(|global| *global / self.entries_per_page);
+            for &global in &moved {
+                let payer = cause.unwrap_or_else(|| self.data.namespaces().owner(global));
+                self.cache.clean(global / self.entries_per_page);
+                self.write_back(payer, global / self.entries_per_page, nand);
+            }
+        }
+        self.moved = moved;
+    }
+
+    /// Makes the GTD as long as the map: a translation page for each that tenants' pages need.
+    fn fit_translation(&mut self) -> Result<(), FtlError> {
+        let pages = self.data.namespaces().used_page_numbers().div_ceil(self.entries_per_page);
+        let geometry = *self.translation.geometry();
+        let held = u64::from(geometry.dies()) * (u64::from(PageMappingOptions::default().free_floor) + 2);
+        let ops = held + geometry.blocks_for(pages).div_ceil(TRANSLATION_BLOCKS_PER_OPS);
+        let Some(tenant) = self.translation_tenant else {
+            self.translation_tenant = Some(self.translation.create_tenant(pages, Placement::Isolated, ops)?);
+            return Ok(());
+        };
+        if pages > self.translation.pages(tenant) {
+            self.translation.resize_tenant(tenant, pages)?;
+            let missing = ops as i64 - self.translation.space(tenant)?.ops_blocks;
+            self.translation.request_move(None, Some(tenant), u64::try_from(missing).unwrap_or(0))?;
+            self.translation.advance_moves(0, &mut Untimed);
+        }
+        Ok(())
+    }
+
+    /// Forgets the map entries of pages that are about to belong to nobody.
+    fn forget(&mut self, tenant: TenantId, pages: std::ops::Range<u64>) {
+        for page in pages {
+            let global = self.global(tenant, page);
+            self.cache.remove(global);
+        }
+    }
+
+    /// Drops translation pages all of whose pages belong to nobody.
+    fn drop_unused_translation(&mut self) {
+        let Some(tenant) = self.translation_tenant else { return };
+        for translation_page in 0..self.translation.pages(tenant) {
+            let mut pages = translation_page * self.entries_per_page..(translation_page + 1) * self.entries_per_page;
+            if pages.all(|page| self.data.namespaces().is_nobodys(page)) {
+                self.translation.trim_page(tenant, translation_page, &mut Untimed);
+            }
+        }
+    }
+}
+
+/// Pages of a translation block's die and how many blocks: as many as the longest map could ever need, with room for
+/// GC. Blocks that the map of the tenants there are does not need stay unused.
+fn translation_geometry(geometry: &Geometry) -> Geometry {
+    let entries = u64::from(geometry.page_bytes / ENTRY_BYTES);
+    let pages = Namespaces::page_numbers(geometry.pages()).div_ceil(entries);
+    let blocks = geometry.blocks_for(pages);
+    let dies = u64::from(geometry.dies());
+    let blocks = blocks + blocks.div_ceil(TRANSLATION_BLOCKS_PER_OPS) + 4 * dies;
+    Geometry { blocks_per_die: blocks.div_ceil(dies) as u32, ..*geometry }
+}
+
+fn cache(geometry: &Geometry, options: &DftlOptions) -> Result<(Cache, u64), FtlError> {
+    let entries_per_page = u64::from(geometry.page_bytes / ENTRY_BYTES);
+    let capacity = options.cached_entries.unwrap_or(geometry.pages().div_ceil(DEFAULT_CACHED_PART));
+    if !(1..u64::from(u32::MAX)).contains(&capacity) {
+        return invalid("cached_entries", format!("{capacity} is not between 1 and {}", u32::MAX - 1));
+    }
+    let cache = Cache::new(capacity as usize, Namespaces::page_numbers(geometry.pages()), entries_per_page)?;
+    Ok((cache, entries_per_page))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    geometry: Geometry,
+    options: DftlOptions,
+    translation_tenant: Option<TenantId>,
+    /// Cached pages and whether they are dirty, the least recently used first.
+    cached: Vec<(u64, bool)>,
+    counters: Vec<MappingCounters>,
+}
+
+impl<P: PageNumber> Mapping for DftlMapping<P> {
+    fn geometry(&self) -> &Geometry {
+        self.data.geometry()
+    }
+
+    #[inline]
+    fn pages(&self, tenant: TenantId) -> u64 {
+        self.data.pages(tenant)
+    }
+
+    fn tenants(&self) -> Vec<TenantId> {
+        self.data.tenants()
+    }
+
+    #[inline]
+    fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let global = self.load(tenant, page, nand);
+        self.data.write_page(tenant, page, nand);
+        self.cache.mark_dirty(global);
+        self.follow_moves(Some(tenant), nand);
+    }
+
+    fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let global = self.load(tenant, page, nand);
+        self.data.rewrite_page_in_part(tenant, page, nand);
+        self.cache.mark_dirty(global);
+        self.follow_moves(Some(tenant), nand);
+    }
+
+    #[inline]
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
+        self.load(tenant, page, nand);
+        self.data.read_page(tenant, page, nand)
+    }
+
+    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
+        self.data.is_mapped(tenant, page)
+    }
+
+    fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
+        let global = self.load(tenant, page, nand);
+        if self.data.is_mapped(tenant, page) {
+            self.data.trim_page(tenant, page, nand);
+            self.cache.mark_dirty(global);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, tenant: TenantId, page: u64) {
+        self.cache.prefetch(self.global(tenant, page));
+        self.data.prefetch(tenant, page);
+    }
+
+    #[inline(always)]
+    fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
+        self.data.prefetch_overwrite(tenant, page);
+    }
+
+    fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
+        let tenant = self.data.create_tenant(pages, placement, ops_blocks)?;
+        if let Err(refusal) = self.fit_translation() {
+            self.data.delete_tenant(tenant)?;
+            return Err(refusal);
+        }
+        if self.counters.len() <= tenant.0 as usize {
+            self.counters.resize(tenant.0 as usize + 1, MappingCounters::default());
+        }
+        self.counters[tenant.0 as usize] = MappingCounters::default();
+        Ok(tenant)
+    }
+
+    fn delete_tenant(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        self.forget(tenant, 0..self.data.pages(tenant));
+        self.data.delete_tenant(tenant)?;
+        self.drop_unused_translation();
+        Ok(())
+    }
+
+    fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
+        let before = self.data.pages(tenant);
+        let cut: Vec<u64> = (pages.max(1)..before).map(|page| self.global(tenant, page)).collect();
+        self.data.resize_tenant(tenant, pages)?;
+        cut.into_iter().for_each(|global| self.cache.remove(global));
+        self.drop_unused_translation();
+        self.fit_translation()
+    }
+
+    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
+        self.data.request_move(from, to, blocks)
+    }
+
+    fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
+        let progress = self.data.advance_moves(max_gc_passes, nand);
+        self.follow_moves(None, nand);
+        progress
+    }
+
+    #[inline]
+    fn moves_pending(&self) -> bool {
+        self.data.moves_pending()
+    }
+
+    fn spare_blocks(&self) -> u64 {
+        self.data.spare_blocks()
+    }
+
+    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
+        self.data.counters(tenant)
+    }
+
+    fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
+        self.data.counters(tenant).map(|_| self.counters[tenant.0 as usize])
+    }
+
+    fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
+        self.data.space(tenant)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.data.check()?;
+        self.translation.check().map_err(|e| format!("translation blocks: {e}"))?;
+        self.cache.check()?;
+        let slots = self.data.tenants().last().map_or(0, |t| t.0 as usize + 1);
+        if self.counters.len() < slots {
+            return Err("a tenant has no counters of its map".into());
+        }
+        let needed = self.data.namespaces().used_page_numbers().div_ceil(self.entries_per_page);
+        let there = self.translation_tenant.map_or(0, |t| self.translation.pages(t));
+        if there < needed {
+            return Err(format!("{there} translation pages for a map of {needed}"));
+        }
+        if let Some((page, _)) = self.cache.oldest_first().find(|&(page, _)| self.data.namespaces().is_nobodys(page)) {
+            return Err(format!("the map entry of page {page} is cached, but the page is nobody's"));
+        }
+        Ok(())
+    }
+}
+
+/// Flash as translation pages see it: all that is done to it is done for the map.
+struct MapNand<'a, N>(&'a mut N);
+
+impl<N: Nand> Nand for MapNand<'_, N> {
+    const TIMED: bool = N::TIMED;
+
+    fn is_idle(&self, die: u32) -> bool {
+        self.0.is_idle(die)
+    }
+
+    fn busy_until(&self, die: u32) -> u64 {
+        self.0.busy_until(die)
+    }
+
+    fn program(&mut self, die: u32) {
+        self.0.map_program(die);
+    }
+
+    fn read(&mut self, die: u32) {
+        self.0.map_read(die);
+    }
+
+    fn read_for_rewrite(&mut self, die: u32) {
+        self.0.map_read(die);
+    }
+
+    fn copy(&mut self, die: u32, pages: u32) {
+        self.0.copy(die, pages);
+    }
+
+    fn copy_across(&mut self, from: u32, to: u32, pages: u32) {
+        self.0.copy_across(from, to, pages);
+    }
+
+    fn erase(&mut self, die: u32) {
+        self.0.erase(die);
+    }
+
+    fn map_read(&mut self, die: u32) {
+        self.0.map_read(die);
+    }
+
+    fn map_program(&mut self, die: u32) {
+        self.0.map_program(die);
+    }
+
+    fn overhead_ns(&self) -> u64 {
+        self.0.overhead_ns()
+    }
+}

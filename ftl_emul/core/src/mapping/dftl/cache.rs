@@ -1,0 +1,215 @@
+//! The cached mapping table (CMT): the map entries that are in memory, the least recently used going first.
+//!
+//! Entries that differ from flash are *dirty*. When one of them goes, every dirty entry of the same translation page
+//! is written with it and is clean then (batched updates).
+
+use crate::error::FtlError;
+use crate::table::Table;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// One cached entry; its neighbours by last use, and by translation page when dirty.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    page: u64,
+    newer: u32,
+    older: u32,
+    dirty: bool,
+    next_dirty: u32,
+    previous_dirty: u32,
+}
+
+/// Which map entries are cached.
+pub(super) struct Cache {
+    capacity: usize,
+    entries_per_page: u64,
+    /// Logical page to slot + 1; 0 is "not cached".
+    slot_of: Table<u32>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    /// By translation page: slot + 1 of its first dirty entry.
+    dirty: Table<u32>,
+}
+
+impl Cache {
+    pub fn new(capacity: usize, pages: u64, entries_per_page: u64) -> Result<Self, FtlError> {
+        Ok(Self {
+            capacity,
+            entries_per_page,
+            slot_of: Table::zeroed(pages as usize)?,
+            entries: Vec::new(),
+            free: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+            dirty: Table::zeroed(pages.div_ceil(entries_per_page) as usize)?,
+        })
+    }
+
+    #[inline(always)]
+    pub fn prefetch(&self, page: u64) {
+        self.slot_of.prefetch(page as usize);
+    }
+
+    #[inline(always)]
+    pub fn contains(&self, page: u64) -> bool {
+        self.slot_of[page as usize] != 0
+    }
+
+    /// Makes a cached entry the most recently used; false when it is not cached.
+    #[inline]
+    pub fn touch(&mut self, page: u64) -> bool {
+        let Some(slot) = self.slot_of[page as usize].checked_sub(1) else { return false };
+        if self.newest != slot {
+            self.unlink(slot);
+            self.link_newest(slot);
+        }
+        true
+    }
+
+    /// Drops the least recently used entry when the cache is full. If it is dirty, its translation page must be
+    /// written: returns that page, whose entries are clean from now on.
+    pub fn make_room(&mut self) -> Option<u64> {
+        if self.entries.len() - self.free.len() < self.capacity {
+            return None;
+        }
+        let Entry { page, dirty, .. } = self.entries[self.oldest as usize];
+        let translation_page = page / self.entries_per_page;
+        if dirty {
+            self.clean(translation_page);
+        }
+        self.remove(page);
+        dirty.then_some(translation_page)
+    }
+
+    /// Adds an entry that is not cached, clean; there must be room.
+    pub fn insert(&mut self, page: u64) {
+        let entry = Entry { page, newer: NONE, older: NONE, dirty: false, next_dirty: NONE, previous_dirty: NONE };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.entries[slot as usize] = entry;
+                slot
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.slot_of[page as usize] = slot + 1;
+        self.link_newest(slot);
+    }
+
+    /// Takes note that a cached entry differs from flash.
+    #[inline]
+    pub fn mark_dirty(&mut self, page: u64) {
+        let Some(slot) = self.slot_of[page as usize].checked_sub(1) else { return };
+        if self.entries[slot as usize].dirty {
+            return;
+        }
+        let head = &mut self.dirty[(page / self.entries_per_page) as usize];
+        let next = head.checked_sub(1).unwrap_or(NONE);
+        *head = slot + 1;
+        let entry = &mut self.entries[slot as usize];
+        (entry.dirty, entry.next_dirty, entry.previous_dirty) = (true, next, NONE);
+        if next != NONE {
+            self.entries[next as usize].previous_dirty = slot;
+        }
+    }
+
+    /// Takes note that a translation page was written with all that is cached of it.
+    pub fn clean(&mut self, translation_page: u64) {
+        let mut at = std::mem::take(&mut self.dirty[translation_page as usize]).checked_sub(1).unwrap_or(NONE);
+        while at != NONE {
+            let entry = &mut self.entries[at as usize];
+            entry.dirty = false;
+            at = entry.next_dirty;
+        }
+    }
+
+    /// Forgets an entry, dirty or not; does nothing when it is not cached.
+    pub fn remove(&mut self, page: u64) {
+        let Some(slot) = self.slot_of[page as usize].checked_sub(1) else { return };
+        let Entry { dirty, next_dirty, previous_dirty, .. } = self.entries[slot as usize];
+        if dirty {
+            if previous_dirty == NONE {
+                self.dirty[(page / self.entries_per_page) as usize] = next_dirty.wrapping_add(1);
+            } else {
+                self.entries[previous_dirty as usize].next_dirty = next_dirty;
+            }
+            if next_dirty != NONE {
+                self.entries[next_dirty as usize].previous_dirty = previous_dirty;
+            }
+        }
+        self.unlink(slot);
+        self.slot_of[page as usize] = 0;
+        self.free.push(slot);
+    }
+
+    /// Cached pages and whether they are dirty, the least recently used first.
+    pub fn oldest_first(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
+        let first = (self.oldest != NONE).then_some(self.oldest);
+        let slots = std::iter::successors(first, |&slot| {
+            let newer = self.entries[slot as usize].newer;
+            (newer != NONE).then_some(newer)
+        });
+        slots.map(|slot| (self.entries[slot as usize].page, self.entries[slot as usize].dirty))
+    }
+
+    /// Verifies that the lists agree with each other.
+    pub fn check(&self) -> Result<(), String> {
+        let cached = self.entries.len() - self.free.len();
+        if cached > self.capacity {
+            return Err(format!("{cached} map entries are cached, {} may be", self.capacity));
+        }
+        let mut dirty_entries = 0;
+        let mut listed = 0;
+        for (page, dirty) in self.oldest_first().take(cached + 1) {
+            listed += 1;
+            dirty_entries += usize::from(dirty);
+            let slot = self.slot_of[page as usize].checked_sub(1);
+            if slot.is_none_or(|slot| self.entries[slot as usize].page != page) {
+                return Err(format!("the cached map entry of page {page} is not found"));
+            }
+        }
+        let found = self.slot_of.iter().filter(|&&slot| slot != 0).count();
+        if listed != cached || found != cached {
+            return Err(format!("{cached} map entries are cached, {listed} are listed, {found} are found"));
+        }
+        for (translation_page, &head) in (0..).zip(self.dirty.iter()) {
+            let mut at = head.checked_sub(1).unwrap_or(NONE);
+            while at != NONE {
+                let entry = self.entries[at as usize];
+                if !entry.dirty || entry.page / self.entries_per_page != translation_page || dirty_entries == 0 {
+                    return Err(format!("page {} stands wrongly among the dirty ones", entry.page));
+                }
+                dirty_entries -= 1;
+                at = entry.next_dirty;
+            }
+        }
+        if dirty_entries > 0 { Err(format!("{dirty_entries} dirty map entries are not listed")) } else { Ok(()) }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Entry { newer, older, .. } = self.entries[slot as usize];
+        match newer {
+            NONE => self.newest = older,
+            _ => self.entries[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            _ => self.entries[older as usize].newer = newer,
+        }
+    }
+
+    fn link_newest(&mut self, slot: u32) {
+        let older = std::mem::replace(&mut self.newest, slot);
+        let entry = &mut self.entries[slot as usize];
+        (entry.newer, entry.older) = (NONE, older);
+        match older {
+            NONE => self.oldest = slot,
+            _ => self.entries[older as usize].newer = slot,
+        }
+    }
+}
