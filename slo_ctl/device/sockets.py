@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from slo_ctl.device.activation import handed_sockets
 from slo_ctl.device.places import check_socket_path
 from slo_ctl.errors import UserError
 from slo_ctl.unix_socket import group_id, listen
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from slo_ctl.device.places import RunPlaces
@@ -28,8 +29,10 @@ def listening(
 
     Exports belong to `group` where one is given; they and the control socket to the group slo-ctl otherwise,
     where there is one. A socket that nobody listens on any more makes way. All are removed in the end.
+    Sockets that systemd has opened at any of these paths are taken as they are, and stay.
     Raises UserError when a socket cannot be made or somebody listens on it.
     """
+    handed = handed_sockets()
     own = group_id(GROUP)
     exports = own if group is None else _named_group_id(group)
     wanted = [
@@ -37,19 +40,30 @@ def listening(
         *((run.export(namespace), OWNER_AND_GROUP, exports) for namespace in namespaces),
         (run.control, OWNER_AND_GROUP, own),
     ]
+    _refuse_others(handed, [path for path, _, _ in wanted])
     for path, _, _ in wanted:
         check_socket_path(path)
     _make_folders(run)
     opened: list[tuple[Path, socket.socket]] = []
     try:
         for path, mode, owner in wanted:
-            opened.append((path, listen(path, mode, owner)))
+            opened.append((path, handed.get(path) or listen(path, mode, owner)))
         *nbd, control = (each for _, each in opened)
         yield nbd, control
     finally:
         for path, each in opened:
-            path.unlink(missing_ok=True)
+            if path not in handed:
+                path.unlink(missing_ok=True)
             each.close()
+
+
+def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
+    for path in handed:
+        if path not in wanted:
+            raise UserError(
+                f"{path} was handed over by the activation, but is no socket of this device",
+                f"it has {', '.join(map(str, wanted))}",
+            )
 
 
 def _make_folders(run: RunPlaces) -> None:
