@@ -1,0 +1,189 @@
+"""SeRRa on three emulated classes in virtual time, against the complete profile, like tables 4 to 6 of the
+paper.
+
+    .venv/bin/python bench/serra.py [--seeds 5] [--file-mb 1200] [--ssd-file-mb 200] [--json FILE]
+
+Exit status 1 when a bar is missed: median ratio error at most 5 % for every class, at most 1/168 of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from slo_ctl.replay.progress import Silent
+from slo_ctl.serra.analysis import analyse
+from slo_ctl.serra.complete import measure_completely
+from slo_ctl.serra.line import Fit
+from slo_ctl.serra.measurement import ACCESSES, Direction
+from slo_ctl.serra.models.array import ArrayParameters, DiskArray
+from slo_ctl.serra.models.disk import BARRACUDA_XT, CHEETAH_15K7, Disk
+from slo_ctl.serra.models.ssd import EmulatedSsd
+from slo_ctl.serra.points import DEFAULT_INTERVALS, all_sizes, draw_points
+from slo_ctl.serra.profiler import Plan, run
+from slo_ctl.serra.stopping import StoppingRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slo_ctl.serra.complete import Complete
+    from slo_ctl.serra.measurement import Benchmark
+
+MAX_MEDIAN_ERROR = 0.05
+MAX_TIME_SHARE = 1 / 168
+SSD = "preset=tlc,size=4GiB,op=28%,block=1536KiB"
+PAPER_ERRORS = {
+    # SAC'15, table 4: median ratio error, write and read, 1 and 4 repetitions.
+    "HDD": {1: (0.040, 0.034), 4: (0.058, 0.033)},
+    "RAID-0": {1: (0.067, 0.103), 4: (0.090, 0.084)},
+    "SSD": {1: (0.052, 0.015), 4: (0.016, 0.020)},
+}
+PAPER_TIME_SHARES = {"HDD": (84, 212), "RAID-0": (130, 216), "SSD": (409, 855)}
+"""SAC'15, table 5, 1 repetition: 1/x of the complete profile's time, the least and the most of its
+devices."""
+PAPER_RATIOS = {
+    # SAC'15, table 6, measured, 1200 MB files: the least and the most of each class, write and read.
+    "HDD": ((1.74, 2.02), (2.24, 2.67)),
+    "RAID-0": ((1.62, 1.95), (2.76, 3.48)),
+    "SSD": ((0.99, 1.38), (1.04, 1.10)),
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to profile."""
+
+    name: str
+    points: int
+    fit: Fit
+    rule: StoppingRule
+    test_s: float | None
+    judged: bool = False
+
+
+METHODS = (
+    Method("paper, 2 points, 1 repetition, whole tests", 2, Fit.LEAST_SQUARES, StoppingRule(1, 1, 1), None),
+    Method("paper, 2 points, 4 repetitions, whole tests", 2, Fit.LEAST_SQUARES, StoppingRule(0, 4, 4), None),
+    Method("2 points, 1 repetition, tests of 1 s", 2, Fit.THEIL_SEN, StoppingRule(1, 1, 1), 1.0, judged=True),
+    Method(
+        "2 points, 4 repetitions, tests of 1 s", 2, Fit.THEIL_SEN, StoppingRule(0, 4, 4), 1.0, judged=True
+    ),
+    Method("2 points, stopping rule 5 %, tests of 1 s", 2, Fit.THEIL_SEN, StoppingRule(), 1.0, judged=True),
+    Method("3 points, stopping rule 5 %, tests of 1 s (default)", 3, Fit.THEIL_SEN, StoppingRule(), 1.0),
+)
+
+
+@dataclass
+class Row:
+    """What a method did on a class, over all seeds."""
+
+    device: str
+    method: str
+    judged: bool
+    write_error: float
+    read_error: float
+    write_ratio: float
+    read_ratio: float
+    time_share: float
+    spent_s: float
+
+
+def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int], Benchmark]]:
+    disk, fast = Disk(BARRACUDA_XT), Disk(CHEETAH_15K7)
+    return {
+        "HDD": lambda seed: DiskArray(disk, ArrayParameters(file_bytes=file_bytes), seed),
+        "RAID-0": lambda seed: DiskArray(fast, ArrayParameters(disks=2, file_bytes=file_bytes), seed),
+        "SSD": lambda seed: EmulatedSsd(SSD, ssd_bytes, seed),
+    }
+
+
+def compare(name: str, make: Callable[[int], Benchmark], seeds: int) -> tuple[Complete, list[Row]]:
+    complete = measure_completely(make(1000), all_sizes(DEFAULT_INTERVALS), tuple(Direction))
+    rows = []
+    for method in METHODS:
+        errors: dict[Direction, list[float]] = {direction: [] for direction in Direction}
+        ratios: dict[Direction, list[float]] = {direction: [] for direction in Direction}
+        spent = []
+        for seed in range(seeds):
+            benchmark = make(seed)
+            begun = benchmark.now_s()
+            sizes = draw_points(DEFAULT_INTERVALS, method.points, seed)
+            plan = Plan(sizes, ACCESSES, method.rule, method.test_s)
+            session = run(plan, benchmark, [], Silent(), lambda _: None)
+            spent.append(benchmark.now_s() - begun)
+            for summary in analyse(DEFAULT_INTERVALS, session.measurements, method.fit).summaries:
+                errors[summary.direction].append(complete.median_error(summary))
+                ratios[summary.direction].append(summary.average or 0.0)
+        rows.append(
+            Row(
+                name,
+                method.name,
+                method.judged,
+                median(errors[Direction.WRITE]),
+                median(errors[Direction.READ]),
+                fmean(ratios[Direction.WRITE]),
+                fmean(ratios[Direction.READ]),
+                fmean(spent) / complete.spent_s,
+                fmean(spent),
+            )
+        )
+    return complete, rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--file-mb", type=int, default=1200, help="of the disks; the paper's largest")
+    parser.add_argument("--ssd-file-mb", type=int, default=200, help="every page is simulated")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    missed, found = [], []
+    made = devices(options.file_mb * 1_000_000, options.ssd_file_mb * 1_000_000)
+    for name, make in made.items():
+        begun = time.monotonic()
+        complete, rows = compare(name, make, options.seeds)
+        _print(name, complete, rows, time.monotonic() - begun)
+        found += [asdict(row) for row in rows]
+        for row in rows:
+            if row.judged and max(row.write_error, row.read_error) > MAX_MEDIAN_ERROR:
+                missed.append(f"{name}: median ratio error over {MAX_MEDIAN_ERROR:.0%}")
+            if row.judged and row.time_share > MAX_TIME_SHARE:
+                missed.append(f"{name}: more than 1/168 of the time")
+    if options.json is not None:
+        options.json.write_text(json.dumps({"format_version": 1, "rows": found}, indent=2) + "\n")
+    print("MISSED: " + "; ".join(missed) if missed else "every class within 5 % and 1/168")
+    return 1 if missed else 0
+
+
+def _print(name: str, complete: Complete, rows: list[Row], took_s: float) -> None:
+    (write_low, write_high), (read_low, read_high) = PAPER_RATIOS[name]
+    least, most = PAPER_TIME_SHARES[name]
+    print(
+        f"{name} (EMULATED): complete profile {complete.spent_s / 3600:.2f} virtual h, "
+        f"{complete.repetitions:.1f} repetitions; average ratio write "
+        f"{complete.average_ratio(Direction.WRITE):.2f}, read {complete.average_ratio(Direction.READ):.2f} "
+        f"(paper {write_low}-{write_high}, {read_low}-{read_high}); computed in {took_s:.0f} s"
+    )
+    print(f"  {'':52} {'error W':>8} {'error R':>8} {'ratio W':>8} {'ratio R':>8} {'time':>8}  share")
+    for row in rows:
+        print(
+            f"{'*' if row.judged else ' '} {row.method:52} {row.write_error:8.1%} {row.read_error:8.1%} "
+            f"{row.write_ratio:8.2f} {row.read_ratio:8.2f} {row.spent_s:6.0f} s  1/{1 / row.time_share:.0f}"
+        )
+    for count, (write, read) in PAPER_ERRORS[name].items():
+        share = f"1/{least} to 1/{most}" if count == 1 else ""
+        title = f"theirs (real devices), {count} repetition{'s' if count > 1 else ''}"
+        print(f"  {title:52} {write:8.1%} {read:8.1%} {'':26} {share}")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

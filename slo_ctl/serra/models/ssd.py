@@ -1,0 +1,89 @@
+"""The emulated SSD in virtual time: the timed translation layer of `slo-ctl replay`, aged, at queue depth
+1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slo_ctl.serra.measurement import Access, Direction, Measurement, Order
+
+if TYPE_CHECKING:
+    from ftl_emul import Device
+    from slo_ctl.replay.device import DrivePlan
+
+_READ, _WRITE = 0, 1
+_SLICE = 64
+"""Requests given at once to a test that may be cut short."""
+
+
+class EmulatedSsd:
+    """A Benchmark on a drive that is as full and as worn-in as ageing makes it."""
+
+    def __init__(self, spec: str, file_bytes: int, seed: int) -> None:
+        """Make the drive that `spec` (keys of `replay --device`) describes and age it. Raises UserError."""
+        plan = _plan(spec)
+        self._page_bytes = plan.config.page_bytes
+        self._device: Device
+        self._device, tenants = plan.create(isolated=True)
+        self._tenant = tenants[0]
+        self._device.age(seed)
+        self._file_bytes = file_bytes
+        self._room_pages = plan.total_pages - -(-file_bytes // self._page_bytes)
+        if self._room_pages < 0:
+            raise ValueError("the file does not fit on the drive")
+        self._seed = seed
+        self._start_ns = self._device.now_ns
+
+    def now_s(self) -> float:
+        """Virtual time that tests took so far."""
+        return (self._device.now_ns - self._start_ns) / 1e9
+
+    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
+        """Run one test over the file, or until `limit_s` has passed."""
+        kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
+        place = np.random.default_rng([self._seed, size_bytes, repetition])
+        draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
+        start = int(place.integers(0, self._room_pages + 1)) * self._page_bytes
+        total = max(1, self._file_bytes // size_bytes)
+        numbers = (
+            np.arange(total)
+            if access.order is Order.SEQUENTIAL
+            else draw.integers(0, total, total, dtype=np.int64)
+        )
+        offsets = (start + numbers * size_bytes).astype(np.uint64)
+        begun_ns = self._device.now_ns
+        done, step = 0, total if limit_s is None else _SLICE
+        while done < total and (limit_s is None or self._device.now_ns - begun_ns < limit_s * 1e9):
+            self._play(offsets[done : done + step], access.direction, size_bytes)
+            done = min(done + step, total)
+        elapsed = (self._device.now_ns - begun_ns) / 1e9
+        return Measurement(access, size_bytes, repetition, elapsed / done, done, elapsed)
+
+    def _play(
+        self, offsets: np.ndarray[tuple[int], np.dtype[np.uint64]], direction: Direction, size: int
+    ) -> None:
+        count = len(offsets)
+        self._device.open_queue(self._tenant, 1)
+        self._device.feed(
+            self._tenant,
+            np.zeros(count, dtype=np.int64),
+            np.full(count, _WRITE if direction is Direction.WRITE else _READ, dtype=np.uint8),
+            offsets,
+            np.full(count, size, dtype=np.uint64),
+        )
+        self._device.end_input(self._tenant)
+        self._device.run()
+
+
+def _plan(spec: str) -> DrivePlan:
+    from slo_ctl.replay.device import plan_drive
+    from slo_ctl.replay.fields import split_pairs
+    from slo_ctl.replay.scenario_text import DEFAULT_DEVICE_BYTES, ScenarioText, build_scenario
+
+    text = ScenarioText(device_where="device", noun="file")
+    text.device = dict(split_pairs("device", spec))
+    size = str(text.device.get("size") or DEFAULT_DEVICE_BYTES)
+    text.vms = [("file", {"name": "file", "size": size, "workload": "uniform"})]
+    return plan_drive(build_scenario(text))
