@@ -25,7 +25,7 @@ from slo_ctl.daemon.promised import Resolver, VmSet, named_by
 from slo_ctl.daemon.reasons import Reasons
 from slo_ctl.daemon.seats import seats_on
 from slo_ctl.daemon.told import decided, outcome_line
-from slo_ctl.decide.levers import Wanted, settings_for
+from slo_ctl.daemon.wanted import WantedSettings
 from slo_ctl.errors import UserError
 from slo_ctl.model import Lever, OutcomeState
 from slo_ctl.observe.gone import ObserveGone
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from slo_ctl.daemon.blocks import BlockPart
     from slo_ctl.daemon.parts import DeviceView
     from slo_ctl.daemon.places import DaemonPlaces
+    from slo_ctl.decide.levers import Wanted
     from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Stream, Vm
     from slo_ctl.observe.cgroup import CgroupTree
     from slo_ctl.observe.inventory import Inventory
@@ -107,6 +108,7 @@ class Daemon:
         self._traced: set[str] = set()
         self._vm_set = VmSet(places.promises)
         self._resolver = Resolver()
+        self._wanted_settings = WantedSettings()
         self._history = self._made_history()
         self._history_problem = ""
         self._config_problem = ""
@@ -246,7 +248,7 @@ class Daemon:
     ) -> Wanted:
         numbers = {b.name: b.number for b in self._devices.blocks.values() if b.number is not None}
         capabilities = probe(tree, self._sys, numbers.values())
-        return settings_for(vms, slos, streams, numbers, capabilities)
+        return self._wanted_settings.of(vms, slos, streams, numbers, capabilities)
 
     # Acting.
 

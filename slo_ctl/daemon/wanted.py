@@ -1,0 +1,37 @@
+"""The settings that promises need, worked out again only when something that they depend on has changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slo_ctl.decide.levers import Wanted, settings_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
+    from slo_ctl.model.capability import Capabilities
+
+
+class WantedSettings:
+    """`decide.levers.settings_for`, which knows no counters, remembered from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self._basis: tuple[object, ...] | None = None
+        self._wanted = Wanted()
+
+    def of(
+        self,
+        vms: Sequence[Vm],
+        slos: Mapping[str, Slo],
+        streams: Sequence[Stream],
+        devices: Mapping[str, DeviceNumber],
+        capabilities: Capabilities,
+    ) -> Wanted:
+        """As `settings_for`; the same object as before when nothing has changed."""
+        routes = [(stream.vm, stream.device, stream.tenant) for stream in streams]
+        basis = (tuple(vms), dict(slos), routes, dict(devices), capabilities)
+        if basis != self._basis:
+            self._basis = basis
+            self._wanted = settings_for(vms, slos, streams, devices, capabilities)
+        return self._wanted
