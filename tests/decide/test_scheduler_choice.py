@@ -1,0 +1,208 @@
+"""Which scheduler suits which device, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slo_ctl.decide.iocost_model import iocost_model
+from slo_ctl.decide.scheduler_choice import (
+    THRESHOLDS,
+    Character,
+    DeviceFacts,
+    Needs,
+    Weights,
+    choose,
+    choose_tenant_scheduler,
+    needs_of,
+)
+from slo_ctl.model import Slo
+from slo_ctl.serra.analysis import Analysis, analyse
+from slo_ctl.serra.measurement import (
+    ACCESSES,
+    RAND_READ,
+    RAND_WRITE,
+    SEQ_READ,
+    SEQ_WRITE,
+    Access,
+    Direction,
+    Measurement,
+)
+from slo_ctl.serra.points import DEFAULT_INTERVALS, draw_points
+
+KIB = 1024
+ALL = ("none", "mq-deadline", "kyber", "bfq")
+FACTS = DeviceFacts("sdx", "8:0", None, 1, ALL, "mq-deadline", io_cost=True)
+WEIGHTS = Needs(weights=True)
+
+
+def profiled(
+    lines: dict[Access, tuple[float, float]], accesses: tuple[Access, ...] = ACCESSES, repetitions: int = 3
+) -> Analysis:
+    """An analysis of lines: us for each KiB, us."""
+    return analyse(
+        DEFAULT_INTERVALS,
+        [
+            Measurement(
+                access, size, repetition, (lines[access][0] * size / KIB + lines[access][1]) * 1e-6, 100, 1.0
+            )
+            for access in accesses
+            for size in draw_points(DEFAULT_INTERVALS, 2, 0)
+            for repetition in range(repetitions)
+        ],
+    )
+
+
+HDD = {SEQ_WRITE: (8, 60), RAND_WRITE: (8, 5000), SEQ_READ: (8, 60), RAND_READ: (8, 8000)}
+SSD = {SEQ_WRITE: (2, 60), RAND_WRITE: (2, 70), SEQ_READ: (2, 80), RAND_READ: (2, 85)}
+READAHEAD_SSD = {SEQ_WRITE: (2, 30), RAND_WRITE: (2, 40), SEQ_READ: (2, 5), RAND_READ: (2, 110)}
+FAST = dict.fromkeys(ACCESSES, (0.2, 8))
+
+
+def test_a_disk_without_weights_gets_mq_deadline() -> None:
+    choice = choose(FACTS, Needs(), profiled(HDD))
+    assert (choice.scheduler, choice.weights, choice.iocost_model) == ("mq-deadline", Weights.NONE, None)
+    assert choice.choices[0].value == Character.SEEKS
+
+
+def test_a_disk_with_weights_gets_bfq_with_slices() -> None:
+    choice = choose(FACTS, WEIGHTS, profiled(HDD))
+    assert (choice.scheduler, choice.weights) == ("bfq", Weights.BFQ)
+    assert choice.parameters == {"low_latency": "0", "slice_idle_us": "8000"}
+
+
+def test_a_flat_device_with_weights_gets_io_cost() -> None:
+    choice = choose(replace(FACTS, hardware_queues=8), WEIGHTS, profiled(SSD))
+    assert (choice.scheduler, choice.weights) == ("none", Weights.IO_COST)
+    assert choice.iocost_model is not None
+    assert choice.iocost_model.startswith("8:0 ctrl=user model=linear rbps=")
+    assert choice.iocost_qos is not None
+    assert "min=100.00 max=100.00" in choice.iocost_qos
+    assert any("queue depth 1" in caution for caution in choice.cautions)
+
+
+def test_without_io_cost_bfq_unless_it_costs_too_much() -> None:
+    facts = replace(FACTS, io_cost=False)
+    assert choose(facts, WEIGHTS, profiled(SSD)).scheduler == "bfq"
+    fast = choose(facts, WEIGHTS, profiled(FAST))
+    assert (fast.weights, fast.scheduler) == (Weights.NONE, "mq-deadline")
+    assert "bfq would cost" in fast.choices[1].reason
+
+
+def test_a_latency_target_with_many_queues_gets_kyber() -> None:
+    choice = choose(replace(FACTS, hardware_queues=8), Needs(p99_target_us=2000), profiled(SSD))
+    assert choice.scheduler == "kyber"
+    assert choice.parameters == {"read_lat_nsec": "2000000", "write_lat_nsec": "10000000"}
+
+
+def test_a_latency_target_on_one_queue_gets_deadlines() -> None:
+    choice = choose(FACTS, Needs(p99_target_us=20_000), profiled(HDD))
+    assert choice.scheduler == "mq-deadline"
+    assert choice.parameters == {"read_expire": "10", "write_expire": "10"}
+
+
+def test_a_target_reaches_the_qos_line() -> None:
+    qos = choose(FACTS, Needs(weights=True, p99_target_us=5000), profiled(SSD)).iocost_qos
+    assert qos is not None
+    assert "rpct=99.00 rlat=5000" in qos
+
+
+def test_readahead_makes_order_pay_for_small_requests() -> None:
+    facts = replace(FACTS, hardware_queues=8)
+    choice = choose(facts, Needs(), profiled(READAHEAD_SSD))
+    assert choice.choices[0].value == Character.MERGES
+    assert choice.scheduler == "mq-deadline"
+    assert choose(facts, Needs(), profiled(SSD)).scheduler == "none"
+
+
+def test_inside_a_guest_none() -> None:
+    assert choose(replace(FACTS, in_guest=True), Needs(), profiled(HDD)).scheduler == "none"
+
+
+def test_without_a_profile_the_rotational_flag_decides_and_that_is_told() -> None:
+    for rotational, character in ((True, Character.SEEKS), (False, Character.FLAT), (None, Character.FLAT)):
+        choice = choose(replace(FACTS, rotational=rotational), WEIGHTS, None)
+        assert choice.choices[0].value == character
+        assert choice.weights is Weights.BFQ
+        assert any("no valid profile" in caution for caution in choice.cautions)
+
+
+def test_what_is_not_offered_is_not_chosen() -> None:
+    facts = replace(FACTS, offered=("none",), io_cost=False, hardware_queues=8)
+    for lines in (HDD, SSD, READAHEAD_SSD):
+        for needs in (Needs(), WEIGHTS, Needs(p99_target_us=1000)):
+            choice = choose(facts, needs, profiled(lines))
+            assert (choice.scheduler, choice.weights) == ("none", Weights.NONE)
+
+
+def test_an_uncertain_ratio_is_told() -> None:
+    # Read ratios near the threshold, from repetitions that disagree.
+    found = [
+        Measurement(access, size, repetition, time * (1 + 0.4 * (repetition % 2)) * 1e-6, 100, 1.0)
+        for access, time in ((SEQ_READ, 100.0), (RAND_READ, 150.0))
+        for size in draw_points(DEFAULT_INTERVALS, 2, 0)
+        for repetition in range(4)
+        if not (access == SEQ_READ and repetition % 2)
+    ]
+    found += [
+        Measurement(SEQ_READ, size, repetition, 100e-6, 100, 1.0)
+        for size in draw_points(DEFAULT_INTERVALS, 2, 0)
+        for repetition in (1, 3)
+    ]
+    choice = choose(FACTS, Needs(), analyse(DEFAULT_INTERVALS, found))
+    assert any("refine the profile" in caution for caution in choice.cautions)
+
+
+def test_reads_alone_fill_their_half_of_the_model() -> None:
+    analysis = profiled(SSD, (SEQ_READ, RAND_READ))
+    model = iocost_model(analysis)
+    assert (model.wbps, model.wseqiops, model.wrandiops) == (None, None, None)
+    line = model.line("8:0")
+    assert line is not None
+    assert "w" not in line.split("rrandiops")[1]
+    assert any("writes were not measured" in each for each in choose(FACTS, WEIGHTS, analysis).cautions)
+
+
+def test_the_model_is_the_curves() -> None:
+    model = iocost_model(profiled(SSD))
+    # 4 KiB: 2 us/KiB x 4 + 80 (85) us; 4 MiB in sequence: 2 x 4096 + 80 us.
+    assert model.rseqiops == pytest.approx(1e6 / 88, abs=1)
+    assert model.rrandiops == pytest.approx(1e6 / 93, abs=1)
+    assert model.rbps == pytest.approx((4 << 20) / 8272e-6, rel=1e-6)
+
+
+def test_a_line_below_zero_at_4_kib_falls_back_on_the_smallest_size() -> None:
+    steep = dict.fromkeys(ACCESSES, (2.0, -10.0))
+    assert iocost_model(profiled(steep)).rseqiops == pytest.approx(1e6 / (2 * 8 - 10), abs=1)
+
+
+def test_no_profile_no_line() -> None:
+    assert iocost_model(analyse(DEFAULT_INTERVALS, [])).line("8:0") is None
+
+
+def test_needs_of_slos() -> None:
+    assert needs_of([]) == Needs()
+    assert needs_of([Slo(weight=3)]) == Needs()
+    assert needs_of([Slo(), Slo()]) == Needs()
+    assert needs_of([Slo(weight=3), Slo()]).weights
+    assert needs_of([Slo(min_iops=100), Slo()]).weights
+    assert needs_of([Slo(p99_latency_us=500), Slo(p99_latency_us=200)]).p99_target_us == 200
+
+
+def test_tenants_of_an_emulated_ssd() -> None:
+    assert choose_tenant_scheduler(WEIGHTS, 1).value == "fifo"
+    assert choose_tenant_scheduler(WEIGHTS, 3).value == "wfq"
+
+
+def test_every_threshold_has_a_source_and_every_choice_a_reason() -> None:
+    assert all(each.source and each.meaning for each in THRESHOLDS.values())
+    for needs in (Needs(), WEIGHTS, Needs(True, 1000.0)):
+        for lines in (HDD, SSD, READAHEAD_SSD, FAST):
+            assert all(each.reason for each in choose(FACTS, needs, profiled(lines)).choices)
+
+
+def test_it_is_pure() -> None:
+    analysis = profiled(HDD)
+    assert choose(FACTS, WEIGHTS, analysis) == choose(FACTS, WEIGHTS, analysis)
+    assert analysis.summary(Direction.READ) is not None
