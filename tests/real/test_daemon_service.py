@@ -1,0 +1,162 @@
+"""The daemon as a process: notifications, signals, one-shot runs. Needs no root, libvirt or device."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from daemon_host import DaemonProcess, running
+
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n'
+
+
+@pytest.fixture
+def notified(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What systemd would be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(root / "notify"))
+        listener.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(root / "notify"))
+        yield listener
+
+
+def _all(listener: socket.socket) -> list[str]:
+    listener.setblocking(False)
+    told = []
+    while True:
+        try:
+            told += listener.recv(65536).decode().splitlines()
+        except BlockingIOError:
+            listener.settimeout(10)
+            return told
+
+
+def _run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(root), *options]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_what_systemd_is_told(root: Path, notified: socket.socket) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    with running(root) as daemon:
+        told = _all(notified)
+        assert told.index("WATCHDOG=1") < told.index("READY=1")
+        time.sleep(1)
+        assert _all(notified).count("WATCHDOG=1") >= 3
+        daemon.process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        told = _all(notified)
+        assert told.index("RELOADING=1") < told.index("READY=1")
+        # A daemon that hangs is one whose watchdog goes hungry.
+        daemon.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.3)
+        _all(notified)
+        time.sleep(0.6)
+        assert _all(notified) == []
+        continued_at = time.time()
+        daemon.process.send_signal(signal.SIGCONT)
+        daemon.eventually("epochs go on", lambda s: s.at > continued_at, 10)
+        health = daemon.api.get("/v1/health")
+        assert health["missed_epochs"] > 0
+        assert daemon.stop() == 0
+        assert "STOPPING=1" in _all(notified)
+    assert not (root / "run" / "api.sock").exists()
+    assert "epochs left out" in daemon.log()
+    assert len(daemon.log().splitlines()) < 12
+
+
+def test_sighup_with_a_broken_configuration(root: Path) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    with running(root) as daemon:
+        (root / "slo-ctl.toml").write_text(CONFIG + "[vm.web]\nweight = 0\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        status = daemon.eventually("problem", lambda s: s.config_problem, 10)
+        assert "slo-ctl.toml:7" in status.config_problem
+        (root / "slo-ctl.toml").write_text(CONFIG.replace("200ms", "100ms"))
+        daemon.process.send_signal(signal.SIGHUP)
+        status = daemon.eventually("taken", lambda s: not s.config_problem, 10)
+        assert status.epoch_s == 0.1
+
+
+def test_a_socket_that_another_listens_on(root: Path) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    (root / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(root / "run" / "api.sock"))
+        other.listen()
+        done = _run(root)
+    assert done.returncode == 2
+    assert "somebody listens on" in done.stderr
+    with running(root) as daemon:  # nobody does any more
+        daemon.kill()
+    with running(root) as daemon:  # nor after kill -9
+        assert daemon.api.get("/v1/health")
+
+
+def test_mistakes_at_the_start(root: Path) -> None:
+    (root / "slo-ctl.toml").write_text("[daemon]\nepoch = 1\n")
+    done = _run(root)
+    assert (done.returncode, "slo-ctl.toml:2" in done.stderr) == (2, True)
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    for epoch in ("1", "0s", "soon", "2h"):
+        assert _run(root, "--epoch", epoch).returncode == 2
+    (root / "slo-ctl.toml").write_text(CONFIG + '[metrics]\nlisten = "127.0.0.1:1"\n')
+    if _run(root, "--once").returncode == 0:  # --once listens nowhere
+        assert not (root / "run" / "api.sock").exists()
+
+
+def test_a_dry_run_and_one_epoch(root: Path) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    before = sorted(root.iterdir())
+    done = _run(root, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+    assert sorted(root.iterdir()) == before
+    assert _run(root, "--once").returncode == 0
+    assert (root / "history.db").exists()
+
+
+def test_metrics_over_tcp(root: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    (root / "slo-ctl.toml").write_text(f'{CONFIG}[metrics]\nlisten = "{address}"\n')
+    with running(root), urllib.request.urlopen(f"http://{address}/metrics") as reply:
+        assert b"slo_ctl_epoch_cpu_seconds" in reply.read()
+
+
+def test_promises_survive_a_crash(root: Path) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    with running(root) as daemon:
+        with pytest.raises(UserError, match="no VM ghost"):
+            daemon.api.put("/v1/vms/ghost/slo", {"fields": {"weight": 3}})
+        daemon.api.put("/v1/vms/ghost/slo", {"fields": {"weight": 3}, "force": True})
+        daemon.kill()
+    with running(root) as daemon:
+        row = daemon.vm("ghost")
+        assert (row.slo.weight, row.verdict, row.slo_source) == (3.0, "unknown-vm", "vm set")
+
+
+def test_a_second_signal_stops_at_once(root: Path) -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    daemon = DaemonProcess(root)
+    try:
+        daemon.process.send_signal(signal.SIGSTOP)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            daemon.process.send_signal(number)
+        daemon.process.send_signal(signal.SIGCONT)
+        assert daemon.process.wait(20) in (0, 1)
+    finally:
+        daemon.stop()
