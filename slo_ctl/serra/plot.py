@@ -81,6 +81,7 @@ def _draw_times(axes: Axes, profile: Profile, analysis: Analysis) -> None:
             color=colour,
         )
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     _sizes(axes)
     axes.set_ylabel("access time, ms")
     axes.legend()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from slo_ctl.serra.stopping import StoppingRule, next_task, tasks_at_most
+from slo_ctl.serra.stopping import StoppingRule, next_task, tests_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def run(
         while (
             task := next_task(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule)
         ) is not None:
-            for access in plan.accesses:
+            for access in task.accesses:
                 limit = _limit(plan, benchmark.now_s() - start)
                 if limit is not None and limit <= 0:
                     session.ended = Ended.BUDGET
@@ -87,8 +87,7 @@ def _amount(plan: Plan, session: Session) -> float:
     """The total of the progress: seconds of a budget, else as many tests as there can be."""
     if plan.budget_s is not None:
         return plan.budget_s
-    left = tasks_at_most(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule)
-    return float(left * len(plan.accesses))
+    return float(tests_at_most(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule))
 
 
 def _advance(plan: Plan, phase: Phase, took_s: float) -> None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slo_ctl.serra.analysis import paired_log_ratios
+from slo_ctl.serra.measurement import Order
 from slo_ctl.serra.student import half_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slo_ctl.serra.measurement import Access, Direction, Measurement
+
+_LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +31,18 @@ class StoppingRule:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All tests of one size, once: what is handed out as a unit (parallel SeRRa, section 4)."""
+    """The tests of one size that are still wanted, once."""
 
     size_bytes: int
     repetition: int
     """Numbered from 0 for each size."""
+    accesses: tuple[Access, ...]
 
 
-def width(measurements: Sequence[Measurement], directions: Sequence[Direction], size_bytes: int) -> float:
-    """Widest relative half-width of the ratio at a size; infinite below two repetitions."""
-    widest = 0.0
-    for direction in directions:
-        values = paired_log_ratios(measurements, direction).get(size_bytes, [])
-        widest = max(widest, half_width(values))
-    return math.expm1(widest) if widest < 700 else math.inf
+def width(measurements: Sequence[Measurement], direction: Direction, size_bytes: int) -> float:
+    """Relative half-width of the ratio at a size; infinite below two repetitions."""
+    own = [each for each in measurements if each.size_bytes == size_bytes]
+    return _expm1(half_width(paired_log_ratios(own, direction).get(size_bytes, [])))
 
 
 def next_task(
@@ -52,40 +53,59 @@ def next_task(
 ) -> Task | None:
     """The task to do now; None when the rule is content with every size.
 
-    Every size once before any twice, so that a profile cut short has whole lines; small requests last within
-    a round, since their tests tell least about the slope and may take longest.
+    Every size once before any twice, so that a profile cut short has whole lines; within a round the largest
+    first (parallel SeRRa, section 5.2, ends with the small ones). A direction whose ratio is known well
+    enough is not measured any more while the other one is.
     """
-    done = _repetitions(measurements, accesses)
-    open_: list[tuple[int, int]] = []
-    directions = sorted({access.direction for access in accesses})
+    counts = _repetitions(measurements)
+    best: tuple[int, int, tuple[Access, ...]] | None = None
     for size in sizes:
-        count = done.get(size, 0)
-        enough = count >= rule.max_repetitions or (
-            count >= rule.min_repetitions and width(measurements, directions, size) <= rule.precision
-        )
-        if not enough:
-            open_.append((count, -size))
-    if not open_:
+        wanted = {
+            direction: counts[size, direction]
+            for direction in {access.direction for access in accesses}
+            if _is_wanted(counts[size, direction], measurements, direction, size, rule)
+        }
+        if not wanted:
+            continue
+        least = min(wanted.values())
+        if best is None or (least, -size) < best[:2]:
+            due = tuple(access for access in accesses if wanted.get(access.direction) == least)
+            best = (least, -size, due)
+    if best is None:
         return None
-    count, negative = min(open_)
-    used = {each.repetition for each in measurements if each.size_bytes == -negative}
-    return Task(-negative, max(used, default=-1) + 1)
+    size = -best[1]
+    used = {each.repetition for each in measurements if each.size_bytes == size}
+    return Task(size, max(used, default=-1) + 1, best[2])
 
 
-def tasks_at_most(
+def tests_at_most(
     measurements: Sequence[Measurement], sizes: Sequence[int], accesses: Sequence[Access], rule: StoppingRule
 ) -> int:
-    """How many more tasks there can be."""
-    done = _repetitions(measurements, accesses)
-    return sum(max(0, rule.max_repetitions - done.get(size, 0)) for size in sizes)
+    """How many more tests there can be."""
+    counts = _repetitions(measurements)
+    return sum(
+        max(0, rule.max_repetitions - counts[size, access.direction]) for size in sizes for access in accesses
+    )
 
 
-def _repetitions(measurements: Sequence[Measurement], accesses: Sequence[Access]) -> dict[int, int]:
-    """Whole repetitions by size: those that have every test of `accesses`."""
-    tests: dict[tuple[int, int], set[Access]] = defaultdict(set)
+def _is_wanted(
+    count: int, measurements: Sequence[Measurement], direction: Direction, size: int, rule: StoppingRule
+) -> bool:
+    if count >= rule.max_repetitions:
+        return False
+    return count < rule.min_repetitions or width(measurements, direction, size) > rule.precision
+
+
+def _repetitions(measurements: Sequence[Measurement]) -> dict[tuple[int, Direction], int]:
+    """Whole repetitions by size and direction: those with both tests, whose ratio is a pair's."""
+    found: dict[tuple[int, Direction, int], set[Access]] = defaultdict(set)
     for each in measurements:
-        tests[each.size_bytes, each.repetition].add(each.access)
-    whole: dict[int, int] = defaultdict(int)
-    for (size, _), found in tests.items():
-        whole[size] += set(accesses) <= found
-    return dict(whole)
+        found[each.size_bytes, each.access.direction, each.repetition].add(each.access)
+    counts: dict[tuple[int, Direction], int] = defaultdict(int)
+    for (size, direction, _), tests in found.items():
+        counts[size, direction] += len(tests) == len(Order)
+    return counts
+
+
+def _expm1(value: float) -> float:
+    return math.expm1(value) if value < _LARGEST_EXPONENT else math.inf

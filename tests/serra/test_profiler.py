@@ -32,7 +32,7 @@ def test_it_stops_when_the_ratio_is_known() -> None:
         session = run(Plan(SIZES, ACCESSES, rule, 0.1), device, [], Silent(), lambda _: None)
         assert session.ended is Ended.PRECISE
         for size in SIZES:
-            assert width(session.measurements, tuple(Direction), size) <= 0.05
+            assert all(width(session.measurements, direction, size) <= 0.05 for direction in Direction)
     assert len(quiet.calls) == 3 * 3 * 4
     assert len(noisy.calls) > len(quiet.calls)
 
@@ -97,3 +97,18 @@ def test_a_task_cut_short_is_done_again_under_another_number() -> None:
     task = next_task(cut, [8192], ACCESSES, StoppingRule())
     assert task is not None
     assert task.repetition == 1
+
+
+def test_a_direction_that_is_known_is_left_alone() -> None:
+    class OneNoisy(Formula):
+        def measure(
+            self, access: Access, size_bytes: int, repetition: int, limit_s: float | None
+        ) -> Measurement:
+            self._noise = 0.2 if access.direction is Direction.WRITE else 0.001
+            return super().measure(access, size_bytes, repetition, limit_s)
+
+    device = OneNoisy()
+    run(Plan(SIZES, ACCESSES, StoppingRule(), 0.1), device, [], Silent(), lambda _: None)
+    directions = [access.direction for access, _, _ in device.calls]
+    assert directions.count(Direction.READ) == 3 * 3 * 2
+    assert directions.count(Direction.WRITE) > 2 * directions.count(Direction.READ)
