@@ -39,6 +39,16 @@ class TenantRecord:
     erases: int
     victim_histogram: list[int]
     moved_pages_of: list[int]
+    switch_merges: int
+    partial_merges: int
+    full_merges: int
+    merged_blocks: int
+    switch_merge_ns: int
+    partial_merge_ns: int
+    full_merge_ns: int
+    map_reads: int
+    map_writes: int
+    map_ns: int
 
 @final
 class QueueRecord:
@@ -96,6 +106,8 @@ class Device:
     @property
     def blocks(self) -> int: ...
     @property
+    def block_pages(self) -> int: ...
+    @property
     def spare_blocks(self) -> int: ...
     @property
     def now_ns(self) -> int: ...
@@ -140,5 +152,6 @@ class Device:
     def check(self) -> None: ...
 
 def presets() -> list[Preset]: ...
+def mappings() -> list[tuple[str, str]]: ...
 def victim_policies() -> list[tuple[str, str]]: ...
 def schedulers() -> list[tuple[str, str]]: ...

@@ -26,12 +26,18 @@ class Config:
     """GC costs one program a page, and nothing else (FAST'15, section 4.1)."""
     copyback: bool = True
     """GC copies stay inside the die and need no transfers."""
+    mapping: str = "page"
+    """A name of `mappings()`."""
+    cluster_dies: int = 1
+    """bast and fast: dies that a block spans; tenants own clustered blocks of so many erase blocks."""
+    cached_entries: int | None = None
+    """dftl: map entries held in memory; None: a thirty-second of the drive's pages."""
     victim: str = "greedy"
     """A name of `victim_policies()`, or d-choices:N."""
     separate_gc_frontier: bool = False
     """GC copies go to open blocks of their own."""
     free_floor: int = 1
-    """Erased blocks that each tenant keeps on each die."""
+    """Erased blocks that each tenant keeps on each die; with bast and fast, on all dies together."""
     wear_spread_limit: int | None = None
     """Static wear levelling acts on spreads of more erases than this; None: never."""
     scheduler: str = "fifo"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from slo_ctl.replay.scenario import DeviceSpec, Scenario
 
 _FREE_FLOOR_BLOCKS = 1
+_LEAST_BLOCKS_PER_DIE = 4
+_LOG_BLOCKS = {"bast": 1, "fast": 2}
+"""Mappings whose OPS are log blocks, and how many of them they need at least."""
 _US_PER_NS = 1e-3
 
 T = TypeVar("T")
@@ -32,9 +35,14 @@ class DrivePlan:
     ops_blocks: tuple[int, ...]
     """Usable OPS of each VM in isolation, to begin with: in proportion to size."""
     held_blocks: int
-    """Blocks per domain that GC keeps free; on top of OPS, as over-provisioning counts usable blocks only."""
+    """Blocks per domain that GC or merges keep free; on top of OPS, which counts usable blocks only."""
     logical_blocks: int
     """Of all VMs, each rounded up."""
+
+    @property
+    def block_pages(self) -> int:
+        """Pages of a block as VMs own and move them."""
+        return self.config.pages_per_block * self.config.cluster_dies
 
     @property
     def total_pages(self) -> int:
@@ -55,19 +63,21 @@ class DrivePlan:
         """The device of the result."""
         config, ops = self.config, sum(self.ops_blocks)
         usable = self.logical_blocks + ops
-        block_bytes = config.page_bytes * config.pages_per_block
+        block_bytes = config.page_bytes * self.block_pages
         return DeviceResult(
             preset=self.preset,
             logical_bytes=self.total_pages * config.page_bytes,
             physical_bytes=usable * block_bytes,
-            op=usable * config.pages_per_block / self.total_pages - 1,
+            op=usable * self.block_pages / self.total_pages - 1,
             page_bytes=config.page_bytes,
-            pages_per_block=config.pages_per_block,
+            pages_per_block=self.block_pages,
             blocks=usable,
             ops_blocks=ops,
             channels=config.channels,
             dies=config.channels * config.dies_per_channel,
             planes=config.planes,
+            mapping=config.mapping,
+            cluster_dies=config.cluster_dies,
             victim_policy=victim,
             timing=DeviceTiming(
                 model=self.timing.model.value,
@@ -91,15 +101,18 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
     )
     channels, dies_per_channel = _dies(spec, preset)
     dies = channels * dies_per_channel
+    mapping = _mapping(spec, noun)
+    cluster = _cluster(spec, mapping, dies)
+    block_pages = pages_per_block * cluster
     logical_pages = tuple(max(1, vm.size_bytes // page_bytes) for vm in scenario.vms)
-    logical_blocks = [-(-pages // pages_per_block) for pages in logical_pages]
-    ops_blocks = _divide_ops(scenario, logical_pages, pages_per_block, dies, noun)
-    held_blocks = dies * _FREE_FLOOR_BLOCKS
+    logical_blocks = [-(-pages // block_pages) for pages in logical_pages]
+    ops_blocks = _divide_ops(scenario, logical_pages, block_pages, dies, noun)
+    held_blocks = _FREE_FLOOR_BLOCKS * (1 if mapping in _LOG_BLOCKS else dies)
     blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(scenario.vms)
     config = Config(
         page_bytes=page_bytes,
         pages_per_block=pages_per_block,
-        blocks_per_die=-(-blocks // dies),
+        blocks_per_die=max(_LEAST_BLOCKS_PER_DIE, -(-blocks * cluster // dies)),
         channels=channels,
         dies_per_channel=dies_per_channel,
         planes=_or(spec.planes, preset.planes),
@@ -109,6 +122,9 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
         transfer_ns=_ns(spec.transfer_us, preset.transfer_ns),
         paper_timing=scenario.timing is TimingModel.PAPER,
         copyback=_or(spec.copyback, True),
+        mapping=mapping,
+        cluster_dies=cluster,
+        cached_entries=spec.cached_entries,
         victim=spec.victim or "greedy",
         separate_gc_frontier=bool(spec.separate_gc_frontier),
         free_floor=_FREE_FLOOR_BLOCKS,
@@ -127,13 +143,33 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
     )
 
 
+def _mapping(spec: DeviceSpec, noun: str) -> str:
+    mapping = spec.mapping or "page"
+    # Namespaces are those of served devices, whose program knows no other mapping.
+    if mapping != "page" and noun != "VM":
+        raise UserError(f"device: mapping={mapping} is for `slo-ctl replay`", "a served device maps by page")
+    return mapping
+
+
+def _cluster(spec: DeviceSpec, mapping: str, dies: int) -> int:
+    """Dies that a block spans."""
+    if spec.cluster is not None and mapping not in _LOG_BLOCKS:
+        raise UserError(f"device: cluster= is for mapping={' and '.join(_LOG_BLOCKS)}", f"not {mapping}")
+    if spec.cached_entries is not None and mapping != "dftl":
+        raise UserError("device: cmt= is for mapping=dftl", f"not {mapping}")
+    cluster = _or(spec.cluster, 1)
+    if cluster < 1 or dies % cluster:
+        raise UserError(f"device: cluster={cluster} does not divide the {dies} dies", "see docs/mappings.md")
+    return cluster
+
+
 def _divide_ops(
-    scenario: Scenario, logical_pages: tuple[int, ...], pages_per_block: int, dies: int, noun: str
+    scenario: Scenario, logical_pages: tuple[int, ...], block_pages: int, dies: int, noun: str
 ) -> tuple[int, ...]:
     spec = scenario.device
-    total = round(spec.op * sum(logical_pages) / pages_per_block)
+    total = round(spec.op * sum(logical_pages) / block_pages)
     # On each die an open block (two with a GC frontier of its own), and one block's worth of slack.
-    minimum = dies * (3 if spec.separate_gc_frontier else 2)
+    minimum = _LOG_BLOCKS.get(spec.mapping or "page", dies * (3 if spec.separate_gc_frontier else 2))
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
         raise UserError(
@@ -169,7 +205,7 @@ def _dies(spec: DeviceSpec, preset: Preset) -> tuple[int, int]:
 
 def _timing(config: Config, model: TimingModel) -> FlashTiming:
     return FlashTiming(
-        pages_per_block=config.pages_per_block,
+        pages_per_block=config.pages_per_block * config.cluster_dies,
         read_us=config.read_ns * _US_PER_NS,
         program_us=config.program_ns // config.planes * _US_PER_NS,
         erase_us=config.erase_ns * _US_PER_NS,

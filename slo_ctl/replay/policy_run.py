@@ -195,7 +195,7 @@ class PolicyRun:
             window.latency or dict.fromkeys(names, Latency()),
             self._ops_blocks() if self._isolated else None,
             self._actuator.limits_iops,
-            self._plan.config.pages_per_block,
+            self._plan.block_pages,
         )
         return RunResult(
             policy=self._policy.name,

@@ -201,6 +201,7 @@ class DeviceResult(_Model):
     """physical / logical - 1, as built."""
     page_bytes: Count
     pages_per_block: Count
+    """Of a clustered block, where blocks span several dies."""
     blocks: Count
     """Usable blocks."""
     ops_blocks: Count
@@ -208,6 +209,9 @@ class DeviceResult(_Model):
     channels: Count
     dies: Count
     planes: Count
+    mapping: str = "page"
+    cluster_dies: Count = 1
+    """Dies that a block spans."""
     victim_policy: str
     timing: DeviceTiming
     ageing_drive_writes: Number = None

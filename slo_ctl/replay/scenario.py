@@ -24,6 +24,7 @@ SCHEDULER_NAMES = ("fifo", "rr", "wfq")
 PRESET_NAMES = ("fast15", "tlc", "qlc")
 VICTIM_NAMES = ("greedy", "fifo", "lru", "cost-benefit", "d-choices", "random")
 """`d-choices:N` chooses among N blocks."""
+MAPPING_NAMES = ("page", "bast", "fast", "dftl")
 REMAP_NAMES = ("modulo", "scale", "partition", "compact")
 
 LEAST_OP = 0.01
@@ -80,6 +81,12 @@ class DeviceSpec:
     transfer_us: float | None = None
     copyback: bool | None = None
     """GC copies stay inside the die."""
+    mapping: str | None = None
+    """One of MAPPING_NAMES; page mapping unless given."""
+    cluster: int | None = None
+    """bast, fast: dies that a block spans."""
+    cached_entries: int | None = None
+    """dftl: map entries held in memory."""
     victim: str | None = None
     """Victim policy, one of VICTIM_NAMES, or d-choices:N."""
     separate_gc_frontier: bool | None = None

@@ -46,13 +46,21 @@ def _device_pairs(device: DeviceSpec) -> dict[str, str]:
         "op": _percent(device.op),
     }
     sizes = {"page": device.page_bytes, "block": device.block_bytes}
-    counts = {"channels": device.channels, "dies": device.dies, "planes": device.planes}
+    counts = {
+        "channels": device.channels,
+        "dies": device.dies,
+        "planes": device.planes,
+        "cluster": device.cluster,
+        "cmt": device.cached_entries,
+    }
     times = {key: getattr(device, key) for key in ("read_us", "program_us", "erase_us", "transfer_us")}
     pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
     pairs |= {key: str(value) for key, value in counts.items() if value is not None}
     pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
     if device.copyback is not None:
         pairs["copyback"] = "yes" if device.copyback else "no"
+    if device.mapping is not None:
+        pairs["mapping"] = device.mapping
     if device.victim is not None:
         pairs["victim"] = device.victim
     if device.separate_gc_frontier is not None:

@@ -19,6 +19,7 @@ from slo_ctl.quantity import (
 )
 from slo_ctl.replay.fields import Fields, did_you_mean, split_pairs
 from slo_ctl.replay.scenario import (
+    MAPPING_NAMES,
     POLICY_NAMES,
     PRESET_NAMES,
     REMAP_NAMES,
@@ -196,6 +197,9 @@ def _device(fields: Fields) -> DeviceSpec:
         erase_us=fields.number("erase_us", above=0),
         transfer_us=fields.number("transfer_us", least=0),
         copyback=fields.flag("copyback"),
+        mapping=fields.choice("mapping", MAPPING_NAMES),
+        cluster=fields.count("cluster"),
+        cached_entries=fields.count("cmt"),
         victim=_victim(fields),
         separate_gc_frontier=None if frontier is None else frontier == "separate",
     )

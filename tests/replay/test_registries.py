@@ -15,4 +15,5 @@ def test_policies() -> None:
 def test_presets_schedulers_and_victims() -> None:
     assert set(scenario.PRESET_NAMES) == {preset.name for preset in ftl_emul.presets()}
     assert set(scenario.SCHEDULER_NAMES) == {name for name, _ in ftl_emul.schedulers()}
+    assert set(scenario.MAPPING_NAMES) == {name for name, _ in ftl_emul.mappings()}
     assert set(scenario.VICTIM_NAMES) == {name for name, _ in ftl_emul.victim_policies()}

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use ftl_core::count::Requests;
 use ftl_core::engine::{Arrival, Limit, SCHEDULERS, SchedulerPolicy, Stopped, TimingModel, Until};
 use ftl_core::{
-    Drive, DriveOptions, FtlError, Geometry, NandTiming, PRESETS, PageMappingOptions, Placement, TenantId,
-    VICTIM_POLICIES, victim_policy,
+    Drive, DriveOptions, FtlError, Geometry, LogBlockOptions, MAPPINGS, MappingOptions, NandTiming, PRESETS,
+    PageMappingOptions, Placement, TenantId, VICTIM_POLICIES, victim_policy,
 };
 use numpy::PyReadonlyArray1;
 use pyo3::create_exception;
@@ -52,6 +52,9 @@ struct Config {
     transfer_ns: u64,
     paper_timing: bool,
     copyback: bool,
+    mapping: String,
+    cluster_dies: u32,
+    cached_entries: Option<u64>,
     victim: String,
     separate_gc_frontier: bool,
     free_floor: u32,
@@ -73,18 +76,21 @@ impl Config {
         }
     }
 
-    fn mapping_options(&self) -> PyResult<PageMappingOptions> {
+    fn mapping_options(&self) -> PyResult<MappingOptions> {
         let victim = match victim_policy(&self.victim) {
             Some(policy) => policy,
             None => find(VICTIM_POLICIES, "victim policy", &self.victim)?,
         };
-        Ok(PageMappingOptions {
+        let kind = find(MAPPINGS, "mapping", &self.mapping)?;
+        let page = PageMappingOptions {
             victim,
             separate_gc_frontier: self.separate_gc_frontier,
             free_floor: self.free_floor,
             wear_spread_limit: self.wear_spread_limit,
             seed: self.seed,
-        })
+        };
+        let log_block = LogBlockOptions { cluster_dies: self.cluster_dies, free_floor: self.free_floor };
+        Ok(MappingOptions::new(kind, page, log_block, self.cached_entries))
     }
 
     fn drive_options(&self) -> PyResult<DriveOptions> {
@@ -141,10 +147,16 @@ impl Device {
         Ok(())
     }
 
-    /// Blocks of the whole drive.
+    /// Blocks of the whole drive, as tenants own them: clustered ones count as one.
     #[getter]
     fn blocks(&self) -> u64 {
-        self.drive.geometry().blocks()
+        self.drive.geometry().pages() / u64::from(self.drive.block_pages())
+    }
+
+    /// Pages of such a block.
+    #[getter]
+    fn block_pages(&self) -> u32 {
+        self.drive.block_pages()
     }
 
     #[getter]
@@ -189,7 +201,9 @@ impl Device {
     }
 
     fn counters(&self, tenant: u16) -> PyResult<TenantRecord> {
-        self.drive.counters(TenantId(tenant)).map(Into::into).map_err(refused)
+        let tenant = TenantId(tenant);
+        let merges = self.drive.mapping_counters(tenant).map_err(refused)?;
+        self.drive.counters(tenant).map(|counters| TenantRecord::new(counters, &merges)).map_err(refused)
     }
 
     fn queue_counters(&self, tenant: u16) -> PyResult<QueueRecord> {
@@ -319,7 +333,7 @@ impl Device {
 /// The compiled part of `ftl_emul`.
 #[pymodule]
 mod _core {
-    use super::{PRESETS, SCHEDULERS, VICTIM_POLICIES, listing};
+    use super::{MAPPINGS, PRESETS, SCHEDULERS, VICTIM_POLICIES, listing};
     use pyo3::prelude::*;
 
     #[pymodule_export]
@@ -331,6 +345,12 @@ mod _core {
     #[pyfunction]
     fn presets() -> Vec<PresetRecord> {
         PRESETS.iter().map(PresetRecord::from).collect()
+    }
+
+    /// Mappings: (name, description).
+    #[pyfunction]
+    fn mappings() -> Vec<(&'static str, &'static str)> {
+        listing(MAPPINGS)
     }
 
     /// Victim policies: (name, description).

@@ -2,7 +2,7 @@
 
 use ftl_core::ageing::AgeingReport;
 use ftl_core::engine::{LatencyRecord, QueueCounters};
-use ftl_core::{MoveProgress, Placement, Preset, TenantCounters, TenantSpace};
+use ftl_core::{MappingCounters, MoveProgress, Placement, Preset, TenantCounters, TenantSpace};
 use pyo3::prelude::*;
 
 /// Flash-side counters of a tenant since its creation; pages unless the name says otherwise.
@@ -21,10 +21,20 @@ pub struct TenantRecord {
     erases: u64,
     victim_histogram: Vec<u64>,
     moved_pages_of: Vec<u64>,
+    switch_merges: u64,
+    partial_merges: u64,
+    full_merges: u64,
+    merged_blocks: u64,
+    switch_merge_ns: u64,
+    partial_merge_ns: u64,
+    full_merge_ns: u64,
+    map_reads: u64,
+    map_writes: u64,
+    map_ns: u64,
 }
 
-impl From<&TenantCounters> for TenantRecord {
-    fn from(c: &TenantCounters) -> Self {
+impl TenantRecord {
+    pub fn new(c: &TenantCounters, m: &MappingCounters) -> Self {
         Self {
             host_page_writes: c.host_page_writes,
             host_page_reads: c.host_page_reads,
@@ -39,6 +49,16 @@ impl From<&TenantCounters> for TenantRecord {
             erases: c.erases,
             victim_histogram: c.victim_histogram.clone(),
             moved_pages_of: c.moved_pages_of.clone(),
+            switch_merges: m.switch_merges,
+            partial_merges: m.partial_merges,
+            full_merges: m.full_merges,
+            merged_blocks: m.merged_blocks,
+            switch_merge_ns: m.switch_merge_ns,
+            partial_merge_ns: m.partial_merge_ns,
+            full_merge_ns: m.full_merge_ns,
+            map_reads: m.map_reads,
+            map_writes: m.map_writes,
+            map_ns: m.map_ns,
         }
     }
 }
