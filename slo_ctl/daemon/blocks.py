@@ -95,7 +95,6 @@ class BlockPart:
         slos: Mapping[str, Slo],
         disks: Mapping[str, tuple[str, ...]],
         wanted: Wanted,
-        problem: str,
     ) -> DeviceView:
         """For the status; `slos` are those of the VMs it serves, `disks` their names there."""
         total = total_iops(list(self.windows.values()))
@@ -110,7 +109,6 @@ class BlockPart:
             total_iops=total,
             capacity_iops=self.capacity.iops,
             sum_min_iops=sum(slo.min_iops or 0.0 for slo in slos.values()),
-            problem=problem,
             share_tolerance=SHARE_TOLERANCE,
             vms={
                 vm: VmView(

@@ -192,7 +192,8 @@ class EmulatedDevice:
     def _weight(self, seat: Seat) -> tuple[float, str]:
         """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""
         if self._in_force is None and self._taking_over and self.sample is not None:
-            return next(v.scheduler_weight for v in self.sample.vms if v.vm == seat.key), "as it was"
+            in_force = {v.vm: v.scheduler_weight for v in self.sample.vms}
+            return in_force.get(seat.key, seat.slo.weight), "as it was"
         decided = self._in_force.scheduler_weights.get(seat.key) if self._in_force else None
         if decided is not None:
             return decided, f"device time for its weight, by {self._policy.name}"
@@ -215,7 +216,7 @@ class EmulatedDevice:
             names |= {seat.key: namespace for namespace, seat in self.seats.items()}
             self.refusals = self.actuator.apply(self.decision, names)
 
-    def view(self, problem: str, reasons: tuple[str, ...]) -> DeviceView:
+    def view(self, reasons: tuple[str, ...]) -> DeviceView:
         """For the status."""
         total = total_iops(list(self.windows.values()))
         by_vm: dict[str, list[Seat]] = defaultdict(list)
@@ -230,7 +231,6 @@ class EmulatedDevice:
             total_iops=total,
             capacity_iops=self.capacity.iops,
             sum_min_iops=sum(seat.slo.min_iops or 0.0 for seat in self.seats.values()),
-            problem=problem,
             reasons=reasons,
             vms={vm: self._vm_view(seats, targets, total) for vm, seats in by_vm.items()},
         )

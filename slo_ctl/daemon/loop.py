@@ -21,6 +21,7 @@ from slo_ctl.daemon.assembly import Moment, status_of
 from slo_ctl.daemon.desk import Desk, Published, Waker
 from slo_ctl.daemon.devices import Devices
 from slo_ctl.daemon.metadata import Metadata
+from slo_ctl.daemon.parts import DeviceView
 from slo_ctl.daemon.promised import Resolver, VmSet, named_by
 from slo_ctl.daemon.reasons import Reasons
 from slo_ctl.daemon.seats import seats_on
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from slo_ctl.act.interface import Actuator
     from slo_ctl.config import Config
     from slo_ctl.daemon.blocks import BlockPart
-    from slo_ctl.daemon.parts import DeviceView
+    from slo_ctl.daemon.emulated import EmulatedDevice
     from slo_ctl.daemon.places import DaemonPlaces
     from slo_ctl.decide.levers import Wanted
     from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Stream, Vm
@@ -190,10 +191,11 @@ class Daemon:
 
     def plan(self) -> Plan:
         """What would be changed now, as of the last epoch's observations."""
-        devices = [
-            DevicePlan(part.name, part.policy, tuple(decided(part.decision)), part.decision.reasons)
-            for part in self._devices.emulated.values()
-        ]
+        devices = []
+        for part in self._devices.emulated.values():
+            # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
+            left = decided(part.decision) if self.dry_run else part.refusals
+            devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
         status = self.desk.status()
         outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
         return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
@@ -256,7 +258,7 @@ class Daemon:
         self._choose_actuators(tree)
         settings = [setting for setting in wanted.settings if self._can_act_on(setting)]
         for part in self._devices.emulated.values():
-            settings += part.settings()
+            self._guarded(part.name, lambda part=part: settings.extend(part.settings()))  # type: ignore[misc]
         self._settings = settings
         if self.dry_run:
             outcomes = self._keeper.plan(settings)
@@ -316,10 +318,10 @@ class Daemon:
         )
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
-        views = []
+        views: list[DeviceView] = []
         for part in self._devices.emulated.values():
             reasons = self._reasons.get(part.name)
-            views.append(part.view(self._problems.get(part.name, ""), reasons.lately if reasons else ()))
+            self._add_view(views, part, partial(part.view, reasons.lately if reasons else ()))
         for block in self._devices.blocks.values():
             used = {vm: slos[vm] for vm, device in wanted.backends if device == block.name}
             disks = {
@@ -327,8 +329,17 @@ class Daemon:
                 for vm in vms
                 if vm.name in used
             }
-            views.append(block.view(used, disks, wanted, self._problems.get(block.name, "")))
+            self._add_view(views, block, partial(block.view, used, disks, wanted))
         return sorted(views, key=lambda view: view.name)
+
+    def _add_view(
+        self, views: list[DeviceView], part: EmulatedDevice | BlockPart, view: Callable[[], DeviceView]
+    ) -> None:
+        self._guarded(part.name, lambda: views.append(view()))
+        problem = self._problems.get(part.name, "")
+        if not views or views[-1].name != part.name:
+            views.append(DeviceView(part.name, part.kind, "", "", problem=problem))
+        views[-1] = replace(views[-1], problem=problem)
 
     def _standing_notes(self) -> list[str]:
         notes = [*self.config.notes, *self._metadata.notes, self._vm_set.problem, self._history_problem]

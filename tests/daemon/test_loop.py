@@ -20,10 +20,9 @@ from slo_ctl.daemon.promised import Resolver
 from slo_ctl.daemon.reasons import Reasons
 from slo_ctl.daemon.service import summary
 from slo_ctl.device.places import places as device_places
-from slo_ctl.device.plan import plan_device
 from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
-from slo_ctl.model import FoundBy, Verdict, Vm, VmState
+from slo_ctl.model import DeviceStatus, FoundBy, Verdict, Vm, VmState
 from slo_ctl.observe.inventory import Inventory
 
 if TYPE_CHECKING:
@@ -97,8 +96,6 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         status = daemon.epoch()
         row = dataclasses.replace(status.vms[0], device="ssd0")
-        from slo_ctl.model import DeviceStatus
-
         device = DeviceStatus("ssd0", "emulated", "", "", 10.0, capacity_iops=1000.0, sum_min_iops=600.0)
         daemon.desk.published = dataclasses.replace(
             daemon.desk.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
@@ -163,6 +160,8 @@ def test_one_device_going_wrong_is_told_once_and_stops_nobody(
         '[libvirt]\nuri = "none"\n[[device]]\nname = "ssd0"\n[[device]]\nname = "ssd1"\n'
         '[[device]]\nname = "disk"\npath = "/dev/nowhere"\n'
     )
+    from slo_ctl.device.plan import plan_device
+
     store = DeviceStore(device_places(tmp_path))
     for name in ("ssd0", "ssd1"):
         store.create(plan_device(f"name={name},preset=fast15,size=64MiB", ()))
