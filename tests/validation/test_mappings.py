@@ -1,0 +1,247 @@
+"""Block, hybrid and cached mappings through the Python face; merges computed by hand are in the Rust tests."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftl_emul import Config, Device, DriveError, mappings
+from slo_ctl.errors import UserError
+from slo_ctl.replay import engine
+from slo_ctl.replay.device import plan_drive
+from slo_ctl.replay.progress import Silent
+from slo_ctl.replay.scenario_command import command_line
+from slo_ctl.replay.scenario_text import ScenarioText, build_scenario
+from tests.validation.drive import PAGE, WRITE, apply, columns, config, feed, plain, state
+from tests.validation.page_model import PageModel
+from tests.validation.test_device_properties import BYTES, PAGES, request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slo_ctl.replay.result import RunResult
+    from slo_ctl.replay.scenario import Scenario
+
+HYBRID = ("bast", "fast")
+SHARE_BAR = 0.05
+MIB = 2**20
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    """Drives of every mapping but the page mapping, with room for three tenants of PAGES pages."""
+    cluster, clusters = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    mapping = draw(st.sampled_from([name for name, _ in mappings() if name != "page"]))
+    return config(
+        mapping=mapping,
+        pages_per_block=draw(st.sampled_from([4, 7, 16])),
+        blocks_per_die=300 // clusters,
+        channels=cluster * clusters,
+        cluster_dies=cluster if mapping in HYBRID else 1,
+        cached_entries=draw(st.sampled_from([None, 1, 20, 10_000])),
+        paper_timing=draw(st.booleans()),
+        copyback=draw(st.booleans()),
+        scheduler=draw(st.sampled_from(["fifo", "rr", "wfq"])),
+        device_queue_depth=draw(st.sampled_from([None, 1, 5])),
+    )
+
+
+def with_tenants(config: Config, placements: list[bool]) -> Device:
+    """A drive with a tenant for each placement (isolated or not), filled sequentially."""
+    device = Device(config)
+    for isolated in placements:
+        tenant = device.create_tenant(PAGES, isolated, 4 if config.mapping in HYBRID else 3 * config.channels)
+        apply(device, tenant, [(WRITE, 0, BYTES)])
+    return device
+
+
+def expect(device: Device, models: dict[int, PageModel]) -> None:
+    """The invariants hold, the host's counters are those of the model, the others account for each other."""
+    device.check()
+    for tenant, model in models.items():
+        seen = plain(device.counters(tenant)) | plain(device.space(tenant))
+        assert {name: seen[name] for name in model.counters()} == model.counters()
+        assert sum(seen["moved_pages_of"]) == seen["gc_page_writes"] == seen["victim_valid_pages"]
+        assert seen["full_merges"] <= seen["merged_blocks"]
+
+
+PLACEMENTS = st.lists(st.booleans(), min_size=1, max_size=3)
+BATCHES = st.lists(
+    st.tuples(st.integers(0, 2), st.lists(request(), max_size=30), st.integers(-20, 20)),
+    min_size=1,
+    max_size=10,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(configs(), PLACEMENTS, BATCHES)
+def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
+    """apply(), with blocks moving at any moment, and a drive saved and restored at the end."""
+    device = with_tenants(config, placements)
+    models = {t: PageModel(set(range(PAGES)), host_page_writes=PAGES) for t in range(len(placements))}
+    for number, requests, blocks in batches:
+        tenant = number % len(placements)
+        for one in requests:
+            models[tenant].request(*one)
+        apply(device, tenant, requests)
+        source, target = (tenant, None) if blocks < 0 else (None, tenant)
+        with suppress(DriveError):
+            device.request_move(source, target, abs(blocks))
+        device.advance_moves(abs(blocks) % 3)
+        expect(device, models)
+
+
+@settings(max_examples=60, deadline=None)
+@given(configs(), PLACEMENTS, BATCHES)
+def test_timed_requests(config: Config, placements: list[bool], batches: Any) -> None:
+    """feed() and run(): everything completes, overhead is a part of the device's time."""
+    device = with_tenants(config, placements)
+    models = {t: PageModel(set(range(PAGES)), host_page_writes=PAGES) for t in range(len(placements))}
+    for tenant in models:
+        device.open_queue(tenant, 3)
+    for number, requests, _ in batches:
+        tenant = number % len(placements)
+        for one in requests:
+            models[tenant].request(*one)
+        feed(device, tenant, requests)
+    for tenant in models:
+        device.end_input(tenant)
+    assert device.run() == ("idle", [])
+    expect(device, models)
+    for tenant in models:
+        queue, flash = device.queue_counters(tenant), device.counters(tenant)
+        assert queue.gc_ns <= queue.device_ns
+        merges_ns = flash.switch_merge_ns + flash.partial_merge_ns + flash.full_merge_ns
+        assert merges_ns + flash.map_ns <= queue.gc_ns
+
+
+@settings(max_examples=25, deadline=None)
+@given(configs(), PLACEMENTS, st.lists(request(), max_size=60), st.lists(request(), max_size=60))
+def test_a_restored_drive_has_the_same_future(
+    tmp_path_factory: pytest.TempPathFactory, config: Config, placements: list[bool], before: Any, after: Any
+) -> None:
+    path: Path = tmp_path_factory.getbasetemp() / "drive"
+    device = with_tenants(config, placements)
+    apply(device, 0, before)
+    device.save(path, "label")
+    restored, label = Device.restore(path, config)
+    assert label == "label"
+    for drive in (device, restored):
+        for tenant in drive.tenants():
+            apply(drive, tenant, after)
+        drive.check()
+    assert state(restored) == state(device)
+
+
+def test_wrong_mappings_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no mapping 'nftl'; there are page, bast, fast, dftl"):
+        Device(config(mapping="nftl"))
+    with pytest.raises(DriveError, match="cluster_dies: 2 does not divide the 3 dies"):
+        Device(config(mapping="fast", channels=3, cluster_dies=2))
+    with pytest.raises(DriveError, match="cached_entries: 0"):
+        Device(config(mapping="dftl", cached_entries=0))
+
+
+@pytest.mark.parametrize("mapping", HYBRID)
+@pytest.mark.parametrize("mib", [2, 4, 8])
+def test_clustered_blocks_of_2_to_8_mib_are_written_without_copies_in_their_own_size(
+    mapping: str, mib: int
+) -> None:
+    """Random writes of whole logical blocks merge without a copy (the paper's figure 1 c); half do not."""
+    copies = []
+    for request_mib in (mib, mib / 2):
+        device = Device(
+            config(
+                mapping=mapping,
+                pages_per_block=128,
+                blocks_per_die=80,
+                channels=16,
+                cluster_dies=2 * mib,  # dies, of 512 KiB blocks
+            )
+        )
+        assert device.block_pages * PAGE == mib * MIB
+        size = int(request_mib * MIB)
+        tenant = device.create_tenant(512 * MIB // PAGE, True, 6)
+        apply(device, tenant, [(WRITE, 0, 512 * MIB)])
+        # All of the first 256 MiB, without overlap, in an order that is not theirs.
+        count = 256 * MIB // size
+        apply(device, tenant, [(WRITE, (i * 37 % count) * size, size) for i in range(count)])
+        copies.append(device.counters(tenant).gc_page_writes)
+        device.check()
+    assert copies[0] == 0
+    assert copies[1] > 0.4 * 256 * MIB / PAGE
+
+
+def scenario(vms: tuple[str, ...], device: str, **options: str) -> Scenario:
+    text = ScenarioText()
+    text.add_device(f"preset=fast15,op=15%,{device}")
+    for vm in vms:
+        text.add_vm(vm)
+    for key, value in {"alone": "no", **options}.items():
+        text.set(key, value)
+    return build_scenario(text)
+
+
+def trio(workload: str) -> tuple[str, ...]:
+    return tuple(f"name={n},weight={w},workload={workload}" for n, w in zip("abc", (1, 3, 6), strict=True))
+
+
+def worst(run: RunResult) -> float:
+    return max(abs(vm.share_error or 0.0) for vm in run.vms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["uniform", "hotcold", "financial"])
+@pytest.mark.parametrize("mapping", HYBRID)
+def test_proportional_holds_shares_by_log_blocks(mapping: str, workload: str) -> None:
+    """Weights 1 : 3 : 6 on isolated log blocks; `static` beside it, so that something had to be done."""
+    asked = scenario(trio(workload), f"size=256MiB,dies=4,mapping={mapping}", compare="static")
+    static, run = engine.run(asked, Silent()).runs
+    assert worst(run) < SHARE_BAR < worst(static)
+    blocks = [vm.ops_blocks or 0 for vm in run.vms]
+    assert blocks[2] == max(blocks)
+    assert all(sum(row) == row[i] for i, row in enumerate(run.gc_pages_moved.pages)), "isolation"
+
+
+@pytest.mark.parametrize("policy", ["shared", "static", "algorithm1", "proportional", "min_waf"])
+@pytest.mark.parametrize("device", ["mapping=bast", "mapping=fast,cluster=2", "mapping=dftl,cmt=2000"])
+def test_every_policy_runs_on_every_mapping(device: str, policy: str) -> None:
+    asked = scenario(trio("uniform"), f"size=96MiB,dies=2,{device}", policy=policy, duration="4x")
+    result = engine.run(asked, Silent())
+    (run,) = result.runs
+    assert run.complete
+    assert result.device.mapping == asked.device.mapping
+    assert run.isolated == (policy != "shared")
+    assert all((vm.iops or 0) > 0 for vm in run.vms)
+
+
+def test_device_keys_are_read_and_written_back() -> None:
+    asked = scenario(trio("uniform"), "size=512MiB,dies=8,mapping=fast,cluster=4")
+    plan = plan_drive(asked)
+    assert (plan.config.mapping, plan.config.cluster_dies, plan.block_pages) == ("fast", 4, 512)
+    assert plan.held_blocks == 1
+    assert "mapping=fast" in command_line(asked)
+    assert "cluster=4" in command_line(asked)
+    assert "cmt=500" in command_line(scenario(trio("uniform"), "size=512MiB,mapping=dftl,cmt=500"))
+    for wrong in ("mapping=fast,cluster=3", "cluster=2", "mapping=page,cmt=3", "mapping=nftl"):
+        with pytest.raises(UserError):
+            plan_drive(scenario(trio("uniform"), f"size=512MiB,dies=8,{wrong}"))
+
+
+def test_a_hybrid_drive_answers_a_sequential_fill_in_place() -> None:
+    """Nothing is merged, nothing is copied, every page is read from where it was written."""
+    device = Device(config(mapping="fast", channels=4, cluster_dies=4))
+    tenant = device.create_tenant(640, True, 4)
+    op, offset, length = columns([(WRITE, page * PAGE, PAGE) for page in range(640)])
+    device.open_queue(tenant, 4)
+    device.feed(tenant, offset.astype("int64") * 0, op, offset, length)
+    device.end_input(tenant)
+    device.run()
+    flash = device.counters(tenant)
+    assert (flash.gc_page_writes, flash.erases, flash.host_page_writes) == (0, 0, 640)
+    # Four dies program at the same time: 160 programs one after the other, and what the first transfer takes.
+    assert 160 * 800_000 <= device.now_ns <= 161 * 902_000
