@@ -95,8 +95,9 @@ def test_shares_weights_crashes_and_a_clean_stop(root: Path) -> None:
             start_all(writers, server)
             daemon = DaemonProcess(root)
             status = daemon.eventually("shares", lambda s: close_to(s, weights, 0.05), 40)
-            assert all(row.verdict is Verdict.OK for row in status.vms)
-            assert all(row.backend == "emulated SSD, isolated OPS" for row in status.vms)
+            rows = [row for row in status.vms if row.vm in VMS]  # there may be others on this host
+            assert {row.verdict for row in rows} == {Verdict.OK}
+            assert {row.backend for row in rows} == {"emulated SSD, isolated OPS"}
 
             slo_ctl("vm", "set", "a", "weight=6", "--root", str(root))
             weights["a"] = 6.0
