@@ -57,12 +57,15 @@ class Devices:
         if known is not None and self._identities.get(name) == identity and not changed:
             known.choose(policy)
             return
-        if known is None and not listed and not self._store.is_served(name):
-            return
         try:
+            if known is None and not listed and not self._store.is_served(name):
+                return
             record = self._store.load(name)
         except UserError as error:
             self.notes.append(str(error))
+            return
+        except OSError as error:
+            self.notes.append(f"device {name}: {error.strerror}: it is not managed")
             return
         same_device = known is not None and known.record.created == record.created
         if known is not None:

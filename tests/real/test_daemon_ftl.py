@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from daemon_host import DaemonProcess, cgroups, clients
+from daemon_host import DaemonProcess, cgroups, clients, running
 from serving import Server, require
 
 from slo_ctl.model import Verdict
@@ -132,4 +134,45 @@ def test_shares_weights_crashes_and_a_clean_stop(root: Path) -> None:
             if daemon is not None:
                 print(daemon.log())  # noqa: T201 - shown when the test fails
                 daemon.stop()
+            server.stop()
+
+
+def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
+    require("nbdkit")
+    slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    server = Server(root, "ssd0", "--latency", "real")
+    try:
+        with running(root) as daemon:
+            daemon.eventually("the device", lambda s: s.devices and not s.devices[0].problem, 10)
+            nbdkit = int(server.run.pid_file.read_text())
+            os.kill(nbdkit, signal.SIGSTOP)
+            try:
+                began = daemon.eventually("problem", lambda s: s.devices[0].problem, 10)
+                epochs = int(daemon.api.get("/v1/health")["epochs"])
+                time.sleep(4)
+                assert int(daemon.api.get("/v1/health")["epochs"]) - epochs > 6
+                assert "ssd0" in began.devices[0].problem
+                assert daemon.api.get("/v1/plan")["outcomes"] == []
+            finally:
+                os.kill(nbdkit, signal.SIGCONT)
+            daemon.eventually("recovery", lambda s: not s.devices[0].problem, 15)
+    finally:
+        server.stop()
+
+
+def test_without_latency_there_is_no_mechanism(root: Path) -> None:
+    require("fio", "nbdkit")
+    make_drive(root)
+    with cgroups(*VMS) as groups, clients(groups, root) as writers:
+        configure(root, groups, {"a": 1.0, "b": 3.0, "c": 6.0})
+        server = Server(root, "ssd0")
+        try:
+            start(writers, server, "b")
+            with running(root) as daemon:
+                status = daemon.eventually("b", lambda _: daemon.vm("b").iops, 15)
+                assert daemon.vm("b").verdict is Verdict.NO_MECHANISM
+                assert "without latency" in daemon.vm("b").reason
+                assert status.devices[0].kind == "emulated"
+        finally:
             server.stop()
