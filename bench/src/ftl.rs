@@ -5,7 +5,7 @@ use ftl_core::ageing::age;
 use ftl_core::count::{Requests, apply};
 use ftl_core::engine::{Arrival, Engine, PageCosts, SchedulerPolicy, Stopped, TimingModel, Until};
 use ftl_core::geometry::preset;
-use ftl_core::{Geometry, Mapping, PageMapping, PageMappingOptions, Placement, TenantId};
+use ftl_core::{FtlError, Geometry, Mapping, PageMapping, PageMappingOptions, Placement, TenantId};
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -16,7 +16,8 @@ const WRITES: u64 = 10_000_000;
 const BATCH: usize = 1 << 16;
 const TENANTS: u64 = 3;
 
-fn drive(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (PageMapping<u32>, Vec<TenantId>) {
+/// A geometry with room for `tenants` of `pages` together, and the OPS blocks of each.
+fn shape(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (Geometry, u64) {
     let blocks = (pages as f64 / (1.0 - spare_factor) / 128.0).ceil() as u64;
     let held = u64::from(dies) * tenants;
     let geometry = Geometry {
@@ -27,12 +28,22 @@ fn drive(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (PageMapping
         dies_per_channel: 1,
         planes: 1,
     };
+    (geometry, (blocks + held) / tenants - geometry.blocks_for(pages / tenants))
+}
+
+/// Isolated tenants on an empty drive, aged.
+fn populate<M: Mapping>(mapping: &mut M, pages: u64, tenants: u64, ops: u64) -> Vec<TenantId> {
+    let ids = (0..tenants)
+        .map(|_| mapping.create_tenant(pages / tenants, Placement::Isolated, ops).expect("blocks enough"))
+        .collect();
+    age(mapping, 1, |_| true);
+    ids
+}
+
+fn drive(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (PageMapping<u32>, Vec<TenantId>) {
+    let (geometry, ops) = shape(pages, spare_factor, dies, tenants);
     let mut mapping = PageMapping::new(geometry, PageMappingOptions::default()).expect("a valid geometry");
-    let each = pages / tenants;
-    let ops = (blocks + held) / tenants - geometry.blocks_for(each);
-    let ids =
-        (0..tenants).map(|_| mapping.create_tenant(each, Placement::Isolated, ops).expect("blocks enough")).collect();
-    age(&mut mapping, 1, |_| true);
+    let ids = populate(&mut mapping, pages, tenants, ops);
     (mapping, ids)
 }
 
@@ -41,17 +52,19 @@ fn offsets(rng: &mut Xoshiro256PlusPlus, pages: u64) -> Vec<u64> {
 }
 
 /// Without a clock, one tenant.
-pub struct Counting {
-    mapping: PageMapping<u32>,
+pub struct Counting<M = PageMapping<u32>> {
+    mapping: M,
     tenant: TenantId,
     rng: Xoshiro256PlusPlus,
 }
 
-impl Counting {
-    /// A drive in steady state.
-    pub fn aged(pages: u64, spare_factor: f64) -> Self {
-        let (mapping, tenants) = drive(pages, spare_factor, 1, 1);
-        Self { mapping, tenant: tenants[0], rng: Xoshiro256PlusPlus::seed_from_u64(2) }
+impl<M: Mapping> Counting<M> {
+    /// A drive in steady state, on one die, with the mapping that `make` makes of its geometry.
+    pub fn aged(pages: u64, spare_factor: f64, make: impl FnOnce(Geometry) -> Result<M, FtlError>) -> Self {
+        let (geometry, ops) = shape(pages, spare_factor, 1, 1);
+        let mut mapping = make(geometry).expect("a valid geometry");
+        let tenant = populate(&mut mapping, pages, 1, ops)[0];
+        Self { mapping, tenant, rng: Xoshiro256PlusPlus::seed_from_u64(2) }
     }
 
     /// Host page writes per CPU-second, the making of requests not counted; and the WAF meanwhile.

@@ -6,6 +6,7 @@
 
 mod dram;
 mod ftl;
+mod mappings;
 
 use rand_core::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -38,7 +39,7 @@ struct Row {
 fn measure(gib: u64) -> Row {
     let pages = (gib << 30) / 4096;
     let mut memory = dram::Table::new(pages);
-    let mut counting = ftl::Counting::aged(pages, SPARE_FACTOR);
+    let mut counting = ftl::Counting::aged(pages, SPARE_FACTOR, mappings::page);
     let mut timed = ftl::Timed::aged(pages, SPARE_FACTOR);
     let mut columns: [Vec<f64>; 5] = Default::default();
     let mut waf = 0.0;
@@ -58,19 +59,25 @@ fn measure(gib: u64) -> Row {
 
 fn main() {
     let mut sizes: Vec<u64> = Vec::new();
-    let mut json = false;
+    let (mut json, mut mappings_only) = (false, false);
     for argument in std::env::args().skip(1) {
         match argument.parse() {
             Ok(gib) if (1..=1024).contains(&gib) => sizes.push(gib),
             _ if argument == "--json" => json = true,
+            _ if argument == "--mappings" => mappings_only = true,
             _ => {
-                eprintln!("usage: slo-ctl-bench [--json] [GIB ...]   (drive sizes, 1 to 1024; default 1 8 64)");
+                eprintln!(
+                    "usage: slo-ctl-bench [--json] [--mappings] [GIB ...]   (drive sizes, 1 to 1024; default 1 8 64)"
+                );
                 std::process::exit(2);
             }
         }
     }
     if sizes.is_empty() {
-        sizes = vec![1, 8, 64];
+        sizes = if mappings_only { vec![1, 8] } else { vec![1, 8, 64] };
+    }
+    if mappings_only {
+        return mappings::compare(&sizes, json);
     }
     if !json {
         println!("{ROUNDS} rounds each, medians; S_f {SPARE_FACTOR}, 128 pages a block, 4 KiB uniform random writes");

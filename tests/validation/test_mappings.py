@@ -1,4 +1,4 @@
-"""Block, hybrid and cached mappings through the Python face; merges computed by hand are in the Rust tests."""
+"""Block, hybrid and cached mappings through the Python face; merges computed by hand are tested in Rust."""
 
 from __future__ import annotations
 
