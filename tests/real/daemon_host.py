@@ -144,7 +144,8 @@ class Clients:
 
     def start(self, name: str, *options: str) -> None:
         procs = self._groups.folder(name) / "cgroup.procs"
-        enter = f"echo $$ > '{procs}' && exec fio --thread --name={name} --output='{self._folder}/{name}.txt' \"$@\""
+        output = self._folder / f"{name}.txt"
+        enter = f"echo $$ > '{procs}' && exec fio --thread --name={name} --output='{output}' \"$@\""
         self._running[name] = subprocess.Popen(
             ["/bin/sh", "-c", enter, "fio", *options],
             stdout=subprocess.DEVNULL,
