@@ -17,7 +17,7 @@ from slo_ctl.serra.points import DEFAULT_INTERVALS, Interval, check_intervals, d
 from slo_ctl.serra.profile import Conditioning, Profile, rows
 from slo_ctl.serra.profiler import Ended, Plan
 from slo_ctl.serra.profiler import run as measure
-from slo_ctl.serra.stopping import StoppingRule
+from slo_ctl.serra.stopping import StoppingRule, next_task
 from slo_ctl.serra.target import check_direct, check_space, find_target, span_bytes
 from slo_ctl.show import numbers
 
@@ -126,6 +126,9 @@ class _Session:
         plan = Plan(
             sizes, accesses_of(directions), self._rule(begun), self._request.test_s, self._request.budget_s
         )
+        if next_task(begun.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is None:
+            self._progress.note("the stored profile is precise enough: --budget or --precision refine it")
+            return Outcome(begun, False)
         try:
             profile = profile.model_copy(update={"conditioning": self._prepare(profile.conditioning)})
             session = measure(plan, self._fio, begun.measurements(), self._progress, keep)

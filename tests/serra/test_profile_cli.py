@@ -88,6 +88,9 @@ def test_a_directory_is_profiled_and_left_as_it_was(cli: Cli, fio: Path, place: 
 
 def test_again_refines(cli: Cli, fio: Path, place: Path) -> None:
     first = cli.profile(str(place), *SMALL, "--repetitions", "3")
+    calls = len(asked(fio))
+    assert cli.profile(str(place), *SMALL) == first
+    assert len(asked(fio)) == calls, "precise enough: nothing is measured, and no file made"
     more = cli.profile(str(place), *SMALL, "--min-repetitions", "5")
     assert len(more["measurement"]) == 5 * 3 * 4
     assert more["measurement"][: len(first["measurement"])] == first["measurement"]
