@@ -131,7 +131,11 @@ def _circumstances(profile: Profile, found: Found | None) -> list[str]:
 
 
 def _summary_line(summary: RatioSummary) -> str:
-    width = "" if summary.half_width is None else f" ± {summary.half_width:.1%}"
+    width = ""
+    if summary.half_width is not None:
+        # Of two or three repetitions that differ, Student's t makes thousands of percent: no more than
+        # "unsure".
+        width = f" ± {summary.half_width:.1%}" if summary.half_width <= 1 else " (by no means certain)"
     return (
         f"{summary.direction.value}: average {numbers.decimal(summary.average)}{width}, "
         f"minimum {numbers.decimal(summary.minimum)}, maximum {numbers.decimal(summary.maximum)} "
