@@ -161,6 +161,15 @@ def queue_cases(full: bool) -> Iterator[Case]:
     yield Case("count only", trio(("uniform",) * 3), (("timing", "none"),), bar=None, compare=("min_waf",))
 
 
+def mapping_cases(full: bool) -> Iterator[Case]:
+    """Log blocks in place of OPS: the drives of docs/mappings.md, the cache of DFTL beside them."""
+    mixes = [("uniform",) * 3, ("financial", "msn", "exchange"), ("hotcold",) * 3, ("rw", "zipf", "uniform")]
+    keys = ["mapping=bast", "mapping=fast", "mapping=fast,cluster=2", "mapping=dftl"]
+    for key, mix in itertools.product(keys, mixes if full else mixes[:2]):
+        device = f"preset=fast15,size=512MiB,{key}"
+        yield Case(f"{'/'.join(mix)} {key}", trio(mix), device=device, bar=EVENT_BAR, compare=("static",))
+
+
 def trace_cases(full: bool) -> Iterator[Case]:
     """Real traces, closed loop."""
     mixes = [("vscsi", "spc", "msr1"), ("dtrs", "iozone", "postmark")]
@@ -267,6 +276,7 @@ def main() -> int:
     cases = itertools.chain(
         steady_cases(options.full),
         queue_cases(options.full),
+        mapping_cases(options.full),
         trace_cases(options.full),
         event_cases(options.full),
         bound_cases(),

@@ -105,7 +105,7 @@ def test_what_cannot_be_fitted_is_refused(times: dict[int, np.ndarray], reason: 
 
 
 def emulated(mapping: str) -> tuple[WriteCost, int, int]:
-    """Random aligned writes of 1 to 8 pages; the fit, the drive's own account of its overhead (ns), requests."""
+    """Random aligned writes of 1 to 8 pages: the fit, the drive's own account of overhead (ns), requests."""
     device = Device(config(mapping=mapping, blocks_per_die=260))
     pages = 3200
     tenant = device.create_tenant(pages, True, 40)
