@@ -38,12 +38,17 @@ TEXT_LINES = {
 }
 
 
-def bench_core(sizes: list[str]) -> list[dict[str, Any]]:
-    """The Rust benchmark, one row for each drive size."""
+def run_core(arguments: list[str], stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Build and run the Rust benchmark."""
     build = ["cargo", "build", "--release", "--quiet", "-p", "slo-ctl-bench"]
     subprocess.run(build, cwd=ROOT, check=True)
-    command = [ROOT / "target" / "release" / "slo-ctl-bench", "--json", *sizes]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    command = [ROOT / "target" / "release" / "slo-ctl-bench", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=stdout, text=True)
+
+
+def bench_core(sizes: list[str]) -> list[dict[str, Any]]:
+    """The Rust benchmark, one row for each drive size."""
+    done = run_core(["--json", *sizes], stdout=subprocess.PIPE)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -71,8 +76,11 @@ def main() -> int:
     """Run, print, return an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--mappings", action="store_true", help="the mappings beside each other, instead")
     parser.add_argument("gib", nargs="*", help="drive sizes in GiB (default 1 8 64)")
     arguments = parser.parse_args()
+    if arguments.mappings:
+        return run_core(["--mappings", *(["--json"] if arguments.json else []), *arguments.gib]).returncode
     print("measuring the core ...", file=sys.stderr)
     core = bench_core(arguments.gib)
     readers = []

@@ -18,6 +18,7 @@ _FREE_FLOOR_BLOCKS = 1
 _LEAST_BLOCKS_PER_DIE = 4
 _LOG_BLOCKS = {"bast": 1, "fast": 2}
 """Mappings whose OPS are log blocks, and how many of them they need at least."""
+_MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
 _US_PER_NS = 1e-3
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class DrivePlan:
             planes=config.planes,
             mapping=config.mapping,
             cluster_dies=config.cluster_dies,
-            victim_policy=victim,
+            victim_policy=_MERGED_FIRST.get(config.mapping, victim),
             timing=DeviceTiming(
                 model=self.timing.model.value,
                 read_us=self.timing.read_us,
@@ -102,7 +103,7 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
     channels, dies_per_channel = _dies(spec, preset)
     dies = channels * dies_per_channel
     mapping = _mapping(spec, noun)
-    cluster = _cluster(spec, mapping, dies)
+    cluster = _cluster(spec, dies)
     block_pages = pages_per_block * cluster
     logical_pages = tuple(max(1, vm.size_bytes // page_bytes) for vm in scenario.vms)
     logical_blocks = [-(-pages // block_pages) for pages in logical_pages]
@@ -151,12 +152,8 @@ def _mapping(spec: DeviceSpec, noun: str) -> str:
     return mapping
 
 
-def _cluster(spec: DeviceSpec, mapping: str, dies: int) -> int:
+def _cluster(spec: DeviceSpec, dies: int) -> int:
     """Dies that a block spans."""
-    if spec.cluster is not None and mapping not in _LOG_BLOCKS:
-        raise UserError(f"device: cluster= is for mapping={' and '.join(_LOG_BLOCKS)}", f"not {mapping}")
-    if spec.cached_entries is not None and mapping != "dftl":
-        raise UserError("device: cmt= is for mapping=dftl", f"not {mapping}")
     cluster = _or(spec.cluster, 1)
     if cluster < 1 or dies % cluster:
         raise UserError(f"device: cluster={cluster} does not divide the {dies} dies", "see docs/mappings.md")

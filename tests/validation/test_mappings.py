@@ -42,7 +42,7 @@ def configs(draw: st.DrawFn) -> Config:
         blocks_per_die=300 // clusters,
         channels=cluster * clusters,
         cluster_dies=cluster if mapping in HYBRID else 1,
-        cached_entries=draw(st.sampled_from([None, 1, 20, 10_000])),
+        cached_entries=draw(st.sampled_from([None, 1, 20, 10_000])) if mapping == "dftl" else None,
         paper_timing=draw(st.booleans()),
         copyback=draw(st.booleans()),
         scheduler=draw(st.sampled_from(["fifo", "rr", "wfq"])),
@@ -137,13 +137,21 @@ def test_a_restored_drive_has_the_same_future(
     assert state(restored) == state(device)
 
 
-def test_wrong_mappings_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no mapping 'nftl'; there are page, bast, fast, dftl"):
-        Device(config(mapping="nftl"))
-    with pytest.raises(DriveError, match="cluster_dies: 2 does not divide the 3 dies"):
-        Device(config(mapping="fast", channels=3, cluster_dies=2))
-    with pytest.raises(DriveError, match="cached_entries: 0"):
-        Device(config(mapping="dftl", cached_entries=0))
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ({"mapping": "nftl"}, "no mapping 'nftl'; there are page, bast, fast, dftl"),
+        ({"mapping": "fast", "channels": 3, "cluster_dies": 2}, "cluster_dies: 2 does not divide the 3 dies"),
+        ({"mapping": "dftl", "cached_entries": 0}, "cached_entries: 0"),
+        ({"mapping": "fast", "cached_entries": 10}, "fast has its whole map in memory"),
+        ({"mapping": "bast", "victim": "fifo"}, "bast merges log blocks and has no GC"),
+        ({"mapping": "bast", "wear_spread_limit": 3}, "bast has no static wear levelling"),
+        ({"mapping": "dftl", "cluster_dies": 2, "channels": 2}, "dftl has no clustered blocks"),
+    ],
+)
+def test_what_a_mapping_cannot_do_is_refused_by_name(overrides: dict[str, Any], reason: str) -> None:
+    with pytest.raises((DriveError, ValueError), match=reason):
+        Device(config(**overrides))
 
 
 @pytest.mark.parametrize("mapping", HYBRID)
@@ -227,7 +235,13 @@ def test_device_keys_are_read_and_written_back() -> None:
     assert "mapping=fast" in command_line(asked)
     assert "cluster=4" in command_line(asked)
     assert "cmt=500" in command_line(scenario(trio("uniform"), "size=512MiB,mapping=dftl,cmt=500"))
-    for wrong in ("mapping=fast,cluster=3", "cluster=2", "mapping=page,cmt=3", "mapping=nftl"):
+    for wrong in (
+        "mapping=fast,cluster=3",
+        "cluster=2",
+        "mapping=page,cmt=3",
+        "mapping=nftl",
+        "mapping=bast,victim=fifo",
+    ):
         with pytest.raises(UserError):
             plan_drive(scenario(trio("uniform"), f"size=512MiB,dies=8,{wrong}"))
 

@@ -90,7 +90,7 @@ impl Config {
             seed: self.seed,
         };
         let log_block = LogBlockOptions { cluster_dies: self.cluster_dies, free_floor: self.free_floor };
-        Ok(MappingOptions::new(kind, page, log_block, self.cached_entries))
+        MappingOptions::new(kind, page, log_block, self.cached_entries).map_err(refused)
     }
 
     fn drive_options(&self) -> PyResult<DriveOptions> {

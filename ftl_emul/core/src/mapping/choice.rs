@@ -1,8 +1,10 @@
 //! The mappings by name, and what each can be told.
 
+use crate::error::{FtlError, invalid};
 use crate::mapping::dftl::DftlOptions;
 use crate::mapping::log_block::LogBlockOptions;
 use crate::mapping::page::PageMappingOptions;
+use crate::victim::VictimPolicy;
 
 /// Which mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,20 +42,34 @@ pub enum MappingOptions {
 }
 
 impl MappingOptions {
-    /// The options that concern `kind`, of those for any mapping.
-    #[must_use]
+    /// The options that concern `kind`, of those for any mapping. Refuses what `kind` cannot do.
     pub fn new(
         kind: MappingKind,
         page: PageMappingOptions,
         log_block: LogBlockOptions,
         cached_entries: Option<u64>,
-    ) -> Self {
-        match kind {
+    ) -> Result<Self, FtlError> {
+        let name = MAPPINGS.iter().find(|(_, k, _)| *k == kind).map_or("", |(name, ..)| name);
+        let merges = matches!(kind, MappingKind::Bast | MappingKind::Fast);
+        let PageMappingOptions { victim, separate_gc_frontier, wear_spread_limit, .. } = page;
+        if merges && (victim, separate_gc_frontier) != (VictimPolicy::Greedy, false) {
+            return invalid("victim, separate_gc_frontier", format!("{name} merges log blocks and has no GC"));
+        }
+        if merges && wear_spread_limit.is_some() {
+            return invalid("wear_spread_limit", format!("{name} has no static wear levelling"));
+        }
+        if !merges && log_block.cluster_dies != 1 {
+            return invalid("cluster_dies", format!("{name} has no clustered blocks; bast and fast have"));
+        }
+        if kind != MappingKind::Dftl && cached_entries.is_some() {
+            return invalid("cached_entries", format!("{name} has its whole map in memory; dftl has not"));
+        }
+        Ok(match kind {
             MappingKind::Page => Self::Page(page),
             MappingKind::Bast => Self::Bast(log_block),
             MappingKind::Fast => Self::Fast(log_block),
             MappingKind::Dftl => Self::Dftl(DftlOptions { page, cached_entries }),
-        }
+        })
     }
 }
 
