@@ -6,13 +6,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from slo_ctl.serra.measurement import Access, Order
 from slo_ctl.serra.stopping import StoppingRule, next_task, tests_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from slo_ctl.replay.progress import Phase, ProgressSink
-    from slo_ctl.serra.measurement import Access, Benchmark, Measurement
+    from slo_ctl.serra.measurement import Benchmark, Measurement
+
+
+LONG_ENOUGH = 100
+SHORTEST_PART = 0.25
+"""Of the longest time of a test. Starting fio takes a quarter of a second: less would save nothing."""
 
 
 class Ended(StrEnum):
@@ -31,7 +37,8 @@ class Plan:
     accesses: Sequence[Access]
     rule: StoppingRule
     test_s: float | None = None
-    """The longest that one test may take; None: each runs over the whole span, as the paper's do."""
+    """The longest that one test may take; None: each runs over the whole span, as the paper's do. Tests end
+    sooner, but not before a quarter of it, on a device where that is long enough: see `longest_s`."""
     budget_s: float | None = None
 
 
@@ -65,7 +72,8 @@ def run(
             task := next_task(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule)
         ) is not None:
             for access in task.accesses:
-                limit = _limit(plan, benchmark.now_s() - start)
+                longest = longest_s(plan, session.measurements, access, task.size_bytes)
+                limit = _limit(plan, longest, benchmark.now_s() - start)
                 if limit is not None and limit <= 0:
                     session.ended = Ended.BUDGET
                     return session
@@ -94,9 +102,30 @@ def _advance(plan: Plan, phase: Phase, took_s: float) -> None:
     phase.advance(1 if plan.budget_s is None else took_s)
 
 
-def _limit(plan: Plan, elapsed_s: float) -> float | None:
+def longest_s(
+    plan: Plan, measurements: Sequence[Measurement], access: Access, size_bytes: int
+) -> float | None:
+    """How long a test of that size has to be: as long as LONG_ENOUGH random accesses.
+
+    A sequential test begins with a random access, which then adds a hundredth at most, and a mean of so many
+    random ones is known to a few percent. How long one takes is known from the same or larger sizes, which
+    are measured first and take no less.
+    """
+    if plan.test_s is None:
+        return None
+    known = [
+        each.access_time_s
+        for each in measurements
+        if each.size_bytes >= size_bytes and each.access == Access(Order.RANDOM, access.direction)
+    ]
+    if not known:
+        return plan.test_s
+    return min(plan.test_s, max(plan.test_s * SHORTEST_PART, LONG_ENOUGH * min(known)))
+
+
+def _limit(plan: Plan, test_s: float | None, elapsed_s: float) -> float | None:
     """The longest that the next test may take."""
-    limits = [plan.test_s] if plan.test_s is not None else []
+    limits = [test_s] if test_s is not None else []
     if plan.budget_s is not None:
         limits.append(plan.budget_s - elapsed_s)
     return min(limits, default=None)

@@ -8,8 +8,9 @@ import pytest
 from made_up import Formula
 
 from slo_ctl.replay.progress import Silent
-from slo_ctl.serra.measurement import ACCESSES, SEQ_READ, Access, Direction, Measurement
+from slo_ctl.serra.measurement import ACCESSES, RAND_READ, SEQ_READ, SEQ_WRITE, Access, Direction, Measurement
 from slo_ctl.serra.profiler import Ended, Plan, run
+from slo_ctl.serra.profiler import longest_s as limit_s
 from slo_ctl.serra.stopping import StoppingRule, next_task, width
 
 if TYPE_CHECKING:
@@ -112,3 +113,15 @@ def test_a_direction_that_is_known_is_left_alone() -> None:
     directions = [access.direction for access, _, _ in device.calls]
     assert directions.count(Direction.READ) == 3 * 3 * 2
     assert directions.count(Direction.WRITE) > 2 * directions.count(Direction.READ)
+
+
+def test_a_test_is_as_long_as_it_has_to_be() -> None:
+    plan = Plan(SIZES, ACCESSES, StoppingRule(), test_s=1.0)
+    slow = [Measurement(RAND_READ, 65536, 0, 8e-3, 10, 1.0)]
+    fast = [Measurement(RAND_READ, 65536, 0, 1e-4, 10, 1.0)]
+    assert limit_s(plan, [], SEQ_READ, 8192) == 1.0, "nothing is known"
+    assert limit_s(plan, slow, SEQ_READ, 8192) == pytest.approx(0.8)
+    assert limit_s(plan, fast, SEQ_READ, 8192) == 0.25
+    assert limit_s(plan, fast, SEQ_WRITE, 8192) == 1.0, "of the other direction"
+    assert limit_s(plan, fast, SEQ_READ, 1 << 20) == 1.0, "of a smaller size"
+    assert limit_s(Plan(SIZES, ACCESSES, StoppingRule()), fast, SEQ_READ, 8192) is None
