@@ -42,8 +42,8 @@ class ProfileStore:
 
     def path(self, identity: Identity) -> Path:
         """Where the profile of this identity is, or would be."""
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", identity.model).strip("-")[:_SLUG_CHARACTERS] or "device"
-        return self.folder / f"{slug}-{identity.hardware_key}-{identity.environment_key}.json"
+        name = f"{_slug(identity)}-{identity.hardware_key}-{identity.environment_key}.json"
+        return self.folder / name
 
     def find(self, identity: Identity, now: datetime | None = None) -> Found | None:
         """The valid profile of a device, else its newest stale one, else None.
@@ -67,7 +67,7 @@ class ProfileStore:
         """
         now = block_identity(number, BLOCK_DEVICE, around)
         found = []
-        for path in sorted(self.folder.glob("*.json")):
+        for path in sorted(self.folder.glob(f"{_slug(now)}-*.json")):
             profile = read_profile(path)
             there = profile.identity
             if (there.model, there.serial, there.firmware) == (now.model, now.serial, now.firmware):
@@ -119,6 +119,10 @@ def age_text(age_s: float) -> str:
             count = int(age_s // unit_s)
             return f"{count} {name}{'s' if count > 1 else ''}"
     return "less than a minute"
+
+
+def _slug(identity: Identity) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", identity.model).strip("-")[:_SLUG_CHARACTERS] or "device"
 
 
 def _found(path: Path, identity: Identity, now: datetime | None) -> Found:

@@ -38,7 +38,10 @@ SMALL = (
     "--quiet",
 )
 
-pytestmark = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed"),
+]
 
 
 def command(root: Path, *words: str) -> list[str]:

@@ -129,6 +129,28 @@ def test_the_valid_profile_comes_before_newer_stale_ones(tmp_path: Path) -> None
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
+def test_a_devices_profile_is_found_by_its_number(around: Surroundings, tmp_path: Path) -> None:
+    disk(around.sys, "sda", "8:0", dev="8:0", device__model="Disk", queue__scheduler="[bfq] none")
+    number = DeviceNumber(8, 0)
+    store = ProfileStore(tmp_path / "profiles")
+    assert store.of_device(number, around) is None
+    on_it = block_identity(number, "file on ext4", around)
+    store.save(stored(on_it))
+    found = store.of_device(number, around)
+    assert found is not None
+    assert found.profile.identity == on_it, "better than none"
+    own = block_identity(number, BLOCK_DEVICE, around)
+    store.save(stored(own.model_copy(update={"scheduler": "none"})))
+    found = store.of_device(number, around)
+    assert found is not None
+    assert found.profile.identity == on_it, "valid before stale"
+    store.save(stored(own))
+    (store.folder / "Other-0-0.json").write_text("damaged, and another device's")
+    found = store.of_device(number, around)
+    assert found is not None
+    assert found.profile.identity == own
+
+
 def test_an_export_need_not_be_there_to_have_an_identity(around: Surroundings) -> None:
     target = find_target("nbd+unix:///x?socket=/no/such.sock", connect=False)
     assert target == Target("nbd+unix:///x?socket=/no/such.sock", Kind.NBD, None, None, 512)
