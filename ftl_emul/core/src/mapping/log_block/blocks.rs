@@ -132,11 +132,9 @@ impl<S: LogScheme> Store<S> {
         let block_pages = u64::from(self.block_pages);
         let owner = self.tenant(cause);
         owner.counters.erases += 1;
-        owner.victim_remainder_pages += u64::from(programmed);
-        while owner.victim_remainder_pages >= block_pages {
-            owner.victim_remainder_pages -= block_pages;
-            owner.counters.victims += 1;
-        }
+        let written = owner.victim_remainder_pages + u64::from(programmed);
+        owner.counters.victims += written / block_pages;
+        owner.victim_remainder_pages = written % block_pages;
     }
 
     /// Erases the blocks of a logical block once it holds no page any more.
