@@ -27,6 +27,7 @@ from slo_ctl.daemon.reasons import Reasons
 from slo_ctl.daemon.seats import seats_on
 from slo_ctl.daemon.told import decided, outcome_line
 from slo_ctl.daemon.wanted import WantedSettings
+from slo_ctl.decide.promises import DEFAULT
 from slo_ctl.errors import UserError
 from slo_ctl.model import Lever, OutcomeState
 from slo_ctl.observe.gone import ObserveGone
@@ -36,7 +37,7 @@ from slo_ctl.record.history_errors import HistoryError
 from slo_ctl.record.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from slo_ctl.act.interface import Actuator
     from slo_ctl.config import Config
@@ -137,7 +138,8 @@ class Daemon:
 
         self._devices.refresh(self.config)
         notes = self._look(streams, slos)
-        wanted = self._wanted(inventory.tree, vms, slos, streams)
+        promised = named.keys() | {vm for vm, promise in promises.items() if promise.source != DEFAULT}
+        wanted = self._wanted(inventory.tree, vms, slos, streams, promised)
         self._act(inventory.tree, wanted)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
@@ -247,10 +249,12 @@ class Daemon:
         vms: Sequence[Vm],
         slos: Mapping[str, Slo],
         streams: Sequence[Stream],
+        promised: Set[str],
     ) -> Wanted:
         numbers = {b.name: b.number for b in self._devices.blocks.values() if b.number is not None}
         capabilities = probe(tree, self._sys, numbers.values())
-        return self._wanted_settings.of(vms, slos, streams, numbers, capabilities)
+        default_weight = self.config.default_slo.weight
+        return self._wanted_settings.of(vms, slos, streams, numbers, capabilities, promised, default_weight)
 
     # Acting.
 

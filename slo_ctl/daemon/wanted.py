@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.levers import Wanted, settings_for
+from slo_ctl.decide.levers import Wanted, did_io, settings_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
     from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
     from slo_ctl.model.capability import Capabilities
 
 
 class WantedSettings:
-    """`decide.levers.settings_for`, which knows no counters, remembered from epoch to epoch."""
+    """`decide.levers.settings_for`, which of counters knows only whether there was I/O, remembered."""
 
     def __init__(self) -> None:
         self._basis: tuple[object, ...] | None = None
@@ -27,11 +27,15 @@ class WantedSettings:
         streams: Sequence[Stream],
         devices: Mapping[str, DeviceNumber],
         capabilities: Capabilities,
+        promised: Set[str],
+        default_weight: float,
     ) -> Wanted:
         """As `settings_for`; the same object as before when nothing has changed."""
-        routes = [(stream.vm, stream.device, stream.tenant) for stream in streams]
-        basis = (tuple(vms), dict(slos), routes, dict(devices), capabilities)
+        routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
+        basis = (tuple(vms), dict(slos), routes, dict(devices), capabilities, promised, default_weight)
         if basis != self._basis:
             self._basis = basis
-            self._wanted = settings_for(vms, slos, streams, devices, capabilities)
+            self._wanted = settings_for(
+                vms, slos, streams, devices, capabilities, promised=promised, default_weight=default_weight
+            )
         return self._wanted

@@ -11,7 +11,7 @@ from slo_ctl.decide.weight_scale import scale_weights
 from slo_ctl.model import FoundBy, Knob, Lever, Setting, VmState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
     from slo_ctl.model.capability import BlockCapability, Capabilities, WeightScale
@@ -46,6 +46,10 @@ class _Use:
     """Disks that QEMU can limit there."""
     untouchable: tuple[str, ...]
     """Disks there whose I/O is another program's."""
+    promised: bool
+    """Somebody promised it something; otherwise its SLO is what everybody has."""
+    shares: bool
+    """It was seen to do I/O there."""
 
     @property
     def by_libvirt(self) -> bool:
@@ -66,18 +70,25 @@ def settings_for(
     streams: Sequence[Stream],
     devices: Mapping[str, DeviceNumber],
     capabilities: Capabilities,
+    *,
+    promised: Collection[str] | None = None,
+    default_weight: float = 1.0,
 ) -> Wanted:
     """Settings that keep the promises, VM by VM in their order.
 
     `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
     by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
-    One of which no disk is known may use any managed device. On emulated SSDs only the bandwidth is bounded
-    here, as their policy decides the rest.
+    `promised` are the VMs that the operator named (None: all); `default_weight` is that of all others. A VM
+    is touched on account of a device only
+    - that one of its disks is on, or that its cgroup was counted I/O on;
+    - or any of them, when it was promised something and no disk of it is known.
+    One that nobody promised anything gets its weight only beside one that was, and once it did I/O there.
+    On emulated SSDs only the bandwidth is bounded here, as their policy decides the rest.
     """
-    uses = _uses(vms, slos, streams, devices, capabilities)
+    uses = _uses(vms, slos, streams, devices, capabilities, promised)
     no_mechanism: dict[tuple[str, str], str] = {}
     settings: list[Setting] = []
-    weights, notes = _weights(uses)
+    weights, notes = _weights(uses, default_weight)
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
     for use in uses:
@@ -98,45 +109,66 @@ def _uses(
     streams: Sequence[Stream],
     devices: Mapping[str, DeviceNumber],
     capabilities: Capabilities,
+    promised: Collection[str] | None,
 ) -> list[_Use]:
     numbers = {number: name for name, number in devices.items()}
-    on: dict[str, set[DeviceNumber]] = defaultdict(set)
+    listed: dict[str, set[DeviceNumber]] = defaultdict(set)
+    counted: dict[str, set[DeviceNumber]] = defaultdict(set)
     elsewhere = set()
     for stream in streams:
         if stream.tenant is not None:
             elsewhere.add(stream.vm)
-        elif stream.device in numbers and stream.device is not None:
-            on[stream.vm].add(stream.device)
+        elif stream.device is not None and stream.device in numbers:
+            listed[stream.vm].add(stream.device)
+            if did_io(stream):
+                counted[stream.vm].add(stream.device)
     uses = []
     for vm in vms:
         if vm.name not in slos or vm.state in _OFF:
             continue
-        used = on[vm.name] | {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
-        if not vm.disks and not used and vm.name not in elsewhere:
+        named = promised is None or vm.name in promised or vm.found_by is FoundBy.OPTION
+        on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
+        used = on_disks | (listed if named else counted)[vm.name]
+        if named and not vm.disks and not used and vm.name not in elsewhere:
             used = set(numbers)
         for number in sorted(used):
             disks = [disk for disk in vm.disks if disk.device == number]
             targets = tuple(disk.target for disk in disks if disk.kind not in _NO_IOTUNE)
             untouchable = tuple(disk.target for disk in disks if disk.kind in _NO_IOTUNE)
             if (can := capabilities.devices.get(number)) is not None:
-                uses.append(_Use(vm, slos[vm.name], numbers[number], can, targets, untouchable))
+                shares = number in counted[vm.name]
+                use = _Use(vm, slos[vm.name], numbers[number], can, targets, untouchable, named, shares)
+                uses.append(use)
     return uses
 
 
-def _weights(uses: Sequence[_Use]) -> tuple[list[Setting], list[str]]:
+def did_io(stream: Stream) -> bool:
+    """Whether any I/O was counted; a device may be listed with zeros, such as once it is limited."""
+    counters = stream.counters
+    return counters is not None and bool(
+        counters.reads or counters.writes or counters.read_bytes or counters.written_bytes
+    )
+
+
+def _weights(uses: Sequence[_Use], default_weight: float) -> tuple[list[Setting], list[str]]:
     """One weight for each VM and kind of weight: a cgroup has the same one on every device."""
     by_scale: dict[WeightScale, dict[str, _Use]] = defaultdict(dict)
+    with_promises = {use.device for use in uses if use.promised}
     for use in uses:
-        if use.can.weights is not None and use.place:
+        wanted = use.promised or (use.shares and use.device in with_promises)
+        if wanted and use.can.weights is not None and use.place:
             by_scale[use.can.weights].setdefault(use.vm.name, use)
     settings, notes = [], []
     for scale, members in by_scale.items():
-        scaled = scale_weights((use.slo.weight for use in members.values()), scale.low, scale.high)
+        weights = (use.slo.weight for use in members.values())
+        scaled = scale_weights(weights, scale.low, scale.high, default_weight)
         for vm, use in members.items():
             value = scaled.values[use.slo.weight]
             lever = Lever.LIBVIRT_WEIGHT if use.by_libvirt else Lever.CGROUP_WEIGHT
+            beside = "" if use.promised else f"shares {use.device} with VMs that were promised something: "
             reason = (
-                f"weight {use.slo.weight:g} is {value} of {scale.mechanism}'s {scale.low}..{scale.high}, "
+                f"{beside}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
+                f"{scale.low}..{scale.high}, "
                 f"where the proportions are rounded by {scaled.worst_rounding:.2%} at the worst"
             )
             settings.append(Setting(Knob(lever, use.place, scale.knob), float(value), vm, reason))
@@ -158,7 +190,7 @@ def _with_unequal_weights(uses: Sequence[_Use]) -> set[str]:
 
 
 def _without_weights(use: _Use, unequal: set[str]) -> list[str]:
-    if use.device not in unequal:
+    if use.device not in unequal or not use.promised:
         return []
     if use.can.weights is None:
         return [f"nothing shares {use.device} by weight: {use.can.problem}"]

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from slo_ctl.decide.levers import Wanted, settings_for
 from slo_ctl.decide.weight_scale import scale_weights
-from slo_ctl.model import DeviceNumber, Disk, FoundBy, Lever, Slo, Stream, Tenant, Vm, VmState
+from slo_ctl.model import (
+    DeviceNumber,
+    Disk,
+    FoundBy,
+    IoCounters,
+    Lever,
+    Slo,
+    Stream,
+    Tenant,
+    Vm,
+    VmState,
+)
 from slo_ctl.model.capability import BFQ, IO_COST, BlockCapability, Capabilities
 
 FAST, OTHER = DeviceNumber(7, 0), DeviceNumber(8, 0)
@@ -68,14 +79,31 @@ def test_simple_proportions_are_exact_and_near_the_top() -> None:
     assert scale_weights([1, 10_000], 1, 1000).worst_rounding > 0.5
 
 
+def test_the_default_weight_is_the_kernels_where_that_is_exact_enough() -> None:
+    assert scale_weights([1, 3, 6], 1, 1000, 1).values == {1: 100, 3: 300, 6: 600}
+    assert scale_weights([2, 3], 1, 1000, 2).values == {2: 100, 3: 150}
+    # No room above, or too coarse below.
+    assert scale_weights([1, 11], 1, 1000, 1).values == {1: 90, 11: 990}
+    assert scale_weights([1, 0.015], 1, 1000, 1).values != {1: 100, 0.015: 2}
+
+
+@given(st.lists(st.floats(0.05, 20), min_size=2, max_size=10, unique=True), st.floats(0.1, 10))
+def test_anchored_proportions_are_kept(weights: list[float], default: float) -> None:
+    scaled = scale_weights(weights, 1, 1000, default)
+    top = max(weights)
+    for weight, value in scaled.values.items():
+        exact = weight / top * scaled.values[top]
+        assert abs(value - exact) <= max(0.011 * exact, scaled.worst_rounding * exact + 1e-6)
+
+
 def test_weights_of_groups() -> None:
     wanted = decide(
         [group("a"), group("b"), group("c")], {"a": Slo(1), "b": Slo(3), "c": Slo(6), "gone": Slo(9)}
     )
     assert values(wanted) == {
-        ("/slo/a", "weight", ""): 166,
-        ("/slo/b", "weight", ""): 498,
-        ("/slo/c", "weight", ""): 996,
+        ("/slo/a", "weight", ""): 100,
+        ("/slo/b", "weight", ""): 300,
+        ("/slo/c", "weight", ""): 600,
     }
     assert {s.knob.lever for s in wanted.settings} == {Lever.CGROUP_WEIGHT}
     assert "rounded by 0.00% at the worst" in wanted.settings[0].reason
@@ -91,7 +119,7 @@ def test_a_vm_without_a_promise_is_left_alone() -> None:
 def test_io_cost_has_a_knob_of_its_own() -> None:
     can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True)})
     wanted = decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, can)
-    assert values(wanted) == {("/slo/a", "cost_weight", ""): 5000, ("/slo/b", "cost_weight", ""): 10_000}
+    assert values(wanted) == {("/slo/a", "cost_weight", ""): 100, ("/slo/b", "cost_weight", ""): 200}
     assert wanted.backends["a", "fast"] == "cgroup v2 io.cost"
 
 
@@ -138,6 +166,64 @@ def test_a_vm_that_is_off_has_no_knobs(state: VmState) -> None:
 
 def test_only_managed_devices() -> None:
     assert decide([domain("web", disk("vda", OTHER))], {"web": Slo(3, max_iops=5)}) == Wanted()
+
+
+STRANGER = Vm(
+    "stranger", FoundBy.CGROUP_NAME, uuid="u", libvirt_id=7, cgroup="/machine/qemu-7-x.libvirt-qemu"
+)
+NAMED = {"web": Slo(3), "stranger": Slo()}
+
+
+def seen(counters: IoCounters | None, device: DeviceNumber = FAST) -> Stream:
+    return Stream("stranger", None, STRANGER.cgroup, device, counters)
+
+
+def beside(stranger: Vm, *streams: Stream, slos: dict[str, Slo] | None = None) -> Wanted:
+    return settings_for(
+        [group("web"), stranger], slos or NAMED, streams, DEVICES, PLAIN, promised=frozenset({"web"})
+    )
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [(), (seen(None),), (seen(IoCounters(reads=0, writes=0)),), (seen(IoCounters(reads=9), OTHER),)],
+)
+def test_a_stranger_without_io_on_a_managed_device_is_never_touched(streams: tuple[Stream, ...]) -> None:
+    wanted = beside(STRANGER, *streams)
+    assert {s.vm for s in wanted.settings} == {"web"}
+    assert ("stranger", "fast") not in wanted.backends
+    greedy = beside(STRANGER, *streams, slos={"web": Slo(), "stranger": Slo(max_iops=5)})
+    assert {s.vm for s in greedy.settings} == {"web"}
+
+
+def test_a_stranger_that_shares_a_managed_device_gets_the_kernels_default() -> None:
+    wanted = beside(STRANGER, seen(IoCounters(reads=1)))
+    assert values(wanted) == {("/slo/web", "weight", ""): 300, (STRANGER.cgroup, "weight", ""): 100}
+    assert wanted.settings[1].reason.startswith("shares fast with VMs that were promised something")
+
+
+def test_nobody_is_touched_where_nobody_was_promised_anything() -> None:
+    stream = seen(IoCounters(reads=1))
+    wanted = settings_for([STRANGER], NAMED, [stream], DEVICES, PLAIN, promised=frozenset())
+    assert not wanted.settings
+    assert wanted.backends == {("stranger", "fast"): "cgroup v1 bfq"}
+
+
+def test_a_disk_on_a_managed_device_without_io_and_promise_is_shown_and_not_touched() -> None:
+    vm = domain("stranger", disk("vda"))
+    wanted = beside(vm)
+    assert {s.vm for s in wanted.settings} == {"web"}
+    assert wanted.backends["stranger", "fast"] == "libvirt, cgroup v1 bfq"
+    promised = settings_for([vm], NAMED, (), DEVICES, PLAIN, promised=frozenset({"stranger"}))
+    assert {s.vm for s in promised.settings} == {"stranger"}
+
+
+def test_what_nothing_was_promised_of_lacks_no_mechanism() -> None:
+    stream = Stream("b", None, "/slo/b", FAST, IoCounters(reads=1))
+    vms = [group("a"), Vm("b", FoundBy.CGROUP_NAME, cgroup="/slo/b")]
+    slos = {"a": Slo(2), "b": Slo()}
+    wanted = settings_for(vms, slos, [stream], DEVICES, NO_BFQ, promised=frozenset({"a"}))
+    assert set(wanted.no_mechanism) == {("a", "fast")}
 
 
 def test_a_minimum_has_no_mechanism() -> None:
