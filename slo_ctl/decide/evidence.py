@@ -30,9 +30,9 @@ def unlimited(sample: VmSample) -> bool:
     return sample.limit_iops is None or sample.iops < _FREE_BELOW * sample.limit_iops
 
 
-def saturating(sample: VmSample) -> bool:
-    """Whether the VM would do more IOPS if it could, rather than running out of requests."""
-    return sample.backlog_share >= _SATURATING_FROM
+def saturating(backlog_share: float) -> bool:
+    """Whether a VM would do more IOPS if it could, rather than running out of requests."""
+    return backlog_share >= _SATURATING_FROM
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.evidence import Evidence, unlimited
+from slo_ctl.decide.evidence import Evidence, saturating, unlimited
 from slo_ctl.decide.service import VmModel
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ _STEADY_MEMORY_SAMPLES = 32.0
 _RECENT_IOPS_MEMORY_SAMPLES = 4.0
 _RECENT_MEMORY_SAMPLES = 12.0
 _NOISE_MEMORY_SAMPLES = 16.0
+_DEMAND_MEMORY_SAMPLES = 4.0
+_DEMAND_HEADROOM = 1.1
+"""A VM that asks for less than its share may grow by this much before its target follows."""
 _NOISE_PRIOR = 0.02
 
 
@@ -48,6 +51,8 @@ class VmTrack:
     recent_iops: float = 0.0
     """Average over a few windows under about the same limit; 0 before any."""
     limit_iops: float | None = None
+    backlog_share: float | None = None
+    """Share of the time with requests waiting, averaged over a few windows; None before any."""
     iops_variance: float = _NOISE_PRIOR**2
     """Relative variance of the IOPS from window to window."""
     written_pool_share: float = math.inf
@@ -72,6 +77,23 @@ class VmTrack:
     def recent_error(self) -> float:
         """Standard error of `recent_iops`: an exponential average over n has 1 / (2n - 1) of the variance."""
         return math.sqrt(self.iops_variance / (2.0 * _RECENT_IOPS_MEMORY_SAMPLES - 1.0))
+
+    @property
+    def saturating(self) -> bool:
+        """Whether it would do more IOPS if it could, over a few windows."""
+        return self.backlog_share is None or saturating(self.backlog_share)
+
+    @property
+    def demand_iops(self) -> float:
+        """The most it may come to ask for; infinite for a VM that saturates.
+
+        A client that waits for its requests spends `backlog_share` of its time on the device. Were that time
+        nothing, it would do IOPS / (1 - backlog_share) (the utilization law), so a VM that would be held up
+        little by a fast device is known by a small share. Clients that do not wait ask for less than this.
+        """
+        if self.backlog_share is None or self.saturating:
+            return math.inf
+        return self.recent_iops * max(_DEMAND_HEADROOM, 1.0 / (1.0 - self.backlog_share))
 
     @property
     def unheld_iops(self) -> float | None:
@@ -123,7 +145,7 @@ def _observe(track: VmTrack, vm: VmSample, pages_per_block: int, written_device_
     )
     if not vm.active or vm.requests == 0:
         return track
-    track = _observe_recent(track, vm)
+    track = _observe_demand(_observe_recent(track, vm), vm)
     if vm.outstanding is not None:
         track = _observe_service(track, vm)
     if not was_settled:
@@ -148,6 +170,13 @@ def _guess_outstanding(track: VmTrack, vm: VmSample) -> VmTrack:
         return track
     service = replace(track.model.service, outstanding=vm.outstanding + vm.held_back)
     return replace(track, model=replace(track.model, service=service))
+
+
+def _observe_demand(track: VmTrack, vm: VmSample) -> VmTrack:
+    share = vm.backlog_share
+    if track.backlog_share is not None:
+        share = track.backlog_share + (share - track.backlog_share) / _DEMAND_MEMORY_SAMPLES
+    return replace(track, backlog_share=share)
 
 
 def _observe_recent(track: VmTrack, vm: VmSample) -> VmTrack:

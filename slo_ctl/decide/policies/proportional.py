@@ -18,7 +18,6 @@ import math
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide.allocation import allocate, moves_between
-from slo_ctl.decide.evidence import saturating
 from slo_ctl.decide.pacing import Paced, longest_lead_windows, new_leads, pace
 from slo_ctl.decide.relief import relieve
 from slo_ctl.decide.targets import Claim, Feasible, solve
@@ -39,8 +38,6 @@ _FLOOR_SHARE = 0.01
 """OPS an active VM keeps at least, relative to its logical size: below, GC thrashes and hurts everybody."""
 _MAX_DONATION = 0.5
 """Of a VM's OPS: the most that one correction takes (not after events, which the models foresee)."""
-_DEMAND_HEADROOM = 1.1
-"""A VM that asks for less than its share may grow by this much before its target follows."""
 _PATIENCE_DEVICE_SHARE = 1.25
 """Drive writes after which shares that still are off are the second lever's business."""
 _NO_LEAD_WINDOWS, _ALIKE = 0.3, 1.02
@@ -204,7 +201,7 @@ def _claims(tracks: dict[str, VmTrack], sample: DeviceSample) -> list[Claim]:
             min_ops_blocks=floors[v.vm],
             active=v.active,
             min_iops=min(_ABOVE_MINIMUM * (v.slo.min_iops or 0.0), _max_iops(v.slo)),
-            max_iops=min(_max_iops(v.slo), _demand_iops(tracks[v.vm], v)),
+            max_iops=min(_max_iops(v.slo), tracks[v.vm].demand_iops if v.requests > 0 else math.inf),
         )
         for v in sample.vms
     ]
@@ -212,11 +209,6 @@ def _claims(tracks: dict[str, VmTrack], sample: DeviceSample) -> list[Claim]:
 
 def _max_iops(slo: Slo) -> float:
     return math.inf if slo.max_iops is None else slo.max_iops
-
-
-def _demand_iops(track: VmTrack, vm: VmSample) -> float:
-    asks_for_less = vm.requests > 0 and not saturating(vm)
-    return _DEMAND_HEADROOM * track.recent_iops if asks_for_less else math.inf
 
 
 def _plan(
@@ -309,7 +301,7 @@ def _levels(state: ProportionalState, sample: DeviceSample, feasible: Feasible) 
         for v in sample.vms
         if v.active
         and v.requests > 0
-        and saturating(v)
+        and state.tracks[v.vm].saturating
         and math.isclose(feasible.targets[v.vm].iops or 0.0, feasible.level * v.slo.weight, rel_tol=0.01)
     }
 
@@ -371,7 +363,7 @@ def _limits(
             last_iops=v.iops,
             window_s=v.window_s,
             limit_iops=v.limit_iops,
-            saturating=saturating(v),
+            saturating=state.tracks[v.vm].saturating,
             min_iops=v.slo.min_iops or 0.0,
             max_iops=_max_iops(v.slo),
             unheld_iops=state.tracks[v.vm].unheld_iops,
