@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slo_ctl.serra.measurement import Access, Direction, Measurement, Order
+from slo_ctl.serra.measurement import SEQ_WRITE, Access, Direction, Measurement, Order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WRITE_CACHE_REQUESTS = 32
 """Writes that a disk holds and sorts by place (the depth of SATA's NCQ)."""
+_FILL_BYTES = 1 << 20
 _CHUNK = 4096
 """Requests simulated at once; a test that is cut short is looked at after each."""
 
@@ -40,11 +41,15 @@ class DiskArray:
     Random writes are sorted within the cache; random reads are not.
     """
 
-    def __init__(self, disk: Disk, parameters: ArrayParameters, seed: int) -> None:
+    def __init__(self, disk: Disk, parameters: ArrayParameters, seed: int, one_file: bool = False) -> None:
+        """With `one_file` all tests share one, written first in the time that is counted."""
         self._disk = disk
         self._parameters = parameters
         self._seed = seed
         self._clock_s = 0.0
+        self._one_file = one_file
+        if one_file:
+            self.measure(SEQ_WRITE, _FILL_BYTES, 0, None)
 
     def now_s(self) -> float:
         """Virtual time that tests took so far."""
@@ -53,7 +58,8 @@ class DiskArray:
     def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
         """Run one test over the file, or until `limit_s` has passed."""
         kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
-        place = np.random.default_rng([self._seed, size_bytes, repetition])
+        which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
+        place = np.random.default_rng(which)
         draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
         start = self._place(place)
         total = max(1, self._parameters.file_bytes // size_bytes)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slo_ctl.replay.device import DrivePlan
 
 _READ, _WRITE = 0, 1
+_FILL_BYTES = 1 << 20
 _SLICE = 64
 """Requests given at once to a test that may be cut short."""
 
@@ -21,8 +22,12 @@ _SLICE = 64
 class EmulatedSsd:
     """A Benchmark on a drive that is as full and as worn-in as ageing makes it."""
 
-    def __init__(self, spec: str, file_bytes: int, seed: int) -> None:
-        """Make the drive that `spec` (keys of `replay --device`) describes and age it. Raises UserError."""
+    def __init__(self, spec: str, file_bytes: int, seed: int, one_file: bool = False) -> None:
+        """Make the drive that `spec` (keys of `replay --device`) describes and age it. Raises UserError.
+
+        With `one_file` all tests share one file, which is written first (in the time that is counted), as
+        `slo-ctl device profile` does; else each repetition has one of its own, as IOzone does.
+        """
         plan = _plan(spec)
         self._page_bytes = plan.config.page_bytes
         self._device: Device
@@ -35,6 +40,11 @@ class EmulatedSsd:
             raise ValueError("the file does not fit on the drive")
         self._seed = seed
         self._start_ns = self._device.now_ns
+        self._one_file = one_file
+        if one_file:
+            count = file_bytes // _FILL_BYTES
+            offsets = self._place(0, 0) + np.arange(count) * _FILL_BYTES
+            self._play(offsets.astype(np.uint64), Direction.WRITE, _FILL_BYTES)
 
     def now_s(self) -> float:
         """Virtual time that tests took so far."""
@@ -43,12 +53,11 @@ class EmulatedSsd:
     def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
         """Run one test over the file, or until `limit_s` has passed."""
         kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
-        place = np.random.default_rng([self._seed, size_bytes, repetition])
         draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
-        start = int(place.integers(0, self._room_pages + 1)) * self._page_bytes
+        start = self._place(size_bytes, repetition)
         total = max(1, self._file_bytes // size_bytes)
         numbers = (
-            np.arange(total)
+            (np.arange(total) + (draw.integers(0, total // 2 + 1) if self._one_file else 0)) % total
             if access.order is Order.SEQUENTIAL
             else draw.integers(0, total, total, dtype=np.int64)
         )
@@ -60,6 +69,11 @@ class EmulatedSsd:
             done = min(done + step, total)
         elapsed = (self._device.now_ns - begun_ns) / 1e9
         return Measurement(access, size_bytes, repetition, elapsed / done, done, elapsed)
+
+    def _place(self, size_bytes: int, repetition: int) -> int:
+        """Where the file of that repetition begins."""
+        which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
+        return int(np.random.default_rng(which).integers(0, self._room_pages + 1)) * self._page_bytes
 
     def _play(
         self, offsets: np.ndarray[tuple[int], np.dtype[np.uint64]], direction: Direction, size: int
