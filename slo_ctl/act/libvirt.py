@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.interface import ActError
+from slo_ctl.act.patience import PATIENCE_S, PatientCalls
 from slo_ctl.model import Lever
 from slo_ctl.model.capability import BFQ, IO_COST
 from slo_ctl.observe.domain_xml import DomainXmlError, disks_of
 from slo_ctl.observe.libvirt_domains import DEFAULT_URI
+from slo_ctl.observe.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +72,9 @@ class LibvirtActuator:
     - several targets with commas between: QEMU limits all of them together (a throttle group);
     - `MAJOR:MINOR`: the VM's cgroup is limited on that device of the host (blkiotune's device limits).
     Everything is set live only: a VM that is started anew has what its configuration says.
+
+    Calls are made in threads of their own and waited for `patience_s`. A VM that holds its call up, such as
+    one whose QEMU hangs, is refused until that ends, while the others go on.
     """
 
     levers = frozenset({Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT})
@@ -79,6 +86,7 @@ class LibvirtActuator:
         systemd_maps_weights: bool = False,
         sys: Path = Path("/sys"),
         open_connection: Callable[[str], Any] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
         self._uri = uri
@@ -87,16 +95,23 @@ class LibvirtActuator:
         self._open = open_connection
         self._connection: Any = None
         self._module: Any = None
+        self._connecting = threading.Lock()
+        self._calls = PatientCalls("libvirt", patience_s=patience_s)
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is not None:
-            try:
-                connection.close()
-            except self._module.libvirtError:
-                # It was lost: there is nothing left to end.
-                return
+            with suppress(ActError):  # it hangs, and is left to itself
+                self._calls.call("", lambda: self._hang_up(connection))
+            self._connection = None
+        self._calls.close()
+
+    def _hang_up(self, connection: Any) -> None:
+        if self._connection is connection:
+            self._connection = None
+        with suppress(self._module.libvirtError):  # it was lost: there is nothing left to end
+            connection.close()
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its levers."""
@@ -114,11 +129,15 @@ class LibvirtActuator:
 
     def read(self, knob: Knob) -> float | None:
         """The value in force in the running VM."""
-        return self._with_domain(knob, lambda domain: self._read(domain, knob))
+        return self._calls.call(
+            knob.place, lambda: self._with_domain(knob, lambda domain: self._read(domain, knob))
+        )
 
     def write(self, knob: Knob, value: float | None) -> None:
         """Set it in the running VM."""
-        self._with_domain(knob, lambda domain: self._write(domain, knob, value))
+        self._calls.call(
+            knob.place, lambda: self._with_domain(knob, lambda domain: self._write(domain, knob, value))
+        )
 
     def _read(self, domain: Any, knob: Knob) -> float | None:
         if knob.lever is Lever.LIBVIRT_WEIGHT:
@@ -198,7 +217,7 @@ class LibvirtActuator:
 
     def _disk_error(self, domain: Any, target: str, error: Any) -> ActError:
         """What libvirt says of a disk without limits, by what the disk is."""
-        if self._is_lost(error):
+        if self._is_lost(error, domain.connect()):
             raise error
         try:
             disks = {disk.target: disk for disk in disks_of(domain.XMLDesc(0))}
@@ -242,8 +261,8 @@ class LibvirtActuator:
                     raise ActError(f"VM {domain.name()} does not run", gone=True)
                 return do(domain)
             except self._module.libvirtError as error:
-                if self._is_lost(error):
-                    self.close()
+                if self._is_lost(error, connection):
+                    self._hang_up(connection)
                     if attempt == 0:
                         continue
                     raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
@@ -258,16 +277,20 @@ class LibvirtActuator:
             return ActError(str(error), "run as root, or as a member of the group libvirt")
         return ActError(f"libvirt refuses: {error}")
 
-    def _is_lost(self, error: Any) -> bool:
+    def _is_lost(self, error: Any, connection: Any) -> bool:
         lost = {self._module.VIR_ERR_INVALID_CONN, self._module.VIR_ERR_RPC, self._module.VIR_ERR_NO_CONNECT}
         if error.get_error_code() in lost:
             return True
         try:
-            return self._connection is not None and not self._connection.isAlive()
+            return not connection.isAlive()
         except self._module.libvirtError:
             return True
 
     def _connected(self) -> Any:
+        with self._connecting:
+            return self._connected_alone()
+
+    def _connected_alone(self) -> Any:
         if self._module is None:
             try:
                 self._module = import_module("libvirt")
@@ -279,10 +302,18 @@ class LibvirtActuator:
             self._module.registerErrorHandler(lambda _context, _error: None, None)
         if self._connection is None:
             try:
-                self._connection = (self._open or self._module.open)(self._uri)
+                self._connection = (self._open or self._open_alive)(self._uri)
             except self._module.libvirtError as error:
                 raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
         return self._connection
+
+    def _open_alive(self, uri: str) -> Any:
+        """A connection that ends by itself when libvirtd does not answer, and the calls over it with it."""
+        start_event_loop(self._module)
+        connection = self._module.open(uri)
+        with suppress(self._module.libvirtError):  # drivers within this process have nothing to keep alive
+            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
+        return connection
 
 
 def _limit_of(knob: Knob) -> _Limit:

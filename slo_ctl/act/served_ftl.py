@@ -22,6 +22,10 @@ Reply = TypeVar("Reply")
 OPS_KNOB = "ops_blocks"
 _LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
 _MOVE_POLL_S = 0.02
+PATIENCE_S = 0.5
+"""For an answer; a server that answers does so in some milliseconds."""
+_LEFT_ALONE_S = 1.0
+"""After no answer: its other knobs are not tried one by one."""
 
 
 class ServedFtlActuator:
@@ -36,14 +40,19 @@ class ServedFtlActuator:
         journal: Journal,
         *,
         move_wait_s: float = 5.0,
+        patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`move_wait_s` is how long giving OPS back waits for blocks that are under way."""
+        """`move_wait_s` is how long giving OPS back waits for blocks that are under way; `patience_s`, how
+        long every command waits for its answer.
+        """
         self._device = device
         self._socket = control_socket
         self._journal = journal
         self._move_wait_s = move_wait_s
+        self._patience_s = patience_s
         self._sleep = sleep
+        self._silent_until_s = 0.0
         self._client: ControlClient | None = None
 
     def close(self) -> None:
@@ -172,13 +181,21 @@ class ServedFtlActuator:
     def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
         """Carry out a command, over a new connection where the old one was hung up (if harmless)."""
         again = repeatable and self._client is not None
+        began_s = time.monotonic()
+        if began_s < self._silent_until_s:
+            raise ActError(f"{self._device} does not answer", "it is tried again")
         try:
             if self._client is None:
-                self._client = ControlClient(self._socket)
+                self._client = ControlClient(self._socket, self._patience_s)
             return do(self._client)
         except ControlError as error:
             if error.code in ("unreachable", "malformed"):
                 self.close()
+                if time.monotonic() - began_s >= self._patience_s:
+                    self._silent_until_s = time.monotonic() + _LEFT_ALONE_S
+                    raise ActError(
+                        f"{self._device} has not answered for {self._patience_s:g} s", "it is tried again"
+                    ) from None
                 if again:
                     return self._command(do)
                 raise ActError(

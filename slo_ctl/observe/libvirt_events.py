@@ -36,8 +36,8 @@ _POLL_S = 1.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 """Between attempts to connect; connecting in vain is cheap."""
-_KEEPALIVE_S = 2
-_KEEPALIVES = 3
+KEEPALIVE_S = 2
+KEEPALIVES = 3
 _SLOW_S = 1.0
 """An answer that takes longer is worth a note."""
 _CLOSE_PATIENCE_S = 1.0
@@ -177,7 +177,7 @@ class LibvirtWatch:
         """Whether there are events of domains."""
         with suppress(module.libvirtError):  # drivers without a connection have nothing that could close
             connection.registerCloseCallback(self._on_close, None)
-            connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVES)
+            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
         # Those that a driver or an older libvirt lacks are made good for by the regular refresh.
         subscribed = 0
         for name in _EVENTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ class SystemdHost:
 
     def isActive(self) -> bool:  # noqa: N802
         return self.active
+
+    def connect(self) -> SystemdHost:
+        return self
 
     def isAlive(self) -> bool:  # noqa: N802
         return self.alive
@@ -122,6 +126,32 @@ def test_a_vm_that_is_gone(actuator: LibvirtActuator, host: SystemdHost) -> None
 def test_a_vhost_user_disk(actuator: LibvirtActuator) -> None:
     with pytest.raises(ActError, match="vhost-user"):
         actuator.write(LIMIT, 100)
+
+
+class HangingHost(SystemdHost):
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def lookupByUUIDString(self, uuid: str) -> SystemdHost:  # noqa: N802
+        if uuid == "stuck":
+            self.gate.wait()
+        return super().lookupByUUIDString(uuid)
+
+
+def test_one_vm_that_hangs_holds_up_no_other() -> None:
+    gate = threading.Event()
+    actuator = LibvirtActuator(open_connection=HangingHost(gate).open, patience_s=0.05)
+    stuck = Knob(Lever.LIBVIRT_WEIGHT, "stuck", "weight")
+    keeper_sees = []
+    for _ in range(3):
+        with pytest.raises(ActError, match="libvirt has not answered for") as refused:
+            actuator.write(stuck, 300)
+        keeper_sees.append(refused.value.gone)
+        assert actuator.read(WEIGHT) == 100
+    assert keeper_sees == [False] * 3
+    gate.set()
+    actuator.close()
 
 
 def test_no_such_libvirt() -> None:

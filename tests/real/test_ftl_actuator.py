@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +19,6 @@ from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 STREAMS = {"web": "a", "db": "b", "ci": "c"}
 
@@ -60,6 +63,38 @@ def rig(root: Path) -> Iterator[Rig]:
     finally:
         rig.actuator.close()
         rig.server.stop()
+
+
+def test_a_server_that_hangs_is_not_waited_for_knob_by_knob(rig: Rig) -> None:
+    wanted = [
+        weight("a", 2.0),
+        weight("b", 2.0),
+        Setting(limit("a", "total_iops"), 500.0, "web", "its maximum"),
+    ]
+    rig.keeper.apply(wanted)
+    asked: list[float] = []
+    nbdkit = int(rig.server.run.pid_file.read_text())
+    os.kill(nbdkit, signal.SIGSTOP)
+    while any(" T " not in each.read_text() for each in Path(f"/proc/{nbdkit}/task").glob("*/stat")):
+        time.sleep(0.01)  # each of its threads stops when it gets to it
+    try:
+        for _ in range(2):
+            began_s = time.monotonic()
+            outcomes = rig.keeper.apply(wanted, verify_all=True)
+            asked.append(time.monotonic() - began_s)
+            assert {outcome.state for outcome in outcomes} == {OutcomeState.UNAPPLIED}
+    finally:
+        os.kill(nbdkit, signal.SIGCONT)
+    assert "has not answered for 0.5 s" in outcomes[0].reason or "does not answer" in outcomes[0].reason
+    # Not a measurement: three knobs, each waited for as long as control sockets are by default, take 30 s.
+    assert max(asked) < 5
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        states = {outcome.state for outcome in rig.keeper.apply(wanted, verify_all=True)}
+        if states == {OutcomeState.UNCHANGED}:
+            break
+        time.sleep(0.1)
+    assert states == {OutcomeState.UNCHANGED}
 
 
 def limit(namespace: str, name: str) -> Knob:

@@ -37,7 +37,7 @@ class Rig:
         self.connection = host.connect()
         self.domain: Any = self.running() or self.started()
         self.uuid = str(self.domain.UUIDString())
-        self.actuator = LibvirtActuator(host.uri)
+        self.actuator = LibvirtActuator(host.uri, patience_s=20)
         self.start()
 
     def running(self) -> Any:

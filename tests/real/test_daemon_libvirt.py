@@ -1,0 +1,83 @@
+"""The daemon beside a real libvirtd that hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cgroup_groups import loop_device
+from daemon_host import running
+from libvirt_host import libvirt_host  # noqa: F401 - a fixture
+
+from slo_ctl.model import OutcomeState, Verdict
+
+if TYPE_CHECKING:
+    from libvirt_host import LibvirtHost
+
+    from slo_ctl.model import HostStatus, VmStatus
+
+pytestmark = pytest.mark.slow
+NAME = f"slo-hang-{os.getpid()}"
+FROZEN_S = 6.0
+
+CONFIG = """
+[daemon]
+epoch = "250ms"
+[libvirt]
+uri = "{uri}"
+[[device]]
+name = "fast"
+path = "{path}"
+[vm.{name}]
+max_iops = {maximum}
+"""
+
+
+def test_a_libvirtd_that_hangs_stalls_no_epoch(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
+    with loop_device(16 << 20) as (path, _):
+        disks = f"<disk type='block'><source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
+        domain = libvirt_host.start_domain(NAME, disks=disks)
+
+        def limit() -> int:
+            return int(domain.blockIoTune("vda", 1)["total_iops_sec"])
+
+        def configure(maximum: int) -> None:
+            text = CONFIG.format(uri=libvirt_host.uri, path=path, name=NAME, maximum=maximum)
+            (root / "slo-ctl.toml").write_text(text)
+
+        def row(status: HostStatus) -> VmStatus:
+            return next(each for each in status.vms if each.vm == NAME)
+
+        configure(500)
+        with running(root) as daemon:
+            daemon.eventually("its limit", lambda _: limit() == 500, 15)
+            libvirt_host.freeze()
+            try:
+                configure(700)
+                daemon.api.post("/v1/reload")
+                before, began_s = daemon.api.get("/v1/health"), time.monotonic()
+                stuck = daemon.eventually(
+                    "that it is told",
+                    lambda status: row(status).verdict is Verdict.UNAPPLIED,
+                    FROZEN_S,
+                )
+                (outcome,) = (o for o in row(stuck).unapplied if "blkdeviotune" in str(o.setting.knob))
+                assert outcome.state is OutcomeState.UNAPPLIED
+                assert "libvirt has not answered for" in outcome.reason
+                time.sleep(max(0.0, began_s + FROZEN_S - time.monotonic()))
+                after, took_s = daemon.api.get("/v1/health"), time.monotonic() - began_s
+                # Not a measurement: had they waited for libvirt, there would have been next to none.
+                assert after["epochs"] - before["epochs"] > took_s / 0.25 / 2
+                threads = Path(f"/proc/{daemon.process.pid}/task")
+                before_count = len(list(threads.iterdir()))
+                time.sleep(1)
+                assert len(list(threads.iterdir())) <= before_count + 1
+            finally:
+                libvirt_host.thaw()
+            daemon.eventually("the new limit", lambda _: limit() == 700, 20)
+            daemon.eventually("that it is told", lambda s: not row(s).unapplied, 10)
+            assert daemon.stop() == 0
+        assert limit() == 0
