@@ -29,6 +29,16 @@ def probe(tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber]) -
     return Capabilities(tree.version, {device: _of(tree, sys, device) for device in devices})
 
 
+def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
+    """Whether what libvirt is given as bfq's weight goes through systemd, which maps it: v2, bfq and systemd.
+
+    `run` is where systemd says that it runs (sd_booted). bfq is in use where any device below `sys` has it.
+    """
+    if tree is None or tree.version != 2 or not (run / "systemd" / "system").is_dir():
+        return False
+    return any("[bfq]" in _text(path).split() for path in (sys / "block").glob("*/queue/scheduler"))
+
+
 def _of(tree: CgroupTree, sys: Path, device: DeviceNumber) -> BlockCapability:
     folder = sys / "dev" / "block" / str(device)
     if not folder.exists():

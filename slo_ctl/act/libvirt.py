@@ -90,7 +90,7 @@ class LibvirtActuator:
     ) -> None:
         """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
         self._uri = uri
-        self._maps = systemd_maps_weights
+        self.systemd_maps_weights = systemd_maps_weights
         self._sys = sys
         self._open = open_connection
         self._connection: Any = None
@@ -171,7 +171,7 @@ class LibvirtActuator:
         live = self._module.VIR_DOMAIN_AFFECT_LIVE
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             weight = round(DEFAULT_WEIGHT if value is None else value)
-            mapped = self._maps and knob.name == BFQ.knob
+            mapped = self.systemd_maps_weights and knob.name == BFQ.knob
             domain.setBlkioParameters({"weight": io_weight_for(weight) if mapped else weight}, live)
         elif _is_number(knob.device):
             path = self._device_path(knob)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from slo_ctl.act.capabilities import probe
+from slo_ctl.act.capabilities import probe, systemd_maps_weights
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("slo_ctl.daemon")
 
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
-_SYSTEMD = Path("/run/systemd/system")
 _MS_PER_S = 1e3
 _REMEMBERED = 200
 
@@ -84,8 +83,12 @@ class Daemon:
         make_observer: Callable[[Config, DaemonPlaces], Observer] | None = None,
         dry_run: bool = False,
         sys: Path = Path("/sys"),
+        run: Path = Path("/run"),
     ) -> None:
-        """`dry_run` plans and touches nothing. Raises UserError when what was kept before is damaged."""
+        """`dry_run` plans and touches nothing; kernel and systemd are looked for below `sys` and `run`.
+
+        Raises UserError when what was kept before is damaged.
+        """
         self.config = config
         self.places = places
         self.dry_run = dry_run
@@ -97,6 +100,7 @@ class Daemon:
         self._observer = self._make_observer(config, places)
         self._metadata = Metadata()
         self._sys = sys
+        self._run = run
         self._journal = Journal(places.journal)
         self._actuators: list[Actuator] = []
         self._keeper = SettingKeeper(self._actuators, self._journal)
@@ -281,8 +285,10 @@ class Daemon:
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
         uri = self.config.libvirt.uri
         if uri is not None and self._libvirt is None:
-            maps = tree is not None and tree.version == 2 and _SYSTEMD.exists()
-            self._libvirt = LibvirtActuator(uri, systemd_maps_weights=maps, sys=self._sys)
+            self._libvirt = LibvirtActuator(uri, sys=self._sys)
+        if self._libvirt is not None:
+            # Schedulers may be changed at any time.
+            self._libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
         hosts = [each for each in (self._cgroups, self._libvirt) if each is not None]
         answering = [p.actuator for p in self._devices.emulated.values() if p.sample is not None]
         self._actuators[:] = [*hosts, *answering]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slo_ctl.act.capabilities import probe
+from slo_ctl.act.capabilities import probe, systemd_maps_weights
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.interface import ActError
 from slo_ctl.model import DeviceNumber, Knob, Lever
@@ -175,3 +175,15 @@ def test_a_host_without_a_tree(tree: Tree) -> None:
         can = probe(nothing, tree.sys, [NVME])
         assert can.cgroup_version is None
         assert not can.devices[NVME].limits
+
+
+@pytest.mark.parametrize("missing", ["", "v2", "systemd", "bfq"])
+def test_systemd_maps_weights_of_libvirt_only_with_all_three(tmp_path: Path, missing: str) -> None:
+    queue = tmp_path / "sys" / "block" / "sda" / "queue"
+    queue.mkdir(parents=True)
+    (queue / "scheduler").write_text("mq-deadline [none] bfq\n" if missing == "bfq" else "none [bfq]\n")
+    if missing != "systemd":
+        (tmp_path / "run" / "systemd" / "system").mkdir(parents=True)
+    tree = CgroupTree(1 if missing == "v2" else 2, tmp_path)
+    assert systemd_maps_weights(tree, tmp_path / "sys", tmp_path / "run") is (missing == "")
+    assert not systemd_maps_weights(None, tmp_path / "sys", tmp_path / "run")

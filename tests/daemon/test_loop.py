@@ -23,6 +23,7 @@ from slo_ctl.device.places import places as device_places
 from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
 from slo_ctl.model import DeviceStatus, FoundBy, Verdict, Vm, VmState
+from slo_ctl.observe.cgroup import CgroupTree
 from slo_ctl.observe.inventory import Inventory
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ class FakeObserver:
         self.notes: tuple[str, ...] = ()
         self.named: Mapping[str, str] = {}
         self.closed = False
+        self.tree: CgroupTree | None = None
 
     def look(self) -> Inventory:
-        return Inventory(None, None, self.vms, (), self.notes)
+        return Inventory(self.tree, None, self.vms, (), self.notes)
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
         self.named = named
@@ -220,3 +222,30 @@ def test_reasons_are_told_once() -> None:
     assert reasons.lately == ("x", "y")
     assert reasons.add(["z"]) == ["z"]
     assert reasons.add(["x"]) == ["x"]
+
+
+def test_whether_systemd_maps_weights_is_found_out_and_passed_on(tmp_path: Path) -> None:
+    """Also where the tree is seen, or the scheduler chosen, only after the first epoch."""
+    scheduler = tmp_path / "sys" / "block" / "sda" / "queue" / "scheduler"
+    scheduler.parent.mkdir(parents=True)
+    scheduler.write_text("[none] bfq")
+    (tmp_path / "run" / "systemd" / "system").mkdir(parents=True)
+    observer = FakeObserver()
+    config = dataclasses.replace(CONFIG, libvirt=LibvirtConfig("test:///nowhere"))
+    daemon = Daemon(
+        config,
+        DaemonPlaces(tmp_path),
+        make_observer=lambda *_: observer,
+        sys=tmp_path / "sys",
+        run=tmp_path / "run",
+    )
+    try:
+        daemon.epoch()
+        assert daemon._libvirt is not None
+        assert not daemon._libvirt.systemd_maps_weights
+        scheduler.write_text("none [bfq]")
+        observer.tree = CgroupTree(2, tmp_path)
+        daemon.epoch()
+        assert daemon._libvirt.systemd_maps_weights
+    finally:
+        daemon.stop(undo=True)
