@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slo_ctl.observe.window import StreamWindow
 
 _OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED, VmState.PAUSED, VmState.SUSPENDED})
+_HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
 
 
@@ -225,8 +226,15 @@ def _nowhere(vm: Vm, promise: Promise, unapplied: Sequence[Outcome]) -> VmStatus
     elif promise.source == DEFAULT:
         judgement = Judgement(Verdict.OK, "nothing was promised, and it uses no managed device")
     else:
-        judgement = Judgement(Verdict.NO_MECHANISM, "none of its disks is on a managed device")
+        # A promise that nothing keeps is told, also where only a weight was promised.
+        judgement = Judgement(Verdict.NO_MECHANISM, f"{_why_nowhere(vm)} ({_HOW_TO_MANAGE})")
     return _without_device(vm.name, promise, judgement, vm, tuple(unapplied))
+
+
+def _why_nowhere(vm: Vm) -> str:
+    if vm.disks:
+        return "none of its disks is on a managed device"
+    return "no disk of it is known, and none of its I/O was seen on a managed device"
 
 
 def _unknown(name: str, source: str, promise: Promise) -> VmStatus:

@@ -101,6 +101,12 @@ def test_a_device_with_a_problem_and_a_vm_that_is_off() -> None:
 def test_a_vm_on_no_managed_device(state: VmState, source: str, verdict: Verdict) -> None:
     _, row = build(None, replace(WEB, state=state), promise(source))
     assert (row.verdict, row.device, row.backend, row.disks) == (verdict, "", "none", ("vda",))
+    if verdict is Verdict.NO_MECHANISM:
+        assert row.reason.startswith(
+            "none of its disks is on a managed device (name its device under [[device]]"
+        )
+        _, row = build(None, replace(WEB, disks=()), promise(source))
+        assert row.reason.startswith("no disk of it is known")
 
 
 def test_a_vm_that_is_not_here() -> None:
