@@ -4,7 +4,8 @@ paper.
     .venv/bin/python bench/serra.py [--seeds 5] [--file-mb 1200] [--ssd-file-mb 1200] [--only CLASS] [--json
     FILE]
 
-Exit status 1 when a bar is missed: median ratio error at most 5 % for every class, at most 1/168 of the time.
+Exit status 1 when a judged row (*) misses a bar: median ratio error at most 5 %, at most 1/168 of the time.
+The full SSD, which the paper has not, is shown and not judged.
 """
 
 from __future__ import annotations
@@ -196,7 +197,8 @@ def main() -> int:
                 missed.append(f"{name}: more than 1/168 of the time")
     if options.json is not None:
         options.json.write_text(json.dumps({"format_version": 1, "rows": found}, indent=2) + "\n")
-    print("MISSED: " + "; ".join(missed) if missed else "every class within 5 % and 1/168")
+    judged = [row for row in found if row["judged"] and row["device"] in PAPER_ERRORS]
+    print("MISSED: " + "; ".join(missed) if missed else f"{len(judged)} judged rows (*) within 5 % and 1/168")
     return 1 if missed else 0
 
 
@@ -212,7 +214,8 @@ def _print(name: str, complete: Complete, rows: list[Row], took_s: float) -> Non
     print(f"  {'':56} {'error W':>8} {'error R':>8} {'ratio W':>8} {'ratio R':>8} {'time':>8}  share")
     for row in rows:
         print(
-            f"{'*' if row.judged else ' '} {row.method:56} {row.write_error:8.1%} {row.read_error:8.1%} "
+            f"{'*' if row.judged and name in PAPER_ERRORS else ' '} {row.method:56} "
+            f"{row.write_error:8.1%} {row.read_error:8.1%} "
             f"{row.write_ratio:8.2f} {row.read_ratio:8.2f} {row.spent_s:6.0f} s  1/{1 / row.time_share:.0f}"
         )
     for count, (write, read) in PAPER_ERRORS[name.partition(",")[0]].items():
