@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.act.interface import ActError
 from slo_ctl.model import Lever
 from slo_ctl.model.capability import BFQ, CFQ, IO_COST, WeightScale
-from slo_ctl.observe.bounded_file import read_bounded
+from slo_ctl.observe.bounded_file import read_bounded, read_record
 
 if TYPE_CHECKING:
     from slo_ctl.model import Knob
@@ -30,6 +31,8 @@ _MOST_IOPS = float(2**32 - 2)
 """The kernel keeps them in 32 bits, and means no limit by the last value."""
 _MOST_BYTES_S = float(2**63)
 
+_MAX_KNOWN = 10_000
+
 _DEVICE = re.compile(r"\d{1,7}:\d{1,7}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
@@ -37,7 +40,7 @@ _DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    path: Path
+    path: str
     text: str
 
 
@@ -53,6 +56,10 @@ class CgroupActuator:
         """`sys` is only asked whether a device is still there."""
         self._tree = tree
         self._sys = sys
+        self._folders: dict[str, str] = {}
+        """Of groups that knobs may be in."""
+        self._v1_weight = ""
+        """What the kernel calls it, once a group was looked at."""
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its levers."""
@@ -97,7 +104,7 @@ class CgroupActuator:
             else:
                 name = _V1_LIMITS[knob.name]
                 text = f"{knob.device} {0 if value is None else value:.0f}"
-        self._write(knob, self._folder(knob) / name, text)
+        self._write(knob, f"{self._folder(knob)}/{name}", text)
 
     def _scale(self, knob: Knob) -> WeightScale:
         if knob.name == IO_COST.knob:
@@ -114,8 +121,11 @@ class CgroupActuator:
             raise ActError("io.cost is of cgroup v2, and this host has v1's blkio", "use bfq")
         if knob.name != BFQ.knob:
             raise ActError(f"a cgroup has no {knob.name}")
-        folder = self._folder(knob)
-        return "blkio.weight" if (folder / "blkio.weight").exists() else "blkio.bfq.weight"
+        if not self._v1_weight:
+            folder = self._existing(knob)
+            has_plain = (folder / "blkio.weight").exists()
+            self._v1_weight = "blkio.weight" if has_plain else "blkio.bfq.weight"
+        return self._v1_weight
 
     def _check_limit(self, knob: Knob) -> None:
         if knob.name not in _V1_LIMITS:
@@ -125,26 +135,32 @@ class CgroupActuator:
         if not _DEVICE.fullmatch(knob.device):
             raise ActError(f"{knob.device!r} is no device number such as 8:0")
 
-    def _folder(self, knob: Knob) -> Path:
-        if ".." in PurePosixPath(knob.place).parts or not knob.place.strip("/"):
-            raise ActError(f"{knob.place!r} is no cgroup whose I/O can be set")
-        folder = self._tree.folder(knob.place)
+    def _folder(self, knob: Knob) -> str:
+        """Where the group is, if it is still there: that is found out by opening its files."""
+        folder = self._folders.get(knob.place)
+        if folder is None:
+            if ".." in PurePosixPath(knob.place).parts or not knob.place.strip("/"):
+                raise ActError(f"{knob.place!r} is no cgroup whose I/O can be set")
+            if len(self._folders) >= _MAX_KNOWN:
+                self._folders.clear()
+            folder = self._folders[knob.place] = str(self._tree.folder(knob.place))
+        return folder
+
+    def _existing(self, knob: Knob) -> Path:
+        folder = Path(self._folder(knob))
         if not folder.is_dir():
             raise ActError(f"the cgroup {knob.place} is no more", gone=True)
         return folder
 
     def _open(self, knob: Knob, name: str) -> _File:
-        folder = self._folder(knob)
-        path = folder / name
+        path = f"{self._folder(knob)}/{name}"
         try:
-            file = read_bounded(path)
+            file = read_record(path)
         except OSError as error:
             raise ActError(f"{path}: {error.strerror}", "run as root") from None
         if file is not None:
             return _File(path, file.text)
-        if not folder.is_dir():
-            raise ActError(f"the cgroup {knob.place} is no more", gone=True)
-        raise self._missing(folder, name)
+        raise self._missing(self._existing(knob), name)
 
     def _missing(self, folder: Path, name: str) -> ActError:
         """Why a group lacks a file of the io controller."""
@@ -177,14 +193,16 @@ class CgroupActuator:
                 return parent
         return None
 
-    def _write(self, knob: Knob, path: Path, text: str) -> None:
+    def _write(self, knob: Knob, path: str, text: str) -> None:
         try:
             # One write call, and no file made where the kernel has none.
-            with path.open("r+b", buffering=0) as file:
-                file.write(text.encode("ascii") + b"\n")
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, text.encode("ascii") + b"\n")
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
-            folder = self._folder(knob)
-            raise self._missing(folder, path.name) from None
+            raise self._missing(self._existing(knob), path.rpartition("/")[2]) from None
         except OSError as error:
             gone = error.errno == errno.ENODEV and self._is_gone(knob)
             reason = f"{path}: {text!r} was refused: {error.strerror}"

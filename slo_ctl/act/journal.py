@@ -46,6 +46,8 @@ class Journal:
         """
         self._path = path
         self._boot = _read_boot(boot_id)
+        self.changes = 0
+        """Grows whenever a knob comes or goes."""
         self._originals = self._read()
 
     def __contains__(self, knob: Knob) -> bool:
@@ -85,14 +87,17 @@ class Journal:
             }
             for knob, original in originals.items()
         ]
-        content = {"format_version": FORMAT_VERSION, "boot_id": self._boot, "entries": entries}
+        head = json.dumps({"format_version": FORMAT_VERSION, "boot_id": self._boot})
+        # An entry a line, for people; json's own indenting takes ten times as long.
         # surrogateescape names of cgroups survive in JSON's own escapes.
-        text = json.dumps(content, indent=1, allow_nan=False)
+        lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
+        text = f'{head[:-1]}, "entries": [\n{lines}\n]}}\n'
         try:
             _replace(self._path, text.encode("ascii"))
         except OSError as error:
             raise JournalError(f"{self._path} cannot be written: {error.strerror}") from None
         self._originals = originals
+        self.changes += 1
 
     def _read(self) -> dict[Knob, Original]:
         try:

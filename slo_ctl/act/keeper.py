@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,14 +62,51 @@ class SettingKeeper:
         self._journal = journal
         self._kept: dict[Knob, _Kept] = {}
         self._turn = 0
+        self._last: tuple[list[Setting], dict[Knob, Setting], list[Outcome]] = ([], {}, [])
+        """Settings of the last `apply`, and what `_by_knob` made of them."""
+        self._without_doomed = -1
+        """As of which state of the journal all its knobs are wanted by those."""
 
     def apply(self, settings: Iterable[Setting], verify_all: bool = False) -> list[Outcome]:
         """Bring the host to the whole state wanted: knobs changed before and no longer wanted are restored.
 
         Outcomes are those of the restored knobs, then one for each setting in its order.
         """
-        wanted, outcomes_of_doubles = _by_knob(settings)
+        wanted, outcomes_of_doubles = self._wanted(list(settings))
         self._turn = (self._turn + 1) % ROTATION_EPOCHS
+        restored = self._restore_unwanted(wanted)
+
+        outcomes: list[Outcome | None] = []
+        steps: list[_Step] = []
+        for place, (knob, setting) in enumerate(wanted.items()):
+            kept = self._kept.get(knob)
+            due = verify_all or place % ROTATION_EPOCHS == self._turn
+            if kept is not None and not due and _same_wish(kept.setting, setting):
+                outcomes.append(kept.outcome)
+                continue
+            looked = self._look(setting)
+            if isinstance(looked, Outcome):
+                outcomes.append(looked)
+            else:
+                outcomes.append(None)
+                steps.append(looked)
+        done = self._carry_out(steps)
+        in_order = [outcome or done[knob] for knob, outcome in zip(wanted, outcomes, strict=True)]
+        return [*restored, *in_order, *outcomes_of_doubles]
+
+    def _wanted(self, settings: list[Setting]) -> tuple[dict[Knob, Setting], list[Outcome]]:
+        """Settings by knob: what was made of the last ones where they are the same objects, as is usual."""
+        before, wanted, doubles = self._last
+        same_ones = len(settings) == len(before) and all(map(operator.is_, settings, before))
+        if not same_ones:
+            wanted, doubles = _by_knob(settings)
+            self._last = settings, wanted, doubles
+            self._without_doomed = -1
+        return wanted, doubles
+
+    def _restore_unwanted(self, wanted: dict[Knob, Setting]) -> list[Outcome]:
+        if self._without_doomed == self._journal.changes:
+            return []
         doomed = [
             knob
             for knob in self._journal.originals()
@@ -77,22 +115,9 @@ class SettingKeeper:
         restored = self._restore(doomed, "no longer wanted") if doomed else []
         for knob in [knob for knob in self._kept if knob not in wanted]:
             del self._kept[knob]
-
-        outcomes: dict[Knob, Outcome] = {}
-        steps: list[_Step] = []
-        for place, (knob, setting) in enumerate(wanted.items()):
-            kept = self._kept.get(knob)
-            due = verify_all or place % ROTATION_EPOCHS == self._turn
-            if kept is not None and not due and _same_wish(kept.setting, setting):
-                outcomes[knob] = kept.outcome
-                continue
-            looked = self._look(setting)
-            if isinstance(looked, Outcome):
-                outcomes[knob] = looked
-            else:
-                steps.append(looked)
-        outcomes.update(self._carry_out(steps))
-        return [*restored, *(outcomes[knob] for knob in wanted), *outcomes_of_doubles]
+        if not doomed:
+            self._without_doomed = self._journal.changes
+        return restored
 
     def plan(self, settings: Iterable[Setting]) -> list[Outcome]:
         """What `apply` would do, reading everything and touching nothing."""

@@ -69,13 +69,18 @@ class BlockDevice:
         if known is None or known.cgroups != cgroups:
             return _Vm(cgroups, Sliding(self._window_s))
         last = known.readings.last or {}
-        if any(_went_back(last[cgroup], counters) for cgroup, counters in now.items()):
+        if any(
+            last[cgroup] is not counters and _went_back(last[cgroup], counters)
+            for cgroup, counters in now.items()
+        ):
             known.readings.clear()
         return known
 
 
 def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
     first, last, length_s = readings.first or {}, readings.last or {}, readings.length_s
+    if length_s > 0 and all(first.get(cgroup) is counters for cgroup, counters in last.items()):
+        return _still(vm, length_s, list(last.values()))
 
     def rate(*names: str) -> float | None:
         """Of the sum of several counters; None when the kernel keeps none of them."""
@@ -90,6 +95,21 @@ def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
         read_iops=rate("reads"),
         write_iops=rate("writes"),
         bandwidth_bytes_s=rate("read_bytes", "written_bytes"),
+    )
+
+
+def _still(vm: str, length_s: float, counters: list[IoCounters]) -> StreamWindow:
+    """Of a VM of which nothing was counted, as is so for most VMs most of the time; None is none still."""
+    reads = 0.0 if any(each.reads is not None for each in counters) else None
+    writes = 0.0 if any(each.writes is not None for each in counters) else None
+    moved = any(each.read_bytes is not None or each.written_bytes is not None for each in counters)
+    return StreamWindow(
+        vm=vm,
+        window_s=length_s,
+        iops=writes if reads is None else reads,
+        read_iops=reads,
+        write_iops=writes,
+        bandwidth_bytes_s=0.0 if moved else None,
     )
 
 

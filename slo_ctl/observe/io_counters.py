@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from slo_ctl.model import DeviceNumber, IoCounters
-from slo_ctl.observe.bounded_file import read_bounded
+from slo_ctl.observe.bounded_file import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -41,8 +41,13 @@ _V1_FILES = (
     ("blkio.bfq.io_serviced_recursive", _V1_REQUESTS),
 )
 
+RECHECK_LOOKS = 10
+"""Files that say nothing new are read again within so many looks, each group's at another one."""
+
 ByDevice = dict[DeviceNumber, IoCounters]
-_Parser = Callable[[str], tuple[ByDevice, int]]
+_Values = dict[DeviceNumber, dict[str, int]]
+_Parser = Callable[[str], tuple[_Values, int]]
+_Texts = tuple[str | None, ...]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
@@ -53,51 +58,107 @@ def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) ->
     return CounterReader(tree).read(cgroup, note)
 
 
+@dataclass(slots=True)
+class _Group:
+    """One group as it was read last."""
+
+    paths: tuple[str, ...]
+    looks_left: int
+    """Until all of its files are read again."""
+    texts: _Texts = ()
+    by_device: ByDevice | None = None
+    notes: tuple[str, ...] = ()
+
+
 class CounterReader:
-    """Reads the counters of many groups again and again. What has not changed is not parsed again."""
+    """Reads the counters of many groups again and again. What has not changed is not parsed again.
+
+    Of v1's files most say what others have said already, or nothing: which ones, is the kernel's affair and
+    the same for all groups. Those that never added anything in any group are left out, and looked
+    into again in every tenth look.
+    """
 
     def __init__(self, tree: CgroupTree) -> None:
         self._root = str(tree.root)
         self._parsers: tuple[tuple[str, _Parser], ...] = (
-            (("io.stat", parse_io_stat),)
+            (("io.stat", _parse_io_stat),)
             if tree.version == 2
-            else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
+            else tuple((name, partial(_parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
-        self._last: dict[str, tuple[tuple[str | None, ...], ByDevice, tuple[str, ...]]] = {}
+        self._useful = [False] * len(self._parsers)
+        """Whether a file ever said anything that those before it did not."""
+        self._last: dict[str, _Group] = {}
 
     def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
         """As `read_counters`; the same object as before when nothing has changed."""
-        folder = f"{self._root}/{cgroup.lstrip('/')}"
-        texts = tuple([_read(f"{folder}/{name}", note) for name, _ in self._parsers])
-        last = self._last.get(cgroup)
-        if last is None or last[0] != texts:
-            last = self._last[cgroup] = (texts, *self._parsed(folder, texts))
-        for sentence in last[2]:
+        group = self._last.get(cgroup)
+        if group is None:
+            group = self._last[cgroup] = self._made(cgroup)
+        if group.looks_left <= 0 or True not in self._useful:
+            # Those that were seen first together are not all read whole in the same look again.
+            group.looks_left = RECHECK_LOOKS - 1 if group.texts else len(self._last) % RECHECK_LOOKS
+            texts = tuple([_read(path, note) for path in group.paths])
+        else:
+            group.looks_left -= 1
+            texts = tuple(
+                [
+                    _read(path, note) if useful else before
+                    for path, useful, before in zip(group.paths, self._useful, group.texts, strict=True)
+                ]
+            )
+        if group.by_device is None or texts != group.texts:
+            counted, group.notes = self._parsed(group.paths, texts)
+            group.texts = texts
+            # A file that changed and says nothing new is no change.
+            if group.by_device is None or counted != group.by_device:
+                group.by_device = counted
+        for sentence in group.notes:
             note(sentence)
-        return last[1]
+        return group.by_device
+
+    def _made(self, cgroup: str) -> _Group:
+        folder = f"{self._root}/{cgroup.lstrip('/')}"
+        return _Group(tuple(f"{folder}/{name}" for name, _ in self._parsers), 0)
 
     def keep(self, cgroups: Collection[str]) -> None:
         """Forget all others."""
         if len(self._last) > len(cgroups):
             self._last = {cgroup: last for cgroup, last in self._last.items() if cgroup in cgroups}
 
-    def _parsed(self, folder: str, texts: tuple[str | None, ...]) -> tuple[ByDevice, tuple[str, ...]]:
-        merged: ByDevice = {}
+    def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
+        merged: _Values = {}
         notes: list[str] = []
-        for (name, parse), text in zip(self._parsers, texts, strict=True):
+        for number, text in enumerate(texts):
             if not text:
                 continue
-            devices, bad_lines = parse(text)
+            devices, bad_lines = self._parsers[number][1](text)
             if bad_lines:
-                notes.append(f"{folder}/{name}: {bad_lines} line(s) not understood")
-            for device, counters in devices.items():
-                merged[device] = _filled(merged[device], counters) if device in merged else counters
-        return merged, tuple(notes)
+                notes.append(f"{paths[number]}: {bad_lines} line(s) not understood")
+            for device, values in devices.items():
+                known = merged.setdefault(device, {})
+                if not values.keys() <= known.keys():
+                    self._useful[number] = True
+                    # What earlier files say goes first.
+                    merged[device] = {**values, **known}
+        return {device: IoCounters(**values) for device, values in merged.items()}, tuple(notes)
 
 
 def parse_io_stat(text: str) -> tuple[ByDevice, int]:
     """v2: devices of `MAJ:MIN key=value ...` lines, and how many are no such. Unknown keys are left out."""
-    devices: ByDevice = {}
+    return _counters(*_parse_io_stat(text))
+
+
+def parse_blkio(text: str, fields: dict[str, str]) -> tuple[ByDevice, int]:
+    """v1: devices of `MAJ:MIN Operation N` lines, and how many lines are no such. Totals are left out."""
+    return _counters(*_parse_blkio(text, fields))
+
+
+def _counters(values: _Values, bad_lines: int) -> tuple[ByDevice, int]:
+    return {device: IoCounters(**found) for device, found in values.items()}, bad_lines
+
+
+def _parse_io_stat(text: str) -> tuple[_Values, int]:
+    devices: _Values = {}
     bad_lines = 0
     for line in text.splitlines():
         words = line.split()
@@ -106,18 +167,16 @@ def parse_io_stat(text: str) -> tuple[ByDevice, int]:
             bad_lines += 1
             continue
         pairs = [word.partition("=") for word in words[1:]]
-        values = {
+        devices[device] = {
             _V2_FIELDS[key]: int(value)
             for key, _, value in pairs
             if key in _V2_FIELDS and _NUMBER.fullmatch(value)
         }
-        devices[device] = IoCounters(**values)
     return devices, bad_lines
 
 
-def parse_blkio(text: str, fields: dict[str, str]) -> tuple[ByDevice, int]:
-    """v1: devices of `MAJ:MIN Operation N` lines, and how many lines are no such. Totals are left out."""
-    values: dict[DeviceNumber, dict[str, int]] = {}
+def _parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
+    values: _Values = {}
     bad_lines = 0
     for line in text.splitlines():
         words = line.split()
@@ -128,9 +187,10 @@ def parse_blkio(text: str, fields: dict[str, str]) -> tuple[ByDevice, int]:
             bad_lines += 1
         elif words[1] in fields:
             values.setdefault(device, {})[fields[words[1]]] = int(words[2])
-    return {device: IoCounters(**found) for device, found in values.items()}, bad_lines
+    return values, bad_lines
 
 
+@lru_cache(maxsize=4096)
 def _device(word: str) -> DeviceNumber | None:
     match = _DEVICE.fullmatch(word)
     return DeviceNumber(int(match[1]), int(match[2])) if match else None
@@ -138,7 +198,7 @@ def _device(word: str) -> DeviceNumber | None:
 
 def _read(path: str, note: Callable[[str], None]) -> str | None:
     try:
-        file = read_bounded(path)
+        file = read_record(path)
     except OSError as error:
         note(f"{path}: {error.strerror}")
         return None
@@ -147,13 +207,3 @@ def _read(path: str, note: Callable[[str], None]) -> str | None:
     if file.cut:
         note(f"{path}: far larger than it can be; the end was not read")
     return file.text
-
-
-def _filled(first: IoCounters, second: IoCounters) -> IoCounters:
-    """`first`, with what it lacks taken from `second`."""
-    lacking = {
-        name: value
-        for name in ("read_bytes", "written_bytes", "reads", "writes", "discarded_bytes", "discards")
-        if getattr(first, name) is None and (value := getattr(second, name)) is not None
-    }
-    return replace(first, **lacking)

@@ -249,3 +249,18 @@ def test_ops_are_given_back_by_undo_only(tmp_path: Path) -> None:
 def test_knobs_say_what_they_are() -> None:
     assert len(set(map(str, KNOBS))) == len(KNOBS)
     assert all(a != b for a, b in itertools.combinations(KNOBS, 2))
+
+
+def test_the_same_settings_again_and_then_fewer(world: World) -> None:
+    """What is remembered from one call to the next hides no change, also not of a list that is changed."""
+    (one, other), actuator = WEIGHTS[:2], world.actuator
+    wanted = [want(one, 2.0), want(other, 3.0)]
+    for _ in range(3):
+        assert len(world.keeper.apply(wanted)) == 2
+    del wanted[1]
+    states = {o.setting.knob: o.state for o in world.keeper.apply(wanted)}
+    assert states == {one: OutcomeState.UNCHANGED, other: OutcomeState.RESTORED}
+    assert [len(world.keeper.apply(wanted)) for _ in range(2)] == [1, 1]
+    wanted[0] = want(one, 5.0)
+    world.keeper.apply(wanted)
+    assert (actuator.values[one], actuator.values[other]) == (5.0, 100.0)

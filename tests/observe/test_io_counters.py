@@ -12,10 +12,18 @@ from slo_ctl.model import DeviceNumber, IoCounters
 from slo_ctl.observe import bounded_file
 from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.observe.cgroup import require_tree
-from slo_ctl.observe.io_counters import parse_blkio, parse_io_stat, read_counters
+from slo_ctl.observe.io_counters import (
+    RECHECK_LOOKS,
+    CounterReader,
+    parse_blkio,
+    parse_io_stat,
+    read_counters,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 NVME, SDA = DeviceNumber(259, 0), DeviceNumber(8, 0)
 
@@ -62,6 +70,41 @@ def test_v1_fills_devices_in_from_bfq(tmp_path: Path) -> None:
         SDA: IoCounters(read_bytes=4096, written_bytes=0, reads=1, writes=0),
         NVME: IoCounters(read_bytes=7, discarded_bytes=5),
     }
+
+
+def test_v1_files_that_say_nothing_new_are_left_out_and_looked_into_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = FakeHost(tmp_path, version=1)
+    folder = host.group(
+        "a",
+        blkio__throttle__io_service_bytes_recursive="8:0 Read 4096\nTotal 4096\n",
+        blkio__throttle__io_serviced_recursive="8:0 Read 1\nTotal 1\n",
+        blkio__throttle__io_service_bytes="8:0 Read 4096\nTotal 4096\n",
+        blkio__throttle__io_serviced="8:0 Read 1\nTotal 1\n",
+        blkio__bfq__io_service_bytes_recursive="Total 0\n",
+        blkio__bfq__io_serviced_recursive="8:0 Read 1\nTotal 1\n",
+    )
+    read: list[str] = []
+
+    def counting(path: str) -> bounded_file.FileText | None:
+        read.append(path.rpartition("/")[2])
+        return bounded_file.read_record(path)
+
+    monkeypatch.setattr("slo_ctl.observe.io_counters.read_record", counting)
+    reader = CounterReader(require_tree(host.root))
+    first = reader.read("/a", no_note)
+    assert (first, len(read)) == ({SDA: IoCounters(read_bytes=4096, reads=1)}, 6)
+    read.clear()
+    for _ in range(100):
+        assert reader.read("/a", no_note) is first
+    assert 2 * 100 <= len(read) <= 2 * 100 + 4 * (100 / RECHECK_LOOKS + 1)
+    (folder / "blkio.bfq.io_serviced_recursive").write_text("259:0 Write 3\nTotal 3\n")
+    found = [reader.read("/a", no_note) for _ in range(RECHECK_LOOKS)][-1]
+    assert found == {**first, NVME: IoCounters(writes=3)}
+    # Now it says something new: from here on at every look, of every group.
+    (folder / "blkio.bfq.io_serviced_recursive").write_text("259:0 Write 4\nTotal 4\n")
+    assert reader.read("/a", no_note)[NVME] == IoCounters(writes=4)
 
 
 def test_groups_without_files_or_gone(tmp_path: Path) -> None:

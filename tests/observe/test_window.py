@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,3 +88,19 @@ def test_a_restarted_vm_has_no_negative_window() -> None:
     clock.now_s += 1
     assert fast.update([stream("a", "/a", reads=7)])["a"].iops == 4.0
     assert fast.update([]) == {}
+
+
+@pytest.mark.parametrize(
+    "counters", [IoCounters(), IoCounters(reads=5), IoCounters(1, 2, 3, 4), IoCounters(writes=3)]
+)
+def test_a_vm_of_which_nothing_changed_is_counted_like_any_other(counters: IoCounters) -> None:
+    """Equal counters that are another object each time go the long way."""
+    number, now_s = DeviceNumber(8, 0), [0.0]
+    quick, slow = (
+        BlockDevice("sda", Path("/dev/sda"), number, window_s=2.0, clock=lambda: now_s[0]) for _ in range(2)
+    )
+    for _ in range(4):
+        now_s[0] += 1.0
+        one = quick.update([Stream("a", None, "/a", number, counters)])
+        other = slow.update([Stream("a", None, "/a", number, replace(counters))])
+        assert one == other
