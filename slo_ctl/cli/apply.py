@@ -61,14 +61,12 @@ def _apply(root: Path | None) -> list[Outcome]:
 
 
 def _undo(root: Path | None) -> list[Outcome]:
-    with _alone(root, dry_run=True) as daemon:
-        daemon.epoch()  # finds the devices and libvirt that are to be given back to
-        daemon.dry_run = False
-        return daemon.stop(undo=True)
+    with _alone(root) as daemon:
+        return daemon.undo()
 
 
 @contextmanager
-def _alone(root: Path | None, dry_run: bool = False) -> Iterator[Daemon]:
+def _alone(root: Path | None) -> Iterator[Daemon]:
     """A daemon that serves nobody, with the lock that keeps others away."""
     from slo_ctl.config import load
     from slo_ctl.daemon.lock import only_daemon
@@ -77,7 +75,7 @@ def _alone(root: Path | None, dry_run: bool = False) -> Iterator[Daemon]:
 
     places = DaemonPlaces(root)
     with only_daemon(places.lock):
-        yield Daemon(load(places.config), places, dry_run=dry_run)
+        yield Daemon(load(places.config), places)
 
 
 def _tell(outcomes: list[Outcome], json_: bool) -> None:

@@ -91,7 +91,7 @@ class Daemon:
         """
         self.config = config
         self.places = places
-        self.dry_run = dry_run
+        self._dry_run = dry_run
         self.missed_epochs = 0
         """Set by whoever keeps the schedule."""
         self.outcomes: list[Outcome] = []
@@ -200,7 +200,7 @@ class Daemon:
         devices = []
         for part in self._devices.emulated.values():
             # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
-            left = decided(part.decision) if self.dry_run else part.refusals
+            left = decided(part.decision) if self._dry_run else part.refusals
             devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
         status = self.desk.status()
         outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
@@ -208,17 +208,37 @@ class Daemon:
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Let go of everything, giving back what was changed if so wanted; what became of that."""
-        outcomes = self._keeper.undo() if undo and not self.dry_run else []
+        outcomes = self._give_back() if undo and not self._dry_run else []
+        self._close()
+        return outcomes
+
+    def undo(self) -> list[Outcome]:
+        """Instead of any epoch: give back everything that was ever changed, then let go of everything.
+
+        Looks at the host as an epoch does, for the devices and the libvirt that are to be given back to, and
+        decides nothing that is carried out. Returns what became of everything.
+        """
+        self._dry_run = True
+        try:
+            self.epoch()
+            return self._give_back()
+        finally:
+            self._close()
+
+    def _give_back(self) -> list[Outcome]:
+        outcomes = self._keeper.undo()
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
                 log.error("not given back: %s", outcome_line(outcome))
+        return outcomes
+
+    def _close(self) -> None:
         self.metrics.close()
         self._observer.close()
         self._devices.close()
         if self._libvirt is not None:
             self._libvirt.close()
         self._history.close()
-        return outcomes
 
     # Observing and deciding.
 
@@ -268,12 +288,12 @@ class Daemon:
         for part in self._devices.emulated.values():
             self._guarded(part.name, lambda part=part: settings.extend(part.settings()))  # type: ignore[misc]
         self._settings = settings
-        if self.dry_run:
+        if self._dry_run:
             outcomes = self._keeper.plan(settings)
         else:
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
         self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
-        if not self.dry_run:
+        if not self._dry_run:
             for part in self._devices.emulated.values():
                 self._guarded(part.name, part.move)
         self._tell()
@@ -356,7 +376,7 @@ class Daemon:
         return [note for note in notes if note]
 
     def _record(self, status: HostStatus) -> None:
-        if self.dry_run:
+        if self._dry_run:
             return
         try:
             self._history.add(status, self.outcomes)

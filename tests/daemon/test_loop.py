@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from slo_ctl.act.journal import Journal, Original
 from slo_ctl.api.controller import RefusalError
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import DaemonConfig, LibvirtConfig
@@ -22,7 +23,7 @@ from slo_ctl.daemon.service import summary
 from slo_ctl.device.places import places as device_places
 from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
-from slo_ctl.model import DeviceStatus, FoundBy, Verdict, Vm, VmState
+from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
 from slo_ctl.observe.cgroup import CgroupTree
 from slo_ctl.observe.inventory import Inventory
 
@@ -203,6 +204,26 @@ def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
         daemon.epoch()
         daemon.plan()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
+    """A promise in force is no reason to set anything in the course of it."""
+    group = tmp_path / "cgroup" / "web"
+    group.mkdir(parents=True)
+    weight = group / "io.bfq.weight"
+    weight.write_text("default 700\n")
+    knob = Knob(Lever.CGROUP_WEIGHT, "/web", "weight")
+    Journal(tmp_path / "journal.json").add({knob: Original(300.0, "web")})
+    observer = FakeObserver()
+    observer.tree = CgroupTree(2, tmp_path / "cgroup")
+    config = dataclasses.replace(CONFIG, default_slo=Slo(5.0))
+    daemon = Daemon(config, DaemonPlaces(tmp_path), make_observer=lambda *_: observer)
+    (outcome,) = daemon.undo()
+    assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.RESTORED, 700.0, 300.0)
+    assert weight.read_text() == "default 300\n"
+    assert observer.closed
+    assert len(Journal(tmp_path / "journal.json")) == 0
+    assert not (tmp_path / "history.db").exists()
 
 
 def test_promises_are_resolved_again_only_where_something_changed() -> None:
