@@ -3,6 +3,7 @@
 use crate::engine::checked_span;
 use crate::error::{FtlError, invalid};
 use crate::mapping::Mapping;
+use crate::mapping::move_pace::MovePace;
 use crate::nand::Untimed;
 use crate::op::{Op, PageSpan, TenantId};
 
@@ -33,6 +34,7 @@ pub fn apply<M: Mapping>(mapping: &mut M, requests: Requests<'_>) -> Result<(), 
     let Requests { tenant, op, offset_bytes, length_bytes } = requests;
     let place = |i: usize| (TenantId(tenant[i]), offset_bytes[i] >> shift);
     let n = tenant.len();
+    let mut move_pace = MovePace::default();
     for i in 0..n {
         if i + PREFETCH_AHEAD < n && length_bytes[i + PREFETCH_AHEAD] > 0 {
             let (tenant, page) = place(i + PREFETCH_AHEAD);
@@ -47,7 +49,7 @@ pub fn apply<M: Mapping>(mapping: &mut M, requests: Requests<'_>) -> Result<(), 
         let Ok(op) = Op::try_from(op[i]) else { continue };
         apply_one(mapping, TenantId(tenant[i]), op, &span);
         if mapping.moves_pending() && i % REQUESTS_PER_MOVE_STEP == 0 {
-            mapping.advance_moves(1, &mut Untimed);
+            move_pace.step(mapping, &mut Untimed);
         }
     }
     Ok(())

@@ -19,6 +19,7 @@ pub use timeline::{PageCosts, Timeline, TimingModel};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::Mapping;
+use crate::mapping::move_pace::MovePace;
 use crate::op::{Op, PageSpan, TenantId};
 use queue::{Request, TenantQueue};
 
@@ -78,6 +79,7 @@ pub struct Engine {
     page_shift: u32,
     starved: Vec<TenantId>,
     completions: Vec<Completion>,
+    move_pace: MovePace,
 }
 
 impl Engine {
@@ -101,6 +103,7 @@ impl Engine {
             page_shift: geometry.page_bytes.trailing_zeros(),
             starved: Vec::new(),
             completions: Vec::new(),
+            move_pace: MovePace::default(),
         }
     }
 
@@ -437,7 +440,7 @@ impl Engine {
             self.wake(tenant);
             if mapping.moves_pending() && self.host_page_writes % WRITES_PER_MOVE_STEP == 0 {
                 self.timeline.begin();
-                mapping.advance_moves(1, &mut self.timeline);
+                self.move_pace.step(mapping, &mut self.timeline);
             }
         }
         self.host_page_writes < host_page_writes

@@ -6,6 +6,7 @@ pub mod choice;
 pub mod dftl;
 pub mod fast;
 pub mod log_block;
+pub mod move_pace;
 pub mod page;
 
 use serde::{Deserialize, Serialize};
