@@ -1,0 +1,207 @@
+"""The main promise, from the outside: three real VMs on an emulated SSD under libvirtd, and the daemon.
+
+Everything an operator would do is done by the commands an operator would type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiny_guest
+from libvirt_host import LibvirtHost, libvirt_host, until  # noqa: F401 - a fixture
+from serving import Server, require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,age=yes"
+TIME_SCALE = "0.6"
+WEIGHTS = {"web": 1, "db": 3, "mail": 6}
+CONVERGE_S = 120.0
+RECOVER_S = 40.0
+TOLERANCE = 0.10
+QEMU_GROUPS = ("libvirt-qemu", "kvm", "qemu")
+
+
+class Host:
+    """One device, three VMs, and a daemon that can be killed."""
+
+    def __init__(self, libvirt: LibvirtHost) -> None:
+        tiny_guest.require_guest()
+        self.libvirt = libvirt
+        self.root: Path = libvirt.folder / "r"
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.connection = libvirt.connect()
+        tiny_guest.install_guest(libvirt.folder)
+        self.slo_ctl("device", "create", DEVICE, *(f"--namespace=name={vm}" for vm in WEIGHTS))
+        self.root.chmod(0o755)
+        self.server = self._serve()
+        for vm in WEIGHTS:
+            self.connection.defineXML(tiny_guest.domain_xml(vm, libvirt.folder, depth=8))
+            self.slo_ctl("vm", "attach", vm, f"ssd0/{vm}", "--target", "vda", "--connect", libvirt.uri)
+        weights = "".join(f"[vm.{vm}]\nweight = {weight}\n" for vm, weight in WEIGHTS.items())
+        (self.root / "slo-ctl.toml").write_text(
+            f'[daemon]\nepoch = "500ms"\nwindow = "10s"\n[libvirt]\nuri = "{libvirt.uri}"\n{weights}'
+        )
+
+    def _serve(self) -> Server:
+        import grp
+
+        present = {group.gr_name for group in grp.getgrall()}
+        group = next(name for name in QEMU_GROUPS if name in present)
+        return Server(self.root, "ssd0", "--latency", "real", "--time-scale", TIME_SCALE, "--group", group)
+
+    def serve_again(self) -> None:
+        self.server = self._serve()
+
+    def slo_ctl(self, *words: str, status: int = 0) -> str:
+        command = [sys.executable, "-m", "slo_ctl.cli", *words, "--root", str(self.root)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == status, f"{words}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start_daemon(self) -> None:
+        command = [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(self.root)]
+        self.daemon = subprocess.Popen(command, stderr=(self.root / "daemon.log").open("ab"))
+        until(lambda: self.status() is not None, "the daemon answers", RECOVER_S)
+
+    def daemon_log(self) -> str:
+        return (self.root / "daemon.log").read_text()
+
+    def status(self) -> dict[str, dict[str, Any]] | None:
+        """What `slo-ctl status --json` says of each VM; None while there is no daemon."""
+        command = [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(self.root)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode == 1:
+            return None
+        assert done.returncode in (0, 2), done.stderr
+        return {vm["vm"]: vm for vm in json.loads(done.stdout)["vms"]}
+
+    def settle(self, weights: dict[str, int], patience_s: float = CONVERGE_S) -> float:
+        """Wait until every one of the VMs is ok, with its share within 10 % of what its weight means."""
+        total = sum(weights.values())
+        last: dict[str, Any] = {}
+
+        def settled() -> bool:
+            nonlocal last
+            told = self.status() or {}
+            last = {
+                vm: (told[vm]["verdict"], told[vm]["share"], told[vm]["iops"]) for vm in weights if vm in told
+            }
+            return last.keys() == weights.keys() and all(
+                verdict == "ok" and share is not None and abs(share / (weights[vm] / total) - 1) <= TOLERANCE
+                for vm, (verdict, share, _) in last.items()
+            )
+
+        try:
+            return until(settled, "every VM is ok", patience_s)
+        except AssertionError:
+            raise AssertionError(f"not settled at {weights}: {last}\n{self.daemon_log()[-2000:]}") from None
+
+    def start_vm(self, vm: str) -> None:
+        self.connection = self.libvirt.connect()
+        self.connection.lookupByName(vm).create()
+
+    def destroy_vm(self, vm: str) -> None:
+        self.connection = self.libvirt.connect()
+        self.connection.lookupByName(vm).destroy()
+
+    def flushed(self, vm: str) -> int:
+        """Writes that the VM was told are safe."""
+        text = (self.libvirt.folder / f"{vm}.log").read_text(errors="replace")
+        return max((int(count) for count in re.findall(r"^flushed (\d+)\r?$", text, re.MULTILINE)), default=0)
+
+    def on_disk(self, vm: str) -> int:
+        """Writes that the VM's image knows of."""
+        with (self.root / "devices" / "ssd0" / f"{vm}.img").open("rb") as image:
+            return int.from_bytes(image.read(8), "little")
+
+    def close(self) -> None:
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.terminate()
+            self.daemon.wait(RECOVER_S)
+        self.server.stop()
+
+
+@pytest.fixture(scope="module")
+def host(libvirt_host: LibvirtHost) -> Iterator[Host]:  # noqa: F811 - the fixture
+    require("nbdkit", "qemu-system-x86_64")
+    made = Host(libvirt_host)
+    try:
+        for vm in WEIGHTS:
+            made.start_vm(vm)
+        made.start_daemon()
+        yield made
+    finally:
+        made.close()
+
+
+def test_shares_follow_the_weights(host: Host) -> None:
+    host.settle(WEIGHTS)
+
+
+def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
+    host.slo_ctl("vm", "set", "web", "weight=6")
+    host.settle(WEIGHTS | {"web": 6})
+    host.slo_ctl("vm", "unset", "web")
+    host.settle(WEIGHTS)
+
+
+def test_a_vm_that_is_destroyed_is_idle_and_comes_back(host: Host) -> None:
+    host.destroy_vm("db")
+    until(lambda: (host.status() or {})["db"]["verdict"] == "idle", "db is idle", RECOVER_S)
+    host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "db"})
+    host.start_vm("db")
+    host.settle(WEIGHTS)
+
+
+def test_the_daemon_is_killed(host: Host) -> None:
+    assert host.daemon is not None
+    before = {vm: host.flushed(vm) for vm in WEIGHTS}
+    host.daemon.kill()
+    host.daemon.wait()
+    time.sleep(2)
+    host.start_daemon()
+    host.settle(WEIGHTS)
+    assert all(host.flushed(vm) > before[vm] for vm in WEIGHTS)
+
+
+def test_libvirtd_is_killed(host: Host) -> None:
+    host.libvirt.kill()
+    time.sleep(3)
+    assert (host.status() or {}).keys() >= WEIGHTS.keys(), "status goes on without libvirtd"
+    host.libvirt.start()
+    host.slo_ctl("vm", "set", "web", "weight=3")
+    host.settle(WEIGHTS | {"web": 3})
+    host.slo_ctl("vm", "unset", "web")
+
+
+def test_the_server_is_killed_and_nothing_flushed_is_lost(host: Host) -> None:
+    host.server.kill()
+    flushed = {vm: host.flushed(vm) for vm in WEIGHTS}
+    assert all(flushed.values())
+    on_disk = {vm: host.on_disk(vm) for vm in WEIGHTS}
+    assert all(on_disk[vm] >= flushed[vm] for vm in WEIGHTS), (on_disk, flushed)
+    host.serve_again()
+    until(lambda: all(host.flushed(vm) > flushed[vm] for vm in WEIGHTS), "every VM writes again", RECOVER_S)
+    host.settle(WEIGHTS)
+
+
+def test_a_clean_stop_gives_everything_back(host: Host) -> None:
+    assert host.daemon is not None
+    host.daemon.send_signal(signal.SIGTERM)
+    assert host.daemon.wait(RECOVER_S) == 0, host.daemon_log()
+    with host.server.control() as control:
+        namespaces = control.statistics()["namespaces"]
+    assert {each["name"]: each["limit_iops"] for each in namespaces} == dict.fromkeys(WEIGHTS)
+    assert len({each["weight"] for each in namespaces}) == 1
