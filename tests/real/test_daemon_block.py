@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from slo_ctl.model import DeviceNumber
 
+WINDOW_S = 4.0
 CONFIG = """
 [daemon]
 epoch = "250ms"
@@ -109,6 +111,34 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
             )
             assert daemon.stop() == 0
         assert knobs(groups, vms, number) == before
+
+
+@pytest.mark.slow
+def test_shares_of_three_weights_by_bfq(root: Path) -> None:
+    require("fio")
+    weights = {"a": 1, "b": 3, "c": 6}
+    # Turns of a set size: those that bfq tunes by itself come out so long that shares differ from run to run.
+    bfq = {"low_latency": 0, "slice_idle": 8, "max_budget": 512}
+    with (
+        cgroups(*weights) as groups,
+        loop_device(96 << 20, "bfq", **bfq) as (path, number),
+        clients(groups, root) as writers,
+    ):
+        configure(root, path, groups, {vm: f"weight = {weight}" for vm, weight in weights.items()})
+        before = knobs(groups, tuple(weights), number)
+        for index, vm in enumerate(weights):
+            part = (f"--offset={32 * index}M", "--size=32M", "--rw=randwrite")
+            writers.start(vm, *fio_on(path), *part)
+        with running(root) as daemon:
+
+            def by_weight(status: object) -> bool:  # noqa: ARG001 - asks for three VMs
+                shares = {vm: daemon.vm(vm).share or 0.0 for vm in weights}
+                return all(abs(10 * shares[vm] / weight - 1) <= 0.15 for vm, weight in weights.items())
+
+            time.sleep(WINDOW_S)  # what came before the weights shall not count
+            daemon.eventually("bfq shares 1:3:6", by_weight, 40)
+            assert daemon.stop() == 0
+        assert knobs(groups, tuple(weights), number) == before
 
 
 def test_two_daemons_at_once_and_a_stop_that_keeps(root: Path) -> None:
