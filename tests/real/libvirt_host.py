@@ -74,6 +74,13 @@ class LibvirtHost:
         self.pid: int | None = None
         """Of the libvirtd that runs now."""
         mounts = " && ".join(f"mkdir -p {each} && mount -t tmpfs none {each}" for each in _OWN_FOLDERS)
+        # Where QEMU as root can use KVM and its own user cannot, libvirt takes what it knows of QEMU for
+        # outdated whenever it looks, and probes it ten times for each VM. Nobody here needs KVM.
+        no_kvm = folder / "no-kvm"
+        no_kvm.touch(mode=0)
+        mounts += f" && if [ -e /dev/kvm ]; then mount --bind '{no_kvm}' /dev/kvm; fi"
+        # libvirt cannot take that mount along into a /dev of each VM's own.
+        mounts += " && echo 'namespaces = []' > /etc/libvirt/qemu.conf"
         # Mount namespace and processes end with its input.
         script = f'{mounts} && exec "$0" -c "$1"'
         unshare = ("unshare", "--mount", "--propagation", "private")
