@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -43,8 +44,10 @@ def loop_device(
         if made.returncode != 0:
             pytest.skip(f"no loop device can be made here: {made.stderr.strip()}")
         path = made.stdout.strip()
+        # The number is somebody else's next, and would come with the scheduler of this test.
+        queue = Path("/sys/block") / Path(path).name / "queue"
+        before = re.findall(r"\[(.*)\]", (queue / "scheduler").read_text())
         try:
-            queue = Path("/sys/block") / Path(path).name / "queue"
             try:
                 (queue / "scheduler").write_text(scheduler)
                 for name, value in iosched.items():
@@ -54,6 +57,8 @@ def loop_device(
             number = Path(path).stat().st_rdev
             yield path, DeviceNumber(os.major(number), os.minor(number))
         finally:
+            if before:
+                (queue / "scheduler").write_text(before[0])
             subprocess.run(["losetup", "--detach", path], check=False)
 
 
