@@ -21,6 +21,7 @@ from slo_ctl.daemon.assembly import Moment, status_of
 from slo_ctl.daemon.desk import Desk, Published, Waker
 from slo_ctl.daemon.devices import Devices
 from slo_ctl.daemon.metadata import Metadata
+from slo_ctl.daemon.mixes import Mixes
 from slo_ctl.daemon.parts import DeviceView
 from slo_ctl.daemon.promised import Resolver, VmSet, named_by
 from slo_ctl.daemon.reasons import Reasons
@@ -115,6 +116,7 @@ class Daemon:
         self._vm_set = VmSet(places.promises)
         self._resolver = Resolver()
         self._wanted_settings = WantedSettings()
+        self._mixes = Mixes()
         self._history = self._made_history()
         self._history_problem = ""
         self._config_problem = ""
@@ -277,8 +279,11 @@ class Daemon:
     ) -> Wanted:
         numbers = {b.name: b.number for b in self._devices.blocks.values() if b.number is not None}
         capabilities = probe(tree, self._sys, numbers.values())
+        self._mixes.look(streams, slos, set(numbers.values()))
         default_weight = self.config.default_slo.weight
-        return self._wanted_settings.of(vms, slos, streams, numbers, capabilities, promised, default_weight)
+        return self._wanted_settings.of(
+            vms, slos, streams, numbers, capabilities, promised, default_weight, self._mixes.splits
+        )
 
     # Acting.
 

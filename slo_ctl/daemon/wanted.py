@@ -9,6 +9,7 @@ from slo_ctl.decide.levers import Wanted, did_io, settings_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
+    from slo_ctl.decide.levers import Splits
     from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
     from slo_ctl.model.capability import Capabilities
 
@@ -29,13 +30,26 @@ class WantedSettings:
         capabilities: Capabilities,
         promised: Set[str],
         default_weight: float,
+        splits: Mapping[tuple[str, DeviceNumber], Splits],
     ) -> Wanted:
         """As `settings_for`; the same object as before when nothing has changed."""
         routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
-        basis = (tuple(vms), dict(slos), routes, dict(devices), capabilities, promised, default_weight)
+        # A mix is smoothed all the time; what is in force changes seldom.
+        shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
+        basis = (
+            *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
+            *(promised, default_weight, shares),
+        )
         if basis != self._basis:
             self._basis = basis
             self._wanted = settings_for(
-                vms, slos, streams, devices, capabilities, promised=promised, default_weight=default_weight
+                vms,
+                slos,
+                streams,
+                devices,
+                capabilities,
+                promised=promised,
+                default_weight=default_weight,
+                splits=splits,
             )
         return self._wanted

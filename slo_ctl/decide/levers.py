@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from slo_ctl.decide.limit_split import UNSEEN, Split
 from slo_ctl.decide.weight_scale import scale_weights
 from slo_ctl.model import FoundBy, Knob, Lever, Setting, VmState
 
@@ -32,6 +33,14 @@ class Wanted:
     """By what a VM is steered on a block device; `none` where by nothing."""
     notes: tuple[str, ...] = ()
     """What makes the outcome inexact, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How the maximums of one VM on one device are divided between reads and writes."""
+
+    iops: Split = UNSEEN
+    bytes_s: Split = UNSEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +82,15 @@ def settings_for(
     *,
     promised: Collection[str] | None = None,
     default_weight: float = 1.0,
+    splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
 ) -> Wanted:
     """Settings that keep the promises, VM by VM in their order.
 
     `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
     by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
-    `promised` are the VMs that the operator named (None: all); `default_weight` is that of all others. A VM
-    is touched on account of a device only
+    `promised` are the VMs that the operator named (None: all); `default_weight` is that of all others.
+    `splits` divide maximums where reads and writes are limited apart, by default evenly. A VM is touched
+    on account of a device only
     - that one of its disks is on, or that its cgroup was counted I/O on;
     - or any of them, when it was promised something and no disk of it is known.
     One that nobody promised anything gets its weight only beside one that was, and once it did I/O there.
@@ -92,7 +103,7 @@ def settings_for(
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
     for use in uses:
-        limits, lacking = _limits(use)
+        limits, lacking = _limits(use, (splits or {}).get((use.vm.name, use.can.device), Splits()))
         settings.extend(limits)
         lacking = [*_without_weights(use, unequal), *_without_minimum(use), *lacking]
         if lacking:
@@ -203,7 +214,7 @@ def _without_minimum(use: _Use) -> list[str]:
     return [f"min_iops {use.slo.min_iops:g}: nothing on {use.device} guarantees a minimum"]
 
 
-def _limits(use: _Use) -> tuple[list[Setting], list[str]]:
+def _limits(use: _Use, splits: Splits) -> tuple[list[Setting], list[str]]:
     """Settings for the maximums of a VM on one device, and what cannot be limited."""
     promised = [
         (word, kind, value)
@@ -228,12 +239,13 @@ def _limits(use: _Use) -> tuple[list[Setting], list[str]]:
         elif not use.place:
             lacking.append(f"{promise}: {use.vm.name} has no cgroup that could be limited")
         else:
-            # Neither version of cgroups limits the sum: with one limit for each, neither alone passes it.
+            # Neither version of cgroups limits the sum: two limits that add up to it do.
             lever = Lever.LIBVIRT_LIMIT if use.by_libvirt else Lever.CGROUP_LIMIT
-            for side in ("read", "write"):
+            split = splits.iops if kind == "iops" else splits.bytes_s
+            for side, limit in zip(("read", "write"), split.limits(value), strict=True):
                 knob = Knob(lever, use.place, f"{side}_{kind}", str(use.can.device))
-                reason = f"{promise}, on reads and on writes each"
-                settings.append(Setting(knob, value, use.vm.name, reason))
+                reason = f"{promise}, {split.read_share:.0%} of it for reads as it was used"
+                settings.append(Setting(knob, limit, use.vm.name, reason))
     return settings, lacking
 
 

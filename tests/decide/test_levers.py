@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import Wanted, settings_for
+from slo_ctl.decide.levers import Splits, Wanted, settings_for
+from slo_ctl.decide.limit_split import Split
 from slo_ctl.decide.weight_scale import scale_weights
 from slo_ctl.model import (
     DeviceNumber,
@@ -128,17 +129,18 @@ def test_different_parents_are_told() -> None:
     assert "/other, /slo" in note
 
 
-def test_limits_of_a_group_are_on_reads_and_writes_each() -> None:
+def test_limits_of_a_group_are_on_reads_and_writes_and_add_up() -> None:
     slo = Slo(max_iops=500, max_bandwidth_bytes_s=1 << 20)
-    wanted = decide([group("a")], {"a": slo})
+    splits = {("a", FAST): Splits(iops=Split(0.8, 0.8))}
+    wanted = settings_for([group("a")], {"a": slo}, (), DEVICES, PLAIN, splits=splits)
     assert values(wanted) == {
         ("/slo/a", "weight", ""): 100,
-        ("/slo/a", "read_iops", "7:0"): 500,
-        ("/slo/a", "write_iops", "7:0"): 500,
-        ("/slo/a", "read_bytes_s", "7:0"): 1 << 20,
-        ("/slo/a", "write_bytes_s", "7:0"): 1 << 20,
+        ("/slo/a", "read_iops", "7:0"): 400,
+        ("/slo/a", "write_iops", "7:0"): 100,
+        ("/slo/a", "read_bytes_s", "7:0"): 1 << 19,
+        ("/slo/a", "write_bytes_s", "7:0"): 1 << 19,
     }
-    assert "each" in wanted.settings[1].reason
+    assert wanted.settings[1].reason == "max_iops 500, 80% of it for reads as it was used"
 
 
 def test_libvirt_limits_the_total_of_all_disks_there() -> None:
