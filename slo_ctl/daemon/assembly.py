@@ -163,6 +163,7 @@ def _delivered(view: VmView, device: DeviceView) -> Delivered:
     return Delivered(
         asked=bool(iops) or (view.wants_more and device.kind == "emulated"),
         wants_more=view.wants_more,
+        guessed=view.guessed,
         iops=iops,
         share=iops / device.total_iops if iops is not None and device.total_iops else None,
         bandwidth_bytes_s=_sum(window.bandwidth_bytes_s for window in view.windows),

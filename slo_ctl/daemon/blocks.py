@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from slo_ctl.daemon.block_demand import BlockDemand
 from slo_ctl.daemon.capacity import Capacity
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.shares import due_shares
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
     from slo_ctl.decide.levers import Wanted
     from slo_ctl.model import DeviceNumber, Slo, Stream
+    from slo_ctl.observe.task_delay import BlockDelay
     from slo_ctl.observe.window import StreamWindow
 
 _BUSY_FROM = 0.9
-"""A device with requests on it for this share of the time holds VMs back; the kernel does not tell whom."""
+"""A device with requests on it for this share of the time holds VMs back; whom, is a guess."""
 _BUSY_MS_FIELD = 9
 """Of `/sys/dev/block/M:N/stat`: time with requests on the device, in milliseconds."""
 _MS_PER_S = 1e3
@@ -44,6 +46,7 @@ class BlockPart:
         self._device: BlockDevice | None = None
         self._busy_ms: tuple[float, int] | None = None
         self._busy = False
+        self._demand = BlockDemand(window_s)
 
     @property
     def number(self) -> DeviceNumber | None:
@@ -54,6 +57,16 @@ class BlockPart:
     def windows(self) -> dict[str, StreamWindow]:
         """What each VM did over the status window."""
         return self._device.windows if self._device is not None else {}
+
+    @property
+    def active(self) -> set[str]:
+        """VMs that did anything in the status window."""
+        return {vm for vm, window in self.windows.items() if window.iops}
+
+    def _wants_more(self, vm: str) -> tuple[bool, bool]:
+        """Whether it would have taken more, and whether that is a guess."""
+        waited = self._demand.wants_more(vm)
+        return (self._busy, True) if waited is None else (waited, False)
 
     def find(self) -> None:
         """Look where it is now. Raises ObserveGone when it is not there."""
@@ -69,15 +82,19 @@ class BlockPart:
             self._device = BlockDevice(self.name, self.path, number, window_s=self._window_s)
             self._busy_ms = None
 
-    def look(self, streams: Iterable[Stream]) -> None:
-        """Take the counters of the epoch into account; after `find`."""
+    def look(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
+        """Take the counters of the epoch into account, and what VMs waited in it; after `find`."""
         if self._device is None:
             return
         self._device.update(streams)
         self._busy = self._is_busy(self._device.number)
+        self._demand.keep(self.active)
+        for vm in self.active & delays.keys():
+            self._demand.add(vm, delays[vm], self.windows[vm].iops or 0.0)
         total = total_iops(list(self.windows.values()))
         if total is not None:
-            self.capacity.add(total, asked_for_more=self._busy)
+            waiting = any(self._demand.wants_more(vm) for vm in self.active)
+            self.capacity.add(total, asked_for_more=self._busy or waiting)
 
     def _is_busy(self, number: DeviceNumber) -> bool:
         file = read_bounded(self._sys / "dev" / "block" / str(number) / "stat")
@@ -114,7 +131,8 @@ class BlockPart:
                 vm: VmView(
                     windows=(self.windows[vm],) if vm in self.windows else (),
                     disks=disks.get(vm, ()),
-                    wants_more=self._busy,
+                    wants_more=self._wants_more(vm)[0],
+                    guessed=self._wants_more(vm)[1],
                     target_share=shares.get(vm),
                     target_iops=shares[vm] * total if vm in shares and total else None,
                     no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),

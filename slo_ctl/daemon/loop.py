@@ -38,7 +38,7 @@ from slo_ctl.record.history_errors import HistoryError
 from slo_ctl.record.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
     from slo_ctl.act.interface import Actuator
     from slo_ctl.config import Config
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Stream, Vm
     from slo_ctl.observe.cgroup import CgroupTree
     from slo_ctl.observe.inventory import Inventory
+    from slo_ctl.observe.task_delay import BlockDelay
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -65,6 +66,11 @@ class Observer(Protocol):
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
         """From the next look on: cgroups, and namespaces of emulated devices, of VMs by name."""
+
+    def delays(
+        self, inventory: Inventory, names: Collection[str] | None = None
+    ) -> tuple[dict[str, BlockDelay], str]:
+        """What VMs waited for block I/O since the last call, and why that is not known."""
 
     def take_tuned(self) -> set[str]:
         """UUIDs of VMs whose tuning somebody changed in libvirt since the last call."""
@@ -143,7 +149,7 @@ class Daemon:
         slos = {vm.name: promises[vm.name].slo for vm in vms}
 
         self._devices.refresh(self.config)
-        notes = self._look(streams, slos)
+        notes = self._look(inventory, slos)
         promised = named.keys() | {vm for vm, promise in promises.items() if promise.source != DEFAULT}
         wanted = self._wanted(inventory.tree, vms, slos, streams, promised)
         self._act(inventory.tree, wanted)
@@ -244,7 +250,8 @@ class Daemon:
 
     # Observing and deciding.
 
-    def _look(self, streams: Sequence[Stream], slos: Mapping[str, Slo]) -> list[str]:
+    def _look(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
+        streams = inventory.streams
         now_s = time.monotonic()
         notes = list(self._devices.notes)
         self._problems = {}
@@ -252,8 +259,12 @@ class Daemon:
             seats, taken = seats_on(part.name, streams, slos, part.seats)
             notes += taken
             self._guarded(part.name, partial(part.look, seats, now_s))
-        for block in self._devices.blocks.values():
-            self._guarded(block.name, partial(_look_at, block, streams))
+        blocks = self._devices.blocks.values()
+        # Of VMs that do nothing on any of them it does not matter what they wait for.
+        active = set().union(*(block.active for block in blocks))
+        delays = self._observer.delays(inventory, active)[0] if active else {}
+        for block in blocks:
+            self._guarded(block.name, partial(_look_at, block, streams, delays))
         return notes
 
     def _guarded(self, name: str, do: Callable[[], None]) -> None:
@@ -397,9 +408,9 @@ class Daemon:
         return History(self.places.history, keep.keep_s, keep.max_bytes)
 
 
-def _look_at(block: BlockPart, streams: Sequence[Stream]) -> None:
+def _look_at(block: BlockPart, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
     block.find()
-    block.look(streams)
+    block.look(streams, delays)
 
 
 def host_observer(config: Config, places: DaemonPlaces) -> HostObserver:

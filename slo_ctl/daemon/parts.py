@@ -17,6 +17,8 @@ class VmView:
     """One for each of its streams there; none where nothing is known at the moment."""
     disks: tuple[str, ...] = ()
     wants_more: bool = True
+    guessed: bool = False
+    """Nobody tells whether it would have taken more: by how busy the device was."""
     target_share: float | None = None
     target_iops: float | None = None
     no_mechanism: str = ""

@@ -27,6 +27,8 @@ class Delivered:
     """It had requests at all."""
     wants_more: bool = True
     """It would have taken more; a VM that asks for less than its share misses nothing."""
+    guessed: bool = False
+    """`wants_more` is a guess, by how busy the device was."""
     iops: float | None = None
     share: float | None = None
     """Of the device's IOPS."""
@@ -91,18 +93,23 @@ def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
 def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: float, at_bound: float) -> str:
     if got.wants_more:
         if slo.min_iops is not None and got.iops is not None and got.iops < slo.min_iops * (1 - at_bound):
-            return f"{got.iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}"
+            return f"{got.iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}{_guess(got)}"
         if target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
-            return f"{_percent(got.share)} of the device's IOPS, below its target of {_percent(target_share)}"
+            told = f"{_percent(got.share)} of the device's IOPS, below its target of {_percent(target_share)}"
+            return told + _guess(got)
     for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
         if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:
             return f"p99 of {kind} {p99_us / 1000:,.3g} ms, above its {slo.p99_latency_us / 1000:,.3g} ms"
     return ""
 
 
+def _guess(got: Delivered) -> str:
+    return "; that it asks for more is a guess, as the device is busy" if got.guessed else ""
+
+
 def _kept(got: Delivered, target_share: float | None) -> str:
     if not got.wants_more:
-        return "asks for no more than it gets"
+        return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
     if target_share and got.share is not None:
         return f"{_percent(got.share)} of the device's IOPS, target {_percent(target_share)}"
     return "nothing that was promised is missed"

@@ -32,7 +32,7 @@ from slo_ctl.observe.tagging import ExportPaths, tagged
 from slo_ctl.observe.task_delay import BlockDelay, TaskDelay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from slo_ctl.model import Stream, Vm
@@ -132,12 +132,21 @@ class HostObserver:
         call."""
         return self._watch.take_tuned() if self._watch is not None else set()
 
-    def delays(self, inventory: Inventory) -> tuple[dict[str, BlockDelay], str]:
-        """How long VMs waited for block I/O since the last call, by name, and why that is not known."""
+    def delays(
+        self, inventory: Inventory, names: Collection[str] | None = None
+    ) -> tuple[dict[str, BlockDelay], str]:
+        """How long VMs waited for block I/O since the last call, by name, and why that is not known.
+
+        Of all VMs, or of those in `names`: asking takes time.
+        """
         tree = inventory.tree
         if self._delays.problem or tree is None:
             return {}, self._delays.problem
-        pids = {vm.name: processes_in(tree, vm.cgroup) for vm in inventory.vms if vm.cgroup}
+        pids = {
+            vm.name: processes_in(tree, vm.cgroup)
+            for vm in inventory.vms
+            if vm.cgroup and (names is None or vm.name in names)
+        }
         return self._delays.sample(pids), self._delays.problem
 
     def close(self) -> None:

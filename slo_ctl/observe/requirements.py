@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.observe.libvirt_domains import DEFAULT_URI, LibvirtError, connect
+from slo_ctl.observe.task_delay import SYSCTL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ class Host:
 
     cgroup_root: Path = DEFAULT_ROOT
     sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
     libvirt_uri: str = DEFAULT_URI
     which: Callable[[str], str | None] = shutil.which
     has_group: Callable[[str], bool] = _has_group
@@ -139,6 +141,19 @@ def _weights(host: Host) -> Finding:
     )
 
 
+def _delays(host: Host) -> Finding:
+    words = _words(host.proc / "sys" / "kernel" / "task_delayacct")
+    if words == ["0"]:
+        return Finding(
+            False,
+            f"sysctl {SYSCTL} is 0",
+            f"sysctl {SYSCTL}=1, for good by a file in /etc/sysctl.d; then restart slo-ctl's daemon",
+        )
+    if not words:
+        return Finding(False, f"there is no sysctl {SYSCTL}", "boot a kernel with CONFIG_TASK_DELAY_ACCT")
+    return Finding(True, f"sysctl {SYSCTL} is {words[0]}")
+
+
 def _bfq_devices(sys: Path) -> tuple[list[str], list[str]]:
     """Names of the block devices that offer bfq, and of those that use it."""
     offered = {path.parts[-3]: _words(path) for path in sorted((sys / "block").glob("*/queue/scheduler"))}
@@ -179,6 +194,7 @@ REQUIREMENTS = (
     Requirement("group", "access to sockets of slo-ctl without being root", _group),
     Requirement("io-controller", "limits and counters for each VM", _io_controller),
     Requirement("io-weights", "weights on real block devices", _weights),
+    Requirement("task-delays", "which VMs wait for a block device, instead of a guess", _delays),
     Requirement("libvirt", "names, disks and SLOs of libvirt's VMs", _libvirt),
     Requirement("qemu", "running VMs", _qemu),
     Requirement("nvme-cli", "namespaces and counters of NVMe drives", _program("nvme", "nvme-cli")),

@@ -67,6 +67,7 @@ def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
         "group",
         "io-controller",
         "io-weights",
+        "task-delays",
         "libvirt",
         "qemu",
         "nvme-cli",

@@ -28,8 +28,10 @@ from slo_ctl.observe.cgroup import CgroupTree
 from slo_ctl.observe.inventory import Inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from slo_ctl.observe.task_delay import BlockDelay
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
@@ -48,6 +50,12 @@ class FakeObserver:
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
         self.named = named
+
+    def delays(
+        self, inventory: Inventory, names: Collection[str] | None = None
+    ) -> tuple[dict[str, BlockDelay], str]:
+        assert (inventory.vms, names) == ((), ()), "asked for nothing"
+        return {}, ""
 
     def take_tuned(self) -> set[str]:
         return set()

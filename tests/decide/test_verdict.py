@@ -61,6 +61,14 @@ def test_the_rule(got: Delivered, slo: Slo, target: float | None, verdict: Verdi
     assert reason in judgement.reason
 
 
+@pytest.mark.parametrize(("slo", "target"), [(Slo(), 0.2), (Slo(min_iops=120), 0.1)])
+def test_a_guess_is_told_as_one(slo: Slo, target: float) -> None:
+    guess = judge(dataclasses.replace(BUSY, guessed=True), slo, target)
+    assert guess.verdict is Verdict.INSUFFICIENT
+    assert "is a guess" in guess.reason
+    assert "guess" not in judge(BUSY, slo, target).reason
+
+
 def test_what_comes_first() -> None:
     told = judge(Delivered(asked=False), Slo(), None, unapplied=[REFUSED, REFUSED], no_mechanism="no bfq")
     assert told.verdict is Verdict.UNAPPLIED

@@ -25,6 +25,11 @@ def scheduler(sys: Path, device: str, text: str) -> None:
     (queue / "scheduler").write_text(text)
 
 
+def delays(proc: Path, text: str) -> None:
+    (proc / "sys" / "kernel").mkdir(parents=True, exist_ok=True)
+    (proc / "sys" / "kernel" / "task_delayacct").write_text(f"{text}\n")
+
+
 @pytest.fixture
 def made_up(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
@@ -34,9 +39,11 @@ def made_up(tmp_path: Path) -> FakeHost:
 def full(made_up: FakeHost) -> Host:
     (made_up.root / "cgroup.subtree_control").write_text("io memory\n")
     (made_up.root / "io.cost.qos").touch()
+    delays(made_up.roots.proc, "1")
     return Host(
         cgroup_root=made_up.root,
         sys=made_up.roots.sys,
+        proc=made_up.roots.proc,
         which=lambda name: f"/bin/{name}",
         has_group=lambda _name: True,
         effective_user=lambda: 0,
@@ -58,6 +65,7 @@ def test_a_bare_host(full: Host, tmp_path: Path) -> None:
     bare = replace(
         full,
         cgroup_root=tmp_path / "none",
+        proc=tmp_path / "none",
         which=lambda _name: None,
         has_group=lambda _name: False,
         effective_user=lambda: 1000,
@@ -94,6 +102,13 @@ def test_bfq_in_place_of_io_cost(full: Host) -> None:
     found = finding(full, "io-weights")
     assert found.satisfied
     assert found.reason == "bfq is available, and used by sdb"
+
+
+def test_delays_that_are_not_accounted_say_which_sysctl(full: Host) -> None:
+    delays(full.proc, "0")
+    found = finding(full, "task-delays")
+    assert not found.satisfied
+    assert "sysctl kernel.task_delayacct=1" in found.fix
 
 
 def test_qemu_of_distributions_that_hide_it(full: Host) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,6 @@ from slo_ctl.model import Knob, Lever, Verdict
 from slo_ctl.observe.cgroup import find_tree
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from daemon_host import Cgroups
 
     from slo_ctl.model import DeviceNumber
@@ -139,6 +138,39 @@ def test_shares_of_three_weights_by_bfq(root: Path) -> None:
             daemon.eventually("bfq shares 1:3:6", by_weight, 40)
             assert daemon.stop() == 0
         assert knobs(groups, tuple(weights), number) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accounting", ["1", "0"])
+def test_who_asks_for_little_is_told_from_who_gets_little(root: Path, accounting: str) -> None:
+    require("fio")
+    switch = Path("/proc/sys/kernel/task_delayacct")
+    if not switch.exists():
+        pytest.skip("this kernel does not account delays")
+    before = switch.read_text()
+    switch.write_text(accounting)
+    try:
+        with (
+            cgroups("a", "b") as groups,
+            loop_device(64 << 20, "bfq", low_latency=0) as (path, _),
+            clients(groups, root) as readers,
+        ):
+            configure(root, path, groups, {"a": "weight = 1", "b": "weight = 9"})
+            one_at_a_time = ("--ioengine=psync", "--iodepth=1")
+            readers.start("a", *fio_on(path), *one_at_a_time, "--numjobs=4")
+            readers.start("b", *fio_on(path), *one_at_a_time, "--rate_iops=20")
+            with running(root) as daemon:
+
+                def told(_: object) -> bool:
+                    row = daemon.vm("b")
+                    if accounting == "0":
+                        return row.verdict is Verdict.INSUFFICIENT and "is a guess" in row.reason
+                    # The device is busy all the same, and b is far below its share.
+                    return row.verdict is Verdict.OK and row.reason == "asks for no more than it gets"
+
+                daemon.eventually(f"b with task_delayacct={accounting}", told, 40)
+    finally:
+        switch.write_text(before)
 
 
 def test_two_daemons_at_once_and_a_stop_that_keeps(root: Path) -> None:
