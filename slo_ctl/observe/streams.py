@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,7 +94,19 @@ def with_named(vms: Sequence[Vm], cgroups: Mapping[str, str] | Iterable[str]) ->
     """`vms`, and one for each cgroup that the operator named and that is not a VM's already.
 
     With names where they are given, else each goes by its path. A VM of libvirt's with that name keeps it.
+    One that is only known by its cgroup's name goes by its path where another has that name as well: what
+    was promised to the operator's VM must not be kept for a stranger.
     """
+    count = Counter(vm.name for vm in vms)
+    given = cgroups if isinstance(cgroups, Mapping) else {}
+    vms = [
+        replace(vm, name=vm.cgroup)
+        if vm.found_by is FoundBy.CGROUP_NAME
+        and vm.cgroup is not None
+        and (count[vm.name] > 1 or given.get(vm.name, vm.cgroup) != vm.cgroup)
+        else vm
+        for vm in vms
+    ]
     known, names = {vm.cgroup for vm in vms}, {vm.name for vm in vms}
     if isinstance(cgroups, Mapping):
         named = {name: cgroup for name, cgroup in cgroups.items() if name not in names}

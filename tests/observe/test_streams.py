@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from slo_ctl.observe.cgroup import require_tree
 from slo_ctl.observe.inventory import Inventory, look
 from slo_ctl.observe.libvirt_domains import LibvirtHost
 from slo_ctl.observe.qemu_process import QemuProcess, identity
+from slo_ctl.observe.streams import with_named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,3 +242,18 @@ def test_libvirt_python_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         libvirt_domains.connect()
     assert "libvirt-python" in error.value.reason
     assert "host" in error.value.fix
+
+
+def test_a_stranger_gives_up_a_name_that_the_operator_gave_to_another_cgroup() -> None:
+    stranger = Vm("web", FoundBy.CGROUP_NAME, cgroup="/machine/qemu-1-web.libvirt-qemu")
+    found = with_named([stranger], {"web": "/slo/web"})
+    assert [(vm.name, vm.cgroup, vm.found_by) for vm in found] == [
+        (stranger.cgroup, stranger.cgroup, FoundBy.CGROUP_NAME),
+        ("web", "/slo/web", FoundBy.OPTION),
+    ]
+    assert with_named([stranger], {"web": stranger.cgroup or ""}) == [stranger]
+    assert with_named([stranger], {"other": "/slo/other"})[0] == stranger
+    of_libvirt = replace(stranger, found_by=FoundBy.LIBVIRT)
+    assert with_named([of_libvirt], {"web": "/slo/web"}) == [of_libvirt]
+    other = replace(of_libvirt, cgroup="/machine/other")
+    assert [vm.name for vm in with_named([other, stranger], {})] == ["web", stranger.cgroup]
