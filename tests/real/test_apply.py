@@ -90,7 +90,7 @@ def test_plan_apply_and_undo(
     capsys.readouterr()
     assert slo_ctl(root, "apply") == 0
     told = capsys.readouterr().out
-    # By what it has read so far, where the kernel has counted that: recent ones do so only once a limit is set.
+    # By what it has read so far, if that was counted: recent kernels begin once a limit is set.
     limits = [int(each) for each in re.findall(r"unset -> (\d+) +applied", told)]
     assert len(limits) == 2, told
     assert sum(limits) == 500
