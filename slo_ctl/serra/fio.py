@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.errors import UserError
-from slo_ctl.serra.measurement import Access, Direction, Measurement, Order
+from slo_ctl.serra.measurement import WHOLE, Access, Direction, Measurement, Order, Part
 from slo_ctl.serra.target import Kind, Target
 
 if TYPE_CHECKING:
@@ -55,11 +55,14 @@ class Fio:
         """Real time."""
         return time.monotonic()
 
-    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
-        """Run one test over as much as the span, or for `limit_s`. Raises UserError when fio fails."""
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test over as much as the span, a part of it, or for `limit_s`. Raises UserError when fio
+        fails."""
         span = self._options.span_bytes // size_bytes * size_bytes
         # Anywhere in the first half: caches that kept the beginning do not pass for the device.
-        seed = self._seed(access, size_bytes, repetition)
+        seed = self._seed(access, size_bytes, repetition) + part.begin
         start = (seed * size_bytes) % (span // 2 // size_bytes * size_bytes or size_bytes)
         start = start if access.order is Order.SEQUENTIAL else 0
         job = self._run(
@@ -68,7 +71,7 @@ class Fio:
                 f"--bs={size_bytes}",
                 f"--offset={start}",
                 f"--size={span - start}",
-                f"--io_size={span}",
+                f"--io_size={len(part.of(span // size_bytes)) * size_bytes}",
                 f"--randseed={seed}",
                 "--norandommap=1",
                 *([f"--runtime={max(limit_s, 0.001):.3f}s"] if limit_s is not None else []),

@@ -59,11 +59,38 @@ class Measurement:
     elapsed_s: float
 
 
+PARTS = 64
+"""A test can be split into this many, at the most."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """A stretch of a test's requests, in units of 1 / PARTS of them."""
+
+    begin: int = 0
+    end: int = PARTS
+
+    @property
+    def share(self) -> float:
+        """Of the whole test."""
+        return (self.end - self.begin) / PARTS
+
+    def of(self, requests: int) -> range:
+        """Which of a whole test's requests; one at the least."""
+        first = min(requests * self.begin // PARTS, requests - 1)
+        return range(first, max(requests * self.end // PARTS, first + 1))
+
+
+WHOLE = Part()
+
+
 class Benchmark(Protocol):
     """Something that can measure: fio on a target, or a model in virtual time."""
 
-    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
-        """Run one test; for `limit_s` at the most, where that is not None."""
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test, or a part of it; for `limit_s` at the most, where that is not None."""
 
     def now_s(self) -> float:
         """The clock that tests pass on, s."""

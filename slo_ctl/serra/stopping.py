@@ -57,7 +57,7 @@ def next_task(
     first (parallel SeRRa, section 5.2, ends with the small ones). A direction whose ratio is known well
     enough is not measured any more while the other one is.
     """
-    counts = _repetitions(measurements)
+    counts = repetitions_by_size(measurements)
     best: tuple[int, int, tuple[Access, ...]] | None = None
     for size in sizes:
         wanted = {
@@ -82,7 +82,7 @@ def tests_at_most(
     measurements: Sequence[Measurement], sizes: Sequence[int], accesses: Sequence[Access], rule: StoppingRule
 ) -> int:
     """How many more tests there can be."""
-    counts = _repetitions(measurements)
+    counts = repetitions_by_size(measurements)
     return sum(
         max(0, rule.max_repetitions - counts[size, access.direction]) for size in sizes for access in accesses
     )
@@ -96,7 +96,7 @@ def _is_wanted(
     return count < rule.min_repetitions or width(measurements, direction, size) > rule.precision
 
 
-def _repetitions(measurements: Sequence[Measurement]) -> dict[tuple[int, Direction], int]:
+def repetitions_by_size(measurements: Sequence[Measurement]) -> dict[tuple[int, Direction], int]:
     """Whole repetitions by size and direction: those with both tests, whose ratio is a pair's."""
     found: dict[tuple[int, Direction, int], set[Access]] = defaultdict(set)
     for each in measurements:

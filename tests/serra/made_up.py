@@ -11,8 +11,10 @@ from slo_ctl.serra.measurement import (
     RAND_WRITE,
     SEQ_READ,
     SEQ_WRITE,
+    WHOLE,
     Access,
     Measurement,
+    Part,
 )
 
 if TYPE_CHECKING:
@@ -31,19 +33,22 @@ def true_s(access: Access, size: int) -> float:
 class Formula:
     """A device of straight lines and some noise, with a clock of its own."""
 
-    def __init__(self, noise: float = 0.0, seed: int = 1) -> None:
+    def __init__(self, noise: float = 0.0, seed: int = 1, slowness: float = 1.0) -> None:
         self.clock_s = 0.0
         self.calls: list[tuple[Access, int, int]] = []
         self._noise = noise
+        self._slowness = slowness
         self._random = random.Random(seed)  # noqa: S311 - no secret
 
     def now_s(self) -> float:
         return self.clock_s
 
-    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
         self.calls.append((access, size_bytes, repetition))
-        time = true_s(access, size_bytes) * self._random.lognormvariate(0, self._noise)
-        count = max(1, SPAN_BYTES // size_bytes)
+        time = self._slowness * true_s(access, size_bytes) * self._random.lognormvariate(0, self._noise)
+        count = len(part.of(max(1, SPAN_BYTES // size_bytes)))
         if limit_s is not None:
             count = max(1, min(count, int(limit_s / time)))
         self.clock_s += time * count

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slo_ctl.serra.measurement import SEQ_WRITE, Access, Direction, Measurement, Order
+from slo_ctl.serra.measurement import SEQ_WRITE, WHOLE, Access, Direction, Measurement, Order, Part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,22 +55,26 @@ class DiskArray:
         """Virtual time that tests took so far."""
         return self._clock_s
 
-    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
-        """Run one test over the file, or until `limit_s` has passed."""
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test over the file or a part of it, or until `limit_s` has passed."""
         kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
         which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
         place = np.random.default_rng(which)
-        draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
+        draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind + 4 * part.begin])
         start = self._place(place)
-        total = max(1, self._parameters.file_bytes // size_bytes)
+        in_file = max(1, self._parameters.file_bytes // size_bytes)
+        own = part.of(in_file)
+        total = len(own)
         sequential = access.order is Order.SEQUENTIAL
         done, elapsed = 0, 0.0
         while done < total and (limit_s is None or elapsed < limit_s):
             count = min(_CHUNK if limit_s is None or sequential else 64, total - done)
             times = (
-                self._sequential(start, done, count, size_bytes, draw)
+                self._sequential(start + own.start * size_bytes, done, count, size_bytes, draw)
                 if sequential
-                else self._random(start, total, count, size_bytes, access.direction, draw)
+                else self._random(start, in_file, count, size_bytes, access.direction, draw)
             )
             if limit_s is not None:
                 within = int(np.searchsorted(np.cumsum(times), limit_s - elapsed)) + 1

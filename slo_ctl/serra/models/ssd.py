@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slo_ctl.serra.measurement import Access, Direction, Measurement, Order
+from slo_ctl.serra.measurement import WHOLE, Access, Direction, Measurement, Order, Part
 
 if TYPE_CHECKING:
     from ftl_emul import Device
@@ -50,8 +50,10 @@ class EmulatedSsd:
         """Virtual time that tests took so far."""
         return (self._device.now_ns - self._start_ns) / 1e9
 
-    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
-        """Run one test over the file, or until `limit_s` has passed."""
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test over the file or a part of it, or until `limit_s` has passed."""
         kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
         draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
         start = self._place(size_bytes, repetition)
@@ -61,7 +63,9 @@ class EmulatedSsd:
             if access.order is Order.SEQUENTIAL
             else draw.integers(0, total, total, dtype=np.int64)
         )
-        offsets = (start + numbers * size_bytes).astype(np.uint64)
+        own = part.of(total)
+        offsets = (start + numbers[own.start : own.stop] * size_bytes).astype(np.uint64)
+        total = len(own)
         begun_ns = self._device.now_ns
         done, step = 0, total if limit_s is None else _SLICE
         while done < total and (limit_s is None or self._device.now_ns - begun_ns < limit_s * 1e9):
