@@ -1,0 +1,92 @@
+"""One point of the paper's figures 4 and 5: a file system filled so far, and Postmark on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slo_ctl.allocation.drives import SyncedDrive, Wear
+from slo_ctl.allocation.file_system import FileSystem
+from slo_ctl.allocation.filling import fill
+from slo_ctl.allocation.layout import LAYOUTS
+from slo_ctl.allocation.postmark import SETTINGS, Action, steps
+from slo_ctl.allocation.registry import ALLOCATORS
+from slo_ctl.allocation.space import SpaceMap
+
+SYNC_BYTES = 16 << 20
+"""Dirty data and metadata that make a sync."""
+_FILL_NUMBERS = 1 << 40
+"""Files and directories of the filling are numbered from here, apart from Postmark's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What to run."""
+
+    allocator: str
+    """A name of `ALLOCATORS`."""
+    setting: str
+    """A name of `postmark.SETTINGS`."""
+    drive: str
+    """As for `slo-ctl replay --device`."""
+    utilisation: float
+    trim: bool = False
+    layout: str | None = None
+    """A name of `LAYOUTS`; None: the allocator's own."""
+    churn: float = 0.0
+    """Share of the filling that was deleted and replaced."""
+    sync_bytes: int = SYNC_BYTES
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out."""
+
+    elapsed_s: float
+    """Virtual time that the drive took for all syncs."""
+    syncs: int
+    logical_blocks_written: int
+    """Logical blocks that each sync wrote to, added up."""
+    wear: Wear
+
+    @property
+    def blocks_per_merge(self) -> float:
+        """The paper's n, 4 KiB blocks that a sync writes to each logical block that it touches."""
+        return self.wear.host_page_writes / max(1, self.logical_blocks_written)
+
+
+def run(experiment: Experiment) -> Outcome:
+    """Fill, run, measure. Raises NoSpaceError where the files do not fit, UserError for the drive."""
+    row = ALLOCATORS[experiment.allocator]
+    drive = SyncedDrive(experiment.drive, experiment.trim)
+    space = SpaceMap(drive.blocks)
+    layout = LAYOUTS[experiment.layout or row.layout]()
+    layout.prepare(space)
+    allocator = row.allocator(space, drive.logical_block)
+    system = FileSystem(layout, allocator)
+    fill(system, experiment.utilisation, experiment.seed, _FILL_NUMBERS, experiment.churn)
+    system.sync(last=True)
+    drive.fill(space.used_extents())
+    setting = SETTINGS[experiment.setting]
+    for directory in range(setting.directories):
+        system.make_directory(directory)
+    elapsed_s, syncs, written = 0.0, 0, 0
+
+    def sync(last: bool = False) -> None:
+        nonlocal elapsed_s, syncs, written
+        done = system.sync(last)
+        elapsed_s += drive.play(done)
+        syncs += 1
+        written += done.logical_blocks(drive.logical_block)
+
+    for step in steps(setting, experiment.seed):
+        if step.action is Action.CREATE:
+            system.create(step.file, step.directory, step.size)
+        elif step.action is Action.APPEND:
+            system.append(step.file, step.size)
+        else:
+            system.delete(step.file)
+        if system.dirty_bytes >= experiment.sync_bytes:
+            sync()
+    sync(last=True)
+    return Outcome(elapsed_s, syncs, written, drive.wear())

@@ -1,0 +1,140 @@
+"""Invariants of every allocator, against a plain set of blocks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slo_ctl.allocation.greedy_local import GreedyLocalAllocator
+from slo_ctl.allocation.greedy_space import GreedySpaceAllocator
+from slo_ctl.allocation.registry import ALLOCATORS
+from slo_ctl.allocation.space import Extent, NoSpaceError, SpaceMap
+
+BLOCKS, LOGICAL = 256, 16
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 60), st.integers(0, BLOCKS - 1), st.booleans()),
+        st.tuples(st.just("give"), st.integers(0, 1000)),
+        st.tuples(st.just("rewrite"), st.integers(0, 1000)),
+        st.tuples(st.just("sync")),
+    ),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+@settings(deadline=None)
+@given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=40), steps=steps)
+def test_nothing_is_handed_out_twice_and_frees_return(name, fixed, steps):
+    space = SpaceMap(BLOCKS)
+    for block in fixed:
+        space.occupy(block, 1)
+    allocator = ALLOCATORS[name].allocator(space, LOGICAL)
+    used = set(fixed)
+    held: list[Extent] = []
+    for what, *rest in steps:
+        if what == "take":
+            count, goal, metadata = rest
+            if count > BLOCKS - len(used):
+                with pytest.raises(NoSpaceError):
+                    allocator.allocate(count, goal, metadata)
+            else:
+                got = allocator.allocate(count, goal, metadata)
+                blocks = [block for start, length in got for block in range(start, start + length)]
+                assert len(blocks) == count == len(set(blocks))
+                assert not used & set(blocks)
+                used |= set(blocks)
+                held += got
+        elif what == "give" and held:
+            extent = held.pop(rest[0] % len(held))
+            allocator.release(extent)
+            used -= set(range(extent.start, extent.start + extent.blocks))
+        elif what == "rewrite" and held:
+            allocator.rewritten(held[rest[0] % len(held)].start)
+        elif what == "sync":
+            allocator.synced(None)
+        assert space.free_blocks == BLOCKS - len(used)
+        assert space.utilisation == pytest.approx(len(used) / BLOCKS)
+        assert {b for b in range(BLOCKS) if not space.is_free(b)} == used
+        if isinstance(allocator, GreedySpaceAllocator):
+            for logical in range(BLOCKS // LOGICAL):
+                start = logical * LOGICAL
+                assert allocator.free_in(logical) == space.free_in(start, start + LOGICAL)
+
+
+@settings(deadline=None)
+@given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=200), wanted=st.lists(st.integers(1, 30)))
+def test_greedy_space_takes_the_emptiest_and_stays_until_it_is_full(fixed, wanted):
+    space = SpaceMap(BLOCKS)
+    for block in fixed:
+        space.occupy(block, 1)
+    allocator = GreedySpaceAllocator(space, LOGICAL)
+    free = {n: LOGICAL - sum(b // LOGICAL == n for b in fixed) for n in range(BLOCKS // LOGICAL)}
+    current = None
+    for count in wanted:
+        if count > sum(free.values()):
+            break
+        for start, length in allocator.allocate(count, 0):
+            for block in range(start, start + length):
+                logical = block // LOGICAL
+                if current is None or not free[current]:
+                    assert free[logical] == max(free.values())
+                    current = logical
+                assert logical == current
+                free[logical] -= 1
+
+
+@pytest.mark.parametrize("allocator", [GreedySpaceAllocator, GreedyLocalAllocator])
+@pytest.mark.parametrize(("gib", "mib"), [(32, 4), (64, 8), (64, 2)])
+def test_memory_is_within_the_papers_36_bytes_per_logical_block(allocator, gib, mib):
+    logical = mib << 8
+    space = SpaceMap(gib << 18)
+    made = allocator(space, logical)
+    assert made.memory_bytes / (space.blocks // logical) <= 36
+
+
+def test_greedy_local_prefers_what_is_being_written():
+    space = SpaceMap(4 * LOGICAL)
+    space.occupy(LOGICAL, LOGICAL // 2)
+    allocator = GreedyLocalAllocator(space, LOGICAL)
+    allocator.rewritten(LOGICAL)
+    assert allocator.allocate(2, 0) == [Extent(LOGICAL + LOGICAL // 2, 2)]
+    untouched = GreedyLocalAllocator(SpaceMap(4 * LOGICAL), LOGICAL)
+    assert untouched.allocate(2, 0) == [Extent(0, 2)]
+
+
+def test_ext_stays_in_its_group_and_goes_on_to_the_next():
+    group = 32_768
+    space = SpaceMap(3 * group)
+    allocator = ALLOCATORS["ext"].allocator(space, group)
+    assert allocator.allocate(10, group + 5) == [Extent(group + 5, 10)]
+    space.occupy(2 * group, group)
+    space.occupy(group + 15, group - 15)
+    assert allocator.allocate(5, 2 * group) == [Extent(0, 5)]
+    assert allocator.allocate(5, group + 8) == [Extent(group, 5)]
+
+
+def test_reiser_keeps_nodes_in_front_of_the_border():
+    allocator = ALLOCATORS["reiser"].allocator(SpaceMap(100), 10)
+    assert allocator.allocate(2, 50, metadata=True) == [Extent(0, 2)]
+    assert allocator.allocate(2, 3) == [Extent(10, 2)]
+    assert allocator.allocate(2, 60) == [Extent(60, 2)]
+    # Full parts spill over.
+    assert allocator.allocate(9, 2, metadata=True) == [Extent(2, 8), Extent(12, 1)]
+
+
+def test_space_refuses_what_is_not_so():
+    space = SpaceMap(8)
+    space.occupy(2, 2)
+    for call, start, count in (
+        (space.occupy, 3, 2),
+        (space.occupy, 7, 2),
+        (space.release, 1, 2),
+        (space.release, 0, 0),
+    ):
+        with pytest.raises(ValueError, match="block"):
+            call(start, count)
+    assert space.free_blocks == 6
+    assert space.used_extents() == [Extent(2, 2)]
