@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from slo_ctl.decide.scheduler_choice import Choice, DeviceFacts, Needs, SchedulerChoice
+    from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Surroundings
     from slo_ctl.serra.line import Fit
     from slo_ctl.serra.profile import Profile
-    from slo_ctl.serra.session import Request
+    from slo_ctl.serra.session import Outcome, Request
     from slo_ctl.serra.stopping import StoppingRule
     from slo_ctl.serra.store import Found, ProfileStore
 
@@ -80,13 +81,27 @@ def profile(
         str, typer.Option(metavar="theil-sen|least-squares", help="How lines are found.")
     ] = "theil-sen",
     allow_write: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="TARGET",
             help="Overwrite an existing file, device or export, named exactly as TARGET; refused when there "
-            "is anything on it.",
+            "is anything on it. Once for each target.",
         ),
     ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            metavar="TARGET",
+            help="Another target with a device of the same kind, measured at the same time. Repeatable.",
+        ),
+    ] = None,
+    mpi: Annotated[
+        bool,
+        typer.Option(
+            "--mpi", help="Every rank of this MPI job measures its own TARGET: mpirun --enable-recovery ..."
+        ),
+    ] = False,
     precondition: Annotated[
         bool, typer.Option("--precondition", help="Write until an SSD is in its steady state first.")
     ] = False,
@@ -126,13 +141,22 @@ def profile(
         (file_size, test_time, budget),
         queue_depth,
         seed,
-        (allow_write, precondition, fresh),
+        (precondition, fresh),
     )
-    from slo_ctl.serra.session import profile_target
+    requests = _for_each_target(request, node or [], allow_write or [])
+    if mpi and node:
+        raise UserError("--mpi and --node exclude each other", "ranks all measure what they know as TARGET")
     from slo_ctl.show.progress import progress_on_stderr
 
     with _terminable(), progress_on_stderr(quiet=quiet) as progress:
-        outcome = profile_target(request, around, store, progress)
+        if mpi:
+            measured = _profile_by_mpi(requests[0], around, store, progress)
+            if measured is None:
+                return
+            outcome = measured
+        else:
+            outcome = _profile_here(requests, around, store, progress)
+    _tell_who_was_left_out(outcome.profile, quiet)
     _deliver(outcome.profile, method, None, every_size, agios, plot, json_)
     if outcome.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -198,13 +222,13 @@ def _request(
     sizes: tuple[str, str, str | None],
     queue_depth: int,
     seed: int,
-    consent: tuple[str | None, bool, bool],
+    consent: tuple[bool, bool],
 ) -> Request:
     from slo_ctl.serra.points import DEFAULT_INTERVALS, parse_interval
     from slo_ctl.serra.session import Request
 
     file_size, test_time, budget = sizes
-    allow_write, precondition, fresh = consent
+    precondition, fresh = consent
     test_s = _time_s("--test-time", test_time)
     budget_s = _time_s("--budget", budget) if budget is not None else None
     if budget_s == 0:
@@ -219,10 +243,68 @@ def _request(
         budget_s=budget_s,
         queue_depth=queue_depth,
         seed=seed,
-        allow_write=allow_write,
         precondition=precondition,
         fresh=fresh,
     )
+
+
+def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
+    """The request, and the same for every other target; each may write only where it is named."""
+    from dataclasses import replace
+
+    targets = [request.target, *nodes]
+    if len(set(targets)) < len(targets):
+        raise UserError("--node: a target is named twice", "each has to be a device of its own")
+    strange = [name for name in allowed if name not in targets]
+    if strange:
+        raise UserError(
+            f"--allow-write names {strange[0]}, and the target is {', '.join(targets)}",
+            "name the target itself, letter by letter",
+        )
+    return [
+        replace(request, target=target, allow_write=target if target in allowed else None)
+        for target in targets
+    ]
+
+
+def _profile_here(
+    requests: list[Request], around: Surroundings, store: ProfileStore, progress: ProgressSink
+) -> Outcome:
+    if len(requests) == 1:
+        from slo_ctl.serra.session import profile_target
+
+        return profile_target(requests[0], around, store, progress)
+    from slo_ctl.serra.parallel.local import LocalNodes
+    from slo_ctl.serra.parallel.session import profile_with_nodes
+
+    with LocalNodes(requests, around) as nodes:
+        return profile_with_nodes(requests[0], store, progress, nodes)
+
+
+def _profile_by_mpi(
+    request: Request, around: Surroundings, store: ProfileStore, progress: ProgressSink
+) -> Outcome | None:
+    """What rank 0 has collected; None on every other rank."""
+    from slo_ctl.serra.parallel.mpi import MpiNodes, World, serve_rank
+    from slo_ctl.serra.parallel.session import profile_with_nodes
+
+    world = World()
+    if world.rank:
+        serve_rank(world, request, around)
+        return None
+    if not world.survives:
+        progress.note("should a rank die, mpirun ends the others, too, unless it has --enable-recovery")
+    with MpiNodes(world, request, around) as nodes:
+        return profile_with_nodes(request, store, progress, nodes)
+
+
+def _tell_who_was_left_out(profile: Profile, quiet: bool) -> None:
+    """On stderr, where progress has not said so."""
+    from slo_ctl.show.text import printable
+
+    for each in profile.nodes if quiet else ():
+        if each.left_out:
+            sys.stderr.write(printable(f"slo-ctl: {each.name} was left out: {each.left_out}") + "\n")
 
 
 def _rule(least: int, most: int, precision: str) -> StoppingRule:

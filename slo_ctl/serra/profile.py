@@ -42,6 +42,18 @@ class Conditioning(BaseModel):
     """Throughput had settled."""
 
 
+class NodeShare(BaseModel):
+    """What a node had to do with the last session of several."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    tests: int = Field(ge=0)
+    """Tests of it, or parts of tests, that count."""
+    left_out: str = ""
+    """Why the session went on without it; empty: it did not."""
+
+
 class Profile(BaseModel):
     """Measurements of one device; grows with every session."""
 
@@ -62,6 +74,8 @@ class Profile(BaseModel):
     """Why the last session ended."""
     complete: bool = False
     """The stopping rule was content."""
+    nodes: tuple[NodeShare, ...] = ()
+    """Of the last session, where several measured."""
     measurement: tuple[Row, ...] = ()
 
     def measurements(self) -> list[Measurement]:

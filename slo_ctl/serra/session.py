@@ -7,28 +7,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
-from slo_ctl.quantity import format_bytes_exact
-from slo_ctl.serra import conditioning
-from slo_ctl.serra.consent import in_use, permission
-from slo_ctl.serra.fio import Fio, FioOptions
-from slo_ctl.serra.identity import Surroundings, identify
-from slo_ctl.serra.measurement import Direction, accesses_of
-from slo_ctl.serra.points import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
-from slo_ctl.serra.profile import Conditioning, Profile, rows
+from slo_ctl.serra.identity import identify
+from slo_ctl.serra.measurement import accesses_of
+from slo_ctl.serra.opened import open_target
+from slo_ctl.serra.points import DEFAULT_INTERVALS, Interval
+from slo_ctl.serra.profile import Profile, rows
 from slo_ctl.serra.profiler import Ended, Plan
 from slo_ctl.serra.profiler import run as measure
 from slo_ctl.serra.stopping import StoppingRule, next_task
-from slo_ctl.serra.target import check_direct, check_space, find_target, span_bytes
-from slo_ctl.show import numbers
+from slo_ctl.serra.target import find_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slo_ctl.replay.progress import ProgressSink
-    from slo_ctl.serra.identity import Identity
-    from slo_ctl.serra.measurement import Measurement
+    from slo_ctl.serra.identity import Identity, Surroundings
+    from slo_ctl.serra.measurement import Direction, Measurement
+    from slo_ctl.serra.opened import Opened
+    from slo_ctl.serra.profile import Conditioning
     from slo_ctl.serra.store import ProfileStore
-    from slo_ctl.serra.target import Target
 
 DEFAULT_FILE_BYTES = 256 << 20
 DEFAULT_POINTS = 3
@@ -72,114 +69,73 @@ def profile_target(
 
     Raises UserError for what cannot be profiled, before anything is touched, and when fio fails.
     """
-    target = find_target(request.target)
-    intervals = check_intervals(request.intervals, target.unit_bytes)
-    sizes = draw_points(intervals, request.points, request.seed)
-    span = span_bytes(target, request.file_bytes, intervals[-1].high_bytes)
-    check_space(target, span)
-    check_direct(target)
-    fio = Fio(target, FioOptions(span, request.seed, request.queue_depth))
-    identity = identify(target, around)
-    with permission(target, request.allow_write) as writable:
-        if request.precondition and not writable:
-            raise UserError(
-                f"--precondition writes to {request.target}", f"allow it with --allow-write {request.target}"
-            )
-        begun = _begin(request, store, identity, span, intervals, progress)
-        if not writable:
-            progress.note(
-                f"{request.target} is only read: ratios of writes need --allow-write {request.target}"
-            )
-            if in_use(target):
-                progress.note(f"{request.target} is in use: others' I/O is in the times")
-        directions = tuple(Direction) if writable else (Direction.READ,)
-        return _Session(request, store, progress, fio, target, span).run(begun, sizes, directions)
+    with open_target(request, around) as opened:
+        begun = begin_profile(request, store, opened.identity, opened.span_bytes, opened.intervals, progress)
+        opened.tell(progress)
+        return _Session(request, store, progress, opened).run(begun)
 
 
 class _Session:
-    def __init__(
-        self,
-        request: Request,
-        store: ProfileStore,
-        progress: ProgressSink,
-        fio: Fio,
-        target: Target,
-        span: int,
-    ) -> None:
+    def __init__(self, request: Request, store: ProfileStore, progress: ProgressSink, opened: Opened) -> None:
         self._request = request
         self._store = store
         self._progress = progress
-        self._fio = fio
-        self._target = target
-        self._span = span
+        self._opened = opened
 
-    def run(self, begun: Profile, sizes: Sequence[int], directions: tuple[Direction, ...]) -> Outcome:
+    def run(self, begun: Profile) -> Outcome:
         profile = begun
 
         def keep(measurements: Sequence[Measurement]) -> None:
             nonlocal profile
             if len(measurements) == len(profile.measurement):
                 return
-            profile = profile.model_copy(update={"measurement": rows(measurements), "updated": _now()})
+            profile = profile.model_copy(update={"measurement": rows(measurements), "updated": now_text()})
             self._store.save(profile)
 
-        plan = Plan(
-            sizes, accesses_of(directions), self._rule(begun), self._request.test_s, self._request.budget_s
-        )
-        if next_task(begun.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is None:
-            self._progress.note("the stored profile is precise enough: --budget or --precision refine it")
+        plan = plan_for(self._request, begun, self._opened.sizes_bytes, self._opened.directions)
+        if is_precise(plan, begun, self._progress):
             return Outcome(begun, False)
         try:
-            profile = profile.model_copy(update={"conditioning": self._prepare(profile.conditioning)})
-            session = measure(plan, self._fio, begun.measurements(), self._progress, keep)
+            profile = profile.model_copy(update={"conditioning": self._prepared(profile.conditioning)})
+            session = measure(plan, self._opened.fio, begun.measurements(), self._progress, keep)
         finally:
-            self._fio.remove()
-        profile = profile.model_copy(
-            update={
-                "stopped": session.ended.value,
-                # A later interruption makes a complete profile no less complete.
-                "complete": session.ended is Ended.PRECISE or begun.complete,
-            }
-        )
+            self._opened.fio.remove()
+        profile = ended_profile(profile, begun, session.ended)
         if profile.measurement:
             self._store.save(profile)
         return Outcome(profile, session.ended is Ended.INTERRUPTED)
 
-    def _rule(self, begun: Profile) -> StoppingRule:
-        rule = self._request.rule
-        if begun.complete and self._request.budget_s is not None:
-            # Precise already, and time was given all the same: to make it more so.
-            return replace(rule, precision=0.0, max_repetitions=1_000_000)
-        return rule
-
-    def _prepare(self, before: Conditioning) -> Conditioning:
-        """Have data where it is read, and steady writes where that was asked for, telling how much is
-        written."""
-        new = self._fio.prepare()
-        if self._request.precondition:
-            most = conditioning.at_most_bytes(self._span)
-            self._progress.note(
-                f"preconditioning: up to {numbers.size(most)} ({most} bytes) will be written to "
-                f"{self._target.given}"
-            )
-            phase = self._progress.phase("preconditioning", most, "bytes")
-            done = conditioning.to_steady_state(self._fio, self._span, phase.advance)
-            phase.done()
-            if not done.steady:
-                self._progress.note(f"writes had not settled after {numbers.size(done.written_bytes)}")
-            return Conditioning(written_bytes=before.written_bytes + done.written_bytes, steady=done.steady)
-        if not new:
-            return before
-        self._progress.note(
-            f"a file of {format_bytes_exact(new)} is made and written once, and removed in the end"
-        )
-        phase = self._progress.phase("writing the file", new, "bytes")
-        conditioning.fill(self._fio, new, phase.advance)
-        phase.done()
-        return before.model_copy(update={"written_bytes": before.written_bytes + new})
+    def _prepared(self, before: Conditioning) -> Conditioning:
+        return self._opened.prepare(self._request.precondition, before, self._progress)
 
 
-def _begin(
+def plan_for(
+    request: Request, begun: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
+) -> Plan:
+    """What is measured to go on with a profile."""
+    rule = request.rule
+    if begun.complete and request.budget_s is not None:
+        # Precise already, and time was given all the same: to make it more so.
+        rule = replace(rule, precision=0.0, max_repetitions=1_000_000)
+    return Plan(sizes_bytes, accesses_of(directions), rule, request.test_s, request.budget_s)
+
+
+def is_precise(plan: Plan, begun: Profile, progress: ProgressSink) -> bool:
+    """Whether there is nothing to do; says so."""
+    if next_task(begun.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
+        return False
+    progress.note("the stored profile is precise enough: --budget or --precision refine it")
+    return True
+
+
+def ended_profile(profile: Profile, begun: Profile, ended: Ended) -> Profile:
+    """A profile after a session that ended like that."""
+    # A later interruption makes a complete profile no less complete.
+    complete = ended is Ended.PRECISE or begun.complete
+    return profile.model_copy(update={"stopped": ended.value, "complete": complete})
+
+
+def begin_profile(
     request: Request,
     store: ProfileStore,
     identity: Identity,
@@ -187,8 +143,8 @@ def _begin(
     intervals: tuple[Interval, ...],
     progress: ProgressSink,
 ) -> Profile:
-    """The stored profile to go on with, or an empty one."""
-    now = _now()
+    """The stored profile to go on with, or an empty one. Raises UserError for one measured otherwise."""
+    now = now_text()
     empty = Profile(
         identity=identity,
         target=request.target,
@@ -230,5 +186,6 @@ def look(request_target: str, around: Surroundings) -> Identity:
     return identify(find_target(request_target, connect=False), around)
 
 
-def _now() -> str:
+def now_text() -> str:
+    """The time, as profiles tell it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
