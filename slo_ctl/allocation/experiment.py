@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slo_ctl.allocation.drives import SyncedDrive, Wear
+from slo_ctl.allocation.drives import LOG_BLOCKS, SyncedDrive, Wear
 from slo_ctl.allocation.file_system import FileSystem
 from slo_ctl.allocation.filling import fill
 from slo_ctl.allocation.layout import LAYOUTS
@@ -35,6 +35,7 @@ class Experiment:
     churn: float = 0.0
     """Share of the filling that was deleted and replaced."""
     sync_bytes: int = SYNC_BYTES
+    log_blocks: int = LOG_BLOCKS
     seed: int = 1
 
 
@@ -58,14 +59,14 @@ class Outcome:
 def run(experiment: Experiment) -> Outcome:
     """Fill, run, measure. Raises NoSpaceError where the files do not fit, UserError for the drive."""
     row = ALLOCATORS[experiment.allocator]
-    drive = SyncedDrive(experiment.drive, experiment.trim)
+    drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
     space = SpaceMap(drive.blocks)
     layout = LAYOUTS[experiment.layout or row.layout]()
     layout.prepare(space)
     allocator = row.allocator(space, drive.logical_block)
     system = FileSystem(layout, allocator)
     fill(system, experiment.utilisation, experiment.seed, _FILL_NUMBERS, experiment.churn)
-    system.sync(last=True)
+    system.settle()
     drive.fill(space.used_extents())
     setting = SETTINGS[experiment.setting]
     for directory in range(setting.directories):

@@ -156,6 +156,13 @@ class FileSystem:
         self._allocator.synced(metadata)
         return Sync(data, journal, metadata, freed)
 
+    def settle(self) -> None:
+        """Everything dirty has been written and the journal cleaned, without a `Sync` to tell of it."""
+        self._dirty, self._dirty_blocks, self._freed = {}, 0, []
+        self._journalled.clear()
+        self._to_clean.clear()
+        self._allocator.synced(np.empty(0, dtype=np.int64))
+
     def _log(self, blocks: int) -> NDArray[np.int64]:
         """The next blocks of the journal: a descriptor, the metadata, a commit block."""
         if not blocks:

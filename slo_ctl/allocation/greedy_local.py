@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 TOUCHED_LEAST_SHARE = 1 / 128
 """Of a logical block: the least free space in one that is being written to."""
-RECENT_LEAST_SHARE = 1 / 4
+TOUCHED_LEAST_WRITES = 8
+"""And room for so many writes like the one at hand: large files are not scattered over small gaps."""
+RECENT_LEAST_SHARE = 1 / 2
 """The least free space in one that was written to lately."""
 RECENT_SYNCS = 6
 """How long lately lasts."""
@@ -41,8 +43,7 @@ class GreedyLocalAllocator(GreedySpaceAllocator):
 
     def __init__(self, space: SpaceMap, logical_block: int) -> None:
         super().__init__(space, logical_block)
-        free = [self._queue.free(number) for number in range(len(self._queue))]
-        self._touched = BucketQueue(free, logical_block, empty=True)
+        self._touched = BucketQueue(space.free_by(logical_block), logical_block, empty=True)
         self._recent: list[set[int]] = [set()]
         """Logical blocks touched in this sync, and in each of the syncs before, newest first."""
 
@@ -73,18 +74,16 @@ class GreedyLocalAllocator(GreedySpaceAllocator):
         self._touch(run.start // self.logical_block)
         super()._take(run)
 
-    def _choose(self) -> int:
-        best = super()._choose()
+    def _choose(self, most: int) -> int:
+        best = super()._choose(most)
         touched = self._touched.most_free()
-        if touched is not None and self._worth(touched, TOUCHED_LEAST_SHARE):
+        least = max(TOUCHED_LEAST_SHARE * self.logical_block, TOUCHED_LEAST_WRITES * most)
+        if touched is not None and self.free_in(touched) >= least:
             return touched
         recent = max(set().union(*self._recent[1:]), key=self.free_in, default=None)
-        if recent is not None and self._worth(recent, RECENT_LEAST_SHARE):
+        if recent is not None and self.free_in(recent) >= max(1, RECENT_LEAST_SHARE * self.logical_block):
             return recent
         return best
-
-    def _worth(self, logical: int, share: float) -> bool:
-        return self.free_in(logical) >= max(1, share * self.logical_block)
 
     def _enter(self, logical: int) -> None:
         super()._enter(logical)

@@ -16,9 +16,7 @@ class GreedySpaceAllocator(Allocator):
 
     def __init__(self, space: SpaceMap, logical_block: int) -> None:
         super().__init__(space, logical_block)
-        starts = range(0, space.blocks, logical_block)
-        free = [space.free_in(start, start + logical_block) for start in starts]
-        self._queue = BucketQueue(free, logical_block)
+        self._queue = BucketQueue(space.free_by(logical_block), logical_block)
         self._current: int | None = None
         self._at = 0
         """Where the search goes on in the current logical block."""
@@ -40,7 +38,7 @@ class GreedySpaceAllocator(Allocator):
     def _find(self, most: int, goal: int, metadata: bool) -> Extent:  # noqa: ARG002 - no locality
         if self._current is None or not self._queue.free(self._current):
             self._leave()
-            self._enter(self._choose())
+            self._enter(self._choose(most))
         assert self._current is not None  # noqa: S101 - _enter set it
         start = self._current * self.logical_block
         end = start + self.logical_block
@@ -54,7 +52,7 @@ class GreedySpaceAllocator(Allocator):
         super()._take(run)
         self._count(run, -1)
 
-    def _choose(self) -> int:
+    def _choose(self, most: int) -> int:  # noqa: ARG002 - all alike
         best = self._queue.most_free()
         if best is None:
             raise AssertionError("a free block was there")

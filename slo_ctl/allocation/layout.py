@@ -126,7 +126,7 @@ class ExtLayout(Layout):
         The search starts at a group drawn at random; here the directory's number, scrambled.
         """
         groups = len(self._tables)
-        free = [space.free_in(g * GROUP_BLOCKS, (g + 1) * GROUP_BLOCKS) for g in range(groups)]
+        free = space.free_by(GROUP_BLOCKS)
         mean_free, mean_used = sum(free) / groups, sum(self._inodes_used) / groups
         start = directory * 2_654_435_761 % (1 << 32) * groups >> 32
         order = [(start + step) % groups for step in range(groups)]
@@ -266,4 +266,4 @@ class ReiserLayout(Layout):
         return {block or self.JOURNAL_START - 1 for block in super().bitmaps(extents)}
 
 
-LAYOUTS = {"ext": ExtLayout, "reiser": ReiserLayout}
+LAYOUTS: dict[str, type[ExtLayout] | type[ReiserLayout]] = {"ext": ExtLayout, "reiser": ReiserLayout}

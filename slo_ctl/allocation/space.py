@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 BLOCK_BYTES = 4096
 """A file-system block, and Postmark's I/O unit in the paper (section V)."""
 
@@ -58,7 +60,19 @@ class SpaceMap:
 
     def free_in(self, start: int, end: int) -> int:
         """How many blocks of [start, end) are free."""
-        return self._used.count(0, start, end)
+        return int(np.count_nonzero(np.frombuffer(self._used, dtype=np.uint8)[start:end] == 0))
+
+    def free_by(self, size: int) -> list[int]:
+        """How many blocks are free in each `size` blocks in turn."""
+        used = np.frombuffer(self._used, dtype=np.uint8)
+        starts = np.arange(0, len(used), size)
+        lengths = np.minimum(size, len(used) - starts)
+        whole = len(used) // size
+        counts = used[: whole * size].reshape(whole, size).sum(axis=1, dtype=np.int64)
+        if whole < len(starts):
+            counts = np.append(counts, used[whole * size :].sum(dtype=np.int64))
+        free: list[int] = (lengths - counts).tolist()
+        return free
 
     def used_extents(self) -> list[Extent]:
         """Everything that is used."""

@@ -100,9 +100,9 @@ def test_greedy_local_prefers_what_is_being_written():
     space.occupy(LOGICAL, LOGICAL // 2)
     allocator = GreedyLocalAllocator(space, LOGICAL)
     allocator.rewritten(LOGICAL)
-    assert allocator.allocate(2, 0) == [Extent(LOGICAL + LOGICAL // 2, 2)]
+    assert allocator.allocate(1, 0) == [Extent(LOGICAL + LOGICAL // 2, 1)]
     untouched = GreedyLocalAllocator(SpaceMap(4 * LOGICAL), LOGICAL)
-    assert untouched.allocate(2, 0) == [Extent(0, 2)]
+    assert untouched.allocate(1, 0) == [Extent(0, 1)]
 
 
 def test_ext_stays_in_its_group_and_goes_on_to_the_next():
