@@ -254,7 +254,7 @@ lint_tools() {
 
 # Serving needs nbdkit; the others are clients that its tests run, which say so when they skip for want of one.
 readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools \
-libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86"
+libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2"
 
 real_tools() {
     local pair packages=()
@@ -292,6 +292,24 @@ libvirt_python() {
     host=$(.venv/bin/python -c 'import tomllib
 print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["host"])')
     step "installing $host into .venv" pip_install_if_possible "$host"
+}
+
+# The extra `mpi`: it has to suit the system's Open MPI. Its tests say so when they skip for want of it.
+mpi_python() {
+    local mpi
+    has mpirun || return 0
+    ! .venv/bin/python -c 'import mpi4py.MPI' >/dev/null 2>&1 || return 0
+    if ! has mpicc; then
+        if ! can_apt; then
+            ! has apt-get || say "for MPI: sudo apt-get install -y --no-install-recommends libopenmpi-dev"
+            return 0
+        fi
+        fresh_lists
+        step "installing libopenmpi-dev" apt_install_if_there libopenmpi-dev
+    fi
+    mpi=$(.venv/bin/python -c 'import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["mpi"])')
+    step "installing $mpi into .venv" pip_install_if_possible "$mpi"
 }
 
 pip_install_if_possible() {
@@ -412,6 +430,7 @@ main() {
     venv
     python_deps
     [ -z "$real" ] || libvirt_python
+    [ -z "$real" ] || mpi_python
     core
     [ -z "$real" ] || guest
     [ "$started" = 0 ] || say "ready in $SECONDS s"

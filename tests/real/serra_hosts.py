@@ -1,0 +1,122 @@
+"""Three hosts for MPI: network namespaces of this machine, joined by a bridge."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTS = (1, 2, 3)
+_AGENT = """#!/bin/sh
+# mpirun runs this where it would run ssh: HOST COMMAND...
+host=$1
+shift
+exec ip netns exec {prefix}${{host##*.}} sh -c "$*"
+"""
+
+
+def require_mpi() -> None:
+    """Skip, naming what is missing."""
+    missing = [program for program in ("mpirun", "ip", "fio") if shutil.which(program) is None]
+    if importlib.util.find_spec("mpi4py") is None:
+        missing.append("mpi4py")
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    if os.geteuid():
+        pytest.skip("network namespaces need root")
+
+
+class Hosts:
+    """Namespaces, and mpirun over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._prefix = f"slo{os.getpid()}h"
+        self._bridge = f"slo{os.getpid()}b"
+        # For benchmarks between networks (RFC 2544): nobody's real network.
+        self._network = f"198.18.{os.getpid() % 250}"
+        self._agent = folder / "agent"
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._set_up()
+        except BaseException:
+            self._take_down()
+            raise
+        self._agent.write_text(_AGENT.format(prefix=self._prefix))
+        self._agent.chmod(0o755)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._take_down()
+
+    def mpirun(self, *command: str, options: tuple[str, ...] = ()) -> list[str]:
+        """The command line that runs `command` on every host."""
+        addresses = ",".join(f"{self._network}.{host}" for host in HOSTS)
+        network = f"{self._network}.0/24"
+        return [
+            *("mpirun", "--allow-run-as-root", "-n", str(len(HOSTS)), "--host", addresses, "-x", "PATH"),
+            *("--mca", "plm_rsh_agent", str(self._agent), "--mca", "btl", "tcp,self"),
+            *("--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network),
+            *options,
+            *command,
+        ]
+
+    def rank_on(self, host: int) -> int:
+        """Process id of the rank on a host; 0: there is none yet."""
+        listed = subprocess.run(
+            ["ip", "netns", "pids", self._prefix + str(host)], capture_output=True, text=True, check=True
+        )
+        for pid in map(int, listed.stdout.split()):
+            words = _command_line(pid)
+            # Its measuring process is another Python, and the shell around it has the words, too.
+            if "slo_ctl.cli" in words and "python" in words[0] and "-c" not in words:
+                return pid
+        return 0
+
+    def _set_up(self) -> None:
+        made = subprocess.run(
+            ["ip", "netns", "add", self._prefix + "1"], capture_output=True, text=True, check=False
+        )
+        if made.returncode:
+            pytest.skip(f"ip netns add: {made.stderr.strip()}")
+        for host in HOSTS[1:]:
+            _ip("netns", "add", f"{self._prefix}{host}")
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("address", "add", f"{self._network}.254/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+        for host in HOSTS:
+            inside, outside = f"{self._prefix}{host}", f"{self._bridge}{host}"
+            _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", inside)
+            _ip("link", "set", outside, "master", self._bridge, "up")
+            _ip("-n", inside, "address", "add", f"{self._network}.{host}/24", "dev", "eth0")
+            _ip("-n", inside, "link", "set", "eth0", "up")
+            _ip("-n", inside, "link", "set", "lo", "up")
+
+    def _take_down(self) -> None:
+        for host in HOSTS:
+            name = f"{self._bridge}{host}"
+            subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
+            subprocess.run(
+                ["ip", "netns", "delete", f"{self._prefix}{host}"], capture_output=True, check=False
+            )
+        subprocess.run(["ip", "link", "delete", self._bridge], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], capture_output=True, text=True, check=True)
+
+
+def _command_line(pid: int) -> list[str]:
+    from pathlib import Path
+
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return [""]
