@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from slo_ctl.allocation.space import Extent, SpaceMap
 
 
+_SCRAMBLE = 2_654_435_761
+"""Knuth's multiplicative hash, in place of a random draw or a kernel's own hash."""
+
+
 class Layout(ABC):
     """Metadata blocks. `prepare` takes the fixed ones before there is an allocator."""
 
@@ -128,7 +132,7 @@ class ExtLayout(Layout):
         groups = len(self._tables)
         free = space.free_by(GROUP_BLOCKS)
         mean_free, mean_used = sum(free) / groups, sum(self._inodes_used) / groups
-        start = directory * 2_654_435_761 % (1 << 32) * groups >> 32
+        start = directory * _SCRAMBLE % (1 << 32) * groups >> 32
         order = [(start + step) % groups for step in range(groups)]
         good = [g for g in order if free[g] >= mean_free and self._inodes_used[g] <= mean_used + 1]
         return min(good or order, key=lambda group: self._directories[group])
@@ -266,4 +270,23 @@ class ReiserLayout(Layout):
         return {block or self.JOURNAL_START - 1 for block in super().bitmaps(extents)}
 
 
-LAYOUTS: dict[str, type[ExtLayout] | type[ReiserLayout]] = {"ext": ExtLayout, "reiser": ReiserLayout}
+class SpreadReiserLayout(ReiserLayout):
+    """With `dirid_groups`, a default of Linux 2.6.27: a hash picks the group of a directory's first data."""
+
+    METADATA_PART = 2_048
+    """Blocks at the start of a group that are left to metadata."""
+
+    def goal(self, directory: int, last_block: int | None) -> int:
+        """As else; a directory without data starts in its group."""
+        if last_block is None and directory not in self._last_data:
+            groups = max(1, self._blocks // GROUP_BLOCKS)
+            group = directory * _SCRAMBLE % (1 << 32) * groups >> 32
+            return min(group * GROUP_BLOCKS + self.METADATA_PART, self._blocks - 1)
+        return super().goal(directory, last_block)
+
+
+LAYOUTS: dict[str, type[ExtLayout] | type[ReiserLayout]] = {
+    "ext": ExtLayout,
+    "reiser": ReiserLayout,
+    "reiser-dirid": SpreadReiserLayout,
+}

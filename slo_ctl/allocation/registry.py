@@ -25,6 +25,9 @@ class Row(NamedTuple):
 ALLOCATORS = {
     "ext": Row(ExtAllocator, "ext", "block groups, directories spread over them"),
     "reiser": Row(ReiserAllocator, "reiser", "in the order of keys, formatted nodes in front of a border"),
+    "reiser-dirid": Row(
+        ReiserAllocator, "reiser-dirid", "the same, directories spread over groups by a hash"
+    ),
     "greedy-space": Row(GreedySpaceAllocator, "ext", "the logical block with the most free space first"),
     "greedy-local": Row(GreedyLocalAllocator, "ext", "greedy, with regard to what is being written anyway"),
 }
