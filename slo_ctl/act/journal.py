@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slo_ctl.errors import UserError
 from slo_ctl.model import Knob, Lever
+from slo_ctl.whole_file import replace_file, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -93,7 +94,8 @@ class Journal:
         lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
         text = f'{head[:-1]}, "entries": [\n{lines}\n]}}\n'
         try:
-            _replace(self._path, text.encode("ascii"))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, text.encode("ascii"), 0o600)
         except OSError as error:
             raise JournalError(f"{self._path} cannot be written: {error.strerror}") from None
         self._originals = originals
@@ -151,7 +153,7 @@ def set_aside(path: Path) -> Path:
         except FileExistsError:
             continue
         path.unlink()
-        _sync(path.parent)
+        sync_folder(path.parent)
         return aside
     raise FileExistsError(f"{path}: too many damaged ones are kept")
 
@@ -175,27 +177,3 @@ def _read_boot(path: Path) -> str:
     except (OSError, UnicodeDecodeError):
         # Where no kernel tells, every start counts as the same boot, so that nothing is forgotten.
         return ""
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

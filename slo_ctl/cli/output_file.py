@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
+from slo_ctl.whole_file import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,16 +28,7 @@ def write_whole(option: str, path: Path, text: str) -> None:
 
     Raises UserError when the system refuses.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        try:
-            with partial.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        replace_file(path, text.encode())
     except OSError as error:
         raise UserError(f"{option}: cannot write {path}: {error.strerror}", "name another file") from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.device.record import FILE, DeviceRecord, check_name, is_name, read_record, to_toml
 from slo_ctl.errors import UserError
 from slo_ctl.replay.fields import did_you_mean
+from slo_ctl.whole_file import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ class DeviceStore:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-            _sync(self.places.devices)
+            sync_folder(self.places.devices)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise UserError(
@@ -94,7 +95,7 @@ class DeviceStore:
             text.write(to_toml(record))
             text.flush()
             os.fsync(text.fileno())
-        _sync(folder)
+        sync_folder(folder)
 
     def delete(self, name: str) -> None:
         """Remove a device and the data on it. Raises UserError when there is none, or it is being served."""
@@ -159,11 +160,3 @@ def _try_lock(descriptor: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

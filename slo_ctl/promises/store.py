@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.errors import UserError
 from slo_ctl.promises.check import SloError, SloFields, check_fields, check_vm_name
+from slo_ctl.whole_file import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -101,18 +102,9 @@ class PromiseStore:
     def _write(self, vms: Mapping[str, SloFields]) -> None:
         """Replace the file in one step that a crash leaves done or not done."""
         text = json.dumps({"format_version": FORMAT_VERSION, "vms": dict(sorted(vms.items()))}, indent=2)
-        partial = self.path.with_name(f".{self.path.name}.partial")
         try:
-            partial.unlink(missing_ok=True)
-            with partial.open("x", encoding="utf-8") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path)
-            _sync(self.path.parent)
+            replace_file(self.path, f"{text}\n".encode(), 0o644)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise UserError(
                 f"{self.path} cannot be written: {error.strerror}; nothing was changed",
                 "see its folder and the space on its file system",
@@ -144,11 +136,3 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

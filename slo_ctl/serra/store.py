@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from slo_ctl.errors import UserError
 from slo_ctl.serra.identity import BLOCK_DEVICE, block_identity
 from slo_ctl.serra.profile import Profile
+from slo_ctl.whole_file import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,17 +81,9 @@ class ProfileStore:
     def save(self, profile: Profile) -> Path:
         """Put the profile in the place of the one there. Raises UserError when the system refuses."""
         path = self.path(profile.identity)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with partial.open("w", encoding="utf-8") as file:
-                    file.write(profile.model_dump_json(indent=1) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
+            replace_file(path, f"{profile.model_dump_json(indent=1)}\n".encode())
         except OSError as error:
             raise UserError(f"cannot keep the profile in {path}: {error.strerror}", "see --root") from None
         return path

@@ -22,7 +22,7 @@ from slo_ctl.decide.pacing import Paced, longest_lead_windows, new_leads, pace
 from slo_ctl.decide.relief import relieve
 from slo_ctl.decide.targets import Claim, Feasible, solve
 from slo_ctl.decide.track import VmTrack, follow, new_tracks
-from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Slo, TimingModel, VmSample
+from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Slo, TimingModel
 
 _DEAD_BAND = 0.01
 """A split that changes nobody's IOPS by more is not worth moving blocks for."""
