@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.errors import UserError
+from slo_ctl.serra.made_file import MadeFile
 from slo_ctl.serra.measurement import WHOLE, Access, Direction, Measurement, Order, Part
 from slo_ctl.serra.target import Kind, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _STOP_PATIENCE_S = 5.0
 _OVERTIME_S = 120.0
@@ -49,7 +48,7 @@ class Fio:
         self._target = target
         self._options = options
         self._program = find_fio(options.program)
-        self.made: Path | None = None
+        self._made: MadeFile | None = None
 
     def now_s(self) -> float:
         """Real time."""
@@ -91,17 +90,7 @@ class Fio:
         path = self._target.path
         if not self._target.ours or path is None:
             return 0
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}", "name another place") from None
-        self.made = path
-        try:
-            os.posix_fallocate(descriptor, 0, self._options.span_bytes)
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}", "lower --file-size, or name another place") from None
-        finally:
-            os.close(descriptor)
+        self._made = MadeFile(path, self._options.span_bytes)
         return self._options.span_bytes
 
     def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
@@ -124,9 +113,9 @@ class Fio:
 
     def remove(self) -> None:
         """Remove the file that was made."""
-        if self.made is not None:
-            self.made.unlink(missing_ok=True)
-            self.made = None
+        if self._made is not None:
+            self._made.remove()
+            self._made = None
 
     def _seed(self, access: Access, size_bytes: int, repetition: int) -> int:
         # Different for every test, the same for the same one.

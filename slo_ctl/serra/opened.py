@@ -12,6 +12,7 @@ from slo_ctl.serra import conditioning
 from slo_ctl.serra.consent import in_use, permission
 from slo_ctl.serra.fio import Fio, FioOptions
 from slo_ctl.serra.identity import identify
+from slo_ctl.serra.made_file import remove_stale
 from slo_ctl.serra.measurement import Direction
 from slo_ctl.serra.points import check_intervals, draw_points
 from slo_ctl.serra.profile import Conditioning
@@ -20,6 +21,7 @@ from slo_ctl.show import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Identity, Surroundings
@@ -40,9 +42,13 @@ class Opened:
     sizes_bytes: tuple[int, ...]
     directions: tuple[Direction, ...]
     """Without permission to write only reads."""
+    stale: tuple[Path, ...] = ()
+    """Files that killed profiles had left there, and that were removed."""
 
     def tell(self, progress: ProgressSink) -> None:
-        """Say what cannot be measured, and what disturbs."""
+        """Say what was found, what cannot be measured, and what disturbs."""
+        for path in self.stale:
+            progress.note(f"{path} was left by a profile that was killed: removed")
         if Direction.WRITE in self.directions:
             return
         given = self.target.given
@@ -79,12 +85,15 @@ class Opened:
 def open_target(request: Request, around: Surroundings) -> Iterator[Opened]:
     """Look at a target and see to what may be done to it; a device to be written is claimed until the end.
 
-    Raises UserError for what cannot be profiled, before anything is touched.
+    Files that killed profiles left there are removed. Raises UserError for what cannot be profiled, before
+    anything else is touched.
     """
     target = find_target(request.target)
     intervals = check_intervals(request.intervals, target.unit_bytes)
     sizes = draw_points(intervals, request.points, request.seed)
     span = span_bytes(target, request.file_bytes, intervals[-1].high_bytes)
+    # Before the space is looked at: they may have it.
+    stale = remove_stale(target.path.parent) if target.ours and target.path is not None else ()
     check_space(target, span)
     check_direct(target)
     fio = Fio(target, FioOptions(span, request.seed, request.queue_depth))
@@ -95,4 +104,4 @@ def open_target(request: Request, around: Surroundings) -> Iterator[Opened]:
                 f"--precondition writes to {request.target}", f"allow it with --allow-write {request.target}"
             )
         directions = tuple(Direction) if writable else (Direction.READ,)
-        yield Opened(target, identity, fio, span, intervals, tuple(sizes), directions)
+        yield Opened(target, identity, fio, span, intervals, tuple(sizes), directions, tuple(stale))
