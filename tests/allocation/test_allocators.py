@@ -138,3 +138,28 @@ def test_space_refuses_what_is_not_so():
             call(start, count)
     assert space.free_blocks == 6
     assert space.used_extents() == [Extent(2, 2)]
+
+
+@given(
+    holes=st.sets(st.integers(0, (1 << 17) - 1), max_size=20),
+    start=st.integers(0, (1 << 17) - 1),
+    length=st.integers(1, 1 << 17),
+    most=st.integers(1, 4),
+)
+@settings(deadline=None)
+def test_a_search_across_full_parts_finds_the_first_hole(holes, start, length, most):
+    space = SpaceMap(1 << 17)
+    space.occupy(0, 1 << 17)
+    for hole in holes:
+        space.release(hole, 1)
+    end = min(start + length, 1 << 17)
+    inside = sorted(hole for hole in holes if start <= hole < end)
+    run = space.free_run(start, end, most)
+    if not inside:
+        assert run is None
+    else:
+        assert run is not None
+        assert run.start == inside[0]
+        taken = range(run.start, run.start + run.blocks)
+        assert holes >= set(taken)
+        assert run.blocks == most or run.start + run.blocks == end or run.start + run.blocks not in holes
