@@ -28,13 +28,13 @@ use crate::block::{Block, BlockList, BlockState, NO_BLOCK};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::page::BlockDivision;
+use crate::mapping::transfer::Transfer;
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::pool::{FreeBlocks, SPARE};
 use crate::table::{Table, prefetch_line};
 pub(super) use merge::Purpose;
-use moves::Transfer;
 
 /// How a mapping with log blocks works, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

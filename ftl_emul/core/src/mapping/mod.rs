@@ -8,6 +8,7 @@ pub mod fast;
 pub mod log_block;
 pub mod move_pace;
 pub mod page;
+mod transfer;
 
 use serde::{Deserialize, Serialize};
 

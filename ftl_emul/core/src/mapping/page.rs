@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::block::{Block, BlockState, NO_BLOCK};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
+use crate::mapping::transfer::Transfer;
 use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::nand::Nand;
@@ -27,7 +28,6 @@ use crate::page_number::PageNumber;
 use crate::pool::{FreeBlocks, Frontier, GC, HOST, Pool, SPARE};
 use crate::table::{Table, prefetch_line};
 use crate::victim::VictimPolicy;
-use moves::Transfer;
 
 /// How a page mapping works, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,21 +2,12 @@
 //!
 //! A giver that uses all the log blocks it may have merges one for each block that it gives away.
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::FtlError;
 use crate::mapping::log_block::{LogScheme, Purpose, SHARED_DOMAIN, Store};
+use crate::mapping::transfer::{Transfer, require_spare};
 use crate::mapping::{Mapping, MoveProgress};
 use crate::nand::Nand;
 use crate::op::TenantId;
-
-/// Blocks promised and not yet handed over.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Transfer {
-    pub from: Option<TenantId>,
-    pub to: Option<TenantId>,
-    pub blocks: u64,
-}
 
 /// What became of one attempt to hand over one block.
 enum Step {
@@ -42,11 +33,7 @@ impl<S: LogScheme> Store<S> {
             let leaves = i64::try_from(promised.saturating_add(blocks)).unwrap_or(i64::MAX);
             self.require_ops(self.ops_blocks(domain).saturating_sub(leaves))?;
         } else {
-            let promised: u64 = self.transfers.iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
-            let available = self.spare_blocks().saturating_sub(promised);
-            if blocks > available {
-                return Err(FtlError::NotEnoughBlocks { needed: blocks, available, what: "a move from the spare" });
-            }
+            require_spare(&self.transfers, self.spare_blocks(), blocks)?;
         }
         self.transfers.push(Transfer { from, to, blocks });
         self.recount_promises();

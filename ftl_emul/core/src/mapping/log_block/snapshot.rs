@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::block::Block;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
-use crate::mapping::log_block::{Domain, LogBlockOptions, LogScheme, Store, Tenant, Transfer};
+use crate::mapping::log_block::{Domain, LogBlockOptions, LogScheme, Store, Tenant};
 use crate::mapping::page::snapshot::{read_snapshot, refuse, write_snapshot};
+use crate::mapping::transfer::Transfer;
 use crate::pool::FreeBlocks;
 
 #[derive(Serialize, Deserialize)]

@@ -4,24 +4,15 @@
 //! block. A block is handed over erased; where the giver has none above its floor, its own GC compacts it, a bounded
 //! number of victims at a time, so that no call takes long and the free-block floor always stands.
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::FtlError;
 use crate::mapping::MoveProgress;
 use crate::mapping::page::gc::Purpose;
 use crate::mapping::page::{PageMapping, SHARED_DOMAIN};
+use crate::mapping::transfer::{Transfer, require_spare};
 use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
 use crate::pool::SPARE;
-
-/// Blocks promised and not yet handed over.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Transfer {
-    pub from: Option<TenantId>,
-    pub to: Option<TenantId>,
-    pub blocks: u64,
-}
 
 /// What became of one attempt to hand over one block.
 enum Step {
@@ -50,11 +41,7 @@ impl<P: PageNumber> PageMapping<P> {
                 return Err(FtlError::BelowMinimumOps { would_keep, minimum });
             }
         } else {
-            let promised: u64 = self.transfers.iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
-            let available = crate::mapping::Mapping::spare_blocks(self).saturating_sub(promised);
-            if blocks > available {
-                return Err(FtlError::NotEnoughBlocks { needed: blocks, available, what: "a move from the spare" });
-            }
+            require_spare(&self.transfers, crate::mapping::Mapping::spare_blocks(self), blocks)?;
         }
         self.transfers.push(Transfer { from, to, blocks });
         self.recount_promises();
