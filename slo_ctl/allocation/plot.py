@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from slo_ctl.show.palette import GRID, INK, MUTED, SURFACE, vm_colour, vm_dashes
+from slo_ctl.show.palette import vm_colour, vm_dashes
+from slo_ctl.show.plot_style import FILE_STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_STYLE: Any = {
-    "font.size": 8.5,
-    "text.parse_math": False,
-    "text.color": INK.light,
-    "axes.labelcolor": MUTED.light,
-    "axes.edgecolor": MUTED.light,
-    "axes.facecolor": SURFACE.light,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID.light,
-    "xtick.color": MUTED.light,
-    "ytick.color": MUTED.light,
-    "legend.frameon": False,
-    "svg.hashsalt": "slo-ctl",
-}
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def save_plot(title: str, drives: Mapping[str, Mapping[str, Mapping[float, float]]], path: Path) -> None:
     """Draw seconds by utilisation by allocator by drive, to an SVG or PNG file. Raises OSError."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(FILE_STYLE):
         figure = Figure(figsize=(3.1 * len(drives), 3.0), layout="constrained")
         panels = figure.subplots(1, len(drives), squeeze=False)[0]
         for axes, (drive, curves) in zip(panels, drives.items(), strict=True):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from slo_ctl.show import numbers
-from slo_ctl.show.palette import GRID, INK, MUTED, SURFACE, vm_colour, vm_dashes
+from slo_ctl.show.palette import MUTED, vm_colour, vm_dashes
+from slo_ctl.show.plot_style import FILE_STYLE
 from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:
@@ -21,28 +22,11 @@ if TYPE_CHECKING:
     from slo_ctl.serra.profile import Profile
 
 FORMATS = (".svg", ".png")
-_STYLE: Any = {
-    "font.size": 8.5,
-    "text.parse_math": False,
-    "text.color": INK.light,
-    "axes.labelcolor": MUTED.light,
-    "axes.edgecolor": MUTED.light,
-    "axes.facecolor": SURFACE.light,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID.light,
-    "xtick.color": MUTED.light,
-    "ytick.color": MUTED.light,
-    "legend.frameon": False,
-    "svg.hashsalt": "slo-ctl",
-}
 
 
 def save_plot(profile: Profile, analysis: Analysis, path: Path) -> None:
     """Draw to an SVG or PNG file, as its name says. Raises OSError."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(FILE_STYLE):
         figure = Figure(figsize=(8.4, 3.4), layout="constrained")
         times, ratios = figure.subplots(1, 2)
         _draw_times(times, profile, analysis)
