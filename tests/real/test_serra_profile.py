@@ -96,8 +96,10 @@ def test_a_complete_small_profile_of_a_file_against_the_estimate(root: Path, rec
 def test_a_complete_small_profile_of_a_loop_device_against_the_estimate(
     root: Path, record_property: Any
 ) -> None:
-    """The same for reads of a loop device. With writes, too, the medians were apart by 79 % when this was tried:
-    why is not known."""
+    """The same for reads of a loop device.
+
+    With writes, too, the median error was 79 % when that was tried; why is not known.
+    """
     with loop_device(root) as device:
         with Path(device).open("r+b") as written:
             written.write(os.urandom(16 * MIB))
