@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.cli import profile as profile_commands
+from slo_ctl.cli.say import tell, tell_json
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def create(
         find_plugin()
     folder = store.create(record)
     again = f" --root {root}" if root else ""
-    _print(
+    tell(
         f"device {record.name} (EMULATED) with {len(record.namespace)} namespace(s) is in {folder}",
     )
     if ageing:
-        _print(_told(_age(store, record, quiet=False)))
-    _print(f"serve it with: slo-ctl device serve {record.name}{again}")
+        tell(_told(_age(store, record, quiet=False)))
+    tell(f"serve it with: slo-ctl device serve {record.name}{again}")
 
 
 @app.command("list")
@@ -90,7 +90,7 @@ def list_(root: _ROOT = None, json_: _JSON = False) -> None:
         except UserError as error:
             sys.stderr.write(f"slo-ctl: {error}\n")
     if json_:
-        _print_json({"format_version": FORMAT_VERSION, "devices": [_brief(status) for status in found]})
+        tell_json({"format_version": FORMAT_VERSION, "devices": [_brief(status) for status in found]})
         return
     from slo_ctl.device.show import device_table
     from slo_ctl.show.table import console_for
@@ -98,7 +98,7 @@ def list_(root: _ROOT = None, json_: _JSON = False) -> None:
     if found:
         console_for(sys.stdout).print(device_table(found))
     else:
-        _print(f"no devices in {store.places.devices}")
+        tell(f"no devices in {store.places.devices}")
 
 
 @app.command()
@@ -109,7 +109,7 @@ def show(name: _NAME, root: _ROOT = None, json_: _JSON = False) -> None:
     store = _store(root)
     status = device_status(store, store.load(name))
     if json_:
-        _print_json({"format_version": FORMAT_VERSION, **status.plain()})
+        tell_json({"format_version": FORMAT_VERSION, **status.plain()})
         return
     from slo_ctl.device.show import print_device
     from slo_ctl.show.table import console_for
@@ -134,9 +134,9 @@ def age(
     store = _store(root)
     aged = _age(store, store.load(name), quiet=quiet)
     if json_:
-        _print_json({"format_version": FORMAT_VERSION, "device": name, "emulated": True, **aged.model_dump()})
+        tell_json({"format_version": FORMAT_VERSION, "device": name, "emulated": True, **aged.model_dump()})
     else:
-        _print(f"device {name} (EMULATED): {_told(aged)}")
+        tell(f"device {name} (EMULATED): {_told(aged)}")
 
 
 def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
@@ -183,9 +183,9 @@ def resize(
         raise UserError(f"SIZE: {size} {error}", "such as 4GiB") from None
     store = _store(root)
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
-    _print(f"{place} has {format_bytes_exact(size_bytes)}")
+    tell(f"{place} has {format_bytes_exact(size_bytes)}")
     if served:
-        _print("connections keep the size they began with: clients see the new one when they connect anew")
+        tell("connections keep the size they began with: clients see the new one when they connect anew")
 
 
 @app.command()
@@ -202,7 +202,7 @@ def delete(
             raise UserError(f"deleting {name} destroys its data", "add --yes to say that this is meant")
         typer.confirm(f"Delete device {name} and all data on it?", abort=True)
     store.delete(name)
-    _print(f"device {name} is deleted")
+    tell(f"device {name} is deleted")
 
 
 @app.command()
@@ -264,10 +264,10 @@ def _tell_ready(store: DeviceStore, name: str, latency: str) -> None:
 
     run, record = store.places.run_of(name), store.load(name)
     timed = "modelled latency" if latency == "real" else "no modelled latency"
-    _print(f"serving {name} (EMULATED, {timed})")
+    tell(f"serving {name} (EMULATED, {timed})")
     for namespace in record.namespace:
-        _print(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
-    _print(f"  control: {run.control}", "ready")
+        tell(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
+    tell(f"  control: {run.control}", "ready")
 
 
 def _store(root: Path | None) -> DeviceStore:
@@ -282,15 +282,3 @@ def _brief(status: DeviceStatus) -> dict[str, Any]:
     return {key: plain[key] for key in ("name", "emulated", "served", "spec", "size_bytes", "folder")} | {
         "namespaces": [namespace.name for namespace in status.namespaces]
     }
-
-
-def _print(*lines: str) -> None:
-    from slo_ctl.show.text import printable
-
-    for line in lines:
-        sys.stdout.write(printable(line) + "\n")
-    sys.stdout.flush()
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli.say import tell, tell_json
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def policy(
         valid.queue_depth if valid is not None else 1,
     )
     if json_:
-        _print_json(_policy_json(facts, needs, choice, found))
+        tell_json(_policy_json(facts, needs, choice, found))
     else:
         _print_policy(facts, choice, found, explain)
 
@@ -396,7 +396,7 @@ def _deliver(
 
     analysis = profile.analysis(method)
     if json_:
-        _print_json(report_json(profile, analysis, found))
+        tell_json(report_json(profile, analysis, found))
     else:
         from slo_ctl.show.table import console_for
 
@@ -466,18 +466,18 @@ def _policy_json(
 def _print_policy(facts: DeviceFacts, choice: SchedulerChoice, found: Found | None, explain: bool) -> None:
     from slo_ctl.serra.store import age_text
 
-    _print(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
+    tell(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
     for name, value in choice.parameters.items():
-        _print(f"  {name} = {value}")
-    _print(f"  weights by {choice.weights.value}")
+        tell(f"  {name} = {value}")
+    tell(f"  weights by {choice.weights.value}")
     for label, line in (("io.cost.model", choice.iocost_model), ("io.cost.qos", choice.iocost_qos)):
         if line is not None:
-            _print(f"  {label}: {line}")
+            tell(f"  {label}: {line}")
     if explain:
-        _print("why:", *(line for each in choice.choices for line in _explained(each)))
+        tell("why:", *(line for each in choice.choices for line in _explained(each)))
     if found is not None:
-        _print(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
-    _print(*(f"note: {caution}" for caution in choice.cautions))
+        tell(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
+    tell(*(f"note: {caution}" for caution in choice.cautions))
 
 
 def _explained(choice: Choice) -> list[str]:
@@ -490,18 +490,6 @@ def _print_tenant_choice(device: str, choice: Choice, json_: bool) -> None:
 
     if json_:
         plain = {"format_version": POLICY_FORMAT_VERSION, "device": device, "emulated": True}
-        _print_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
+        tell_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
     else:
-        _print(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")
-
-
-def _print(*lines: str) -> None:
-    from slo_ctl.show.text import printable
-
-    for line in lines:
-        sys.stdout.write(printable(line) + "\n")
-    sys.stdout.flush()
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        tell(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 from slo_ctl.show.text import printable
 
@@ -131,10 +132,10 @@ def convert(
             if not writer.records:
                 raise UserError(f"{source}: no record is left to write", _nothing_left(reader, selected))
     for reason, count in sorted(reader.skipped.items()):
-        _say(f"skipped {count:,} x {reason}")
+        remark(f"skipped {count:,} x {reason}")
     for note in reader.notes:
-        _say(f"note: {note}")
-    _say(f"{writer.records:,} records written to {target}")
+        remark(f"note: {note}")
+    remark(f"{writer.records:,} records written to {target}")
 
 
 @dataclass
@@ -408,7 +409,3 @@ def _volume_lines(summary: TraceSummary) -> Iterator[str]:
         )
     if len(largest) > _SHOWN_VOLUMES:
         yield f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(printable(line) + "\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.cli import vm_attach, vm_slo
+from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _look(tree: CgroupTree | None, uri: str | None, named: list[str]) -> Invento
     except LibvirtError as error:
         if uri:
             raise UserError(error.reason, error.fix) from None
-        _say(f"slo-ctl: {error.reason}; only VMs found by their cgroups are listed")
+        remark(f"slo-ctl: {error.reason}; only VMs found by their cgroups are listed")
         return look(tree, None, named)
 
 
@@ -118,10 +119,4 @@ def _print(inventory: Inventory) -> None:
     else:
         console.print(Text("no VMs found"))
     for note in inventory.notes:
-        _say(f"note: {note}")
-
-
-def _say(line: str) -> None:
-    from slo_ctl.show.text import printable
-
-    sys.stderr.write(printable(line) + "\n")
+        remark(f"note: {note}")

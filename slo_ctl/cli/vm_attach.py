@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import typer
 
+from slo_ctl.cli.say import remark
 from slo_ctl.cli.vm_host import CONNECT, JSON, NAME, ROOT, VmHost
 from slo_ctl.errors import UserError
 from slo_ctl.model import Tenant
@@ -99,7 +100,9 @@ def attach(
                 )
     _tell(name, "attached", target, tenant, impact, json_, host.notes)
     if not _is_live(impact) and not status.served:
-        _say(f"note: {device_name} has to be served before {name} starts: slo-ctl device serve {device_name}")
+        remark(
+            f"note: {device_name} has to be served before {name} starts: slo-ctl device serve {device_name}"
+        )
 
 
 def detach(
@@ -139,8 +142,8 @@ def detach(
             domain.call("detachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
         held = _still_there(domain, target, tuple(found))
     if held:
-        _say(f"slo-ctl: VM {name}: the guest has not let go of {target} yet")
-        _say("hint: it was asked to; `slo-ctl vm list` shows when it has, at the latest when it stops")
+        remark(f"slo-ctl: VM {name}: the guest has not let go of {target} yet")
+        remark("hint: it was asked to; `slo-ctl vm list` shows when it has, at the latest when it stops")
         raise typer.Exit(1)
     _tell(name, "detached", target, tenant, impact, json_, host.notes)
 
@@ -281,14 +284,8 @@ def _tell(
 
     sys.stdout.write(printable(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}") + "\n")
     for note in notes:
-        _say(f"note: {note}")
+        remark(f"note: {note}")
 
 
 def _print_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps({"format_version": FORMAT_VERSION, **value}, indent=2) + "\n")
-
-
-def _say(line: str) -> None:
-    from slo_ctl.show.text import printable
-
-    sys.stderr.write(printable(line) + "\n")

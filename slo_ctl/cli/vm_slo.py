@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli.say import tell, tell_json
 from slo_ctl.cli.vm_host import CONNECT, JSON, NAME, ROOT, VmHost
 from slo_ctl.errors import UserError
 
@@ -39,11 +39,11 @@ def show(name: NAME, json_: JSON = False, connect: CONNECT = None, root: ROOT = 
     notes = tuple(dict.fromkeys([*host.notes, *host.config.notes]))
     if json_:
         told = promise_json(name, promise, said, vm, streams)
-        _print_json({**told, "status": status, "notes": list(notes)})
+        tell_json({**told, "status": status, "notes": list(notes)})
         return
     show_vm(sys.stdout, name, promise, vm, streams)
     for line in _status_lines(status, host):
-        _print(line)
+        tell(line)
     _notes(notes)
 
 
@@ -185,7 +185,7 @@ def _tell(
     promise = _promise_after(host, name, where, notes)
     if json_:
         told = promise_json(name, promise, None, None, ()) if promise else {"vm": name}
-        _print_json(
+        tell_json(
             {"format_version": FORMAT_VERSION, **told, "changed": where, "fields": wanted, "notes": notes}
         )
         return
@@ -194,9 +194,9 @@ def _tell(
         STORE: "kept",
         METADATA: "in libvirt metadata",
     }[where]
-    _print(f"{name}: {verb}, {done}")
+    tell(f"{name}: {verb}, {done}")
     if promise:
-        _print(f"in force: {promise_line(promise)}")
+        tell(f"in force: {promise_line(promise)}")
         _notes(f"conflict: {sentence}" for sentence in promise.conflicts)
     _notes(notes)
 
@@ -261,13 +261,3 @@ def _notes(notes: Iterable[str]) -> None:
     for note in notes:
         prefix = "" if note.startswith("conflict: ") else "note: "
         sys.stderr.write(printable(f"{prefix}{note}") + "\n")
-
-
-def _print(line: str) -> None:
-    from slo_ctl.show.text import printable
-
-    sys.stdout.write(printable(line) + "\n")
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
