@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from slo_ctl.model import Knob, Lever
@@ -25,8 +25,14 @@ class ActError(Exception):
         return f"{self.reason} ({self.hint})" if self.hint else self.reason
 
 
-class Actuator(Protocol):
-    """A means of setting knobs. Every method raises ActError, and touches nothing but its knob."""
+Value = TypeVar("Value")
+
+
+class Actuator(Protocol[Value]):
+    """A means of setting knobs, whose values are of one type; with `SettingValue`, of any.
+
+    Every method raises ActError, and touches nothing but its knob.
+    """
 
     @property
     def levers(self) -> frozenset[Lever]:
@@ -37,14 +43,14 @@ class Actuator(Protocol):
         """Whether this is the actuator for that knob; asked only for knobs of its levers."""
         ...
 
-    def read(self, knob: Knob) -> float | None:
+    def read(self, knob: Knob) -> Value:
         """The value in force. None: no limit, or no weight of its own."""
         ...
 
-    def write(self, knob: Knob, value: float | None) -> None:
+    def write(self, knob: Knob, value: Value) -> None:
         """Set a value that `normalise` returned, or one that `read` did."""
         ...
 
-    def normalise(self, knob: Knob, value: float | None) -> float | None:
+    def normalise(self, knob: Knob, value: Value) -> Value:
         """What will be read after a value was written: rounded and clipped as the mechanism does."""
         ...

@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from slo_ctl.errors import UserError
 from slo_ctl.model import Knob, Lever
+from slo_ctl.model.setting import LEVERS_OF_WORDS
 from slo_ctl.whole_file import replace_file, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-FORMAT_VERSION = 1
+    from slo_ctl.model import SettingValue
+
+FORMAT_VERSION = 2
+"""1 had numbers only."""
+MAX_WORDS = 4096
+"""Characters of a value made of words, at the most."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 """Levers whose values outlive a boot: an emulated SSD keeps them in its folder."""
 
 
@@ -32,7 +38,7 @@ class JournalError(Exception):
 class Original:
     """What a knob was before slo-ctl, and for whose sake it was changed."""
 
-    value: float | None
+    value: SettingValue
     vm: str
 
 
@@ -117,7 +123,7 @@ class Journal:
         if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
             raise self._damaged("it has no entries")
         version = content.get("format_version")
-        if version != FORMAT_VERSION:
+        if version not in range(1, FORMAT_VERSION + 1):
             raise UserError(
                 f"{self._path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
                 "undo with the version of slo-ctl that wrote it, or move it away to leave all as it is",
@@ -162,13 +168,20 @@ def _entry(entry: Any) -> tuple[Knob, Original]:
     words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
     if not all(isinstance(word, str) for word in words.values()):
         raise ValueError("a name that is no text")
-    value = entry["original"]
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
-    ):
-        raise ValueError(f"original {value!r} is no number")
     knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
-    return knob, Original(None if value is None else float(value), words["vm"])
+    return knob, Original(_value(knob, entry["original"]), words["vm"])
+
+
+def _value(knob: Knob, found: Any) -> SettingValue:
+    if found is None:
+        return None
+    if knob.lever in LEVERS_OF_WORDS:
+        if isinstance(found, str) and found.isprintable() and len(found) <= MAX_WORDS:
+            return found
+        raise ValueError(f"original {found!r:.80} is no words")
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise ValueError(f"original {found!r:.80} is no number")
+    return float(found)
 
 
 def _read_boot(path: Path) -> str:

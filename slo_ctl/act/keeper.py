@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,26 +9,21 @@ from typing import TYPE_CHECKING
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import JournalError, Original
 from slo_ctl.model import Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.setting import in_force, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from slo_ctl.act.interface import Actuator
     from slo_ctl.act.journal import Journal
-    from slo_ctl.model import Knob
+    from slo_ctl.model import Knob, SettingValue
 
 ROTATION_EPOCHS = 10
 """A setting in force is read again within this many calls of `apply`."""
 
 MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS})
 """Levers that are no settings: what they changed is given back by `undo` only."""
-
-
-def same(one: float | None, other: float | None) -> bool:
-    """Whether two values of a knob are the same, but for the last digits of a float."""
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +39,9 @@ class _Step:
     """A setting that was looked at: the value it should have there, the one it has, and who can change it."""
 
     setting: Setting
-    actuator: Actuator
-    before: float | None
-    target: float | None
+    actuator: Actuator[Any]
+    before: SettingValue
+    target: SettingValue
 
 
 class SettingKeeper:
@@ -56,7 +50,7 @@ class SettingKeeper:
     Every method tells what became of each setting and raises nothing for a knob that fails: the others go on.
     """
 
-    def __init__(self, actuators: Sequence[Actuator], journal: Journal) -> None:
+    def __init__(self, actuators: Sequence[Actuator[Any]], journal: Journal) -> None:
         """`actuators` may be changed by its owner: it is looked through at every call."""
         self._actuators = actuators
         self._journal = journal
@@ -138,7 +132,7 @@ class SettingKeeper:
         self._kept.clear()
         return self._restore(list(self._journal.originals()), "undone")
 
-    def _owner(self, knob: Knob) -> Actuator:
+    def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:
             if knob.lever in actuator.levers and actuator.owns(knob):
                 return actuator
@@ -164,7 +158,7 @@ class SettingKeeper:
 
     def _carry_out(self, steps: list[_Step]) -> dict[Knob, Outcome]:
         outcomes = {
-            step.setting.knob: self._in_force(step) for step in steps if same(step.before, step.target)
+            step.setting.knob: self._in_force(step) for step in steps if in_force(step.target, step.before)
         }
         changes = [step for step in steps if step.setting.knob not in outcomes]
         untouched = {
@@ -201,7 +195,7 @@ class SettingKeeper:
         except ActError as error:
             self._forget(knob, error)
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
-        if not same(after, step.target):
+        if not in_force(step.target, after):
             reason = f"{told(step.target)} was written, {told(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, after, reason)
         rounding = _rounding(step)
@@ -233,17 +227,17 @@ class SettingKeeper:
 
     def _give_back(self, setting: Setting) -> Outcome:
         knob = setting.knob
-        before: float | None = None
+        before: SettingValue = None
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            if not same(before, setting.value):
+            if not in_force(setting.value, before):
                 actuator.write(knob, setting.value)
                 after = actuator.read(knob)
         except ActError as error:
             state = OutcomeState.RESTORED if error.gone else OutcomeState.UNAPPLIED
             return Outcome(setting, state, before, None, str(error))
-        if not same(after, setting.value):
+        if not in_force(setting.value, after):
             reason = f"{told(setting.value)} was written back, {told(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, before, after, reason)
         return Outcome(setting, OutcomeState.RESTORED, before, after)
@@ -254,11 +248,6 @@ class SettingKeeper:
         except JournalError:
             # They stay in it: restored once more by and by, which changes nothing.
             return
-
-
-def told(value: float | None) -> str:
-    """A value for people."""
-    return "none" if value is None else f"{value:.15g}"
 
 
 def _same_wish(one: Setting, other: Setting) -> bool:
@@ -274,20 +263,20 @@ def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Out
         first = wanted.setdefault(setting.knob, setting)
         if first is setting:
             continue
-        if not same(first.value, setting.value):
+        if not in_force(first.value, setting.value):
             reason = f"VM {first.vm} wants {told(first.value)} of the same knob"
             refused.append(Outcome(setting, OutcomeState.UNAPPLIED, None, None, reason))
     return wanted, refused
 
 
 def _planned(step: _Step) -> Outcome:
-    if same(step.before, step.target):
+    if in_force(step.target, step.before):
         return Outcome(step.setting, OutcomeState.UNCHANGED, step.before, step.before, _rounding(step))
     return Outcome(step.setting, OutcomeState.PLANNED, step.before, step.target, _rounding(step))
 
 
 def _rounding(step: _Step) -> str:
     value = step.setting.value
-    if value is None or same(value, step.target):
+    if value is None or in_force(value, step.target):
         return ""
     return f"{told(value)} is {told(step.target)} there"

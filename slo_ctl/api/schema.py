@@ -14,11 +14,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from slo_ctl.api.controller import Health, Plan, Promised
-from slo_ctl.model import HostStatus, Outcome, Slo, VmStatus
+from slo_ctl.model import HostStatus, Outcome, SettingValue, Slo, VmStatus
 from slo_ctl.record.history_reader import VmHistory
 
 FORMAT_VERSION = 1
-_NAMES: dict[str, Any] = {"Slo": Slo, "Outcome": Outcome, "SloFields": dict[str, float]}
+_NAMES: dict[str, Any] = {
+    "Slo": Slo,
+    "Outcome": Outcome,
+    "SettingValue": SettingValue,
+    "SloFields": dict[str, float],
+}
 """What the model imports for type checkers only."""
 
 
@@ -93,8 +98,8 @@ def _type(hint: Any) -> Any:
     if isinstance(hint, type) and is_dataclass(hint):
         return _model_of(hint)
     if get_origin(hint) in (Union, UnionType):
-        (inner,) = (each for each in get_args(hint) if each is not NoneType)
-        return _type(inner) | None
+        inner = [each for each in get_args(hint) if each is not NoneType]
+        return _type(inner[0]) | None if len(inner) == 1 else hint
     if get_origin(hint) is tuple:
         return list[_type(get_args(hint)[0])]  # type: ignore[misc]
     return hint

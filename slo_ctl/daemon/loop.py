@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slo_ctl.act.capabilities import probe, systemd_maps_weights
 from slo_ctl.act.cgroup import CgroupActuator
@@ -109,7 +109,7 @@ class Daemon:
         self._sys = sys
         self._run = run
         self._journal = Journal(places.journal)
-        self._actuators: list[Actuator] = []
+        self._actuators: list[Actuator[Any]] = []
         self._keeper = SettingKeeper(self._actuators, self._journal)
         self._cgroups: CgroupActuator | None = None
         self._cgroup_tree: CgroupTree | None = None

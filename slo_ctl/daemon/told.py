@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slo_ctl.act.keeper import told
 from slo_ctl.model import OutcomeState
+from slo_ctl.model.setting import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def decided(decision: Decision) -> Iterator[str]:
 def outcome_line(outcome: Outcome) -> str:
     """What became of a setting."""
     setting = outcome.setting
-    what = f"{setting.vm}: {setting.knob}"
+    what = f"{setting.vm}: {setting.knob}" if setting.vm else str(setting.knob)
     reason = f": {outcome.reason}" if outcome.reason else ""
     match outcome.state:
         case OutcomeState.UNAPPLIED:

@@ -10,7 +10,7 @@ from slo_ctl.model.decision import Decision, OpsMove, Target
 from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
 from slo_ctl.model.sample import DeviceSample, Slo, VmSample
-from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 from slo_ctl.model.status import DEGRADED, DeviceStatus, HostStatus, Verdict, VmStatus
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "OutcomeState",
     "Placement",
     "Setting",
+    "SettingValue",
     "Slo",
     "Stream",
     "Target",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+
+SettingValue = float | str | None
+"""What a knob holds: a number; words, such as `bfq low_latency=0`; or None: no limit, or the default."""
 
 
 class Lever(StrEnum):
@@ -16,6 +20,15 @@ class Lever(StrEnum):
     FTL_WEIGHT = "emulated SSD weight"
     FTL_LIMIT = "emulated SSD limit"
     FTL_OPS = "emulated SSD OPS"
+    FTL_SCHEDULER = "emulated SSD scheduler"
+    DEVICE_SCHEDULER = "device scheduler"
+    DEVICE_COST = "device io.cost"
+
+
+LEVERS_OF_WORDS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
+"""Those whose knobs hold words; all others hold numbers."""
+DEVICE_LEVERS = LEVERS_OF_WORDS
+"""Those for a device as a whole, and not for one VM on it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,12 +37,13 @@ class Knob:
 
     lever: Lever
     place: str
-    """A cgroup (as in /proc/PID/cgroup), a libvirt UUID, or `DEVICE/NAMESPACE` of an emulated SSD."""
+    """A cgroup (as in /proc/PID/cgroup), a libvirt UUID, `DEVICE/NAMESPACE` of an emulated SSD, a device."""
     name: str
     """`weight`; `read_iops`, `write_iops`, `total_iops`, `read_bytes_s`, `write_bytes_s`, `total_bytes_s`;
-    `ops_blocks`. The same words for every lever: its actuator knows what they are called there."""
+    `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its actuator knows what they
+    are called there."""
     device: str = ""
-    """`MAJOR:MINOR` (cgroup) or the disk's target (libvirt) where the knob is for one device."""
+    """`MAJOR:MINOR` (cgroup, devices) or the disk's target (libvirt) where the knob is for one device."""
 
     def __str__(self) -> str:
         device = f" {self.device}" if self.device else ""
@@ -41,10 +55,10 @@ class Setting:
     """A value that a knob should have."""
 
     knob: Knob
-    value: float | None
-    """None: no limit, or the default weight."""
+    value: SettingValue
+    """Words are in force when the knob reads all of them, and maybe others besides."""
     vm: str
-    """For whose sake."""
+    """For whose sake; empty where for the whole device's."""
     reason: str
 
 
@@ -69,9 +83,27 @@ class Outcome:
 
     setting: Setting
     state: OutcomeState
-    before: float | None
+    before: SettingValue
     """Read before anything was done; None also when there was no limit."""
-    after: float | None
+    after: SettingValue
     """Read back."""
     reason: str = ""
     """Why it did not take, or what was rounded; empty otherwise."""
+
+
+def in_force(wanted: SettingValue, read: SettingValue) -> bool:
+    """Whether a knob that reads `read` has the value wanted; the last digits of a float do not count."""
+    if isinstance(wanted, str) and isinstance(read, str):
+        return set(wanted.split()) <= set(read.split())
+    if isinstance(wanted, str) or isinstance(read, str):
+        return False
+    if wanted is None or read is None:
+        return wanted is read
+    return math.isclose(wanted, read, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def told(value: SettingValue) -> str:
+    """A value for people."""
+    if isinstance(value, str):
+        return value
+    return "none" if value is None else f"{value:.15g}"

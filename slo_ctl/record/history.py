@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from slo_ctl.model import DeviceStatus, HostStatus, Outcome, VmStatus
+    from slo_ctl.model import DeviceStatus, HostStatus, Outcome, SettingValue, VmStatus
 
 BUSY_TIMEOUT_S = 0.2
 FILE_MODE = 0o640
@@ -298,10 +298,10 @@ def _outcome_rows(status: HostStatus, outcomes: Iterable[Outcome]) -> list[tuple
                 storable(knob.place),
                 knob.device,
                 knob.name,
-                _number(outcome.setting.value),
+                _value(outcome.setting.value),
                 outcome.state.value,
-                _number(outcome.before),
-                _number(outcome.after),
+                _value(outcome.before),
+                _value(outcome.after),
                 storable(outcome.setting.reason),
                 storable(outcome.reason),
             )
@@ -322,6 +322,10 @@ def _key(vm: VmStatus) -> tuple[str, str]:
 
 def _numbers(vm: VmStatus) -> list[float | None]:
     return [_number(value) for value in _FIELDS_OF(vm)]
+
+
+def _value(value: SettingValue) -> SettingValue:
+    return storable(value) if isinstance(value, str) else _number(value)
 
 
 def _number(value: float | None) -> float | None:

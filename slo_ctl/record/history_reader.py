@@ -18,6 +18,8 @@ from slo_ctl.record.history_upkeep import MINUTE_MS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from slo_ctl.model import SettingValue
+
 DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000
 MAX_EVENTS = 1000
@@ -73,10 +75,10 @@ class OutcomeSeen:
 
     at: float
     knob: str
-    value: float | None
+    value: SettingValue
     state: str
-    before: float | None
-    after: float | None
+    before: SettingValue
+    after: SettingValue
     why: str
     reason: str
 

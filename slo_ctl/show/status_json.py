@@ -13,7 +13,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from slo_ctl.model import HostStatus, Outcome, Slo
+from slo_ctl.model import HostStatus, Outcome, SettingValue, Slo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 _T = TypeVar("_T")
-_HINT_NAMES = {"Slo": Slo, "Outcome": Outcome}
+_HINT_NAMES = {"Slo": Slo, "Outcome": Outcome, "SettingValue": SettingValue}
 """What the model imports for type checkers only."""
 _AS_THEY_ARE = frozenset({str, int, bool, NoneType})
 
@@ -91,8 +91,10 @@ def _readers(kind: Any) -> tuple[tuple[str, bool, Callable[[Any, str], Any]], ..
 def _reader(hint: Any) -> Callable[[Any, str], Any]:
     """How to read a value of type `hint`: (value, where) -> value."""
     if get_origin(hint) in (Union, UnionType):
-        (inner,) = (each for each in get_args(hint) if each is not NoneType)
-        read = _reader(inner)
+        inner = {each for each in get_args(hint) if each is not NoneType}
+        if inner == {float, str}:
+            return _value
+        read = _reader(*inner)
         return lambda value, where: None if value is None else read(value, where)
     if get_origin(hint) is tuple:
         read = _reader(get_args(hint)[0])
@@ -118,6 +120,10 @@ def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise StatusFormatError(f"{where} is {_brief(value)} and no number")
     return float(value)
+
+
+def _value(value: Any, where: str) -> SettingValue:
+    return value if value is None or isinstance(value, str) else _number(value, where)
 
 
 def _member(kind: type[Enum], value: Any, where: str) -> Enum:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from slo_ctl.model import DeviceStatus, Outcome
+    from slo_ctl.model import DeviceStatus, Outcome, SettingValue
 
 EMULATED = "EMULATED"
 STALE_EPOCHS = 5
@@ -153,8 +153,10 @@ def outcome_text(outcome: Outcome) -> str:
     )
 
 
-def setting_value(value: float | None) -> str:
+def setting_value(value: SettingValue) -> str:
     """The value of a knob; None is how a knob says that nothing is set."""
+    if isinstance(value, str):
+        return value
     return "unset" if value is None else f"{value:,.12g}"
 
 

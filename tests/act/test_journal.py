@@ -30,6 +30,17 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["journal.json"]
 
 
+def test_words_there_and_back_and_what_an_older_release_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    knob = Knob(Lever.DEVICE_SCHEDULER, "sda", "scheduler", "8:0")
+    Journal(path).add({knob: Original("bfq low_latency=1", "")})
+    assert Journal(path).originals() == {knob: Original("bfq low_latency=1", "")}
+    older = json.loads(path.read_text()) | {"format_version": 1, "entries": [{**ENTRY, "original": 5}]}
+    path.write_text(json.dumps(older))
+    (original,) = Journal(path).originals().values()
+    assert original == Original(5.0, "a")
+
+
 def test_the_first_original_stays(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.add({FTL: Original(1.0, "db")})
@@ -73,7 +84,10 @@ ENTRY = {
         {"format_version": 1, "entries": [{**ENTRY, "original": "5"}]},
         {"format_version": 1, "entries": [{**ENTRY, "original": True}]},
         json.dumps({"format_version": 1, "entries": [{**ENTRY, "original": float("nan")}]}).encode(),
-        {"format_version": 2, "entries": []},
+        {"format_version": 2, "entries": [{**ENTRY, "lever": "device scheduler", "original": 5}]},
+        {"format_version": 2, "entries": [{**ENTRY, "lever": "device scheduler", "original": "a\nb"}]},
+        {"format_version": 2, "entries": [{**ENTRY, "lever": "device scheduler", "original": "a" * 5000}]},
+        {"format_version": 3, "entries": []},
     ],
 )
 def test_a_damaged_one_is_refused_and_left_as_it_is(tmp_path: Path, content: Any) -> None:

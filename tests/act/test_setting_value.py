@@ -1,0 +1,35 @@
+"""When a knob has the value wanted of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.model.setting import SettingValue, in_force, told
+
+WORDS = st.lists(st.from_regex(r"[a-z_]+=[0-9]+", fullmatch=True), max_size=5).map(" ".join)
+VALUES: st.SearchStrategy[SettingValue] = st.one_of(st.none(), st.floats(-1e9, 1e9), WORDS)
+
+
+@given(VALUES)
+def test_what_is_read_as_it_was_written_is_in_force(value: SettingValue) -> None:
+    assert in_force(value, value)
+    assert isinstance(told(value), str)
+
+
+@given(WORDS, WORDS)
+def test_words_may_stand_among_others(wanted: str, others: str) -> None:
+    assert in_force(wanted, f"{others} {wanted}")
+    assert in_force(wanted, others) == (set(wanted.split()) <= set(others.split()))
+
+
+@given(WORDS, st.one_of(st.none(), st.floats()))
+def test_words_are_neither_a_number_nor_nothing(words: str, other: float | None) -> None:
+    assert not in_force(words, other)
+    assert not in_force(other, words)
+
+
+def test_numbers_may_differ_in_their_last_digits() -> None:
+    assert in_force(0.1 + 0.2, 0.3)
+    assert not in_force(300.0, 301.0)
+    assert not in_force(None, 0.0)
