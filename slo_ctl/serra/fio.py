@@ -111,6 +111,31 @@ class Fio:
         )
         return float(job["write"]["bw_bytes"])
 
+    def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
+        """Write every request of the span once, in that order; returns the throughput in bytes/s.
+
+        `number` tells random passes apart. Raises UserError when fio fails.
+        """
+        span = self._options.span_bytes // request_bytes * request_bytes
+        job = self._run(
+            [
+                f"--rw={_RW[order, Direction.WRITE]}",
+                f"--bs={request_bytes}",
+                f"--size={span}",
+                # With its map of what was written, random requests do not overlap and leave nothing out.
+                "--norandommap=0",
+                f"--randseed={self._options.seed * 1_000_003 + number}",
+                "--end_fsync=1",
+            ],
+            None,
+        )
+        written = int(job["write"]["io_bytes"])
+        if written != span:
+            raise UserError(
+                f"{self._target.given}: fio wrote {written} of {span} bytes", "see whether others use it"
+            )
+        return float(job["write"]["bw_bytes"])
+
     def remove(self) -> None:
         """Remove the file that was made."""
         if self._made is not None:

@@ -32,7 +32,9 @@ class MadeFile:
             os.posix_fallocate(self._descriptor, 0, size_bytes)
         except OSError as error:
             self.remove()
-            raise UserError(f"{path}: {error.strerror}", "lower --file-size, or name another place") from None
+            raise UserError(
+                f"{path}: {error.strerror}", "use less of it (--file-size, --bytes), or name another place"
+            ) from None
         except BaseException:
             self.remove()
             raise

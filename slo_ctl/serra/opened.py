@@ -20,7 +20,7 @@ from slo_ctl.serra.target import check_direct, check_space, find_target, span_by
 from slo_ctl.show import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from slo_ctl.replay.progress import ProgressSink
@@ -47,8 +47,7 @@ class Opened:
 
     def tell(self, progress: ProgressSink) -> None:
         """Say what was found, what cannot be measured, and what disturbs."""
-        for path in self.stale:
-            progress.note(f"{path} was left by a profile that was killed: removed")
+        tell_stale(self.stale, progress)
         if Direction.WRITE in self.directions:
             return
         given = self.target.given
@@ -74,34 +73,74 @@ class Opened:
             return Conditioning(written_bytes=before.written_bytes + done.written_bytes, steady=done.steady)
         if not new:
             return before
-        progress.note(f"a file of {format_bytes_exact(new)} is made and written once, and removed in the end")
-        phase = progress.phase("writing the file", new, "bytes")
-        conditioning.fill(self.fio, new, phase.advance)
-        phase.done()
+        fill_made_file(self.fio, new, progress)
         return before.model_copy(update={"written_bytes": before.written_bytes + new})
+
+
+def tell_stale(stale: Iterable[Path], progress: ProgressSink) -> None:
+    """Say which files of killed profiles were removed."""
+    for path in stale:
+        progress.note(f"{path} was left by a profile that was killed: removed")
+
+
+def fill_made_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
+    """Write a file that was made, once, telling so."""
+    progress.note(
+        f"a file of {format_bytes_exact(size_bytes)} is made and written once, and removed in the end"
+    )
+    phase = progress.phase("writing the file", size_bytes, "bytes")
+    conditioning.fill(fio, size_bytes, phase.advance)
+    phase.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The beginning of a target, ready for fio."""
+
+    target: Target
+    identity: Identity
+    fio: Fio
+    writable: bool
+    stale: tuple[Path, ...]
+    """Files that killed profiles had left there, and that were removed."""
+
+
+@contextmanager
+def open_span(
+    target: Target, options: FioOptions, allow_write: str | None, around: Surroundings
+) -> Iterator[Span]:
+    """See to what may be done to a target; a device to be written is claimed until the end.
+
+    Files that killed profiles left there are removed. Raises UserError for what cannot be measured, before
+    anything else is touched.
+    """
+    # Before the space is looked at: they may have it.
+    stale = remove_stale(target.path.parent) if target.ours and target.path is not None else ()
+    check_space(target, options.span_bytes)
+    check_direct(target)
+    fio = Fio(target, options)
+    identity = identify(target, around)
+    with permission(target, allow_write) as writable:
+        yield Span(target, identity, fio, writable, tuple(stale))
 
 
 @contextmanager
 def open_target(request: Request, around: Surroundings) -> Iterator[Opened]:
-    """Look at a target and see to what may be done to it; a device to be written is claimed until the end.
+    """Look at a target that is to be profiled, and open it as `open_span` does.
 
-    Files that killed profiles left there are removed. Raises UserError for what cannot be profiled, before
-    anything else is touched.
+    Raises UserError for what cannot be profiled, before anything else is touched.
     """
     target = find_target(request.target)
     intervals = check_intervals(request.intervals, target.unit_bytes)
     sizes = draw_points(intervals, request.points, request.seed)
     span = span_bytes(target, request.file_bytes, intervals[-1].high_bytes)
-    # Before the space is looked at: they may have it.
-    stale = remove_stale(target.path.parent) if target.ours and target.path is not None else ()
-    check_space(target, span)
-    check_direct(target)
-    fio = Fio(target, FioOptions(span, request.seed, request.queue_depth))
-    identity = identify(target, around)
-    with permission(target, request.allow_write) as writable:
-        if request.precondition and not writable:
+    options = FioOptions(span, request.seed, request.queue_depth)
+    with open_span(target, options, request.allow_write, around) as opened:
+        if request.precondition and not opened.writable:
             raise UserError(
                 f"--precondition writes to {request.target}", f"allow it with --allow-write {request.target}"
             )
-        directions = tuple(Direction) if writable else (Direction.READ,)
-        yield Opened(target, identity, fio, span, intervals, tuple(sizes), directions, tuple(stale))
+        directions = tuple(Direction) if opened.writable else (Direction.READ,)
+        yield Opened(
+            target, opened.identity, opened.fio, span, intervals, tuple(sizes), directions, opened.stale
+        )

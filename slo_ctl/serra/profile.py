@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from slo_ctl.serra.analysis import Analysis, analyse
-from slo_ctl.serra.identity import Identity  # noqa: TC001 - pydantic needs it at run time
 from slo_ctl.serra.line import Fit
 from slo_ctl.serra.measurement import ACCESSES, Access, Measurement
-from slo_ctl.serra.points import Interval  # noqa: TC001
+from slo_ctl.serra.points import Interval  # noqa: TC001 - pydantic needs it at run time
+from slo_ctl.serra.stored import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,17 +54,13 @@ class NodeShare(BaseModel):
     """Why the session went on without it; empty: it did not."""
 
 
-class Profile(BaseModel):
+class Profile(Stored):
     """Measurements of one device; grows with every session."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     format_version: Literal[1] = 1
-    identity: Identity
     target: str
     created: str
     """ISO 8601, UTC."""
-    updated: str
     span_bytes: int = Field(gt=0)
     """The part of the target that was accessed: short distances make random accesses faster."""
     queue_depth: int = Field(ge=1)

@@ -115,7 +115,7 @@ def check_space(target: Target, needed_bytes: int) -> None:
         raise UserError(
             f"{folder}: {numbers.size(needed_bytes)} are needed, and {numbers.size(max(free - spare, 0))} "
             "can be used there",
-            "lower --file-size, or name another place",
+            "use less of it (--file-size, --bytes), or name another place",
         )
 
 
