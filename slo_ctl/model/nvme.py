@@ -1,0 +1,243 @@
+"""What an NVMe drive is made of and offers, as its identify data and logs say.
+
+Bit and field names are those of the NVM Express Base Specification 2.0: section 5.17 (identify), 5.16 (logs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+QEMU_VENDOR = 0x1B36
+"""PCI vendor of QEMU's emulated controller, whose media counters are made up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementHandle:
+    """What a namespace may write through with FDP."""
+
+    index: int
+    """As writes name it (`pid` with one reclaim group)."""
+    reclaim_unit_handle: int
+    """Of the endurance group: namespaces that have the same one share reclaim units."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeNamespace:
+    """A namespace that is allocated on the drive, whether a controller of this host has it or not."""
+
+    nsid: int
+    attached: bool
+    size_blocks: int
+    """NSZE."""
+    capacity_blocks: int
+    """NCAP: less than the size where it is thinly provisioned."""
+    used_blocks: int
+    """NUSE."""
+    block_bytes: int
+    """Data of one LBA in the format in use, without metadata."""
+    name: str | None = None
+    """The block device of this host, such as `nvme0n1`. The number in it is not the NSID."""
+    shared: bool = False
+    """NMIC bit 0: several controllers may have it."""
+    nvm_set: int | None = None
+    endurance_group: int | None = None
+    nguid: str = ""
+    """32 hexadecimal digits; empty when the drive gives none. `eui64` likewise, 16."""
+    eui64: str = ""
+    handles: tuple[PlacementHandle, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What a host sees."""
+        return self.size_blocks * self.block_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What may be stored in it."""
+        return self.capacity_blocks * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FdpConfig:
+    """A way of placing data that an endurance group can be set to."""
+
+    index: int
+    reclaim_groups: int
+    handles: int
+    reclaim_unit_bytes: int
+    max_handles_per_namespace: int | None = None
+    """None: not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnduranceGroup:
+    """Media that wears, and is counted, apart from the rest."""
+
+    id: int
+    total_bytes: int | None = None
+    """None: the drive does not tell. Same for what is unallocated."""
+    unallocated_bytes: int | None = None
+    fdp_enabled: bool = False
+    fdp_configs: tuple[FdpConfig, ...] = ()
+    handles_in_use: int | None = None
+    """Reclaim unit handles that some namespace has; None when not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmSet:
+    """Media that is managed apart from the rest: its garbage collection is its own."""
+
+    id: int
+    endurance_group: int
+    total_bytes: int
+    unallocated_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeController:
+    """What Identify Controller says, in part."""
+
+    name: str
+    """`nvme0`: the admin device below /dev."""
+    model: str
+    serial: str
+    firmware: str
+    vendor: int
+    controller_id: int
+    subsystem_nqn: str
+    oacs: int
+    """Optional admin commands."""
+    ctratt: int
+    """Controller attributes."""
+    total_bytes: int | None
+    """TNVMCAP; None: not told. Same for UNVMCAP."""
+    unallocated_bytes: int | None
+    max_namespaces: int
+    max_endurance_group: int = 0
+    max_nvm_set: int = 0
+    transport: str = ""
+    address: str = ""
+    multipath: bool = False
+    """The kernel puts multipath disks before its namespaces."""
+
+    @property
+    def emulated(self) -> bool:
+        """It is QEMU's."""
+        return self.vendor == QEMU_VENDOR
+
+    @property
+    def namespace_management(self) -> bool:
+        """OACS bit 3. QEMU claims it and knows attachment only."""
+        return bool(self.oacs & 1 << 3)
+
+    @property
+    def nvm_sets(self) -> bool:
+        """CTRATT bit 2."""
+        return bool(self.ctratt & 1 << 2)
+
+    @property
+    def endurance_groups(self) -> bool:
+        """CTRATT bit 4."""
+        return bool(self.ctratt & 1 << 4)
+
+    @property
+    def capacity_management(self) -> bool:
+        """CTRATT bits 11 (fixed) and 12 (variable): endurance groups and NVM sets can be made."""
+        return bool(self.ctratt & (1 << 11 | 1 << 12))
+
+    @property
+    def fdp(self) -> bool:
+        """CTRATT bit 19."""
+        return bool(self.ctratt & 1 << 19)
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeDevice:
+    """All that was found out about one controller's drive."""
+
+    controller: NvmeController
+    namespaces: tuple[NvmeNamespace, ...] = ()
+    groups: tuple[EnduranceGroup, ...] = ()
+    sets: tuple[NvmSet, ...] = ()
+    ocp: bool = False
+    """It has OCP's extended SMART log (C0h)."""
+    notes: tuple[str, ...] = field(default=())
+    """What could not be read, one sentence each."""
+
+    def namespace(self, nsid: int) -> NvmeNamespace | None:
+        """The one with this NSID."""
+        return next((each for each in self.namespaces if each.nsid == nsid), None)
+
+    def group(self, id_: int | None) -> EnduranceGroup | None:
+        """The endurance group with this number."""
+        return next((each for each in self.groups if each.id == id_), None)
+
+
+class Isolation(StrEnum):
+    """The strongest that a drive offers to a VM's stream, in the words of docs/nvme.md."""
+
+    ISOLATED = "isolated OPS"
+    """Media, garbage collection and spare of its own."""
+    SEPARATION = "separation"
+    """FDP: reclaim units of its own, spare shared."""
+    CAPACITY = "capacity partition"
+    """A namespace: only the address space is its own."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedPlacement:
+    """What a drive offers, and what that does and does not keep apart."""
+
+    isolation: Isolation
+    by: str
+    """The mechanism, such as `NVM sets` or `FDP`; empty for none."""
+    isolates: str
+    shares: str
+    why: str
+    """What of the drive's data says so."""
+
+
+class WafSource(StrEnum):
+    """Where a device's WAF is from, best first."""
+
+    FTL = "emulated FTL"
+    FDP = "FDP statistics"
+    ENDURANCE_GROUP = "endurance group log"
+    OCP = "OCP C0h log"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaCounters:
+    """What was written since the drive was made, by one source, at one moment."""
+
+    source: WafSource
+    at_s: float
+    """By any clock that never goes back."""
+    host_bytes: int
+    media_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWaf:
+    """WAF of a whole drive or endurance group, never of one VM. `waf` is media over host bytes written."""
+
+    source: WafSource = WafSource.NONE
+    waf: float | None = None
+    """None: `reason` says why."""
+    uncertainty: float | None = None
+    """At most so much more or less, from the resolution of the counters alone."""
+    window_s: float = 0.0
+    """What it is a mean over."""
+    host_bytes: int = 0
+    """Written in the window."""
+    resolution_bytes: int | None = None
+    """The coarser of the two counters: bytes per count."""
+    scope: str = ""
+    """Whose counters: `endurance group 1 of nvme0`."""
+    emulated: bool = False
+    """The counters are made up by an emulator: no ground truth."""
+    reason: str = ""
+    """Why there is none, or why better sources were passed over."""

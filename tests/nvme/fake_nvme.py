@@ -1,0 +1,150 @@
+"""An `nvme` on PATH that answers with recordings, or fails as a drive or the tool would; and its /sys."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RECORDED = Path(__file__).with_name("recorded")
+
+_PROGRAM = """#!{python} -IS
+import json, os, sys, time
+words = sys.argv[1:]
+with open({log!r}, "a") as log:
+    log.write(json.dumps(words) + "\\n")
+with open({answers!r}) as file:
+    answers = json.load(file)
+for wanted, answer in answers:
+    if all(word in words for word in wanted):
+        if answer.get("sleep_s"):
+            time.sleep(answer["sleep_s"])
+        sys.stdout.write(answer.get("out", "") * answer.get("times", 1))
+        sys.stderr.write(answer.get("err", ""))
+        sys.exit(answer.get("code", 0))
+sys.stderr.write("ERROR: Invalid sub-command")
+sys.exit(1)
+"""
+
+
+def recording(name: str) -> str:
+    """The text of `VERSION/NAME`."""
+    return (RECORDED / name).read_text()
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """The JSON object in `VERSION/NAME.json`."""
+    answer = json.loads(recording(f"{name}.json"))
+    assert isinstance(answer, dict)
+    return answer
+
+
+@dataclass
+class FakeNvme:
+    """Answers are tried in order; each has words that must all be there. The first one fits."""
+
+    folder: Path
+    answers: list[tuple[list[str], dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def program(self) -> Path:
+        return self.folder / "nvme"
+
+    def add(self, words: str, out: str | dict[str, Any] = "", **more: Any) -> None:
+        """Answer with `out`; `err`, `code`, `sleep_s`, `times` (how often `out` is printed)."""
+        text = out if isinstance(out, str) else json.dumps(out)
+        self.answers.append((words.split(), {"out": text, **more}))
+        self.write()
+
+    def put_first(self, words: str, out: str | dict[str, Any] = "", **more: Any) -> None:
+        self.add(words, out, **more)
+        self.answers.insert(0, self.answers.pop())
+        self.write()
+
+    def write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        answers = self.folder / "answers.json"
+        answers.write_text(json.dumps(self.answers))
+        self.program.write_text(
+            _PROGRAM.format(python=sys.executable, log=str(self.folder / "log"), answers=str(answers))
+        )
+        self.program.chmod(0o755)
+
+    @property
+    def calls(self) -> list[list[str]]:
+        log = self.folder / "log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+INVALID_FIELD = (
+    "NVMe status: Invalid Field in Command: A reserved coded value or an unsupported value in a defined "
+    "field(0x4002)\n"
+)
+LINES = {"2.3": "nvme version 2.3 (git 2.3)\nlibnvme version 1.3 (git 1.3)\n"}
+LINES["2.13"] = "nvme version 2.13 (git 2.13)\nlibnvme version 1.13 (git 1.13)\n"
+LINES["3.0"] = "nvme version 3.0-rc.1 (git 3.0-rc.1)\nlibnvme version 3.0-rc.1 (git 3.0-rc.1)\n"
+
+_WORDS_3 = {
+    "id-ctrl": "id ctrl",
+    "id-ns": "id ns",
+    "list-ns": "id ns-list",
+    "list-endgrp": "id endgrp-list",
+    "id-nvmset": "id nvmset",
+    "smart-log": "log smart",
+    "endurance-log": "log endurance",
+}
+
+
+def multi(folder: Path, version: str) -> FakeNvme:
+    """MULTI0 as `nvme1`, by the recordings of a version; 3.0: of 2.13, under the new names."""
+    fake, said = FakeNvme(folder), "2.13" if version == "3.0" else version
+    new = _WORDS_3 if version == "3.0" else {}
+
+    def add(words: str, name: str | dict[str, Any], **more: Any) -> None:
+        command, _, rest = words.partition(" ")
+        out = recorded(f"{said}/{name}") if isinstance(name, str) else name
+        fake.add(f"{new.get(command, command)} {rest}", out, **more)
+
+    fake.add("version", LINES[version])
+    add("id-ctrl /dev/nvme1", "id-ctrl")
+    every = recorded("2.13/list-ns-all")
+    add("list-ns /dev/nvme1 --all", every)
+    add("list-ns /dev/nvme1", "list-ns")
+    for nsid in (1, 2):
+        add(f"id-ns /dev/nvme1 --namespace-id={nsid}", "id-ns")
+    add("id-ns /dev/nvme1 --namespace-id=3 --force", recorded("2.13/id-ns-detached"))
+    add("endurance-log /dev/nvme1 --group-id=1", "endgrp")
+    add("smart-log /dev/nvme1", "smart")
+    fake.add("ocp smart-add-log /dev/nvme1", recorded(f"{said}/ocp"))
+    fake.add(f"{new.get('list-endgrp', 'list-endgrp')} /dev/nvme1", err=INVALID_FIELD, code=1)
+    return fake
+
+
+def with_fdp(folder: Path, version: str) -> FakeNvme:
+    """FDP0 as `nvme1`: MULTI0 with the bit of FDP, which is the only difference, and the recorded logs."""
+    fake, said = multi(folder, version), "2.13" if version == "3.0" else version
+    identified = recorded(f"{said}/id-ctrl")
+    identified["ctratt"] |= 1 << 19
+    command = "id ctrl" if version == "3.0" else "id-ctrl"
+    fake.put_first(f"{command} /dev/nvme1", identified)
+    for name in ("configs", "usage", "stats"):
+        fake.add(f"fdp {name} /dev/nvme1 --endgrp-id=1", recorded(f"{said}/fdp-{name}"))
+    for block in ("nvme1n1", "nvme1n2"):
+        fake.add(f"fdp status /dev/{block}", recorded(f"{said}/fdp-status"))
+    return fake
+
+
+def sysfs(sys: Path, namespaces: dict[str, int | None], *, multipath: bool = False) -> Path:
+    """A /sys with controller `nvme1` and block devices by name with their NSIDs."""
+    controller = sys / "class" / "nvme" / "nvme1"
+    controller.mkdir(parents=True)
+    for name, text in {"transport": "pcie", "address": "0000:00:05.0", "state": "live"}.items():
+        (controller / name).write_text(f"{text}\n")
+    for name, nsid in namespaces.items():
+        folder = controller / (name.replace("nvme1n", "nvme1c1n") if multipath else name)
+        folder.mkdir()
+        if nsid is not None:
+            (folder / "nsid").write_text(f"{nsid}\n")
+    return sys

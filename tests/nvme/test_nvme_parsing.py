@@ -1,0 +1,194 @@
+"""nvme-cli's JSON, recorded and hostile."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from fake_nvme import recorded
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.model.nvme import PlacementHandle
+from slo_ctl.nvme import identify, listing, logs
+from slo_ctl.nvme.command import parse_object
+from slo_ctl.nvme.errors import NvmeError, NvmeSchemaError
+from slo_ctl.nvme.fields import MAX_128, Fields, parse_uint
+
+VERSIONS = ("2.3", "2.13")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+PARSERS: dict[str, Any] = {
+    "id-ctrl": lambda answer: identify.controller(answer, "nvme0"),
+    "id-ns": lambda answer: identify.namespace(answer, 1, attached=True),
+    "list-ns": identify.nsids,
+    "fdp-configs": logs.fdp_configs,
+    "fdp-stats": logs.fdp_statistics,
+    "fdp-status": logs.fdp_handles,
+    "fdp-usage": logs.fdp_handles_in_use,
+    "endgrp": logs.group_log,
+    "smart": logs.host_bytes_written,
+    "ocp": logs.ocp_media_bytes_written,
+    "list": listing.listed,
+    "list-v": listing.listed,
+}
+
+
+@given(st.integers(0, MAX_128))
+def test_128_bits_as_number_and_as_string(value: int) -> None:
+    assert parse_uint(value) == value
+    assert parse_uint(str(value)) == value
+    assert parse_uint(json.loads(json.dumps(value))) == value
+    assert Fields({"n": {"hi": value >> 64, "lo": value & (1 << 64) - 1}}, "test").wide("n") == value
+
+
+@given(st.integers(max_value=-1) | st.integers(min_value=MAX_128 + 1) | st.floats() | st.booleans())
+def test_what_is_no_128_bit_number(value: object) -> None:
+    assert parse_uint(value) is None
+    assert parse_uint(str(value)) is None
+
+
+@pytest.mark.parametrize("text", ["", " 1", "1 ", "+1", "-0", "1_000", "0x10", "1e3", "\u0661", "1" * 5000])
+def test_strings_that_int_would_take_or_choke_on(text: str) -> None:
+    assert parse_uint(text) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_controller(version: str) -> None:
+    found = identify.controller(recorded(f"{version}/id-ctrl"), "nvme1")
+    assert (found.model, found.serial, found.firmware) == ("QEMU NVMe Ctrl", "MULTI0", "10.0.2")
+    assert found.namespace_management
+    assert found.endurance_groups
+    assert found.emulated
+    assert [found.fdp, found.nvm_sets, found.capacity_management] == [False] * 3
+    assert found.total_bytes is None
+    assert found.unallocated_bytes is None
+
+
+def test_recorded_target_of_the_kernel() -> None:
+    found = identify.controller(recorded("2.13/id-ctrl-nvmet"), "nvme2")
+    assert [found.namespace_management, found.endurance_groups, found.emulated] == [False] * 3
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_namespace(version: str) -> None:
+    found = identify.namespace(recorded(f"{version}/id-ns"), 1, attached=True)
+    assert (found.block_bytes, found.size_bytes, found.endurance_group) == (512, 1 << 30, 1)
+    assert found.nvm_set is None
+    assert found.nguid == ""
+    assert found.shared
+
+
+def test_format_index_has_its_high_bits_elsewhere() -> None:
+    answer = recorded("2.13/id-ns")
+    answer["lbafs"] = [{"ds": 9}] * 17 + [{"ds": 12}]
+    answer["flbas"] = 0b1000001  # bits 6:5 are 2, bits 3:0 are 1
+    with pytest.raises(NvmeSchemaError, match="LBA format 33 of 18"):
+        identify.namespace(answer, 1, attached=True)
+    answer["flbas"] = 0b0110001  # bits 6:5 are 1; bit 4 is about metadata
+    assert identify.namespace(answer, 1, attached=True).block_bytes == 4096
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_logs(version: str) -> None:
+    (config,) = logs.fdp_configs(recorded(f"{version}/fdp-configs"))
+    assert (config.handles, config.reclaim_groups, config.reclaim_unit_bytes) == (8, 1, 16 << 20)
+    assert logs.fdp_handles_in_use(recorded(f"{version}/fdp-usage")) == 8
+    first = 0 if version == "2.13" else 4
+    assert logs.fdp_handles(recorded(f"{version}/fdp-status")) == tuple(
+        PlacementHandle(index, first + index) for index in range(4)
+    )
+    assert logs.host_bytes_written(recorded(f"{version}/smart")) == 0
+    assert logs.ocp_media_bytes_written(recorded(f"{version}/ocp")) == 0
+    group = logs.group_log(recorded(f"{version}/endgrp"))
+    assert (group.host_bytes, group.media_bytes, group.total_bytes) == (0, 0, None)
+
+
+def test_recorded_statistics_after_writes() -> None:
+    before, after, last = (logs.fdp_statistics(recorded(f"2.13/fdp-stats{n}")) for n in ("", "2", "3"))
+    assert (before.host_bytes, after.host_bytes, after.media_bytes) == (0, 32 << 20, 33 << 20)
+    assert last.host_bytes - after.host_bytes == 4096
+
+
+def test_ocp_in_the_second_schema() -> None:
+    # Keys of ocp-print-json.c, v3.0-rc1.
+    answer = {"physical_media_units_written": {"hi": 1, "lo": "18446744073709551615"}}
+    assert logs.ocp_media_bytes_written(answer) == (2 << 64) - 1
+
+
+def test_names_are_never_taken_for_nsids() -> None:
+    by_name = {each.name: each.nsid for each in listing.listed(recorded("2.13/list"))}
+    assert (by_name["nvme1n1"], by_name["nvme1n2"]) == (2, 1)
+    old = {each.name: each.nsid for each in listing.listed(recorded("2.3/list"))}
+    assert (old["nvme1n1"], old["nvme1n2"], old["nvme0n1"]) == (2, 1, 1)
+    nested = {each.name: each for each in listing.listed(recorded("2.3/list-v"))}
+    assert {name: each.nsid for name, each in nested.items()} == old
+    assert nested["nvme1n1"].controllers == ("nvme1",)
+
+
+def test_multipath_namespaces_are_below_the_subsystem() -> None:
+    found = {each.name: each for each in listing.listed(recorded("2.13/list-v"))}
+    assert found["nvme0n1"].controllers == ("nvme0",)
+
+
+def test_second_schema_has_controllers_in_the_paths() -> None:
+    # Keys of nvme-print-json.c, v3.0-rc1.
+    path = {"Path": "nvme0c1n1", "ANAState": "optimized", "Controller": "nvme1", "SerialNumber": "S"}
+    space = {"NameSpace": "nvme0n1", "Generic": "ng0n1", "NSID": 7, "Paths": [path]}
+    subsystem = {"Subsystem": "nvme-subsys0", "SubsystemNQN": "nqn.x", "Namespaces": [space]}
+    (found,) = listing.listed({"Devices": [{"HostNQN": "h", "Subsystems": [subsystem]}]})
+    assert (found.name, found.nsid, found.controllers) == ("nvme0n1", 7, ("nvme1",))
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(data=st.data())
+def test_hostile_values_are_told_and_never_crash(name: str, data: st.DataObject) -> None:
+    """Any value of a recorded answer, replaced by anything."""
+    answer = copy.deepcopy(recorded(f"2.13/{name}"))
+    spot: Any = answer
+    while True:
+        keys = list(spot) if isinstance(spot, dict) else list(range(len(spot)))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(spot[key], dict | list) and spot[key]) or data.draw(st.booleans()):
+            break
+        spot = spot[key]
+    spot[key] = data.draw(JSON)
+    told = ""
+    try:
+        PARSERS[name](answer)
+    except NvmeSchemaError as error:
+        told = str(error)
+    assert told.isprintable()
+    assert len(told) < 400
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_truncated_output(name: str) -> None:
+    text = json.dumps(recorded(f"2.13/{name}"))
+    for length in range(0, len(text), 97):
+        with pytest.raises(NvmeError, match="no JSON"):
+            parse_object(text[:length], name)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "NaN", '{"a": Infinity}', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "\x00"]
+)
+def test_what_is_no_object(text: str) -> None:
+    with pytest.raises(NvmeError):
+        parse_object(text, "nvme test")
+
+
+def test_too_many_entries() -> None:
+    with pytest.raises(NvmeSchemaError, match="longer than"):
+        identify.nsids({"nsid_list": [{"nsid": 1}] * 5000})
+
+
+@given(st.lists(st.integers(0, (1 << 32) - 1), max_size=50))
+def test_nsids_are_sorted_once_each_and_valid(given_ids: list[int]) -> None:
+    found = identify.nsids({"nsid_list": [{"nsid": nsid} for nsid in given_ids]})
+    assert list(found) == sorted(set(given_ids) - {0, 0xFFFFFFFF})
