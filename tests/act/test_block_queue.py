@@ -1,0 +1,216 @@
+"""Schedulers and io.cost of a device, on a made-up /sys and root group that answer as the kernel does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.act.block_queue import BlockQueueActuator, cost_knob, scheduler_knob, why_not
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.model import Knob, Lever, OutcomeState, Setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEDULER = scheduler_knob("sdx", "8:16")
+QOS, MODEL = (cost_knob("sdx", "8:16", what) for what in ("qos", "model"))
+QOS_OFF = "enable=0 ctrl=auto rpct=0.00 rlat=0 wpct=0.00 wlat=0 min=1.00 max=10000.00"
+QOS_ON = "enable=1 ctrl=user rpct=0.00 rlat=0 wpct=0.00 wlat=0 min=100.00 max=100.00"
+MODEL_AUTO = "ctrl=auto model=linear rbps=1 rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=1"
+MODEL_USER = "ctrl=user model=linear rbps=9 rseqiops=8 rrandiops=7 wbps=6 wseqiops=5 wrandiops=4"
+PARAMETERS = {
+    "none": {},
+    "mq-deadline": {"read_expire": "500", "write_expire": "5000", "fifo_batch": "16"},
+    "bfq": {"low_latency": "1", "slice_idle_us": "8000", "max_budget": "0"},
+}
+
+
+class Host:
+    """A device whose scheduler forgets its parameters when another is chosen, and io.cost's two files."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str = "mq-deadline") -> None:
+        self.sys, self.cgroup = root / "sys", root / "cgroup"
+        self.device = self.sys / "devices" / "sdx"
+        (self.device / "queue" / "iosched").mkdir(parents=True)
+        (self.sys / "dev" / "block").mkdir(parents=True)
+        (self.sys / "dev" / "block" / "8:16").symlink_to(self.device)
+        self.cgroup.mkdir()
+        (self.cgroup / "io.cost.qos").write_text("")
+        (self.cgroup / "io.cost.model").write_text("")
+        self.writes = 0
+        self.choose(scheduler)
+        monkeypatch.setattr("slo_ctl.act.block_queue._write_raw", self.write)
+
+    def choose(self, scheduler: str) -> None:
+        listed = [f"[{name}]" if name == scheduler else name for name in PARAMETERS]
+        (self.device / "queue" / "scheduler").write_text(" ".join(listed) + "\n")
+        for path in (self.device / "queue" / "iosched").iterdir():
+            path.unlink()
+        for name, value in PARAMETERS[scheduler].items():
+            (self.device / "queue" / "iosched" / name).write_text(value + "\n")
+
+    def write(self, path: Path, text: str) -> None:
+        self.writes += 1
+        if path.name == "scheduler":
+            if text not in PARAMETERS:
+                raise OSError(22, "Invalid argument")
+            self.choose(text)
+        elif path.parent == self.cgroup:
+            self._cost(path, text)
+        else:
+            path.write_text(text + "\n")
+
+    def _cost(self, path: Path, text: str) -> None:
+        number, *words = text.split()
+        line = path.read_text().split()[1:] or (QOS_OFF if path.name.endswith("qos") else MODEL_AUTO).split()
+        given = dict(word.split("=") for word in words)
+        kept = dict(word.split("=") for word in line)
+        if given.get("ctrl") == "auto":
+            kept = dict(word.split("=") for word in (QOS_OFF if "enable" in kept else MODEL_AUTO).split())
+        path.write_text(f"{number} " + " ".join(f"{k}={v}" for k, v in (kept | given).items()) + "\n")
+
+    def keeper(self, state: Path) -> SettingKeeper:
+        return SettingKeeper([BlockQueueActuator(self.sys, self.cgroup)], Journal(state))
+
+    def snapshot(self) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.device)): path.read_text()
+            for path in sorted((self.device / "queue").rglob("*"))
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(tmp_path, monkeypatch)
+
+
+def want(knob: Knob, value: str) -> Setting:
+    return Setting(knob, value, "", "the profile says so")
+
+
+def test_a_scheduler_is_set_with_its_parameters_and_put_back_with_those_it_had(
+    host: Host, tmp_path: Path
+) -> None:
+    expire = host.device / "queue" / "iosched" / "read_expire"
+    expire.write_text("77\n")
+    before = host.snapshot()
+    keeper = host.keeper(tmp_path / "journal.json")
+    wanted = [want(SCHEDULER, "bfq low_latency=0 slice_idle_us=8000")]
+    (outcome,) = keeper.apply(wanted)
+    assert outcome.state is OutcomeState.APPLIED
+    assert outcome.before == "mq-deadline fifo_batch=16 read_expire=77 write_expire=5000"
+    assert outcome.after == "bfq low_latency=0 max_budget=0 slice_idle_us=8000"
+    written = host.writes
+    (outcome,) = keeper.apply(wanted, verify_all=True)
+    assert (outcome.state, host.writes) == (OutcomeState.UNCHANGED, written)
+
+    # Another process knows from the journal alone what to give back.
+    (outcome,) = host.keeper(tmp_path / "journal.json").undo()
+    assert outcome.state is OutcomeState.RESTORED
+    assert host.snapshot() == before
+    assert len(Journal(tmp_path / "journal.json")) == 0
+
+
+def test_what_somebody_else_changes_is_set_again(host: Host, tmp_path: Path) -> None:
+    keeper = host.keeper(tmp_path / "journal.json")
+    wanted = [want(SCHEDULER, "bfq low_latency=0")]
+    keeper.apply(wanted)
+    (host.device / "queue" / "iosched" / "low_latency").write_text("1\n")
+    (outcome,) = keeper.apply(wanted, verify_all=True)
+    assert outcome.state is OutcomeState.APPLIED
+    assert "somebody else" in outcome.reason
+    assert (host.device / "queue" / "iosched" / "low_latency").read_text() == "0\n"
+
+
+def test_io_cost_is_set_read_back_and_switched_off_again(host: Host, tmp_path: Path) -> None:
+    keeper = host.keeper(tmp_path / "journal.json")
+    outcomes = keeper.apply([want(MODEL, MODEL_USER), want(QOS, QOS_ON)])
+    assert [each.state for each in outcomes] == [OutcomeState.APPLIED] * 2
+    assert [each.before for each in outcomes] == [None, None]
+    assert (host.cgroup / "io.cost.model").read_text() == f"8:16 {MODEL_USER}\n"
+    assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {QOS_ON}\n"
+    outcomes = host.keeper(tmp_path / "journal.json").undo()
+    assert [each.state for each in outcomes] == [OutcomeState.RESTORED] * 2
+    assert "enable=0" in (host.cgroup / "io.cost.qos").read_text()
+    assert "ctrl=auto" in (host.cgroup / "io.cost.model").read_text()
+
+
+def test_an_operators_io_cost_comes_back(host: Host, tmp_path: Path) -> None:
+    own = QOS_ON.replace("max=100.00", "max=150.00")
+    (host.cgroup / "io.cost.qos").write_text(f"8:0 {QOS_OFF}\n8:16 {own}\n")
+    actuator = BlockQueueActuator(host.sys, host.cgroup)
+    assert actuator.read(QOS) == own
+    (host.cgroup / "io.cost.qos").write_text(f"8:16 {own}\n")
+    keeper = host.keeper(tmp_path / "journal.json")
+    keeper.apply([want(QOS, QOS_ON)])
+    keeper.undo()
+    assert (host.cgroup / "io.cost.qos").read_text() == f"8:16 {own}\n"
+
+
+def test_a_missing_module_is_named(host: Host, tmp_path: Path) -> None:
+    (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "kyber")])
+    assert outcome.state is OutcomeState.UNAPPLIED
+    assert "modprobe kyber-iosched" in outcome.reason
+
+
+def test_a_parameter_that_is_not_there_is_told(host: Host, tmp_path: Path) -> None:
+    (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "bfq turbo=1")])
+    assert (outcome.state, "turbo" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
+
+
+def test_a_device_that_is_gone_or_another_one_by_now_is_left_alone(host: Host, tmp_path: Path) -> None:
+    keeper = host.keeper(tmp_path / "journal.json")
+    keeper.apply([want(SCHEDULER, "bfq")])
+    link = host.sys / "dev" / "block" / "8:16"
+    link.unlink()
+    other = host.sys / "devices" / "sdy"
+    (other / "queue").mkdir(parents=True)
+    (other / "queue" / "scheduler").write_text("[none] bfq\n")
+    link.symlink_to(other)
+    (outcome,) = keeper.undo()
+    assert outcome.state is OutcomeState.RESTORED
+    assert "sdx is no more" in outcome.reason
+    assert (other / "queue" / "scheduler").read_text() == "[none] bfq\n"
+    assert len(Journal(tmp_path / "journal.json")) == 0
+
+
+def test_partitions_and_devices_that_pass_requests_on_are_refused(tmp_path: Path) -> None:
+    disk = tmp_path / "sdx"
+    (disk / "sdx1").mkdir(parents=True)
+    (disk / "sdx1" / "partition").write_text("1\n")
+    assert "is a partition" in str(why_not(disk / "sdx1"))
+    (tmp_path / "nvme0n1" / "slaves" / "nvme0c0n1").mkdir(parents=True)
+    assert "nvme0c0n1" in str(why_not(tmp_path / "nvme0n1"))
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        (SCHEDULER, ""),
+        (SCHEDULER, None),
+        (SCHEDULER, 5.0),
+        (SCHEDULER, "../../etc"),
+        (SCHEDULER, "bfq ../x=1"),
+        (SCHEDULER, "bfq low_latency=x"),
+        (QOS, "8:0 enable=1; rm"),
+        (Knob(Lever.DEVICE_SCHEDULER, "sdx", "scheduler", "../8:16"), "bfq"),
+        (Knob(Lever.DEVICE_COST, "sdx", "weights", "8:16"), "a=b"),
+    ],
+)
+def test_what_is_no_value_of_a_knob_is_refused_and_touches_nothing(
+    host: Host, tmp_path: Path, knob: Knob, value: str | float | None
+) -> None:
+    (outcome,) = host.keeper(tmp_path / "journal.json").apply([Setting(knob, value, "", "")])
+    assert (outcome.state, host.writes) == (OutcomeState.UNAPPLIED, 0)
+
+
+def test_without_io_cost_it_says_so(host: Host) -> None:
+    with pytest.raises(ActError, match="cgroup v2"):
+        BlockQueueActuator(host.sys, None).read(QOS)
+    (host.cgroup / "io.cost.qos").unlink()
+    with pytest.raises(ActError, match="IOCOST"):
+        BlockQueueActuator(host.sys, host.cgroup).read(QOS)
