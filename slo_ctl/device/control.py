@@ -65,6 +65,10 @@ class ControlClient:
         """Set a share of device time."""
         self.command("set_weight", namespace=namespace, weight=weight)
 
+    def set_scheduler(self, scheduler: str) -> None:
+        """Choose how device time is divided: `wfq`, `fifo` or `rr`."""
+        self.command("set_scheduler", scheduler=scheduler)
+
     def set_limit(self, namespace: str, iops: float | None = None, bytes_s: float | None = None) -> None:
         """Set upper bounds; None lifts one."""
         self.command("set_limit", namespace=namespace, iops=iops, bytes_s=bytes_s)

@@ -94,6 +94,8 @@ HOSTILE_LINES = [
     b'{"v":1,"op":"move","from":"a","to":"../b","blocks":1}',
     b'{"v":1,"op":"move","from":"a","to":"b","blocks":18446744073709551615}',
     b'{"v":1,"op":"move","from":null,"to":null,"blocks":99999999}',
+    b'{"v":1,"op":"set_scheduler","scheduler":"cfq"}',
+    b'{"v":1,"op":"set_scheduler","scheduler":7}',
     b'{"v":1,"op":"set_weight","namespace":"a","weight":0}',
     b'{"v":1,"op":"set_weight","namespace":"a","weight":-1}',
     b'{"v":1,"op":"set_weight","namespace":"a","weight":1e999}',

@@ -11,6 +11,8 @@ import pytest
 from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
 
+from slo_ctl.device.control import ControlError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -145,6 +147,37 @@ def test_limits_are_kept_and_weights_taken(root: Path) -> None:
     with served(root, "d", "--latency", "real") as server, server.control() as control:
         kept = control.statistics()["namespaces"]
     assert [(each["weight"], each["limit_iops"]) for each in kept] == [(3, 100), (5, None)]
+
+
+def test_a_scheduler_chosen_while_serving_divides_the_device_and_is_kept(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=1,scheduler=fifo", "name=a,weight=4", "name=b")
+    with served(root, "d", "--latency", "real") as server:
+        with server.control() as control:
+            loads = [Load(server, name) for name in ("a", "a", "a", "a", "b", "b", "b", "b")]
+            for load in loads:
+                load.start()
+            ratios = []
+            for scheduler in ("fifo", "wfq"):
+                control.set_scheduler(scheduler)
+                assert control.statistics()["scheduler"] == scheduler
+                time.sleep(0.5)
+                before = control.statistics()
+                time.sleep(2)
+                done = [
+                    now["queue"]["completed"]["writes"] - was["queue"]["completed"]["writes"]
+                    for was, now in zip(before["namespaces"], control.statistics()["namespaces"], strict=True)
+                ]
+                ratios.append(done[0] / done[1])
+            for load in loads:
+                load.stopping = True
+            assert ratios[0] == pytest.approx(1, rel=0.2)
+            assert ratios[1] == pytest.approx(4, rel=0.25)
+            with pytest.raises(ControlError, match="cfq is not known; fifo, rr, wfq are"):
+                control.set_scheduler("cfq")
+        server.stop()
+    with served(root, "d", "--latency", "real") as server, server.control() as control:
+        assert control.statistics()["scheduler"] == "wfq"
 
 
 def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(root: Path) -> None:

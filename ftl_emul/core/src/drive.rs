@@ -280,6 +280,17 @@ impl Drive {
         self.engine.set_weight(tenant, weight)
     }
 
+    /// See [`Engine::set_scheduler`].
+    pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
+        self.engine.set_scheduler(policy);
+    }
+
+    /// See [`Engine::scheduler`].
+    #[must_use]
+    pub fn scheduler(&self) -> SchedulerPolicy {
+        self.engine.scheduler()
+    }
+
     /// See [`Engine::set_limit`].
     pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
         self.engine.set_limit(tenant, limit)

@@ -148,10 +148,17 @@ impl DeviceConfig {
     }
 
     fn scheduler(&self) -> Result<SchedulerPolicy, ServeError> {
-        let known = SCHEDULERS.iter().find(|(name, ..)| *name == self.mapping.scheduler);
-        match known {
-            Some(&(_, policy, _)) => Ok(policy),
-            None => refuse(format!("scheduler {} is not known", self.mapping.scheduler)),
+        scheduler_named(&self.mapping.scheduler)
+    }
+}
+
+/// The scheduler of that name.
+pub fn scheduler_named(name: &str) -> Result<SchedulerPolicy, ServeError> {
+    match SCHEDULERS.iter().find(|(known, ..)| *known == name) {
+        Some(&(_, policy, _)) => Ok(policy),
+        None => {
+            let known: Vec<&str> = SCHEDULERS.iter().map(|(known, ..)| *known).collect();
+            refuse(format!("scheduler {name} is not known; {} are", known.join(", ")))
         }
     }
 }

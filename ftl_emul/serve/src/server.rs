@@ -14,7 +14,7 @@ use ftl_core::{Drive, TenantId};
 use crate::ageing::{self, Aged};
 use crate::backing::Ailment;
 use crate::checkpoint::{self, Origin, Placed};
-use crate::config::{DeviceConfig, Latency, Parameters};
+use crate::config::{DeviceConfig, Latency, Parameters, scheduler_named};
 use crate::error::{ServeError, refuse};
 use crate::flash::{Clock, Counted, Flash, Timed};
 use crate::namespace::Namespace;
@@ -103,6 +103,9 @@ impl Server {
     fn restore_settings(&self) -> Result<(), ServeError> {
         let Some(timed) = self.flash.timed() else { return Ok(()) };
         let settings = self.settings();
+        if let Some(name) = &settings.scheduler {
+            self.flash.set_scheduler(scheduler_named(name)?)?;
+        }
         for (namespace, given) in self.namespaces.iter().zip(&self.config.namespaces) {
             let kept = settings.of(&namespace.name);
             self.flash.set_weight(namespace.tenant, kept.weight.unwrap_or(given.weight))?;
@@ -297,6 +300,14 @@ impl Server {
         let mut settings = self.settings();
         self.flash.set_weight(namespace.tenant, weight)?;
         settings.change(&self.folder, &namespace.name, |s| s.weight = Some(weight))
+    }
+
+    /// Chooses how the device divides itself among its namespaces, for good.
+    pub fn set_scheduler(&self, name: &str) -> Result<(), ServeError> {
+        let policy = scheduler_named(name)?;
+        let mut settings = self.settings();
+        self.flash.set_scheduler(policy)?;
+        settings.change_scheduler(&self.folder, name)
     }
 
     /// Sets or lifts the limits of a namespace, for good.

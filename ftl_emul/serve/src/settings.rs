@@ -18,6 +18,9 @@ const FILE: &str = "settings.json";
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     format_version: u32,
+    /// How the device divides itself among its namespaces, by name; None: as `device.toml` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<String>,
     /// By name of the namespace.
     pub namespaces: BTreeMap<String, NamespaceSettings>,
 }
@@ -45,7 +48,7 @@ pub struct NamespaceSettings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { format_version: FORMAT_VERSION, namespaces: BTreeMap::new() }
+        Self { format_version: FORMAT_VERSION, scheduler: None, namespaces: BTreeMap::new() }
     }
 }
 
@@ -84,6 +87,15 @@ impl Settings {
     ) -> Result<(), ServeError> {
         let mut changed = self.clone();
         change(changed.namespaces.entry(namespace.to_owned()).or_default());
+        self.replace_by(folder, changed)
+    }
+
+    /// Changes the scheduler in the same way.
+    pub fn change_scheduler(&mut self, folder: &Path, name: &str) -> Result<(), ServeError> {
+        self.replace_by(folder, Self { scheduler: Some(name.to_owned()), ..self.clone() })
+    }
+
+    fn replace_by(&mut self, folder: &Path, changed: Self) -> Result<(), ServeError> {
         let path = folder.join(FILE);
         let text = serde_json::to_vec_pretty(&changed).map_err(|e| ServeError::Refused(e.to_string()))?;
         atomic_file::replace(&path, &text).map_err(|e| ServeError::io("cannot write", &path, &e))?;

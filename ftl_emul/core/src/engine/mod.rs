@@ -6,14 +6,16 @@
 mod latency;
 mod queue;
 mod scheduler;
+pub(crate) mod throttle;
 mod timeline;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub use latency::{Histogram, LatencyRecord};
-pub use queue::{Arrival, Completion, Limit, QueueCounters};
-pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy};
+pub use queue::{Arrival, Completion, QueueCounters};
+pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, Standing};
+pub use throttle::Limit;
 pub use timeline::{PageCosts, Timeline, TimingModel};
 
 use crate::error::{FtlError, invalid};
@@ -241,17 +243,33 @@ impl Engine {
         Ok(())
     }
 
+    /// Divides the device in another way from now on. Requests that wait keep their order within each tenant; what
+    /// tenants were served before is forgotten.
+    pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
+        if self.scheduler.policy() == policy {
+            return;
+        }
+        self.scheduler = Scheduler::new(policy);
+        for queue in self.queues.iter_mut().flatten() {
+            queue.standing = queue.standing.anew();
+        }
+        for tenant in 0..self.queues.len() {
+            self.wake(tenant as u16);
+        }
+    }
+
+    /// How the device is divided.
+    #[must_use]
+    pub fn scheduler(&self) -> SchedulerPolicy {
+        self.scheduler.policy()
+    }
+
     /// Sets the limits of a tenant; finite and above 0 where given.
     pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
-        for value in [limit.iops, limit.bytes_s].into_iter().flatten() {
-            if !(value.is_finite() && value > 0.0) {
-                return invalid("limit", format!("{value} is not a positive number"));
-            }
-        }
+        limit.validate()?;
         let now = self.timeline.now;
         let queue = self.queue_mut(tenant)?;
-        queue.limit = limit;
-        queue.eligible_ns = queue.eligible_ns.min(now);
+        queue.throttle.set(limit, now);
         self.wake(tenant.0);
         Ok(())
     }
@@ -410,10 +428,10 @@ impl Engine {
         if request.op == Op::Flush && queue.outstanding_count as usize > queue.arrived.len() {
             return;
         }
-        if starting && queue.eligible_ns > now {
+        if starting && queue.throttle.eligible_ns > now {
             if !queue.unthrottle_scheduled {
                 queue.unthrottle_scheduled = true;
-                let at = queue.eligible_ns;
+                let at = queue.throttle.eligible_ns;
                 self.schedule(at, Event::Unthrottle { tenant });
             }
             return;
@@ -455,10 +473,8 @@ impl Engine {
         let page = queue.next_page;
         if page == request.first {
             let waited_from = queue.outstanding[slot as usize].arrival_ns;
-            queue.counters.throttled_ns += queue.eligible_ns.min(now).saturating_sub(waited_from);
-            if queue.limit != Limit::default() {
-                queue.start_under_limit(now, request.bytes);
-            }
+            queue.counters.throttled_ns += queue.throttle.held_ns(waited_from, now);
+            queue.throttle.start(now, u64::from(request.bytes));
         }
         queue.next_page += 1;
         if queue.next_page >= request.end || request.op == Op::Trim {

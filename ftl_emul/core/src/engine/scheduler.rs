@@ -53,6 +53,12 @@ impl Standing {
         Self { weight, finish_tag: 0, last_turn: 0, queued: false }
     }
 
+    /// The same tenant at a scheduler that has not served anybody yet.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        Self::new(self.weight)
+    }
+
     /// Changes the weight for service from now on.
     pub fn set_weight(&mut self, weight: f64) {
         self.weight = weight;
@@ -64,6 +70,12 @@ impl Scheduler {
     #[must_use]
     pub fn new(policy: SchedulerPolicy) -> Self {
         Self { policy, waiting: BinaryHeap::new(), turn: 0, virtual_time: 0 }
+    }
+
+    /// How it divides.
+    #[must_use]
+    pub fn policy(&self) -> SchedulerPolicy {
+        self.policy
     }
 
     /// Puts a tenant in line, unless it is already; `arrival_ns` is that of its oldest waiting request.
@@ -97,6 +109,12 @@ impl Scheduler {
         standing.queued = false;
         self.turn += 1;
         standing.last_turn = self.turn;
+        self.charge(standing, device_ns);
+    }
+
+    /// Charges a tenant with device time that it got, whether it is in the line or not.
+    #[inline]
+    pub fn charge(&self, standing: &mut Standing, device_ns: u64) {
         if self.policy == SchedulerPolicy::WeightedFair {
             let service = (device_ns << TAG_SHIFT) as f64 / standing.weight;
             standing.finish_tag = standing.finish_tag.max(self.virtual_time).saturating_add(service as u64);

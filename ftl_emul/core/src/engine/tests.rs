@@ -101,6 +101,43 @@ fn weighted_fair_queueing_divides_device_time_by_weight() {
 }
 
 #[test]
+fn a_scheduler_chosen_while_requests_wait_serves_them_all_its_own_way() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Full { copyback: true }, SchedulerPolicy::Fifo);
+    let weights = [1.0, 3.0];
+    let tenants: Vec<TenantId> =
+        weights.iter().map(|_| mapping.create_tenant(128 * 500, Placement::Isolated, 150).unwrap()).collect();
+    for (i, &tenant) in tenants.iter().enumerate() {
+        engine.open_queue(tenant, Arrival::Closed { queue_depth: 16 }).unwrap();
+        engine.set_weight(tenant, weights[i]).unwrap();
+        random_writes(&mut engine, &mapping, tenant, 60_000, i as u64);
+        engine.end_input(tenant).unwrap();
+    }
+    let mut shares = Vec::new();
+    let mut before = [0, 0];
+    for (second, policy) in [SchedulerPolicy::Fifo, SchedulerPolicy::WeightedFair, SchedulerPolicy::RoundRobin]
+        .into_iter()
+        .enumerate()
+    {
+        engine.set_scheduler(policy);
+        assert_eq!(engine.scheduler(), policy);
+        let until = Until { time_ns: (second as u64 + 1) * 2_000_000_000, host_page_writes: u64::MAX };
+        assert_eq!(engine.run(&mut mapping, until), Stopped::Time);
+        let now = [0, 1].map(|i| engine.counters(tenants[i]).unwrap().device_ns);
+        let got = [0, 1].map(|i| (now[i] - before[i]) as f64);
+        shares.push(got[1] / (got[0] + got[1]));
+        before = now;
+    }
+    for (share, wanted) in shares.iter().zip([0.5, 0.75, 0.5]) {
+        assert!((share - wanted).abs() < 0.03, "{shares:?}");
+    }
+    // Nothing that waited was lost.
+    assert_eq!(engine.run(&mut mapping, FOREVER), Stopped::Idle);
+    for &tenant in &tenants {
+        assert_eq!(engine.counters(tenant).unwrap().completed[1], 60_000);
+    }
+}
+
+#[test]
 fn results_do_not_depend_on_how_input_is_cut() {
     let run = |chunk: usize| {
         let (mut mapping, mut engine) = device(3, TimingModel::Full { copyback: true }, SchedulerPolicy::RoundRobin);

@@ -40,6 +40,8 @@ enum Command {
     },
     /// Share of device time.
     SetWeight { namespace: String, weight: f64 },
+    /// How device time is divided among the namespaces.
+    SetScheduler { scheduler: String },
     /// Upper bounds; what is absent or null is unlimited.
     SetLimit {
         namespace: String,
@@ -158,6 +160,10 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             server.set_weight(find(server, &namespace)?, weight)?;
             Ok(json!({}))
         }
+        Command::SetScheduler { scheduler } => {
+            server.set_scheduler(&scheduler)?;
+            Ok(json!({}))
+        }
         Command::SetLimit { namespace, iops, bytes_s } => {
             server.set_limit(find(server, &namespace)?, Limit { iops, bytes_s })?;
             Ok(json!({}))
@@ -207,6 +213,7 @@ mod tests {
         assert_eq!(refused(r#"{"v":1,"op":"stats","surplus":1}"#), "malformed");
         assert_eq!(refused(r#"{"v":1,"op":"move","blocks":-1}"#), "malformed");
         assert_eq!(refused(r#"{"v":1,"op":"set_weight","namespace":"a"}"#), "malformed");
+        assert_eq!(refused(r#"{"v":1,"op":"set_scheduler"}"#), "malformed");
         assert_eq!(refused(&format!("{}{}", "[".repeat(5000), "]".repeat(5000))), "malformed");
     }
 

@@ -49,6 +49,7 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
                 })
             }),
             "aged": aged,
+            "scheduler": settings.scheduler.as_ref().unwrap_or(&server.config.mapping.scheduler),
             "now_ns": server.time_scale.map(|_| drive.now_ns()),
             "page_bytes": geometry.page_bytes,
             "pages_per_block": geometry.pages_per_block,

@@ -11,7 +11,7 @@ mod timed;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ftl_core::engine::{Limit, QueueCounters};
+use ftl_core::engine::{Limit, QueueCounters, SchedulerPolicy};
 use ftl_core::{Drive, Op, TenantId};
 
 pub use counted::Counted;
@@ -103,6 +103,16 @@ impl Flash {
     pub fn set_limit(&self, tenant: TenantId, limit: Limit) -> Result<(), ServeError> {
         self.clocked("a limit")?;
         self.with(|drive| drive.set_limit(tenant, limit))??;
+        if let Some(timed) = self.timed() {
+            timed.wake_clock();
+        }
+        Ok(())
+    }
+
+    /// Chooses how the device divides itself among its namespaces.
+    pub fn set_scheduler(&self, policy: SchedulerPolicy) -> Result<(), ServeError> {
+        self.clocked("a scheduler")?;
+        self.with(|drive| drive.set_scheduler(policy))?;
         if let Some(timed) = self.timed() {
             timed.wake_clock();
         }
