@@ -1,0 +1,82 @@
+"""What a device can be counted on to deliver at the moment, as measured, and less when its WAF rises: pure.
+
+A minimum can only be kept out of what there really is. The most that was ever measured is too much once the
+work has changed; what is measured while somebody is held back is too little. So the figure is the total of
+times when VMs wanted more and nobody was held back, and it fades towards what is measured.
+
+Every page that GC writes takes the place of one of the host's, so the time of a host page write grows in
+proportion to WAF = (host + GC) / host (design: device time per host page write, with `paper` timing). With a
+share s of writes a device that did C at WAF w does C / (1 - s + s w' / w) at w'.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+_FOLLOWS_IN_S = 20.0
+"""Time constant of the way to what is measured."""
+_LEAST_WHILE_HELD = 0.5
+"""Of what was measured with nobody held back: what is done while VMs are held back proves little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliverable:
+    """As of some moment."""
+
+    iops: float | None = None
+    """At the WAF `waf`; None before VMs wanted more than they got."""
+    free_iops: float | None = None
+    """The same as of the last time when nobody was held back."""
+    waf: float | None = None
+    """Of the device when it was measured; None: not known."""
+
+    def at(self, waf: float | None, write_share: float) -> float | None:
+        """What can be promised at another WAF; `write_share` of the requests are writes."""
+        if self.iops is None or waf is None or self.waf is None:
+            return self.iops
+        return self.iops / _slower(self.waf, waf, write_share)
+
+    def after(
+        self,
+        total_iops: float,
+        length_s: float,
+        *,
+        wanted_more: bool,
+        held: bool,
+        short: bool,
+        waf: float | None = None,
+        write_share: float = 1.0,
+    ) -> Deliverable:
+        """After `length_s` in which the device did `total_iops`.
+
+        `wanted_more`: some VM would have taken more. `held`: some VM is held back for another's sake.
+        `short`: and still somebody misses a minimum, with nobody left above what is due.
+        """
+        known = self._moved_to(waf, write_share)
+        if known.iops is None:
+            return Deliverable(total_iops, total_iops, waf) if wanted_more else self
+        moved = total_iops + (known.iops - total_iops) * math.exp(-length_s / _FOLLOWS_IN_S)
+        if held:
+            # The peaks of noise must not count for more than its valleys while it matters.
+            follows = short or total_iops > known.iops
+            least = _LEAST_WHILE_HELD * (known.free_iops or 0.0)
+            return replace(known, iops=max(moved, least)) if follows else known
+        if total_iops >= known.iops:
+            return Deliverable(total_iops, total_iops, waf)
+        return Deliverable(moved, moved, known.waf) if wanted_more else known
+
+    def _moved_to(self, waf: float | None, write_share: float) -> Deliverable:
+        if waf is None or self.iops is None:
+            return self
+        if self.waf is None:
+            return replace(self, waf=waf)
+        slower = _slower(self.waf, waf, write_share)
+        free = None if self.free_iops is None else self.free_iops / slower
+        return Deliverable(self.iops / slower, free, waf)
+
+
+def _slower(before: float, now: float, write_share: float) -> float:
+    """How many times longer a mean request takes the device."""
+    share = min(1.0, max(0.0, write_share))
+    return 1.0 - share + share * max(1.0, now) / max(1.0, before)

@@ -1,0 +1,101 @@
+"""A simulated device that VMs contend for: no real I/O."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from slo_ctl.decide.deliverable import Deliverable
+from slo_ctl.decide.dues import Contender
+from slo_ctl.decide.protection import Protection, step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slo_ctl.model import Slo
+
+
+@dataclass
+class PlantVm:
+    slo: Slo
+    queue: float
+    """Requests outstanding: what it gets of a busy device is in proportion to that."""
+    demand: float = float("inf")
+
+
+@dataclass
+class Plant:
+    """Serves queues in proportion, as a device without a scheduler does; limits cut, others take the rest."""
+
+    vms: dict[str, PlantVm]
+    capacity: float
+    noise: float = 0.0
+    seed: int = 1
+    waf: float | None = None
+    waf_before: float = 1.0
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)  # noqa: S311 - noise that can be repeated
+
+    def iops(self) -> dict[str, float]:
+        left = self.capacity / (1.0 if self.waf is None else self.waf / self.waf_before)
+        caps = {n: min(v.demand, self.limits.get(n, float("inf"))) for n, v in self.vms.items()}
+        got: dict[str, float] = {}
+        while rest := {n: v for n, v in self.vms.items() if n not in got}:
+            queues = sum(v.queue for v in rest.values())
+            capped = [n for n, v in rest.items() if caps[n] <= left * v.queue / queues]
+            if not capped:
+                got |= {n: left * v.queue / queues for n, v in rest.items()}
+                break
+            for n in capped:
+                got[n] = caps[n]
+            left -= sum(caps[n] for n in capped)
+        return {n: g * (1 + self._random.gauss(0, self.noise)) for n, g in got.items()}
+
+
+@dataclass
+class Loop:
+    """The controller on the plant, once a second."""
+
+    plant: Plant
+    protection: Protection = field(default_factory=Protection)
+    deliverable: Deliverable = field(default_factory=Deliverable)
+    history: list[tuple[dict[str, float], dict[str, float]]] = field(default_factory=list)
+    """IOPS, and limits in force meanwhile."""
+    told: set[str] = field(default_factory=set)
+    guessing: bool = False
+    """The observer takes everybody for wanting more, as it does where it only sees a busy device."""
+
+    def run(self, seconds: int) -> Loop:
+        for _ in range(seconds):
+            plant = self.plant
+            iops = plant.iops()
+            self.history.append((iops, dict(plant.limits)))
+            vms = [
+                Contender(name, vm.slo, max(0.0, iops[name]), self.guessing or iops[name] < 0.93 * vm.demand)
+                for name, vm in plant.vms.items()
+            ]
+            self.deliverable = self.deliverable.after(
+                sum(iops.values()),
+                1.0,
+                wanted_more=any(vm.wants_more for vm in vms),
+                held=bool(self.protection.limits),
+                short=self.protection.at_due,
+                waf=plant.waf,
+            )
+            self.protection = step(
+                self.protection, vms, self.deliverable.at(plant.waf, 1.0), length_s=1.0, window_s=1.0
+            )
+            plant.limits = self.protection.limits
+            self.told.update(self.protection.told)
+        return self
+
+    def mean(self, vm: str, last: int) -> float:
+        return sum(iops[vm] for iops, _ in self.history[-last:]) / last
+
+    def changes(self, last: int) -> int:
+        limits = [limits for _, limits in self.history[-last:]]
+        return sum(before != after for before, after in pairwise(limits))
