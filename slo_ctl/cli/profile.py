@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
 from slo_ctl.cli.say import tell, tell_json
+from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
     from slo_ctl.decide.scheduler_choice import Choice, DeviceFacts, Needs, SchedulerChoice
     from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Surroundings
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from slo_ctl.serra.stopping import StoppingRule
     from slo_ctl.serra.store import Found, ProfileStore
 
-EXIT_INTERRUPTED = 130
 POLICY_FORMAT_VERSION = 1
 
 _ROOT = Annotated[
@@ -148,7 +144,7 @@ def profile(
         raise UserError("--mpi and --node exclude each other", "ranks all measure what they know as TARGET")
     from slo_ctl.show.progress import progress_on_stderr
 
-    with _terminable(), progress_on_stderr(quiet=quiet) as progress:
+    with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:
             measured = _profile_by_mpi(requests[0], around, store, progress)
             if measured is None:
@@ -229,8 +225,8 @@ def _request(
 
     file_size, test_time, budget = sizes
     precondition, fresh = consent
-    test_s = _time_s("--test-time", test_time)
-    budget_s = _time_s("--budget", budget) if budget is not None else None
+    test_s = time_s_of("--test-time", test_time)
+    budget_s = time_s_of("--budget", budget) if budget is not None else None
     if budget_s == 0:
         raise UserError("--budget: no time is too short", "such as 60s")
     return Request(
@@ -238,7 +234,7 @@ def _request(
         intervals=tuple(map(parse_interval, interval)) or DEFAULT_INTERVALS,
         points=points,
         rule=rule,
-        file_bytes=_bytes("--file-size", file_size),
+        file_bytes=bytes_of("--file-size", file_size),
         test_s=test_s or None,
         budget_s=budget_s,
         queue_depth=queue_depth,
@@ -308,15 +304,11 @@ def _tell_who_was_left_out(profile: Profile, quiet: bool) -> None:
 
 
 def _rule(least: int, most: int, precision: str) -> StoppingRule:
-    from slo_ctl.quantity import QuantityError, parse_fraction
     from slo_ctl.serra.stopping import StoppingRule
 
     if most < least:
         least = most
-    try:
-        share = parse_fraction(precision)
-    except QuantityError as error:
-        raise UserError(f"--precision: {precision} {error}", "such as 5%") from None
+    share = share_of("--precision", precision, "5%")
     if share <= 0:
         raise UserError(f"--precision: {precision} can never be reached", "such as 5%")
     return StoppingRule(share, least, most)
@@ -329,24 +321,6 @@ def _fit(text: str) -> Fit:
         return Fit(text)
     except ValueError:
         raise UserError(f"--fit: {text} is not known", "write theil-sen or least-squares") from None
-
-
-def _time_s(option: str, text: str) -> float:
-    from slo_ctl.quantity import QuantityError, parse_time_s
-
-    try:
-        return parse_time_s(text)
-    except QuantityError as error:
-        raise UserError(f"{option}: {text} {error}", "such as 60s") from None
-
-
-def _bytes(option: str, text: str) -> int:
-    from slo_ctl.quantity import QuantityError, parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except QuantityError as error:
-        raise UserError(f"{option}: {text} {error}", "such as 256MiB") from None
 
 
 def _surroundings(root: Path | None, sys_root: Path | None = None) -> Surroundings:
@@ -377,10 +351,7 @@ def _check_outputs(agios: Path | None, plot: Path | None) -> None:
 
     if agios is not None:
         check_writable("--agios", agios)
-    if plot is not None:
-        if plot.suffix not in (".svg", ".png"):
-            raise UserError(f"--plot: {plot} is neither .svg nor .png", "name a file that ends so")
-        check_writable("--plot", plot)
+    check_plot(plot)
 
 
 def _deliver(
@@ -415,20 +386,6 @@ def _deliver(
             raise UserError(f"--plot: cannot write {plot}: {error.strerror}", "name another file") from None
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: what was measured is kept, and the file made is removed."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _needs(root: Path | None, p99: str | None, weights: bool | None) -> Needs:
     from dataclasses import replace
 
@@ -440,7 +397,7 @@ def _needs(root: Path | None, p99: str | None, weights: bool | None) -> Needs:
     promised = PromiseStore(DaemonPlaces(root).promises).all()
     needs = needs_of(Slo(**fields) for fields in promised.values())
     if p99 is not None:
-        target_s = _time_s("--p99", p99)
+        target_s = time_s_of("--p99", p99)
         if target_s == 0:
             raise UserError("--p99: no device is that fast", "such as 5ms")
         needs = replace(needs, p99_target_us=target_s * 1e6)
