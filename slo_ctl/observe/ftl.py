@@ -36,6 +36,13 @@ def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
         victims=flash.victims,
         victim_valid_pages=flash.victim_valid_pages,
         moved_pages_of=tuple(flash.moved_pages_of),
+        switch_merges=flash.switch_merges,
+        partial_merges=flash.partial_merges,
+        full_merges=flash.full_merges,
+        merged_blocks=flash.merged_blocks,
+        switch_merge_ns=flash.switch_merge_ns,
+        partial_merge_ns=flash.partial_merge_ns,
+        full_merge_ns=flash.full_merge_ns,
     )
 
 

@@ -33,6 +33,16 @@ class VmReading:
     victim_valid_pages: int
     moved_pages_of: tuple[int, ...]
     """Pages moved while serving this VM, by the tenant number of their owner."""
+    switch_merges: int = 0
+    """Merges caused by this VM, on mappings with log blocks (docs/mappings.md)."""
+    partial_merges: int = 0
+    full_merges: int = 0
+    merged_blocks: int = 0
+    """Logical blocks of full merges."""
+    switch_merge_ns: int = 0
+    """Time of dies and channels; 0 without a clock."""
+    partial_merge_ns: int = 0
+    full_merge_ns: int = 0
 
     @property
     def requests(self) -> int:

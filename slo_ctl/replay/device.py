@@ -46,6 +46,11 @@ class DrivePlan:
         return self.config.pages_per_block * self.config.cluster_dies
 
     @property
+    def merges(self) -> bool:
+        """Whether the mapping has log blocks, which it merges."""
+        return self.config.mapping in _LOG_BLOCKS
+
+    @property
     def total_pages(self) -> int:
         """Logical pages of all VMs: one drive write."""
         return sum(self.logical_pages)

@@ -9,6 +9,7 @@ from slo_ctl.decide.shares import due_shares
 from slo_ctl.replay.result import (
     GcPagesMoved,
     Latency,
+    Merges,
     Percentiles,
     Series,
     VmResult,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from slo_ctl.replay.player import PlayedVm
 
 _PERCENTILES = [50.0, 99.0, 99.9]
+_S_PER_NS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,12 @@ def measure(
     ops_blocks: Mapping[str, int] | None,
     limits_iops: Mapping[str, float | None],
     pages_per_block: int,
+    merging: bool = False,
 ) -> Measured:
-    """Rates, shares and ratios between two edges. `slos` are those in force at the end."""
+    """Rates, shares and ratios between two edges. `slos` are those in force at the end.
+
+    `merging`: the mapping has log blocks, so that its merges are part of the result.
+    """
     deltas = {vm.spec.name: stop.readings[vm.spec.name].since(start.readings[vm.spec.name]) for vm in vms}
     clocked = start.virtual_s is not None
     length_s = (stop.virtual_s or 0.0) - (start.virtual_s or 0.0)
@@ -99,6 +105,7 @@ def measure(
                 waf=_waf(delta.host_page_writes, delta.gc_page_writes),
                 gc_write_ratio=_ratio(delta.gc_page_writes, delta.host_page_writes),
                 victim_u=_ratio(delta.victim_valid_pages, victim_pages),
+                merges=_merges(delta, clocked) if merging else None,
                 ops_blocks=ops_blocks[name] if ops_blocks is not None else None,
                 min_iops=slos[name].min_iops,
                 max_iops=slos[name].max_iops,
@@ -121,6 +128,21 @@ def measure(
         ),
         iops=total_iops,
         waf=_waf(host, sum(d.gc_page_writes for d in deltas.values())),
+    )
+
+
+def _merges(delta: VmReading, clocked: bool) -> Merges:
+    def seconds(duration_ns: int) -> float | None:
+        return duration_ns * _S_PER_NS if clocked else None
+
+    return Merges(
+        switch=delta.switch_merges,
+        partial=delta.partial_merges,
+        full=delta.full_merges,
+        merged_blocks=delta.merged_blocks,
+        switch_s=seconds(delta.switch_merge_ns),
+        partial_s=seconds(delta.partial_merge_ns),
+        full_s=seconds(delta.full_merge_ns),
     )
 
 

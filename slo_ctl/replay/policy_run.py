@@ -196,6 +196,7 @@ class PolicyRun:
             self._ops_blocks() if self._isolated else None,
             self._actuator.limits_iops,
             self._plan.block_pages,
+            merging=self._plan.merges,
         )
         return RunResult(
             policy=self._policy.name,

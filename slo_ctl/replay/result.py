@@ -52,6 +52,22 @@ class Latency(_Model):
     write: Percentiles = Percentiles()
 
 
+class Merges(_Model):
+    """Merges that a VM's writes caused, on a mapping with log blocks (docs/mappings.md).
+
+    Times are of dies and channels, in seconds; null without a clock.
+    """
+
+    switch: Count = 0
+    partial: Count = 0
+    full: Count = 0
+    merged_blocks: Count = 0
+    """Logical blocks that full merges put together."""
+    switch_s: Number = None
+    partial_s: Number = None
+    full_s: Number = None
+
+
 class VmResult(_Model):
     """One VM over the measured window."""
 
@@ -77,6 +93,8 @@ class VmResult(_Model):
     """GC / host page writes, the paper's WAF(u)."""
     victim_u: Number = None
     """Valid share of the victim blocks, 0..1."""
+    merges: Merges | None = None
+    """Null where the mapping has no log blocks."""
     ops_blocks: OptionalCount = None
     """OPS owned at the end of the window; null where no VM owns OPS."""
     alone_iops: Number = None

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from slo_ctl.show import numbers
+from slo_ctl.show.merges import MERGE_HEADINGS, MERGE_LEGEND, merge_rows
 from slo_ctl.show.palette import ROLES, vm_colour
 from slo_ctl.show.plots import Plot, all_plots
 from slo_ctl.show.story import story
@@ -18,7 +19,7 @@ from slo_ctl.show.text import printable
 from slo_ctl.show.verdict import TOLERANCE, Verdict, verdict
 
 if TYPE_CHECKING:
-    from slo_ctl.replay.result import Result, RunResult, VmResult
+    from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class _RunView:
     line: str
     complete: bool
     rows: list[_Row]
+    merges: list[tuple[str, list[str]]]
+    """Empty where the mapping has no log blocks."""
     notes: list[str]
 
 
@@ -75,6 +78,8 @@ def render_report(result: Result) -> str:
         subject=_view(result, result.runs[-1]) if result.runs else None,
         others=[_view(result, run) for run in result.runs[:-1]],
         headings=vm_headings(),
+        merge_headings=MERGE_HEADINGS,
+        merge_legend=MERGE_LEGEND,
         comparison=[(run.policy, comparison_cells(run)) for run in result.runs],
         sections=_sections(all_plots(result)),
         facts=_facts(result),
@@ -119,6 +124,7 @@ def _view(result: Result, run: RunResult) -> _RunView:
         line=run_line(run),
         complete=run.complete,
         rows=[_row(result, index, vm) for index, vm in enumerate(run.vms)],
+        merges=[(printable(name), cells) for name, cells in merge_rows(run)],
         notes=[printable(note) for note in run.notes],
     )
 
@@ -148,6 +154,11 @@ def _owner(key: str) -> str:
     return next(title for title, keys in _SECTIONS if key.startswith(keys))
 
 
+def _mapping(device: DeviceResult) -> str:
+    span = f", a block spans {device.cluster_dies} dies" if device.cluster_dies > 1 else ""
+    return f"{device.mapping}{span}"
+
+
 def _facts(result: Result) -> list[tuple[str, str]]:
     """The device and the run, a line each."""
     device, timing = result.device, result.device.timing
@@ -167,6 +178,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("Over-provisioning", f"{numbers.percent(device.op)}, {device.ops_blocks:,} blocks"),
         ("Pages", f"{numbers.size(device.page_bytes)}, {device.pages_per_block:,} to a block"),
         ("Parallelism", f"{device.channels} channels, {device.dies} dies, planes per die: {device.planes}"),
+        ("Mapping", _mapping(device)),
         ("Victim policy", device.victim_policy),
         ("Timing", f"{timing.model}: {latencies}" if latencies else timing.model),
         ("Seed", str(result.seed)),

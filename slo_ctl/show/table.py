@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.show import numbers
+from slo_ctl.show.merges import MERGE_HEADINGS, NARROW_CELLS, merge_rows
 from slo_ctl.show.story import foreign_pages
 from slo_ctl.show.text import printable
 from slo_ctl.show.verdict import Verdict, verdict, worst_share_error
@@ -55,6 +56,9 @@ def print_result(console: Console, result: Result) -> None:
         console.print()
         console.print(Text(run_line(run)))
         console.print(vm_table(result, run, wide=console.width >= WIDE))
+        merged = merge_rows(run)
+        if merged:
+            console.print(merge_table(merged, wide=console.width >= WIDE))
     if len(result.runs) > 1:
         console.print()
         console.print(Text("All policies, whole device"))
@@ -124,6 +128,18 @@ def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]
     if not wide:
         del cells[-2]
     return cells
+
+
+def merge_table(rows: list[tuple[str, list[str]]], wide: bool = True) -> Table:
+    """One row per VM: the merges that its writes caused."""
+    table = _table(wide)
+    columns = len(MERGE_HEADINGS) if wide else NARROW_CELLS
+    table.add_column("MERGES", max_width=NAME_WIDTH, overflow="fold")
+    for heading in MERGE_HEADINGS[:columns]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, cells in rows:
+        table.add_row(Text(printable(name)), *(Text(cell) for cell in cells[:columns]))
+    return table
 
 
 def ops_text(ops_blocks: int | None, device: DeviceResult) -> str:

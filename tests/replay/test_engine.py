@@ -149,3 +149,28 @@ def test_every_epoch_is_a_point_of_the_series() -> None:
     (run,) = replay(epoch=".1x").runs
     assert run.series.drive_writes == pytest.approx([0.1 * (i + 1) for i in range(20)], abs=1e-3)
     assert all(sum(vm.share[i] or 0.0 for vm in run.series.vms) == pytest.approx(1.0) for i in range(20))
+
+
+@pytest.mark.parametrize("mapping", ["bast", "fast"])
+def test_merges_are_counted_and_timed_for_each_vm(mapping: str) -> None:
+    device = f"size=64MiB,dies=2,mapping={mapping}"
+    result = replay("name=a,workload=sequential", "name=b,workload=uniform", device=device, policy="static")
+    a, b = (vm.merges for vm in result.runs[0].vms)
+    assert a is not None
+    assert b is not None
+    assert a.switch > 0
+    assert a.full == 0
+    assert b.full > 0
+    assert b.merged_blocks >= b.full
+    assert b.full_s is not None
+    assert b.full_s > 0
+    counted = replay("name=b,workload=uniform", device=device, policy="static", timing="none")
+    merges = counted.runs[0].vms[0].merges
+    assert merges is not None
+    assert merges.full > 0
+    assert merges.full_s is None
+
+
+def test_a_page_mapping_has_no_merges() -> None:
+    (run,) = replay().runs
+    assert [vm.merges for vm in run.vms] == [None, None]

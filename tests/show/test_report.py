@@ -10,7 +10,7 @@ import pytest
 from fake_result import fake_event, fake_result, fake_run
 from hostile import HOSTILE
 
-from slo_ctl.replay.result import Series, VmResult
+from slo_ctl.replay.result import Merges, Series, VmResult
 from slo_ctl.show.palette import themed
 from slo_ctl.show.plots import all_plots
 from slo_ctl.show.report import render_report
@@ -68,6 +68,15 @@ def test_it_shows_what_the_paper_shows() -> None:
     assert "synthetic workloads" in page.text
     assert "slo-ctl replay --vm name=db" in page.text
     assert "Partial" not in page.text
+
+
+def test_it_shows_merges_where_the_mapping_merges() -> None:
+    result = fake_result("static")
+    run = result.runs[0]
+    vm = run.vms[0].model_copy(update={"merges": Merges(switch=1, partial=2, full=3456, merged_blocks=3456)})
+    merging = result.model_copy(update={"runs": [run.model_copy(update={"vms": [vm]})]})
+    assert "3,456" in Page(render_report(merging)).text
+    assert "PARTIAL" not in Page(render_report(result)).text
 
 
 def test_it_needs_nothing_else() -> None:

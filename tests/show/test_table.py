@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slo_ctl.replay.result import GcPagesMoved, Latency, VmResult
+from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, VmResult
 from slo_ctl.show import numbers
 from slo_ctl.show.story import foreign_pages, story
 from slo_ctl.show.table import console_for, ops_text, print_result
@@ -75,6 +75,22 @@ def test_the_table_fits_80_columns() -> None:
     assert "\u2026" not in text
     for word in ("db", "10.0%", "0.800", "5.00", "533", "4.1 ms", "ok"):
         assert word in text
+
+
+def test_merges_are_shown_where_there_are_any() -> None:
+    merges = Merges(switch=4, partial=5, full=1234, merged_blocks=2468, full_s=2.468)
+    merging = fake_result("static")
+    run = merging.runs[0]
+    vms = [run.vms[0].model_copy(update={"merges": merges, "host_page_writes": 100_000}), *run.vms[1:]]
+    merging = merging.model_copy(update={"runs": [run.model_copy(update={"vms": vms})]})
+    for width in (80, 132):
+        stream = io.StringIO()
+        print_result(Console(file=stream, width=width), merging)
+        (line,) = (row for row in stream.getvalue().splitlines() if "1,234" in row)
+        assert len(line) <= width
+        assert line.split()[1:6] == ["4", "5", "1,234", "12.43", "2.47"]
+        assert ("2.00" in line) == (width > 80)
+    assert "MERGES" not in printed("static")
 
 
 def test_unknown_numbers_are_dashes() -> None:
