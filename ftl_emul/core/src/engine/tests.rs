@@ -114,9 +114,8 @@ fn a_scheduler_chosen_while_requests_wait_serves_them_all_its_own_way() {
     }
     let mut shares = Vec::new();
     let mut before = [0, 0];
-    for (second, policy) in [SchedulerPolicy::Fifo, SchedulerPolicy::WeightedFair, SchedulerPolicy::RoundRobin]
-        .into_iter()
-        .enumerate()
+    for (second, policy) in
+        [SchedulerPolicy::Fifo, SchedulerPolicy::WeightedFair, SchedulerPolicy::RoundRobin].into_iter().enumerate()
     {
         engine.set_scheduler(policy);
         assert_eq!(engine.scheduler(), policy);
