@@ -13,13 +13,13 @@ import re
 from typing import TYPE_CHECKING
 
 from slo_ctl.act.interface import ActError
-from slo_ctl.model import Knob, Lever
+from slo_ctl.model import Lever
 from slo_ctl.observe.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slo_ctl.model import SettingValue
+    from slo_ctl.model import Knob, SettingValue
 
 NONE = "none"
 COST_FILES = {"qos": "io.cost.qos", "model": "io.cost.model"}
@@ -33,16 +33,6 @@ _OFF = {"qos": "enable=0", "model": "ctrl=auto"}
 """What io.cost says of a device that nobody has set anything for."""
 _BACK = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def scheduler_knob(name: str, number: str) -> Knob:
-    """That of the device `name` with the number `MAJOR:MINOR`."""
-    return Knob(Lever.DEVICE_SCHEDULER, name, "scheduler", number)
-
-
-def cost_knob(name: str, number: str, what: str) -> Knob:
-    """io.cost's `qos` or `model` of a device."""
-    return Knob(Lever.DEVICE_COST, name, what, number)
 
 
 class BlockQueueActuator:

@@ -172,16 +172,25 @@ class SchedulerChoice:
 
 
 def choose(
-    facts: DeviceFacts, needs: Needs, analysis: Analysis | None, queue_depth: int = 1
+    facts: DeviceFacts,
+    needs: Needs,
+    analysis: Analysis | None,
+    queue_depth: int = 1,
+    given: str | None = None,
 ) -> SchedulerChoice:
     """Scheduler, parameters and weights for a device.
 
-    `analysis` is None where there is no valid profile, and `queue_depth` what it was measured at.
+    `analysis` is None where there is no valid profile, and `queue_depth` what it was measured at. `given` is
+    a scheduler that the operator wants: the rest is chosen to go with it.
     """
     cautions: list[str] = []
     character, found = characterise(facts, analysis, cautions)
-    weights, by_weights = _choose_weights(facts, needs, character, analysis)
-    scheduler, by_scheduler = _choose_scheduler(facts, needs, character, weights)
+    if given is not None:
+        weights, by_weights = _weights_beside(facts, needs, analysis, given)
+        scheduler, by_scheduler = given, Choice("scheduler", given, "the configuration says so")
+    else:
+        weights, by_weights = _choose_weights(facts, needs, character, analysis)
+        scheduler, by_scheduler = _choose_scheduler(facts, needs, character, weights)
     parameters, by_parameters = _parameters(scheduler, needs, weights)
     model = qos = None
     choices = [found, by_weights, by_scheduler, *by_parameters]
@@ -282,6 +291,22 @@ def _choose_weights(
     return Weights.NONE, Choice(
         "weights", Weights.NONE, reason, THRESHOLDS["bfq_share"].source if too_fast else ""
     )
+
+
+def _weights_beside(
+    facts: DeviceFacts, needs: Needs, analysis: Analysis | None, scheduler: str
+) -> tuple[Weights, Choice]:
+    """By what weights are kept beside a scheduler that was not ours to choose."""
+    if not needs.weights:
+        return Weights.NONE, Choice("weights", Weights.NONE, "no SLO needs shares in proportion")
+    if scheduler == "bfq":
+        return Weights.BFQ, Choice("weights", Weights.BFQ, "it is what the scheduler keeps")
+    if facts.io_cost and analysis is not None:
+        reason = "io.cost works with every scheduler, and the profile fills its model"
+        return Weights.IO_COST, Choice("weights", Weights.IO_COST, reason)
+    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
+    reason = f"{scheduler} keeps no shares: {no_cost}"
+    return Weights.NONE, Choice("weights", Weights.NONE, reason)
 
 
 def _too_fast_for_bfq(analysis: Analysis | None) -> str:

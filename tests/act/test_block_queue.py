@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slo_ctl.act.block_queue import BlockQueueActuator, cost_knob, scheduler_knob, why_not
+from slo_ctl.act.block_queue import BlockQueueActuator, why_not
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.decide.device_settings import cost_knob, scheduler_knob
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
 
 if TYPE_CHECKING:

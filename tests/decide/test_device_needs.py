@@ -1,0 +1,85 @@
+"""Whose SLOs count for a device, and how long they are believed."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide.device_needs import PATIENCE_S, Believed, believe, needs_on, tenants_on, vms_on
+from slo_ctl.decide.scheduler_choice import Needs
+from slo_ctl.model import DeviceNumber, Disk, FoundBy, IoCounters, Slo, Stream, Tenant, Vm, VmState
+
+HERE, THERE = DeviceNumber(8, 0), DeviceNumber(8, 16)
+
+
+def vm(name: str, *disks: DeviceNumber, state: VmState = VmState.RUNNING) -> Vm:
+    found = tuple(Disk(f"vd{i}", "file", None, number) for i, number in enumerate(disks))
+    return Vm(name, FoundBy.OPTION, state, disks=found)
+
+
+def io(name: str, device: DeviceNumber | None, reads: int = 1, tenant: Tenant | None = None) -> Stream:
+    return Stream(name, None, f"/{name}", device, IoCounters(reads=reads), tenant)
+
+
+def test_who_counts_for_a_device() -> None:
+    vms = [
+        vm("disk", HERE),
+        vm("off", HERE, state=VmState.SHUT_OFF),
+        vm("elsewhere", THERE),
+        vm("io"),
+        vm("idle"),
+        vm("nowhere"),
+        vm("flash"),
+    ]
+    streams = [
+        io("io", HERE),
+        io("idle", HERE, reads=0),
+        io("flash", None, tenant=Tenant("ssd0", "a")),
+    ]
+    promised = {"idle", "nowhere", "flash", "elsewhere"}
+    assert vms_on(HERE, vms, streams, promised) == ("disk", "io", "nowhere")
+    assert vms_on(HERE, vms, streams, ()) == ("disk", "io")
+    assert tenants_on("ssd0", streams) == ("flash",)
+    assert tenants_on("ssd1", streams) == ()
+
+
+def test_needs_are_those_of_who_counts() -> None:
+    slos = {"a": Slo(1.0), "b": Slo(3.0, p99_latency_us=5000.0), "c": Slo(9.0, p99_latency_us=10.0)}
+    assert needs_on(("a", "b", "gone"), slos) == Needs(weights=True, p99_target_us=5000.0)
+    assert needs_on(("a",), slos) == Needs()
+
+
+NEEDS = st.builds(Needs, st.booleans(), st.one_of(st.none(), st.sampled_from([1000.0, 5000.0, 20_000.0])))
+
+
+def asks_at_least(one: Needs, other: Needs) -> bool:
+    tight = other.p99_target_us is None or (
+        one.p99_target_us is not None and one.p99_target_us <= other.p99_target_us
+    )
+    return tight and (one.weights or not other.weights)
+
+
+@given(st.lists(st.tuples(NEEDS, st.floats(0.1, 30.0)), min_size=1, max_size=30))
+def test_what_is_asked_for_is_done_at_once_and_never_given_up_early(steps: list[tuple[Needs, float]]) -> None:
+    believed: Believed | None = None
+    now_s, changes = 0.0, []
+    for needs, pause_s in steps:
+        now_s += pause_s
+        before, believed = believed, believe(believed, needs, now_s)
+        assert asks_at_least(believed.needs, needs)
+        if before is not None and not asks_at_least(believed.needs, before.needs):
+            changes.append(now_s)
+    # Whatever the SLOs do: less is done once in PATIENCE_S at the most.
+    assert all(later - earlier >= PATIENCE_S for earlier, later in itertools.pairwise(changes))
+
+
+def test_less_is_believed_after_a_while() -> None:
+    believed = believe(None, Needs(weights=True), 0.0)
+    for now_s in (10.0, 30.0, 69.0):
+        believed = believe(believed, Needs(), now_s)
+        assert believed.needs.weights
+    assert believe(believed, Needs(), 70.0) == Believed(Needs())
+    again = believe(believed, Needs(weights=True), 69.5)
+    assert believe(again, Needs(), 75.0).needs.weights
