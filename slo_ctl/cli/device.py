@@ -1,4 +1,4 @@
-"""`slo-ctl device`: emulated SSDs that are real block devices for VMs, over NBD."""
+"""`slo-ctl device`: emulated SSDs that are real block devices for VMs, over NBD; what NVMe drives offer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli import device_policy
+from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
-from slo_ctl.cli.say import tell, tell_json
+from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,9 +21,13 @@ if TYPE_CHECKING:
     from slo_ctl.device.store import DeviceStore
 
 app = typer.Typer(
-    help="Emulated SSDs as block devices for VMs, over NBD.", no_args_is_help=True, rich_markup_mode=None
+    help="Emulated SSDs as block devices for VMs, over NBD; profiles of any drive; what NVMe drives offer.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 profile_commands.register(app)
+device_policy.register(app)
+logical_block_command.register(app)
 
 _NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
 _ROOT = Annotated[
@@ -102,8 +108,18 @@ def list_(root: _ROOT = None, json_: _JSON = False) -> None:
 
 
 @app.command()
-def show(name: _NAME, root: _ROOT = None, json_: _JSON = False) -> None:
-    """Say what a device is, whether it is being served, and how to reach it."""
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|/dev/NVME", help="An emulated SSD, or an NVMe drive: /dev/nvme0.")
+    ],
+    root: _ROOT = None,
+    json_: _JSON = False,
+) -> None:
+    """Say what a device is. An emulated SSD: whether it is served, and how to reach it. An NVMe drive: its
+    namespaces, detached ones included, and the strongest placement it offers, with what that isolates."""
+    if name.startswith("/dev/"):
+        _show_nvme(name, json_)
+        return
     from slo_ctl.device.status import FORMAT_VERSION, device_status
 
     store = _store(root)
@@ -115,6 +131,27 @@ def show(name: _NAME, root: _ROOT = None, json_: _JSON = False) -> None:
     from slo_ctl.show.table import console_for
 
     print_device(console_for(sys.stdout), status)
+
+
+def _show_nvme(device: str, json_: bool) -> None:
+    from slo_ctl.decide.nvme_placement import strongest
+    from slo_ctl.nvme.command import NvmeTool
+    from slo_ctl.observe.nvme import controller_of, discover
+    from slo_ctl.show.nvme import nvme_json, print_nvme
+
+    sys_ = Path("/sys")
+    controller = controller_of(device, sys_)
+    tool = NvmeTool()
+    found = discover(tool, controller, sys_)
+    offered = strongest(found)
+    if json_:
+        tell_json(nvme_json(found, offered, str(tool.version)))
+        return
+    from slo_ctl.show.table import console_for
+
+    print_nvme(console_for(sys.stdout), found, offered, str(tool.version))
+    for note in found.notes:
+        remark(f"note: {note}")
 
 
 @app.command()

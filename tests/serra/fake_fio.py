@@ -17,20 +17,27 @@ with open({log!r}, "a") as log:
 size, rw = int(options["bs"]), options["rw"]
 side = "write" if "write" in rw else "read"
 latency = (10.0 * size / 1024 + (5000.0 if rw.startswith("rand") else 100.0)) * 1000
-count = max(1, int(options["io_size"]) // size)
-answer = {{"total_ios": count, "lat_ns": {{"mean": latency}}, "runtime": 50, "bw_bytes": 1e8}}
-job = {{"error": 0, side: answer}}
+written = int(options.get("io_size", options["size"]))
+count = max(1, written // size)
+bandwidth = {bandwidth}
+answer = {{"total_ios": count, "lat_ns": {{"mean": latency}}, "runtime": 50}}
+job = {{"error": 0, side: answer | {{"bw_bytes": bandwidth, "io_bytes": written}}}}
 print("fio: a note before the answer")
 print(json.dumps({{"jobs": [job]}}))
 """
 
 
-def install(folder: Path, extra: str = "") -> Path:
-    """Put it into `folder`, to be first on PATH; returns the log of what it was asked."""
+def install(folder: Path, extra: str = "", bandwidth: str = "1e8") -> Path:
+    """Put it into `folder`, to be first on PATH; returns the log of what it was asked.
+
+    `bandwidth` is an expression in bytes/s, which may use `size` and `rw`.
+    """
     folder.mkdir(exist_ok=True)
     log = folder / "fio.log"
     program = folder / "fio"
-    program.write_text(_ANSWERING.format(python=sys.executable, log=str(log), extra=extra))
+    program.write_text(
+        _ANSWERING.format(python=sys.executable, log=str(log), extra=extra, bandwidth=bandwidth)
+    )
     program.chmod(0o755)
     return log
 
