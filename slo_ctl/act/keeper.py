@@ -12,18 +12,24 @@ from slo_ctl.model import Lever, Outcome, OutcomeState, Setting
 from slo_ctl.model.setting import in_force, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from slo_ctl.act.interface import Actuator
     from slo_ctl.act.journal import Journal
     from slo_ctl.model import Knob, SettingValue
 
+    Scope = Callable[[Knob], bool]
+
 ROTATION_EPOCHS = 10
 """A setting in force is read again within this many calls of `apply`."""
 
 MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS})
 """Levers that are no settings: what they changed is given back by `undo` only."""
+
+
+def _everywhere(_knob: Knob) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +67,17 @@ class SettingKeeper:
         self._without_doomed = -1
         """As of which state of the journal all its knobs are wanted by those."""
 
-    def apply(self, settings: Iterable[Setting], verify_all: bool = False) -> list[Outcome]:
+    def apply(
+        self, settings: Iterable[Setting], verify_all: bool = False, within: Scope = _everywhere
+    ) -> list[Outcome]:
         """Bring the host to the whole state wanted: knobs changed before and no longer wanted are restored.
 
+        `within` says of which knobs that is the whole state: no other is restored.
         Outcomes are those of the restored knobs, then one for each setting in its order.
         """
         wanted, outcomes_of_doubles = self._wanted(list(settings))
         self._turn = (self._turn + 1) % ROTATION_EPOCHS
-        restored = self._restore_unwanted(wanted)
+        restored = self._restore_unwanted(wanted, within)
 
         outcomes: list[Outcome | None] = []
         steps: list[_Step] = []
@@ -98,27 +107,27 @@ class SettingKeeper:
             self._without_doomed = -1
         return wanted, doubles
 
-    def _restore_unwanted(self, wanted: dict[Knob, Setting]) -> list[Outcome]:
+    def _restore_unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Outcome]:
         if self._without_doomed == self._journal.changes:
             return []
         doomed = [
             knob
             for knob in self._journal.originals()
-            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS
+            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS and within(knob)
         ]
         restored = self._restore(doomed, "no longer wanted") if doomed else []
-        for knob in [knob for knob in self._kept if knob not in wanted]:
+        for knob in [knob for knob in self._kept if knob not in wanted and within(knob)]:
             del self._kept[knob]
-        if not doomed:
+        if not doomed and within is _everywhere:
             self._without_doomed = self._journal.changes
         return restored
 
-    def plan(self, settings: Iterable[Setting]) -> list[Outcome]:
+    def plan(self, settings: Iterable[Setting], within: Scope = _everywhere) -> list[Outcome]:
         """What `apply` would do, reading everything and touching nothing."""
         wanted, outcomes_of_doubles = _by_knob(settings)
         planned: list[Outcome] = []
         for knob, original in self._journal.originals().items():
-            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS:
+            if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS and within(knob):
                 setting = Setting(knob, original.value, original.vm, "no longer wanted")
                 looked = self._look(setting, exact=True)
                 planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
@@ -127,10 +136,10 @@ class SettingKeeper:
             planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
         return [*planned, *outcomes_of_doubles]
 
-    def undo(self) -> list[Outcome]:
+    def undo(self, within: Scope = _everywhere) -> list[Outcome]:
         """Give back everything that was ever changed; what cannot be stays in the journal."""
-        self._kept.clear()
-        return self._restore(list(self._journal.originals()), "undone")
+        self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
+        return self._restore([knob for knob in self._journal.originals() if within(knob)], "undone")
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:

@@ -96,6 +96,17 @@ class ServedFtlActuator:
         else:
             self._give_ops(knob, namespace, round(value))
 
+    def scheduler(self) -> str:
+        """How the device divides itself among its namespaces."""
+        found = self._statistics().get("scheduler")
+        if not isinstance(found, str):
+            raise ActError(f"{self._device} does not tell its scheduler", "serve it with this release")
+        return found
+
+    def set_scheduler(self, name: str) -> None:
+        """Choose another one, for good."""
+        self._command(lambda client: client.set_scheduler(name))
+
     def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
         """Ask for the OPS moves of a decision; a sentence for each that was not taken on.
 

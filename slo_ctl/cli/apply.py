@@ -43,7 +43,7 @@ def command(
         plan(json_=json_, every=False, root=root)
         return
     outcomes = _undo(root) if undo else _apply(root)
-    _tell(outcomes, json_)
+    tell_outcomes(outcomes, json_)
     from slo_ctl.model import OutcomeState
 
     if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
@@ -78,7 +78,8 @@ def _alone(root: Path | None) -> Iterator[Daemon]:
         yield Daemon(load(places.config), places)
 
 
-def _tell(outcomes: list[Outcome], json_: bool) -> None:
+def tell_outcomes(outcomes: list[Outcome], json_: bool) -> None:
+    """What became of each setting, as a table or one JSON object."""
     if json_:
         from slo_ctl.show.status_json import FORMAT_VERSION, plain
 

@@ -1,20 +1,19 @@
-"""`slo-ctl device profile` and `slo-ctl device policy`: what a device is good at, and what suits it."""
+"""`slo-ctl device profile`: what a device is good at."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
-from slo_ctl.cli.say import tell, tell_json
+from slo_ctl.cli.say import tell_json
 from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
-    from slo_ctl.decide.scheduler_choice import Choice, DeviceFacts, Needs, SchedulerChoice
     from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Surroundings
     from slo_ctl.serra.line import Fit
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from slo_ctl.serra.session import Outcome, Request
     from slo_ctl.serra.stopping import StoppingRule
     from slo_ctl.serra.store import Found, ProfileStore
-
-POLICY_FORMAT_VERSION = 1
 
 _ROOT = Annotated[
     Path | None,
@@ -33,9 +30,8 @@ _JSON = Annotated[bool, typer.Option("--json", help="One JSON object instead of 
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to `slo-ctl device`."""
+    """Add the command to `slo-ctl device`."""
     app.command()(profile)
-    app.command()(policy)
 
 
 def profile(
@@ -158,58 +154,6 @@ def profile(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def policy(
-    device: Annotated[
-        str,
-        typer.Argument(metavar="DEV", help="A block device, such as sda, or the name of an emulated SSD."),
-    ],
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Every choice with its reason and source.")
-    ] = False,
-    p99: Annotated[
-        str | None, typer.Option(metavar="TIME", help="A latency target. [default: the tightest of the SLOs]")
-    ] = None,
-    weights: Annotated[
-        bool | None,
-        typer.Option("--weights/--no-weights", help="Shares in proportion. [default: if the SLOs need it]"),
-    ] = None,
-    root: _ROOT = None,
-    sys_root: Annotated[Path | None, typer.Option("--sys", metavar="DIR", help="Instead of /sys.")] = None,
-    cgroup_root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Instead of /sys/fs/cgroup.")
-    ] = None,
-    json_: _JSON = False,
-) -> None:
-    """Say which I/O scheduler, parameters and weights suit a device, by its profile. Changes nothing."""
-    from slo_ctl.decide.scheduler_choice import choose, choose_tenant_scheduler
-    from slo_ctl.device.store import DeviceStore
-
-    around = _surroundings(root, sys_root)
-    needs = _needs(root, p99, weights)
-    emulated = DeviceStore(around.places)
-    if device in emulated.names():
-        record = emulated.load(device)
-        _print_tenant_choice(device, choose_tenant_scheduler(needs, len(record.namespace)), json_)
-        return
-    from slo_ctl.observe.cgroup import DEFAULT_ROOT
-    from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
-
-    number = device_number(device, around.sys)
-    facts = block_facts(number, around, has_io_cost(cgroup_root or DEFAULT_ROOT))
-    found = _store(root).of_device(number, around)
-    valid = found.profile if found is not None and not found.stale else None
-    choice = choose(
-        facts,
-        needs,
-        valid.analysis() if valid is not None else None,
-        valid.queue_depth if valid is not None else 1,
-    )
-    if json_:
-        tell_json(_policy_json(facts, needs, choice, found))
-    else:
-        _print_policy(facts, choice, found, explain)
-
-
 def _request(
     target: str,
     interval: list[str],
@@ -323,11 +267,11 @@ def _fit(text: str) -> Fit:
         raise UserError(f"--fit: {text} is not known", "write theil-sen or least-squares") from None
 
 
-def _surroundings(root: Path | None, sys_root: Path | None = None) -> Surroundings:
+def _surroundings(root: Path | None) -> Surroundings:
     from slo_ctl.device.places import places
     from slo_ctl.serra.identity import Surroundings
 
-    return Surroundings(places(root), sys_root or Path("/sys"))
+    return Surroundings(places(root))
 
 
 def _store(root: Path | None) -> ProfileStore:
@@ -384,69 +328,3 @@ def _deliver(
             save_plot(profile, analysis, plot)
         except OSError as error:
             raise UserError(f"--plot: cannot write {plot}: {error.strerror}", "name another file") from None
-
-
-def _needs(root: Path | None, p99: str | None, weights: bool | None) -> Needs:
-    from dataclasses import replace
-
-    from slo_ctl.daemon.places import DaemonPlaces
-    from slo_ctl.decide.scheduler_choice import needs_of
-    from slo_ctl.model import Slo
-    from slo_ctl.promises.store import PromiseStore
-
-    promised = PromiseStore(DaemonPlaces(root).promises).all()
-    needs = needs_of(Slo(**fields) for fields in promised.values())
-    if p99 is not None:
-        target_s = time_s_of("--p99", p99)
-        if target_s == 0:
-            raise UserError("--p99: no device is that fast", "such as 5ms")
-        needs = replace(needs, p99_target_us=target_s * 1e6)
-    return needs if weights is None else replace(needs, weights=weights)
-
-
-def _policy_json(
-    facts: DeviceFacts, needs: Needs, choice: SchedulerChoice, found: Found | None
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "format_version": POLICY_FORMAT_VERSION,
-        "device": asdict(facts),
-        "needs": asdict(needs),
-        "profile": None
-        if found is None
-        else {"path": str(found.path), "age_s": found.age_s, "stale": found.stale or None},
-        **asdict(choice),
-    }
-
-
-def _print_policy(facts: DeviceFacts, choice: SchedulerChoice, found: Found | None, explain: bool) -> None:
-    from slo_ctl.serra.store import age_text
-
-    tell(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
-    for name, value in choice.parameters.items():
-        tell(f"  {name} = {value}")
-    tell(f"  weights by {choice.weights.value}")
-    for label, line in (("io.cost.model", choice.iocost_model), ("io.cost.qos", choice.iocost_qos)):
-        if line is not None:
-            tell(f"  {label}: {line}")
-    if explain:
-        tell("why:", *(line for each in choice.choices for line in _explained(each)))
-    if found is not None:
-        tell(f"profile of {age_text(found.age_s)} ago: {found.stale or 'valid'}")
-    tell(*(f"note: {caution}" for caution in choice.cautions))
-
-
-def _explained(choice: Choice) -> list[str]:
-    lines = [f"  {choice.what} {choice.value}: {choice.reason}"]
-    return [*lines, f"    source: {choice.source}"] if choice.source else lines
-
-
-def _print_tenant_choice(device: str, choice: Choice, json_: bool) -> None:
-    from dataclasses import asdict
-
-    if json_:
-        plain = {"format_version": POLICY_FORMAT_VERSION, "device": device, "emulated": True}
-        tell_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
-    else:
-        tell(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")

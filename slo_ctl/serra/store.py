@@ -28,17 +28,18 @@ class ProfileStore(RecordStore[Profile]):
 
     def of_device(self, number: DeviceNumber, around: Surroundings) -> Found | None:
         """The best profile of a block device: of itself rather than of a file on it, the valid before the
-        stale, the newest first.
+        stale, the newest first; under whichever scheduler it was measured.
 
-        Raises UserError for a damaged file.
+        The scheduler is what the profile is to choose: one measured under `none` must hold when `bfq` was
+        chosen by it. Raises UserError for a damaged file.
         """
         now = block_identity(number, BLOCK_DEVICE, around)
         found = []
         for path in sorted(self.folder.glob(f"{slug(now)}-*.json")):
-            each = self.compared(path, now)
-            there = each.profile.identity
+            there = self.read(path).identity
             if (there.model, there.serial, there.firmware) == (now.model, now.serial, now.firmware):
-                found.append(each)
+                as_measured = now.model_copy(update={"scheduler": there.scheduler})
+                found.append(self.compared(path, as_measured))
         return min(
             found,
             key=lambda each: (bool(each.stale), each.profile.identity.place != BLOCK_DEVICE, each.age_s),
