@@ -75,7 +75,7 @@ def status_of(
         config_problem=moment.config_problem,
         devices=tuple(_device(device, moment.window_s) for device in devices),
         vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
-        notes=tuple(dict.fromkeys(moment.notes)),
+        notes=tuple(dict.fromkeys([*moment.notes, *(note for device in devices for note in device.notes)])),
         epoch_cpu_ms=moment.epoch_cpu_ms,
     )
 
@@ -101,6 +101,8 @@ def _device(device: DeviceView, window_s: float) -> DeviceStatus:
         overcommitted=device.overcommitted,
         problem=device.problem,
         reasons=device.reasons,
+        waf=device.waf,
+        placement=device.placement,
     )
 
 

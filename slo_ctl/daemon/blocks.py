@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.daemon.block_demand import BlockDemand
 from slo_ctl.daemon.capacity import Capacity
+from slo_ctl.daemon.nvme_watch import NvmeSeen, watch_for
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.shares import due_shares
 from slo_ctl.observe.block import BlockDevice
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from slo_ctl.daemon.nvme_watch import NvmeWatch
     from slo_ctl.decide.levers import Wanted
     from slo_ctl.model import DeviceNumber, Slo, Stream
     from slo_ctl.observe.task_delay import BlockDelay
@@ -44,9 +46,12 @@ class BlockPart:
         self._sys = sys
         self._window_s = window_s
         self._device: BlockDevice | None = None
+        self._nvme: NvmeWatch | None = None
         self._busy_ms: tuple[float, int] | None = None
         self._busy = False
         self._demand = BlockDemand(window_s)
+        self.waf: float | None = None
+        """(host + GC) / host writes of the whole device of late, where it tells."""
 
     @property
     def number(self) -> DeviceNumber | None:
@@ -81,12 +86,22 @@ class BlockPart:
         if self._device is None or self._device.number != number:
             self._device = BlockDevice(self.name, self.path, number, window_s=self._window_s)
             self._busy_ms = None
+            self.close()
+            self._nvme = watch_for(str(number), self._sys, self._window_s)
+
+    def close(self) -> None:
+        """Stop watching the drive."""
+        if self._nvme is not None:
+            self._nvme.close()
+            self._nvme = None
 
     def look(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
         """Take the counters of the epoch into account, and what VMs waited in it; after `find`."""
         if self._device is None:
             return
         self._device.update(streams)
+        told = self._nvme.seen.waf if self._nvme is not None else None
+        self.waf = told.waf if told is not None else None
         self._busy = self._is_busy(self._device.number)
         self._demand.keep(self.active)
         for vm in self.active & delays.keys():
@@ -117,6 +132,7 @@ class BlockPart:
         total = total_iops(list(self.windows.values()))
         asking = {vm: slos[vm] for vm, window in self.windows.items() if vm in slos and window.iops}
         shares = due_shares(asking, total)
+        nvme = self._nvme.seen if self._nvme is not None else NvmeSeen(waf=None)
         backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
         return DeviceView(
             name=self.name,
@@ -127,6 +143,9 @@ class BlockPart:
             capacity_iops=self.capacity.iops,
             sum_min_iops=sum(slo.min_iops or 0.0 for slo in slos.values()),
             share_tolerance=SHARE_TOLERANCE,
+            waf=nvme.waf,
+            placement=nvme.placement,
+            notes=(nvme.note,) if nvme.note else (),
             vms={
                 vm: VmView(
                     windows=(self.windows[vm],) if vm in self.windows else (),

@@ -88,11 +88,9 @@ class Devices:
 
     def _refresh_blocks(self, config: Config, changed: bool) -> None:
         wanted = {device.name: device.path for device in config.devices if device.path is not None}
-        self.blocks = {
-            name: part
-            for name, part in self.blocks.items()
-            if not changed and wanted.get(name) == str(part.path)
-        }
+        for name, part in list(self.blocks.items()):
+            if changed or wanted.get(name) != str(part.path):
+                self.blocks.pop(name).close()
         for name, path in wanted.items():
             if name not in self.blocks:
                 self.blocks[name] = BlockPart(name, Path(path), self._sys, self._window_s)
@@ -101,3 +99,5 @@ class Devices:
         """Hang up everywhere."""
         for part in self.emulated.values():
             part.close()
+        for block in self.blocks.values():
+            block.close()

@@ -10,6 +10,7 @@ from slo_ctl.act.served_ftl import ServedFtlActuator
 from slo_ctl.daemon.capacity import Capacity
 from slo_ctl.daemon.demand import Demand
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
+from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.policies import make_policy
 from slo_ctl.decide.shares import due_shares
 from slo_ctl.model import Decision, Knob, Lever, Setting, Slo, Target, Tenant, TimingModel
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from slo_ctl.decide.policies import Policy
     from slo_ctl.device.places import RunPlaces
     from slo_ctl.device.record import DeviceRecord
-    from slo_ctl.model import DeviceSample, VmSample
+    from slo_ctl.model import DeviceSample, DeviceWaf, VmSample
     from slo_ctl.observe.window import StreamWindow
 
 _FAIR_SCHEDULER = "wfq"
@@ -232,7 +233,20 @@ class EmulatedDevice:
             capacity_iops=self.capacity.iops,
             sum_min_iops=sum(seat.slo.min_iops or 0.0 for seat in self.seats.values()),
             reasons=reasons,
+            waf=self._waf(),
             vms={vm: self._vm_view(seats, targets, total) for vm, seats in by_vm.items()},
+        )
+
+    def _waf(self) -> DeviceWaf | None:
+        """Of all streams together, over the status window."""
+        known = [each for each in self.windows.values() if each.host_page_writes is not None]
+        if not known:
+            return None
+        return ftl_waf(
+            sum(each.host_page_writes or 0 for each in known),
+            sum(each.gc_page_writes or 0 for each in known),
+            self.record.geometry.page_bytes,
+            max(each.window_s for each in known),
         )
 
     def _vm_view(self, seats: list[Seat], targets: Mapping[str, Target], total: float | None) -> VmView:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slo_ctl.model import DeviceWaf
     from slo_ctl.observe.window import StreamWindow
 
 
@@ -40,6 +41,10 @@ class DeviceView:
     sum_min_iops: float = 0.0
     problem: str = ""
     reasons: tuple[str, ...] = ()
+    waf: DeviceWaf | None = None
+    placement: str = ""
+    """The strongest that the drive offers; empty when not known."""
+    notes: tuple[str, ...] = ()
     share_tolerance: float = 0.10
     """Of a target share: what may be missed there."""
     vms: dict[str, VmView] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from slo_ctl.model.decision import Decision, OpsMove, Target
 from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
+from slo_ctl.model.nvme import DeviceWaf, WafSource
 from slo_ctl.model.sample import DeviceSample, Slo, VmSample
 from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 from slo_ctl.model.status import DEGRADED, DeviceStatus, HostStatus, Verdict, VmStatus
@@ -19,6 +20,7 @@ __all__ = [
     "DeviceNumber",
     "DeviceSample",
     "DeviceStatus",
+    "DeviceWaf",
     "Disk",
     "FlashTiming",
     "FoundBy",
@@ -42,4 +44,5 @@ __all__ = [
     "VmSample",
     "VmState",
     "VmStatus",
+    "WafSource",
 ]

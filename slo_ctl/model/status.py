@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slo_ctl.model.nvme import DeviceWaf
     from slo_ctl.model.sample import Slo
     from slo_ctl.model.setting import Outcome
 
@@ -92,6 +93,10 @@ class DeviceStatus:
     """Why nothing is known or done at the moment; empty otherwise."""
     reasons: tuple[str, ...] = ()
     """What was decided of late."""
+    waf: DeviceWaf | None = None
+    """Of all that is written to it, and by which counters; None where there cannot be any."""
+    placement: str = ""
+    """The strongest that the drive offers, such as `separation by FDP`; empty when not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ _OF_DEVICE: dict[str, tuple[str, Callable[[DeviceStatus], float | None]]] = {
     "capacity_iops": ("The most that was measured.", lambda d: d.capacity_iops),
     "min_iops": ("Sum of the minimums promised.", lambda d: d.sum_min_iops),
     "overcommitted": ("1 where the minimums exceed what it can do.", lambda d: d.overcommitted),
+    "write_amplification_ratio": (
+        "Media over host bytes written, where the device tells.",
+        lambda d: d.waf.waf if d.waf is not None else None,
+    ),
     "up": ("0 where nothing is known or done at the moment.", lambda d: not d.problem),
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from slo_ctl.model import DEGRADED, HostStatus, VmStatus
+from slo_ctl.model import DEGRADED, HostStatus, VmStatus, WafSource
 from slo_ctl.show import numbers
 from slo_ctl.show.columns import Column, table_of
 from slo_ctl.show.text import printable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from slo_ctl.model import DeviceStatus, Outcome, SettingValue
+    from slo_ctl.model import DeviceStatus, DeviceWaf, Outcome, SettingValue
 
 EMULATED = "EMULATED"
 STALE_EPOCHS = 5
@@ -117,6 +117,10 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     if device.capacity_iops and device.sum_min_iops:
         minimums += f" ({numbers.percent(device.sum_min_iops / device.capacity_iops, 0)})"
     parts.append(minimums)
+    if device.placement:
+        parts.append(f"offers {printable(device.placement)}")
+    if device.waf is not None:
+        parts.append(waf_text(device.waf))
     if device.serra_class is not None:
         parts.append(f"SeRRa class {printable(device.serra_class)}")
     line = Text(f"{printable(device.name)}: {', '.join(parts)}")
@@ -125,6 +129,18 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     if device.problem:
         line.append(f"  {printable(device.problem)}", style="bold red")
     return line
+
+
+def waf_text(waf: DeviceWaf) -> str:
+    """The WAF of a whole device with its source, window and resolution, or why there is none."""
+    made_up = f" ({EMULATED})" if waf.emulated and waf.source is not WafSource.FTL else ""
+    if waf.waf is None:
+        return f"no WAF{made_up}: {printable(waf.reason)}"
+    about = f"over {duration(waf.window_s)}"
+    if waf.resolution_bytes is not None and waf.resolution_bytes > 1:
+        about += f", counted by {numbers.size(waf.resolution_bytes)}"
+    sure = f" ± {waf.uncertainty:.2f}" if waf.uncertainty else ""
+    return f"WAF {numbers.decimal(waf.waf)}{sure} by {waf.source}{made_up} {about}"
 
 
 def status_table(status: HostStatus, vms: Sequence[VmStatus], width: int | None) -> Table:

@@ -1,0 +1,171 @@
+"""What an NVMe drive behind a managed block device offers, and its WAF: asked in a thread of its own.
+
+A drive may take seconds to answer, or hang: no epoch ever waits for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from slo_ctl.decide.device_waf import choose, waf_over
+from slo_ctl.decide.nvme_placement import strongest
+from slo_ctl.errors import UserError
+from slo_ctl.model.nvme import DeviceWaf, Isolation, WafSource
+from slo_ctl.nvme.command import NvmeTool
+from slo_ctl.observe import nvme_sysfs
+from slo_ctl.observe.nvme import controller_of, discover
+from slo_ctl.observe.nvme_media import MediaReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from slo_ctl.model.nvme import MediaCounters, NvmeDevice
+
+log = logging.getLogger("slo_ctl.daemon")
+
+READ_EVERY_S = 10.0
+"""Some four short commands each time."""
+LOOK_AGAIN_S = 60.0
+"""After a look at the drive that failed."""
+KEEP_S = 3600.0
+"""The longest window: what a coarse counter needs of writes has to come in it."""
+STALE_S = 60.0
+"""A WAF that old is not told any more: the drive hangs."""
+_STOP_PATIENCE_S = 1.0
+
+
+_NOT_ASKED = DeviceWaf(reason="the drive was not asked yet")
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeSeen:
+    """What is known of a drive at the moment."""
+
+    placement: str = ""
+    """The strongest it offers, such as `separation by FDP`; empty before that is known."""
+    waf: DeviceWaf | None = _NOT_ASKED
+    """None: it is no drive that could tell."""
+    note: str = ""
+    """What the operator has to know of it; empty otherwise."""
+
+
+class NvmeWatch:
+    """Watches the drive behind one block device from the first `start` on until `close`."""
+
+    def __init__(
+        self,
+        block: str,
+        sys: Path,
+        window_s: float,
+        *,
+        make_tool: Callable[[], NvmeTool] = NvmeTool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`block` is the name of a namespace's block device, such as `nvme0n1`."""
+        self.block = block
+        self._sys = sys
+        self._window_s = window_s
+        self._make_tool = make_tool
+        self._clock = clock
+        self._seen = NvmeSeen()
+        self._seen_s = clock()
+        self._reader: MediaReader | None = None
+        self._emulated = False
+        self._readings: dict[WafSource, deque[MediaCounters]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    @property
+    def seen(self) -> NvmeSeen:
+        """The latest; never waits."""
+        seen, age_s = self._seen, self._clock() - self._seen_s
+        if age_s <= STALE_S or self._reader is None:
+            return seen
+        source = seen.waf.source if seen.waf is not None else WafSource.NONE
+        return replace(seen, waf=DeviceWaf(source, reason=f"the drive last answered {age_s:.0f} s ago"))
+
+    def close(self) -> None:
+        """Stop watching. A thread that waits for a drive ends when the command does."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_PATIENCE_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+            except Exception as error:
+                # A thread that ends in silence would leave the last WAF standing.
+                log.exception("NVMe drive behind %s", self.block)
+                self._tell(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
+            self._stop.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
+
+    def look(self) -> None:
+        """Find out about the drive unless that is known, then read its counters once."""
+        if self._reader is None:
+            try:
+                self._find()
+            except UserError as error:
+                self._tell(NvmeSeen(note=self._multipath_note(), waf=DeviceWaf(reason=str(error))))
+                return
+        self._read()
+
+    def _find(self) -> None:
+        tool = self._make_tool()
+        device = discover(tool, controller_of(self.block, self._sys), self._sys)
+        offered = strongest(device)
+        placement = str(offered.isolation)
+        if offered.isolation is not Isolation.NONE:
+            placement += f" by {offered.by}"
+        self._emulated = device.controller.emulated
+        self._tell(replace(self._seen, placement=placement, note=self._multipath_note()))
+        self._reader = MediaReader(tool, device, self._group(device), self._clock)
+
+    def _group(self, device: NvmeDevice) -> int | None:
+        own = next((each for each in device.namespaces if each.name == self.block), None)
+        return own.endurance_group if own is not None else None
+
+    def _multipath_note(self) -> str:
+        if not nvme_sysfs.is_multipath(self._sys, self.block):
+            return ""
+        return (
+            f"{self.block} is a multipath disk: it has no I/O scheduler, and io.cost refuses it; "
+            "boot with nvme_core.multipath=N where one path is enough"
+        )
+
+    def _read(self) -> None:
+        assert self._reader is not None  # noqa: S101 - `look` made it
+        counters, problems = self._reader.read()
+        for each in counters:
+            kept = self._readings.setdefault(each.source, deque())
+            kept.append(each)
+            while kept[0].at_s < each.at_s - KEEP_S:
+                kept.popleft()
+        found = [waf_over(list(self._readings[each.source]), self._window_s) for each in counters]
+        found += [DeviceWaf(source, reason=reason) for source, reason in problems.items()]
+        waf = choose(found)
+        scope = self._reader.scope.get(waf.source, "")
+        self._tell(replace(self._seen, waf=replace(waf, scope=scope, emulated=self._emulated)))
+
+    def _tell(self, seen: NvmeSeen) -> None:
+        self._seen, self._seen_s = seen, self._clock()
+
+
+def watch_for(number: str, sys: Path, window_s: float) -> NvmeWatch | None:
+    """A watch that has begun, of the whole device `MAJOR:MINOR`; None when that is no NVMe namespace."""
+    name = (sys / "dev" / "block" / number).resolve().name
+    if not nvme_sysfs.controllers_of(sys, name):
+        return None
+    watch = NvmeWatch(name, sys, window_s)
+    watch.start()
+    return watch

@@ -1,0 +1,86 @@
+"""`slo-ctl device show /dev/nvme0`, and the WAF in the header of `slo-ctl status`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_nvme import RECORDED, multi, recorded, sysfs, with_fdp
+from rich.console import Console
+
+from slo_ctl.cli.app import run
+from slo_ctl.decide.nvme_placement import strongest
+from slo_ctl.model import DeviceStatus, DeviceWaf, WafSource
+from slo_ctl.nvme.command import NvmeTool
+from slo_ctl.observe.nvme import discover
+from slo_ctl.show.nvme import nvme_json, print_nvme
+from slo_ctl.show.status_table import device_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fake_nvme import FakeNvme
+
+NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
+
+
+def shown(fake: FakeNvme, sys: Path) -> tuple[str, dict[str, object]]:
+    device = discover(NvmeTool(str(fake.program)), "nvme1", sys)
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        print_nvme(console, device, strongest(device), "2.13")
+    return capture.get(), json.loads(json.dumps(nvme_json(device, strongest(device), "2.13")))
+
+
+def test_what_a_drive_offers_for_people_and_programs(tmp_path: Path) -> None:
+    text, told = shown(with_fdp(tmp_path / "bin", "2.13"), sysfs(tmp_path / "sys", NAMES))
+    assert "EMULATED by QEMU" in text
+    assert "separation by FDP: 8 reclaim unit handles" in text
+    assert "one stream's can still raise the WAF of the others" in text
+    assert "detached" in text
+    assert "QEMU only attaches" in text
+    assert told["format_version"] == 1
+    assert told["offers"]["isolation"] == "separation"  # type: ignore[index]
+    assert [each["nsid"] for each in told["namespaces"]] == [1, 2, 3]  # type: ignore[attr-defined]
+
+
+def test_names_of_drives_cannot_move_the_cursor(tmp_path: Path) -> None:
+    fake = multi(tmp_path / "bin", "2.13")
+    hostile = recorded("2.13/id-ctrl") | {"mn": "\x1b[2Jmodel", "sn": "a\nb", "subnqn": "\u202ex"}
+    fake.put_first("id-ctrl", hostile)
+    text, _ = shown(fake, sysfs(tmp_path / "sys", NAMES))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert r"a\nb" in text
+
+
+def test_no_such_drive(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["device", "show", "/dev/nvme987654"]) == 2
+    assert "no such NVMe drive" in capsys.readouterr().err
+
+
+def test_recordings_say_where_they_are_from() -> None:
+    text = (RECORDED / "README.md").read_text()
+    assert "nvme-cli 2.3" in text
+    for path in RECORDED.glob("*/*"):
+        assert path.stat().st_size, path
+
+
+@pytest.mark.parametrize(
+    ("waf", "text"),
+    [
+        (
+            DeviceWaf(WafSource.FDP, 1.312, 0.0, 10.0, resolution_bytes=1),
+            "offers separation by FDP, WAF 1.31 by FDP statistics over 10 s",
+        ),
+        (
+            DeviceWaf(WafSource.OCP, 1.3, 0.02, 60.0, resolution_bytes=512_000, emulated=True),
+            "WAF 1.30 ± 0.02 by OCP C0h log (EMULATED) over 1 min, counted by 500 KiB",
+        ),
+        (DeviceWaf(reason="nvme-cli is not installed"), "no WAF: nvme-cli is not installed"),
+    ],
+)
+def test_status_names_the_source(waf: DeviceWaf, text: str) -> None:
+    device = DeviceStatus("nvme", "block", "cgroup v2", "", 10.0, waf=waf, placement="separation by FDP")
+    assert text in device_line(device).plain

@@ -1,0 +1,128 @@
+"""The drive behind a managed block device, as the daemon watches it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_nvme import FakeNvme, multi, recorded, sysfs, with_fdp
+
+from slo_ctl.daemon.nvme_watch import READ_EVERY_S, STALE_S, NvmeWatch
+from slo_ctl.errors import UserError
+from slo_ctl.model.nvme import WafSource
+from slo_ctl.nvme.command import NvmeTool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def watch(fake: FakeNvme, sys: Path, clock: Clock, block: str = "nvme1n1") -> NvmeWatch:
+    return NvmeWatch(block, sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program)), clock=clock)
+
+
+def looked_at(made: NvmeWatch, clock: Clock) -> Any:
+    made.look()
+    clock.now_s += READ_EVERY_S
+    return made.seen
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.13", "3.0"])
+def test_fdp_statistics_become_a_waf(tmp_path: Path, version: str) -> None:
+    fake, clock = with_fdp(tmp_path / "bin", version), Clock()
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    seen = looked_at(made, clock)
+    assert seen.placement == "separation by FDP"
+    assert seen.waf.waf is None
+    fake.put_first("fdp stats /dev/nvme1", recorded("2.13/fdp-stats2"))
+    seen = looked_at(made, clock)
+    assert seen.waf.source is WafSource.FDP
+    assert seen.waf.waf == pytest.approx(33 / 32)
+    assert seen.waf.scope == "endurance group 1 of nvme1"
+    assert seen.waf.emulated
+    assert (seen.waf.window_s, seen.waf.host_bytes) == (READ_EVERY_S, 32 << 20)
+    assert seen.note == ""
+
+
+def test_4_kib_more_are_no_window_of_their_own(tmp_path: Path) -> None:
+    fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    for name in ("fdp-stats2", "fdp-stats3"):
+        fake.put_first("fdp stats /dev/nvme1", recorded(f"2.13/{name}"))
+        seen = looked_at(made, clock)
+    assert seen.waf.waf is None
+    assert "FDP statistics: only 4,096 bytes were written" in seen.waf.reason
+
+
+def test_ocp_where_there_is_nothing_better(tmp_path: Path) -> None:
+    fake, clock = multi(tmp_path / "bin", "2.13"), Clock()
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    assert looked_at(made, clock).placement == "capacity partition by namespaces"
+    smart, ocp = recorded("2.13/smart"), recorded("2.13/ocp")
+    smart["data_units_written"] = "1000"  # of 512,000 bytes
+    ocp["Physical media units written"]["lo"] = 2 * 512_000_000
+    fake.put_first("smart-log /dev/nvme1", smart)
+    fake.put_first("ocp smart-add-log /dev/nvme1", ocp)
+    seen = looked_at(made, clock)
+    assert (seen.waf.source, seen.waf.resolution_bytes) == (WafSource.OCP, 512_000)
+    assert seen.waf.waf == pytest.approx(2.0)
+    assert seen.waf.uncertainty == pytest.approx(0.002, rel=0.01)
+    assert "endurance group log: nothing was written" in seen.waf.reason
+
+
+def test_source_that_the_drive_refuses_is_asked_once(tmp_path: Path) -> None:
+    fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
+    fake.put_first("fdp stats", err="NVMe status: FDP Disabled(0x4029)\n", code=1)
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    for _ in range(3):
+        looked_at(made, clock)
+    assert [call[:2] for call in fake.calls].count(["fdp", "stats"]) == 1
+
+
+def test_no_tool(tmp_path: Path) -> None:
+    def missing() -> NvmeTool:
+        raise UserError("nvme-cli is not installed", "install package nvme-cli")
+
+    made = NvmeWatch("nvme1n1", sysfs(tmp_path / "sys", NAMES, multipath=True), 10.0, make_tool=missing)
+    made.look()
+    waf = made.seen.waf
+    assert waf is not None
+    assert "not installed" in waf.reason
+    assert "io.cost refuses" in made.seen.note
+
+
+def test_what_is_old_is_not_told(tmp_path: Path) -> None:
+    fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    looked_at(made, clock)
+    clock.now_s += STALE_S + 1
+    waf = made.seen.waf
+    assert waf is not None
+    assert "last answered" in waf.reason
+
+
+def test_a_drive_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    fake = multi(tmp_path / "bin", "2.13")
+    fake.put_first("id-ctrl", sleep_s=30)
+    sys = sysfs(tmp_path / "sys", NAMES)
+    made = NvmeWatch("nvme1n1", sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program), timeout_s=0.5))
+    made.start()
+    began = time.monotonic()
+    for _ in range(100):
+        assert made.seen.waf is not None
+    assert time.monotonic() - began < 0.5
+    until = time.monotonic() + 20
+    while "takes too long" not in (made.seen.waf.reason if made.seen.waf else ""):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    made.close()
