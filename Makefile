@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint demo test lint fmt bench validate man clean
+.PHONY: help setup setup-lint demo test lint fmt bench validate man install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -40,7 +40,16 @@ validate: setup ## the emulated SSD against theory, see docs/validation.md (VALI
 man: setup ## manual pages of every command in build/man
 	@. build/env.sh && .venv/bin/slo-ctl man build/man
 
+install: setup ## units, program, plugin, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
+	@. build/env.sh && scripts/install.sh
+
+uninstall: ## remove what `make install` with the same DESTDIR= and PREFIX= put there; configuration and state stay
+	@scripts/install.sh --uninstall
+
+deb: setup ## Debian package in dist/, for Debian 13 and later
+	@. build/env.sh && scripts/deb.sh
+
 clean: ## remove everything the other targets made, .venv and target/ too
-	rm -rf build dist target .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f ftl_emul/_core*.so
 	find slo_ctl ftl_emul traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

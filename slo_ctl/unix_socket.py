@@ -31,7 +31,8 @@ def listen(path: Path, mode: int, group: int | None) -> socket.socket:
         os.fchmod(opened.fileno(), mode)
         opened.bind(str(path))
         path.chmod(mode)
-        if group is not None:
+        if group is not None and path.stat().st_gid != group:
+            # A service whose own group it is needs no right to give files away.
             os.chown(path, -1, group)
         opened.listen(_BACKLOG)
     except OSError as error:

@@ -1,0 +1,214 @@
+#!/usr/bin/env bash
+# Installs slo-ctl from this tree, or removes what an earlier run of it installed.
+#
+#   scripts/install.sh              below DESTDIR and PREFIX, see the variables
+#   scripts/install.sh --uninstall  everything the list of that installation names; configuration and state stay
+#
+# DESTDIR         put in front of every path (for packages); nothing is asked of the running system then
+# PREFIX          /usr/local
+# SYSCONFDIR      /etc
+# PYTHON          interpreter that runs it (/usr/bin/python3); written into the program
+# PYTHON_VERSION  of that interpreter when it is not here to be asked, such as 3.13
+# VENDOR          Python packages to put beside it, "none", or "missing" (default): those that PYTHON lacks
+#
+# It needs what `make setup` makes. Everything is built before anything is copied.
+# Exit codes: 0 done, 1 a step failed, 2 a mistake in what was asked.
+set -Eeuo pipefail
+trap 'say "stopped: \"$BASH_COMMAND\" failed (line $LINENO of scripts/install.sh)"' ERR
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+DESTDIR=${DESTDIR:-}
+PREFIX=${PREFIX:-/usr/local}
+SYSCONFDIR=${SYSCONFDIR:-/etc}
+PYTHON=${PYTHON:-/usr/bin/python3}
+PYTHON_VERSION=${PYTHON_VERSION:-}
+VENDOR=${VENDOR:-missing}
+readonly HOME_DIR=$PREFIX/lib/slo-ctl
+readonly LIST=$HOME_DIR/installed-files
+
+say() { printf 'install: %s\n' "$*" >&2; }
+
+die() { # die CODE LINE...
+    local code=$1 line
+    shift
+    for line in "$@"; do say "$line"; done
+    exit "$code"
+}
+
+check_paths() {
+    local path
+    for path in "$PREFIX" "$SYSCONFDIR" "$PYTHON" ${DESTDIR:+"$DESTDIR"}; do
+        [[ $path == /* && $path != *[[:space:]\|]* ]] || die 2 "no usable absolute path: $path"
+    done
+}
+
+# --- what is installed ----------------------------------------------------------------------------------------
+
+# Our packages, their metadata and the compiled core, as a wheel has them; and the plugin where the code looks first.
+packages() { # packages STAGE
+    local wheels=$work/wheels
+    .venv/bin/maturin build --release --quiet --out "$wheels"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-index \
+        --target "$1$HOME_DIR" "$wheels"/slo_ctl-*.whl
+    # Of this machine and of pip, which is not to manage what is installed here.
+    rm -rf "${1:?}$HOME_DIR/bin" "$1$HOME_DIR"/slo_ctl-*.dist-info/{direct_url.json,INSTALLER,RECORD,REQUESTED,sboms}
+    cargo build --release --quiet -p ftl-serve
+    install -m 644 "${CARGO_TARGET_DIR:-target}/release/libftl_serve.so" "$1$HOME_DIR/ftl_emul/"
+}
+
+# The lines of pyproject.toml for the packages named in VENDOR.
+to_vendor() {
+    [ "$VENDOR" != none ] || return 0
+    local asking=$PYTHON
+    [ "$VENDOR" = missing ] || asking=.venv/bin/python
+    "$asking" -I - "$VENDOR" <<'PY'
+import re
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+
+with open("pyproject.toml", "rb") as file:
+    needed = tomllib.load(file)["project"]["dependencies"]
+
+
+def numbers(text):
+    return [int(number) for number in re.findall(r"\d+", text)[:3]]
+
+
+def there(name, least):
+    try:
+        return numbers(version(name)) >= numbers(least)
+    except PackageNotFoundError:
+        return False
+
+
+wanted = sys.argv[1].split()
+for requirement in needed:
+    name, least = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement).groups()
+    if name in wanted or (wanted == ["missing"] and not there(name, least)):
+        wanted = [each for each in wanted if each != name]
+        print(requirement)
+if wanted not in ([], ["missing"]):
+    sys.exit(f"install: VENDOR: not among the dependencies: {', '.join(wanted)}")
+PY
+}
+
+# With what they need in turn, from the package index.
+vendored() { # vendored STAGE
+    local list target=$1$HOME_DIR/vendor
+    list=$(to_vendor)
+    [ -n "$list" ] || return 0
+    say "putting beside it what $PYTHON ${PYTHON_VERSION:+($PYTHON_VERSION) }lacks: $(xargs <<<"$list")"
+    printf '%s\n' "$list" >"$work/vendor.txt"
+    local pip=(.venv/bin/python -m pip --disable-pip-version-check)
+    local how=(--quiet --no-compile --target "$target" -r "$work/vendor.txt")
+    if [ -n "$PYTHON_VERSION" ]; then
+        "${pip[@]}" install --python-version "$PYTHON_VERSION" --only-binary :all: "${how[@]}"
+    else
+        "${pip[@]}" --python "$PYTHON" install "${how[@]}"
+    fi
+    rm -rf "${target:?}/bin" "$target/share"
+}
+
+program() { # program STAGE
+    mkdir -p "$1$PREFIX/bin"
+    sed -e "s|@PYTHON@|$PYTHON|" -e "s|@HOME_DIR@|$HOME_DIR|" scripts/slo-ctl.in >"$1$PREFIX/bin/slo-ctl"
+    chmod 755 "$1$PREFIX/bin/slo-ctl"
+}
+
+# Manual pages and completions are made from the command line itself.
+pages_and_completions() { # pages_and_completions STAGE
+    local share=$1$PREFIX/share ours=(.venv/bin/python -m slo_ctl.cli)
+    mkdir -p "$share"/{man/man1,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+    "${ours[@]}" man "$share/man/man1" >"$work/man.log"
+    "${ours[@]}" completion bash >"$share/bash-completion/completions/slo-ctl"
+    "${ours[@]}" completion zsh >"$share/zsh/site-functions/_slo-ctl"
+    "${ours[@]}" completion fish >"$share/fish/vendor_completions.d/slo-ctl.fish"
+}
+
+# Units name the program by its path, which PREFIX changes.
+for_system() { # for_system STAGE
+    local lib=$1$PREFIX/lib file
+    mkdir -p "$lib"/{systemd/system,sysusers.d,tmpfiles.d,sysctl.d} "$1$HOME_DIR"
+    for file in systemd/*.service systemd/*.timer; do
+        sed -e "s|/usr/lib/slo-ctl/|$HOME_DIR/|g" -e "s|/usr/bin/slo-ctl|$PREFIX/bin/slo-ctl|g" "$file" \
+            >"$lib/systemd/system/${file##*/}"
+    done
+    cp systemd/slo-ctl.sysusers "$lib/sysusers.d/slo-ctl.conf"
+    cp systemd/slo-ctl.tmpfiles "$lib/tmpfiles.d/slo-ctl.conf"
+    cp systemd/slo-ctl.sysctl "$lib/sysctl.d/60-slo-ctl.conf"
+    install -m 755 systemd/device-is-idle "$1$HOME_DIR/device-is-idle"
+}
+
+texts() { # texts STAGE
+    local doc=$1$PREFIX/share/doc/slo-ctl
+    mkdir -p "$doc/docs"
+    cp LICENSE README.md CHANGELOG.md "$doc/"
+    cp docs/*.md docs/*.svg "$doc/docs/"
+}
+
+stage() { # stage STAGE: all of the above, with modes that do not depend on the umask of who builds
+    packages "$1"
+    vendored "$1"
+    program "$1"
+    pages_and_completions "$1"
+    for_system "$1"
+    texts "$1"
+    find "$1" -name __pycache__ -type d -prune -exec rm -rf {} +
+    chmod -R u=rwX,go=rX "$1"
+    (cd "$1" && find . \( -type f -o -type l \) -printf '/%P\n' | LC_ALL=C sort) >"$work/list"
+    install -m 644 "$work/list" "$1$LIST"
+}
+
+# --- installing and removing ----------------------------------------------------------------------------------
+
+do_install() {
+    [ -x .venv/bin/maturin ] || die 2 "run make setup first"
+    mkdir -p build
+    work=$(mktemp -d build/install.XXXXXX)
+    trap 'rm -rf "$work"' EXIT
+    work=$PWD/$work
+    mkdir "$work/root"
+    stage "$work/root"
+    [ ! -e "$DESTDIR$LIST" ] || remove_listed # files that an older version had and this one has not
+    mkdir -p "$DESTDIR/"
+    cp -dR --preserve=mode,timestamps "$work/root/." "$DESTDIR/"
+    configuration
+    [ -n "$DESTDIR" ] || say "then: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload"
+    say "installed $(wc -l <"$DESTDIR$LIST") files below $DESTDIR$PREFIX"
+}
+
+configuration() {
+    local there=$DESTDIR$SYSCONFDIR/slo-ctl/slo-ctl.toml
+    mkdir -p "$DESTDIR$SYSCONFDIR/slo-ctl/conf.d"
+    if [ -e "$there" ]; then
+        say "$there stays as it is"
+    else
+        install -m 644 etc/slo-ctl.toml "$there"
+    fi
+}
+
+remove_listed() {
+    local path
+    while IFS= read -r path; do
+        case $path in
+            "$PREFIX"/*) rm -f -- "$DESTDIR$path" ;;
+            *) die 1 "$DESTDIR$LIST: not below $PREFIX: $path" ;;
+        esac
+    done <"$DESTDIR$LIST"
+    rm -rf -- "$DESTDIR$HOME_DIR" "$DESTDIR$PREFIX/share/doc/slo-ctl"
+}
+
+do_uninstall() {
+    [ -e "$DESTDIR$LIST" ] || die 2 "$DESTDIR$LIST is not there: nothing was installed with this DESTDIR and PREFIX"
+    remove_listed
+    say "removed; configuration stays in $DESTDIR$SYSCONFDIR/slo-ctl, state in $DESTDIR/var/lib/slo-ctl"
+    [ -n "$DESTDIR" ] || say "then: systemctl daemon-reload"
+}
+
+check_paths
+case ${1:-} in
+    '') do_install ;;
+    --uninstall) do_uninstall ;;
+    *) die 2 "unknown argument: $1 (there is --uninstall, or none)" ;;
+esac
