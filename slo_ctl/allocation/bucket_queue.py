@@ -80,6 +80,16 @@ class BucketQueue:
                 self._filled &= ~(1 << count)
         self._in_queue[block] = 0
 
+    def clear(self) -> None:
+        """Take all out that are in the queue, in a time that goes with how many they are."""
+        while self._filled:
+            block = self._heads[self._filled.bit_length() - 1]
+            while block != _NONE:
+                self._in_queue[block] = 0
+                block = self._next[block]
+            self._heads[self._filled.bit_length() - 1] = _NONE
+            self._filled &= ~(1 << (self._filled.bit_length() - 1))
+
     def change(self, block: int, by: int) -> None:
         """Add to the free count."""
         queued = self._in_queue[block]

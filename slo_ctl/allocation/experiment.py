@@ -63,7 +63,7 @@ def run(experiment: Experiment) -> Outcome:
     space = SpaceMap(drive.blocks)
     layout = LAYOUTS[experiment.layout or row.layout]()
     layout.prepare(space)
-    allocator = row.allocator(space, drive.logical_block)
+    allocator = row.allocator(space, drive.logical_block, experiment.trim)
     system = FileSystem(layout, allocator)
     fill(system, experiment.utilisation, experiment.seed, _FILL_NUMBERS, experiment.churn)
     system.settle()

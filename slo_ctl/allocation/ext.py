@@ -7,8 +7,12 @@ group, then the groups after it in turn.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from slo_ctl.allocation.interface import Allocator
-from slo_ctl.allocation.space import Extent
+
+if TYPE_CHECKING:
+    from slo_ctl.allocation.space import Extent
 
 GROUP_BLOCKS = 8 * 4096
 """Blocks of a group: as many as one bitmap block of 4 KiB has bits, 128 MiB."""
@@ -30,18 +34,8 @@ class ExtAllocator(Allocator):
         for step in range(groups):
             start = (home + step) % groups * GROUP_BLOCKS
             end = min(start + GROUP_BLOCKS, space.blocks)
-            run = self._window(goal if step == 0 else start, end, most)
+            run = space.free_window(goal if step == 0 else start, end, _WINDOW_BLOCKS, most)
             run = run or space.free_run(start, end, most)
             if run is not None:
                 return run
         raise AssertionError("a free block was there")
-
-    def _window(self, start: int, end: int, most: int) -> Extent | None:
-        """Free blocks that begin a run of a window's length."""
-        while True:
-            run = self.space.free_run(start, end, max(most, _WINDOW_BLOCKS))
-            if run is None:
-                return None
-            if run.blocks >= _WINDOW_BLOCKS:
-                return Extent(run.start, min(run.blocks, most))
-            start = run.start + run.blocks

@@ -107,18 +107,24 @@ class FileSystem:
         index = layout.index_blocks(inode.blocks + more) - layout.index_blocks(inode.blocks)
         last = inode.extents[-1] if inode.extents else None
         goal = layout.goal(inode.directory, None if last is None else last.start + last.blocks - 1)
-        # The pointers first, as ext3 does: they are at hand when the data follows.
-        got = self._allocator.allocate(more + index, goal)
-        pointers, data = _split(got, index)
+        pointers, data = self._allocate(index, more, goal)
         inode.index += pointers
         inode.extents += data
         inode.blocks += more
         layout.note_data(inode.directory, data)
-        self._journalled |= layout.bitmaps(got)
+        self._journalled |= layout.bitmaps(pointers + data)
         for start, count in pointers:
             self._journalled.update(range(start, start + count))
         self._dirty.setdefault(file, []).extend(data)
         self._dirty_blocks += more
+
+    def _allocate(self, index: int, more: int, goal: int) -> tuple[list[Extent], list[Extent]]:
+        """Blocks for pointers, and for data. Takes nothing where there is no room for both."""
+        allocator = self._allocator
+        if allocator.metadata_apart and index and index + more <= allocator.space.free_blocks:
+            return allocator.allocate(index, goal, metadata=True), allocator.allocate(more, goal)
+        # The pointers first, as ext3 does: they are at hand when the data follows.
+        return _split(allocator.allocate(index + more, goal), index)
 
     def _rewrite_last(self, file: int, inode: _File) -> None:
         """The last block is not full and is written again."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from slo_ctl.allocation.bucket_queue import BucketQueue
 from slo_ctl.allocation.interface import Allocator
@@ -11,15 +12,27 @@ if TYPE_CHECKING:
     from slo_ctl.allocation.space import Extent, SpaceMap
 
 
+@dataclass(slots=True)
+class Stream:
+    """Allocations that fill one logical block after the other."""
+
+    logical: int | None = None
+    """The one being filled; it is not in the queue."""
+    at: int = 0
+    """Where the search goes on in it."""
+    touched: bool = False
+    """The next sync writes to it."""
+
+
 class GreedySpaceAllocator(Allocator):
     """The paper's, without any regard to where a file's other blocks are."""
 
-    def __init__(self, space: SpaceMap, logical_block: int) -> None:
-        super().__init__(space, logical_block)
+    STREAMS: ClassVar[int] = 1
+
+    def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
+        super().__init__(space, logical_block, trim)
         self._queue = BucketQueue(space.free_by(logical_block), logical_block)
-        self._current: int | None = None
-        self._at = 0
-        """Where the search goes on in the current logical block."""
+        self._streams = tuple(Stream() for _ in range(self.STREAMS))
 
     @property
     def memory_bytes(self) -> int:
@@ -35,37 +48,52 @@ class GreedySpaceAllocator(Allocator):
         super().release(extent)
         self._count(extent, 1)
 
-    def _find(self, most: int, goal: int, metadata: bool) -> Extent:  # noqa: ARG002 - no locality
-        if self._current is None or not self._queue.free(self._current):
-            self._leave()
-            self._enter(self._choose(most))
-        assert self._current is not None  # noqa: S101 - _enter set it
-        start = self._current * self.logical_block
+    def _stream(self, most: int, metadata: bool) -> Stream:  # noqa: ARG002 - all alike
+        """The stream that serves such an allocation."""
+        return self._streams[0]
+
+    def _find(self, most: int, goal: int, metadata: bool) -> Extent:  # noqa: ARG002 - no goal
+        stream = self._stream(most, metadata)
+        logical = stream.logical
+        if logical is None or not self._queue.free(logical):
+            self._leave(stream)
+            logical = self._choose(stream)
+            self._enter(stream, logical)
+        start = logical * self.logical_block
         end = start + self.logical_block
-        run = self.space.free_run(self._at, end, most) or self.space.free_run(start, end, most)
+        run = self.space.free_run(stream.at, end, most) or self.space.free_run(start, end, most)
         if run is None:
-            raise AssertionError("the current logical block has free blocks")
-        self._at = run.start + run.blocks
+            raise AssertionError("the logical block of a stream has free blocks")
+        stream.at = run.start + run.blocks
         return run
 
     def _take(self, run: Extent) -> None:
         super()._take(run)
         self._count(run, -1)
 
-    def _choose(self, most: int) -> int:  # noqa: ARG002 - all alike
+    def _choose(self, stream: Stream) -> int:  # noqa: ARG002 - all alike
+        """The next logical block of a stream."""
+        return self._most_free()
+
+    def _most_free(self) -> int:
         best = self._queue.most_free()
+        if best is None:
+            # What other streams were to fill is all there is left.
+            for each in self._streams:
+                self._leave(each)
+            best = self._queue.most_free()
         if best is None:
             raise AssertionError("a free block was there")
         return best
 
-    def _enter(self, logical: int) -> None:
+    def _enter(self, stream: Stream, logical: int) -> None:
         self._queue.take_out(logical)
-        self._current, self._at = logical, logical * self.logical_block
+        stream.logical, stream.at = logical, logical * self.logical_block
 
-    def _leave(self) -> None:
-        if self._current is not None:
-            self._queue.put(self._current)
-            self._current = None
+    def _leave(self, stream: Stream) -> None:
+        if stream.logical is not None:
+            self._queue.put(stream.logical)
+            stream.logical = None
 
     def _count(self, extent: Extent, sign: int) -> None:
         start, left = extent

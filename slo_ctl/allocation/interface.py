@@ -23,12 +23,19 @@ class Allocator(ABC):
     packs_directories: ClassVar[bool] = False
     """New directories go where the last one went, instead of being spread over the drive."""
 
-    def __init__(self, space: SpaceMap, logical_block: int) -> None:
-        """`logical_block` is in file-system blocks; allocators that know no logical blocks ignore it."""
+    metadata_apart: ClassVar[bool] = False
+    """Blocks of pointers are asked for as metadata, apart from the data in front of which they else are."""
+
+    def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
+        """`logical_block` is in file-system blocks; allocators that know no logical blocks ignore it.
+
+        `trim`: the drive is told what is freed, as a file system mounted with `discard` knows.
+        """
         if logical_block < 1 or space.blocks % logical_block:
             raise ValueError("a file system is a whole number of logical blocks")
         self.space = space
         self.logical_block = logical_block
+        self.trim = trim
 
     def allocate(self, count: int, goal: int, metadata: bool = False) -> list[Extent]:
         """Take `count` blocks, near `goal` if locality means something here, in the order to be filled.

@@ -29,5 +29,5 @@ ALLOCATORS = {
         ReiserAllocator, "reiser-dirid", "the same, directories spread over groups by a hash"
     ),
     "greedy-space": Row(GreedySpaceAllocator, "ext", "the logical block with the most free space first"),
-    "greedy-local": Row(GreedyLocalAllocator, "ext", "greedy, with regard to what is being written anyway"),
+    "greedy-local": Row(GreedyLocalAllocator, "ext", "greedy, what is written together kept together"),
 }

@@ -72,6 +72,15 @@ class SpaceMap:
         after = self._used.find(1, first, limit)
         return Extent(first, (limit if after < 0 else after) - first)
 
+    def free_window(self, start: int, end: int, least: int, most: int) -> Extent | None:
+        """The first of [start, end) that begins `least` free blocks in a row; `most` of them at the most."""
+        first = self._used.find(bytes(least), start, end)
+        if first < 0:
+            return None
+        limit = min(end, first + most)
+        after = self._used.find(1, first, limit)
+        return Extent(first, (limit if after < 0 else after) - first)
+
     def free_in(self, start: int, end: int) -> int:
         """How many blocks of [start, end) are free."""
         return int(np.count_nonzero(np.frombuffer(self._used, dtype=np.uint8)[start:end] == 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from slo_ctl.allocation.registry import ALLOCATORS
 from slo_ctl.allocation.space import Extent, NoSpaceError, SpaceMap
 
 BLOCKS, LOGICAL = 256, 16
+LOCAL = 512
 
 steps = st.lists(
     st.one_of(
@@ -91,18 +94,56 @@ def test_greedy_space_takes_the_emptiest_and_stays_until_it_is_full(fixed, wante
 def test_memory_is_within_the_papers_36_bytes_per_logical_block(allocator, gib, mib):
     logical = mib << 8
     space = SpaceMap(gib << 18)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
     made = allocator(space, logical)
-    assert made.memory_bytes / (space.blocks // logical) <= 36
+    # A sync that writes to every logical block.
+    for block in range(0, space.blocks, logical):
+        made.rewritten(block)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    logical_blocks = space.blocks // logical
+    assert made.memory_bytes / logical_blocks <= 36
+    assert (after - before) / logical_blocks <= 36
 
 
-def test_greedy_local_prefers_what_is_being_written():
-    space = SpaceMap(4 * LOGICAL)
-    space.occupy(LOGICAL, LOGICAL // 2)
-    allocator = GreedyLocalAllocator(space, LOGICAL)
-    allocator.rewritten(LOGICAL)
-    assert allocator.allocate(1, 0) == [Extent(LOGICAL + LOGICAL // 2, 1)]
-    untouched = GreedyLocalAllocator(SpaceMap(4 * LOGICAL), LOGICAL)
+def test_greedy_local_puts_small_writes_where_this_sync_writes_anyway():
+    space = SpaceMap(4 * LOCAL)
+    space.occupy(LOCAL, LOCAL // 2)
+    half = LOCAL + LOCAL // 2
+    allocator = GreedyLocalAllocator(space, LOCAL)
+    allocator.rewritten(LOCAL)
+    assert allocator.allocate(1, 0) == [Extent(half, 1)]
+    assert allocator.allocate(LOCAL // 2, 0) == [Extent(0, LOCAL // 2)], "large writes run in sequence"
+    assert allocator.allocate(1, 0, metadata=True) == [Extent(2 * LOCAL, 1)], "metadata is apart"
+    assert allocator.allocate(2, 0) == [Extent(half + 1, 2)]
+
+
+def test_greedy_local_prefers_nothing_before_a_sync_or_after_it():
+    untouched = GreedyLocalAllocator(SpaceMap(4 * LOCAL), LOCAL)
     assert untouched.allocate(1, 0) == [Extent(0, 1)]
+    space = SpaceMap(2 * LOCAL)
+    space.occupy(LOCAL, 1)
+    allocator = GreedyLocalAllocator(space, LOCAL)
+    allocator.rewritten(LOCAL)
+    allocator.synced(None)
+    assert allocator.allocate(1, 0) == [Extent(0, 1)]
+
+
+def test_with_trim_greedy_local_takes_an_empty_logical_block_first():
+    space = SpaceMap(2 * LOCAL)
+    space.occupy(0, 1)
+    allocator = GreedyLocalAllocator(space, LOCAL, trim=True)
+    allocator.rewritten(0)
+    assert allocator.allocate(1, 0) == [Extent(LOCAL, 1)]
+
+
+def test_greedy_local_gives_all_there_is_whatever_it_is_for():
+    allocator = GreedyLocalAllocator(SpaceMap(2 * LOCAL), LOCAL)
+    allocator.allocate(1, 0)
+    allocator.allocate(1, 0, metadata=True)
+    got = allocator.allocate(2 * LOCAL - 2, 0)
+    assert sum(extent.blocks for extent in got) == 2 * LOCAL - 2
 
 
 def test_ext_stays_in_its_group_and_goes_on_to_the_next():

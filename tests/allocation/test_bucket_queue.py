@@ -45,3 +45,16 @@ def test_it_refuses_what_is_not_so():
     queue.take_out(0)
     with pytest.raises(ValueError, match="not in the queue"):
         queue.take_out(0)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
+def test_a_cleared_queue_is_as_an_empty_one(free, out):
+    queue = BucketQueue(free, 5)
+    for block in out & set(range(len(free))):
+        queue.take_out(block)
+    queue.clear()
+    assert queue.most_free() is None
+    assert not any(queue.holds(block) for block in range(len(free)))
+    for block in range(len(free)):
+        queue.put(block)
+    assert queue.free(queue.most_free() or 0) == max(free) or not any(free)

@@ -118,3 +118,19 @@ def test_requests_cover_the_blocks_once(blocks):
     assert covered == ordered.tolist()
     assert all(count <= 128 for count in counts.tolist())
     assert expand([Extent(3, 2), Extent(1, 3)]).tolist() == [1, 2, 3, 4]
+
+
+def test_pointers_are_apart_from_data_where_the_allocator_wants_that():
+    system, _ = made("greedy-local")
+    system.make_directory(0)
+    system.create(1, 0, 100 * BLOCK_BYTES)
+    (data,) = system.extents(1)
+    assert data.blocks == 100
+    assert data.start % LOGICAL == 0
+    metadata = system.sync(last=True).metadata
+    assert data.start // LOGICAL not in set((metadata // LOGICAL).tolist())
+    beside, _ = made("greedy-space")
+    beside.make_directory(0)
+    beside.create(1, 0, 100 * BLOCK_BYTES)
+    first = beside.extents(1)[0].start
+    assert first - 1 in beside.sync(last=True).metadata.tolist()
