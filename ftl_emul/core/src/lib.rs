@@ -9,6 +9,7 @@
 pub mod ageing;
 mod block;
 pub mod count;
+pub mod disk;
 pub mod drive;
 pub mod engine;
 pub mod error;

@@ -4,10 +4,8 @@ use std::collections::VecDeque;
 
 use crate::engine::latency::LatencyRecord;
 use crate::engine::scheduler::Standing;
+use crate::engine::throttle::Throttle;
 use crate::op::Op;
-
-/// How far a rate-limited tenant may catch up after it was held up by something other than its limit.
-const LIMIT_BURST_NS: u64 = 1_000_000_000;
 
 /// A request in pages, as queued.
 #[derive(Debug, Clone, Copy)]
@@ -44,15 +42,6 @@ pub struct Completion {
     pub token: u64,
     /// When it is done, nanoseconds since the start.
     pub at_ns: u64,
-}
-
-/// An upper bound on what a tenant may do.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Limit {
-    /// Requests per second.
-    pub iops: Option<f64>,
-    /// Bytes per second.
-    pub bytes_s: Option<f64>,
 }
 
 /// A request that has arrived and is not complete.
@@ -108,9 +97,7 @@ pub(crate) struct TenantQueue {
     pub outstanding: Vec<Outstanding>,
     pub free_slots: Vec<u32>,
     pub outstanding_count: u32,
-    pub limit: Limit,
-    /// When the limit lets the next request start.
-    pub eligible_ns: u64,
+    pub throttle: Throttle,
     /// An event will wake the tenant: its next arrival, or the end of its wait for the limit.
     pub arrival_scheduled: bool,
     pub unthrottle_scheduled: bool,
@@ -134,8 +121,7 @@ impl TenantQueue {
             outstanding: Vec::new(),
             free_slots: Vec::new(),
             outstanding_count: 0,
-            limit: Limit::default(),
-            eligible_ns: 0,
+            throttle: Throttle::default(),
             arrival_scheduled: false,
             unthrottle_scheduled: false,
             accounted_ns: 0,
@@ -181,14 +167,6 @@ impl TenantQueue {
         if let Some((next, _)) = self.arrived.front() {
             self.next_page = next.first;
         }
-    }
-
-    /// Counts a request against the limit as it starts.
-    pub fn start_under_limit(&mut self, now: u64, bytes: u32) {
-        let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
-        let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| f64::from(bytes) * 1e9 / rate);
-        let cost_ns = per_request.max(per_bytes) as u64;
-        self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
     }
 
     /// It is known when one more page of a request will be done; says so of the request when it was the last.

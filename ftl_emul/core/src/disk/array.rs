@@ -1,0 +1,479 @@
+//! Disks side by side as RAID-0 (or one alone), divided among tenants: queues, scheduler, limits, virtual time.
+//!
+//! Each tenant has a part of the addresses. Its requests wait in its line; the scheduler hands them to the disks, so
+//! many at a time. What the disks hold they reorder among themselves, whoever it is of: shares are exact where they
+//! hold few.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::disk::drive::{Command, Disk, Task, Told};
+use crate::disk::mechanics::Mechanics;
+use crate::disk::parameters::DiskParameters;
+use crate::disk::stripe::Stripe;
+use crate::engine::throttle::Throttle;
+use crate::engine::{Completion, Limit, QueueCounters, Scheduler, SchedulerPolicy, Standing};
+use crate::error::{FtlError, invalid};
+use crate::op::{Op, TenantId};
+
+/// Disks of one array at the most.
+pub const MAX_DISKS: u32 = 64;
+
+/// How disks are put together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ArrayOptions {
+    /// Disks; one is no array.
+    pub disks: u32,
+    /// Bytes of one disk before the next one's turn.
+    pub stripe_bytes: u64,
+    /// Whose request goes to the disks next.
+    pub scheduler: SchedulerPolicy,
+    /// Requests that the disks hold at once; by default as many as their queues have places, or, where shares are to
+    /// be kept, one for each disk.
+    pub queue_depth: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// The arm of a disk is free.
+    Arm { disk: usize },
+    /// A request is done.
+    Done { slot: usize },
+    /// The limit of a tenant lets it go on.
+    Unthrottle { tenant: u16 },
+}
+
+/// A request that has arrived and is not done.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    tenant: u16,
+    op: Op,
+    offset: u64,
+    length: u64,
+    token: u64,
+    arrival_ns: u64,
+    /// Parts whose end is not known, and the latest of those that are.
+    parts_left: u32,
+    done_ns: u64,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    first_byte: u64,
+    size_bytes: u64,
+    /// Slots of requests that wait for the scheduler.
+    line: VecDeque<usize>,
+    outstanding: u32,
+    throttle: Throttle,
+    unthrottle_scheduled: bool,
+    standing: Standing,
+    counters: QueueCounters,
+    accounted_ns: u64,
+}
+
+impl Tenant {
+    fn account_backlog(&mut self, now_ns: u64) {
+        if self.outstanding > 0 {
+            self.counters.backlog_ns += now_ns - self.accounted_ns;
+        }
+        self.accounted_ns = now_ns;
+    }
+}
+
+/// One or more disks with a clock.
+#[derive(Debug)]
+pub struct Array {
+    stripe: Stripe,
+    disks: Vec<Disk>,
+    /// Ends of operations that an event was made for.
+    armed: Vec<Option<u64>>,
+    scheduler: Scheduler,
+    queue_depth: u32,
+    in_flight: u32,
+    tenants: Vec<Tenant>,
+    requests: Vec<Request>,
+    free: Vec<usize>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    event_number: u64,
+    now_ns: u64,
+    completions: Vec<Completion>,
+    told: Vec<Told>,
+}
+
+impl Array {
+    /// Idle disks without tenants.
+    pub fn new(parameters: DiskParameters, options: ArrayOptions) -> Result<Self, FtlError> {
+        let ArrayOptions { disks, stripe_bytes, scheduler, queue_depth } = options;
+        if !(1..=MAX_DISKS).contains(&disks) {
+            return invalid("disks", format!("{disks} is not between 1 and {MAX_DISKS}"));
+        }
+        if stripe_bytes % 512 != 0 || !(512..=1 << 30).contains(&stripe_bytes) {
+            return invalid("stripe_bytes", format!("{stripe_bytes} is no multiple of 512 from 512 to 1 GiB"));
+        }
+        let each = if scheduler == SchedulerPolicy::WeightedFair { 1 } else { parameters.queue_depth };
+        let queue_depth = queue_depth.unwrap_or(each * disks);
+        if !(1..=16_384).contains(&queue_depth) {
+            return invalid("queue_depth", format!("{queue_depth} is not between 1 and 16384"));
+        }
+        Ok(Self {
+            stripe: Stripe { disks: u64::from(disks), unit_bytes: stripe_bytes },
+            disks: vec![Disk::new(parameters)?; disks as usize],
+            armed: vec![None; disks as usize],
+            scheduler: Scheduler::new(scheduler),
+            queue_depth,
+            in_flight: 0,
+            tenants: Vec::new(),
+            requests: Vec::new(),
+            free: Vec::new(),
+            events: BinaryHeap::new(),
+            event_number: 0,
+            now_ns: 0,
+            completions: Vec::new(),
+            told: Vec::new(),
+        })
+    }
+
+    /// What all disks hold together, in whole rows of stripes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        let each = self.mechanics().parameters().capacity_bytes;
+        if self.disks.len() == 1 {
+            each
+        } else {
+            each / self.stripe.unit_bytes * self.stripe.unit_bytes * self.stripe.disks
+        }
+    }
+
+    /// The mechanics, the same of every disk.
+    #[must_use]
+    pub fn mechanics(&self) -> &Mechanics {
+        self.disks[0].mechanics()
+    }
+
+    /// Time that each arm was taken, operations under way included, nanoseconds.
+    pub fn busy_ns(&self) -> impl Iterator<Item = u64> + '_ {
+        self.disks.iter().map(Disk::busy_ns)
+    }
+
+    /// Gives a tenant the part of the addresses that follows those of the tenants before it.
+    pub fn create_tenant(&mut self, size_bytes: u64) -> Result<TenantId, FtlError> {
+        let first_byte = self.tenants.last().map_or(0, |last| last.first_byte + last.size_bytes);
+        let left = self.capacity_bytes() - first_byte;
+        if size_bytes == 0 || size_bytes > left {
+            return Err(FtlError::State(format!("{size_bytes} bytes do not fit; {left} are left on the disks")));
+        }
+        if self.tenants.len() > usize::from(u16::MAX) {
+            return Err(FtlError::State("too many tenants".into()));
+        }
+        let number = self.tenants.len() as u16;
+        self.tenants.push(Tenant {
+            first_byte,
+            size_bytes,
+            line: VecDeque::new(),
+            outstanding: 0,
+            throttle: Throttle::default(),
+            unthrottle_scheduled: false,
+            standing: Standing::new(1.0),
+            counters: QueueCounters::default(),
+            accounted_ns: self.now_ns,
+        });
+        Ok(TenantId(number))
+    }
+
+    /// Tenants in the order of their numbers.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantId> {
+        (0..self.tenants.len() as u16).map(TenantId).collect()
+    }
+
+    fn tenant(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
+        self.tenants.get(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
+    }
+
+    fn tenant_mut(&mut self, tenant: TenantId) -> Result<&mut Tenant, FtlError> {
+        self.tenants.get_mut(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
+    }
+
+    /// Sets the weight of a tenant's device time; finite and above 0.
+    pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
+        if !(weight.is_finite() && weight > 0.0) {
+            return invalid("weight", format!("{weight} is not a positive number"));
+        }
+        self.tenant_mut(tenant)?.standing.set_weight(weight);
+        Ok(())
+    }
+
+    /// Sets the limits of a tenant; finite and above 0 where given.
+    pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
+        limit.validate()?;
+        let now_ns = self.now_ns;
+        self.tenant_mut(tenant)?.throttle.set(limit, now_ns);
+        self.wake(tenant.0);
+        Ok(())
+    }
+
+    /// What a tenant's requests have seen. `device_ns` is the time of arms; there is no GC.
+    pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
+        Ok(&self.tenant(tenant)?.counters)
+    }
+
+    /// Virtual time, nanoseconds.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// When something will happen next; None when nothing is under way.
+    #[must_use]
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.events.peek().map(|&Reverse((time, ..))| time)
+    }
+
+    /// Requests whose end became known since they were last taken. It may lie in the future.
+    pub fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        self.completions.drain(..)
+    }
+
+    /// Lets one request arrive now; [`Array::run`] up to the moment of the call first.
+    pub fn submit(
+        &mut self,
+        tenant: TenantId,
+        op: Op,
+        offset_bytes: u64,
+        length_bytes: u64,
+        token: u64,
+    ) -> Result<(), FtlError> {
+        let now_ns = self.now_ns;
+        let of = self.tenant_mut(tenant)?;
+        if offset_bytes.checked_add(length_bytes).is_none_or(|end| end > of.size_bytes) {
+            return invalid("offset", format!("the request ends beyond the {} bytes of the tenant", of.size_bytes));
+        }
+        if length_bytes == 0 && op != Op::Flush {
+            return invalid("length", "a request has at least one byte");
+        }
+        of.account_backlog(now_ns);
+        of.outstanding += 1;
+        let offset = of.first_byte + offset_bytes;
+        let request = Request {
+            tenant: tenant.0,
+            op,
+            offset,
+            length: length_bytes,
+            token,
+            arrival_ns: now_ns,
+            parts_left: 0,
+            done_ns: now_ns,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.requests[slot] = request;
+                slot
+            }
+            None => {
+                self.requests.push(request);
+                self.requests.len() - 1
+            }
+        };
+        self.tenants[usize::from(tenant.0)].line.push_back(slot);
+        self.wake(tenant.0);
+        self.issue();
+        Ok(())
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, until_ns: u64) {
+        while let Some(&Reverse((time_ns, _, event))) = self.events.peek() {
+            if time_ns > until_ns {
+                break;
+            }
+            self.events.pop();
+            self.now_ns = time_ns;
+            match event {
+                Event::Arm { disk } => {
+                    self.armed[disk] = None;
+                    self.disks[disk].step(time_ns, &mut self.told);
+                    self.take_note(disk);
+                }
+                Event::Done { slot } => self.done(slot),
+                Event::Unthrottle { tenant } => {
+                    self.tenants[usize::from(tenant)].unthrottle_scheduled = false;
+                    self.wake(tenant);
+                }
+            }
+            self.issue();
+        }
+        self.now_ns = self.now_ns.max(until_ns);
+        let now_ns = self.now_ns;
+        self.tenants.iter_mut().for_each(|tenant| tenant.account_backlog(now_ns));
+    }
+
+    /// Plays requests of one kind and size, `queue_depth` of them at a time, until the first that ends after
+    /// `limit_ns` from now. Returns how many have ended, and the time it took.
+    pub fn play(
+        &mut self,
+        tenant: TenantId,
+        op: Op,
+        offsets_bytes: &[u64],
+        length_bytes: u64,
+        queue_depth: usize,
+        limit_ns: u64,
+    ) -> Result<(u64, u64), FtlError> {
+        let begun_ns = self.now_ns;
+        let limit_ns = begun_ns.saturating_add(limit_ns);
+        let (mut left, mut ended, mut under_way) = (offsets_bytes.iter(), 0, 0);
+        let mut ends: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+        loop {
+            while under_way < queue_depth.max(1) && self.now_ns < limit_ns {
+                let Some(&offset) = left.next() else { break };
+                self.submit(tenant, op, offset, length_bytes, 0)?;
+                under_way += 1;
+            }
+            ends.extend(self.completions.drain(..).map(|completion| Reverse(completion.at_ns)));
+            let Some(next_ns) = ends.peek().map(|end| end.0).into_iter().chain(self.next_event_ns()).min() else {
+                break;
+            };
+            self.run(next_ns);
+            while ends.peek().is_some_and(|end| end.0 <= next_ns) {
+                ends.pop();
+                ended += 1;
+                under_way -= 1;
+            }
+            if under_way == 0 && (self.now_ns >= limit_ns || left.len() == 0) {
+                break;
+            }
+        }
+        Ok((ended, self.now_ns - begun_ns))
+    }
+
+    fn schedule(&mut self, at_ns: u64, event: Event) {
+        self.event_number += 1;
+        self.events.push(Reverse((at_ns, self.event_number, event)));
+    }
+
+    /// Puts a tenant that has a request in the scheduler's line, or sets its alarm where a limit holds it.
+    fn wake(&mut self, number: u16) {
+        let now_ns = self.now_ns;
+        let tenant = &mut self.tenants[usize::from(number)];
+        let Some(&slot) = tenant.line.front() else { return };
+        if tenant.throttle.eligible_ns > now_ns {
+            if !tenant.unthrottle_scheduled {
+                tenant.unthrottle_scheduled = true;
+                let at_ns = tenant.throttle.eligible_ns;
+                self.schedule(at_ns, Event::Unthrottle { tenant: number });
+            }
+            return;
+        }
+        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns);
+    }
+
+    /// Hands requests to the disks while they have room.
+    fn issue(&mut self) {
+        while self.in_flight < self.queue_depth {
+            let Some(number) = self.scheduler.take_next() else { return };
+            let now_ns = self.now_ns;
+            let tenant = &mut self.tenants[usize::from(number)];
+            self.scheduler.taken(&mut tenant.standing, 0);
+            // A limit may have been set while it stood in the line.
+            if tenant.throttle.eligible_ns <= now_ns {
+                if let Some(slot) = tenant.line.pop_front() {
+                    let request = self.requests[slot];
+                    tenant.counters.throttled_ns += tenant.throttle.held_ns(request.arrival_ns, now_ns);
+                    tenant.throttle.start(now_ns, request.length);
+                    self.in_flight += 1;
+                    self.hand_over(slot);
+                }
+            }
+            self.wake(number);
+        }
+    }
+
+    fn hand_over(&mut self, slot: usize) {
+        let Request { tenant, op, offset, length, .. } = self.requests[slot];
+        let task = match op {
+            Op::Read => Some(Task::Read),
+            Op::Write | Op::WriteZeroes => Some(Task::Write),
+            Op::Flush => Some(Task::Flush),
+            // Disks that overwrite in place have nothing to give back.
+            Op::Trim => None,
+        };
+        let count = self.disks.len() as u64;
+        let part = |stripe: &Stripe, disk: u64| match task {
+            Some(Task::Flush) => Some((0, 0)),
+            Some(_) if count == 1 => Some((offset, length)),
+            Some(_) => stripe.part(offset, length, disk),
+            None => None,
+        };
+        self.requests[slot].parts_left = (0..count).filter(|&d| part(&self.stripe, d).is_some()).count() as u32;
+        let Some(task) = task else {
+            let at_ns = self.now_ns + self.mechanics().parameters().command_ns;
+            return self.decided(slot, at_ns);
+        };
+        for disk in 0..count {
+            if let Some((offset, length)) = part(&self.stripe, disk) {
+                let command = Command { task, offset, length, token: slot as u64, tenant };
+                self.disks[disk as usize].accept(command, self.now_ns, &mut self.told);
+                self.take_note(disk as usize);
+            }
+        }
+    }
+
+    /// Passes on what a disk has told, and sets the alarm for its arm.
+    fn take_note(&mut self, disk: usize) {
+        let mut told = std::mem::take(&mut self.told);
+        for each in told.drain(..) {
+            match each {
+                Told::Spent { tenant, ns } => {
+                    let tenant = &mut self.tenants[usize::from(tenant)];
+                    tenant.counters.device_ns += ns;
+                    self.scheduler.charge(&mut tenant.standing, ns);
+                }
+                Told::Done { token, at_ns } => {
+                    let request = &mut self.requests[token as usize];
+                    request.done_ns = request.done_ns.max(at_ns);
+                    request.parts_left -= 1;
+                    if request.parts_left == 0 {
+                        let at_ns = request.done_ns;
+                        self.decided(token as usize, at_ns);
+                    }
+                }
+            }
+        }
+        self.told = told;
+        let next_ns = self.disks[disk].next_ns();
+        if let Some(at_ns) = next_ns.filter(|_| self.armed[disk].is_none()) {
+            self.armed[disk] = next_ns;
+            self.schedule(at_ns, Event::Arm { disk });
+        }
+    }
+
+    /// It is known when a request will be done.
+    fn decided(&mut self, slot: usize, at_ns: u64) {
+        self.completions.push(Completion { token: self.requests[slot].token, at_ns });
+        self.schedule(at_ns, Event::Done { slot });
+    }
+
+    fn done(&mut self, slot: usize) {
+        let Request { tenant, op, length, arrival_ns, .. } = self.requests[slot];
+        let now_ns = self.now_ns;
+        let tenant = &mut self.tenants[usize::from(tenant)];
+        tenant.account_backlog(now_ns);
+        tenant.outstanding -= 1;
+        tenant.counters.completed[op as usize] += 1;
+        tenant.counters.latency_ns += now_ns - arrival_ns;
+        match op {
+            Op::Read => tenant.counters.read_bytes += length,
+            Op::Write | Op::WriteZeroes => tenant.counters.write_bytes += length,
+            Op::Trim | Op::Flush => {}
+        }
+        self.free.push(slot);
+        self.in_flight -= 1;
+    }
+}
+
+fn unknown(tenant: TenantId) -> FtlError {
+    FtlError::State(format!("there is no tenant {}", tenant.0))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+//! What a disk's buffer holds: what was read ahead, and writes that are answered and not yet on the media.
+
+use std::collections::VecDeque;
+
+use crate::disk::mechanics::Place;
+
+/// A range that the disk goes on to read, until something else wants the arm or the segment is full.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    start: u64,
+    /// Read so far, at `at_ns`.
+    front: u64,
+    at_ns: u64,
+    limit: u64,
+}
+
+/// What a read finds in the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// All of it.
+    All,
+    /// Its beginning; the head is over the rest, so many bytes, from now on.
+    Coming(u64),
+    /// Nothing that helps.
+    Nothing,
+}
+
+/// Segments that hold what was read.
+#[derive(Debug, Clone, Default)]
+pub struct ReadAhead {
+    segment_bytes: u64,
+    most: usize,
+    stream: Option<Stream>,
+    /// Ranges of streams that were broken off, the last first.
+    segments: VecDeque<(u64, u64)>,
+}
+
+impl ReadAhead {
+    /// An empty buffer of `most` segments.
+    #[must_use]
+    pub fn new(segment_bytes: u64, most: usize) -> Self {
+        Self { segment_bytes, most: if segment_bytes == 0 { 0 } else { most }, stream: None, segments: VecDeque::new() }
+    }
+
+    /// Where the head is in the stream, if it reads one.
+    fn front(stream: &Stream, now_ns: u64, rate_bytes_ns: f64) -> u64 {
+        let read = (now_ns.saturating_sub(stream.at_ns) as f64 * rate_bytes_ns) as u64;
+        (stream.front + read).min(stream.limit)
+    }
+
+    /// Whether a range was read before the arm was taken for what it is at.
+    #[must_use]
+    pub fn has(&self, offset: u64, length: u64) -> bool {
+        let end = offset + length;
+        let stream = self.stream.map(|stream| (stream.start, stream.front));
+        self.segments.iter().copied().chain(stream).any(|(from, to)| from <= offset && end <= to)
+    }
+
+    /// Looks for a range in what is being read ahead. A stream that waits for room in its segment goes on as
+    /// soon as there is some: the buffer hides the time until the platter has come round.
+    pub fn find(&mut self, offset: u64, length: u64, now_ns: u64, rate_bytes_ns: f64) -> Found {
+        let end = offset + length;
+        let Some(stream) = &mut self.stream else { return Found::Nothing };
+        let front = Self::front(stream, now_ns, rate_bytes_ns);
+        if offset < stream.start || offset > front {
+            return Found::Nothing;
+        }
+        (stream.front, stream.at_ns) = (front, now_ns);
+        stream.limit = stream.limit.max(end + self.segment_bytes);
+        if end <= front { Found::All } else { Found::Coming(end - front) }
+    }
+
+    /// The head has read a range and goes on.
+    pub fn follow(&mut self, start: u64, end: u64, now_ns: u64) {
+        let start = match &self.stream {
+            Some(stream) if stream.start <= start && start <= stream.front => stream.start,
+            _ => start,
+        };
+        // A segment forgets what it has handed out longest ago.
+        let start = start.max(end.saturating_sub(self.segment_bytes)).min(end);
+        if self.most > 0 {
+            self.stream = Some(Stream { start, front: end, at_ns: now_ns, limit: end + self.segment_bytes });
+        }
+    }
+
+    /// The arm is wanted elsewhere: what was read stays. Returns how far the head had come.
+    pub fn break_off(&mut self, now_ns: u64, rate_bytes_ns: f64) -> Option<u64> {
+        let stream = self.stream.take()?;
+        let front = Self::front(&stream, now_ns, rate_bytes_ns);
+        self.segments.push_front((stream.start, front));
+        self.segments.truncate(self.most);
+        Some(front)
+    }
+
+    /// Where the stream began to be read lately, for the rate there; None without a stream.
+    #[must_use]
+    pub fn stream_at(&self) -> Option<u64> {
+        self.stream.map(|stream| stream.front)
+    }
+
+    /// What was written is not what was read.
+    pub fn overwrite(&mut self, offset: u64, length: u64) {
+        let end = offset + length;
+        self.segments.retain(|&(from, to)| end <= from || to <= offset);
+        if self.stream.is_some_and(|stream| offset < stream.limit && stream.start < end) {
+            self.stream = None;
+        }
+    }
+}
+
+/// A range that is answered and not yet on the media.
+#[derive(Debug, Clone, Copy)]
+pub struct Dirty {
+    /// First byte.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// When all of it is in the buffer.
+    pub ready_ns: u64,
+    /// Counts up; a flush waits for those up to its own.
+    pub number: u64,
+    /// Whose.
+    pub tenant: u16,
+    /// How often others were nearer.
+    pub passed_over: u32,
+    /// Where it begins.
+    pub place: Place,
+}
+
+/// The write cache.
+#[derive(Debug, Clone, Default)]
+pub struct WriteCache {
+    most_bytes: u64,
+    most_places: usize,
+    /// What is under way to the media included.
+    bytes: u64,
+    /// In the order of their arrival.
+    pub dirty: Vec<Dirty>,
+}
+
+impl WriteCache {
+    /// An empty one.
+    #[must_use]
+    pub fn new(most_bytes: u64, most_places: usize) -> Self {
+        Self { most_bytes, most_places, bytes: 0, dirty: Vec::with_capacity(most_places) }
+    }
+
+    /// Whether writes are answered before they are on the media.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.most_bytes > 0
+    }
+
+    /// Takes a write in, joined with what it continues; false where there is no room.
+    pub fn put(&mut self, new: Dirty) -> bool {
+        let length = new.end - new.start;
+        if self.bytes > 0 && self.bytes + length > self.most_bytes {
+            return false;
+        }
+        let touching = self.dirty.iter().position(|d| d.start <= new.end && new.start <= d.end);
+        match touching {
+            Some(index) => {
+                let dirty = &mut self.dirty[index];
+                let before = dirty.end - dirty.start;
+                if new.start < dirty.start {
+                    (dirty.start, dirty.place) = (new.start, new.place);
+                }
+                dirty.end = dirty.end.max(new.end);
+                dirty.ready_ns = dirty.ready_ns.max(new.ready_ns);
+                self.bytes += dirty.end - dirty.start - before;
+            }
+            None if self.dirty.len() < self.most_places => {
+                self.bytes += length;
+                self.dirty.push(new);
+            }
+            None => return false,
+        }
+        true
+    }
+
+    /// True when a range can be read from here.
+    #[must_use]
+    pub fn holds(&self, offset: u64, length: u64) -> bool {
+        self.dirty.iter().any(|d| d.start <= offset && offset + length <= d.end)
+    }
+
+    /// So much is on the media.
+    pub fn written(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+    }
+}

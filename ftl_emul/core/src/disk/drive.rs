@@ -1,0 +1,372 @@
+//! One disk: an arm, a buffer, and a queue of commands of which the nearest goes first.
+//!
+//! A discrete-event part: commands are handed over at a moment, [`Disk::next_ns`] says when the arm is free next, and
+//! [`Disk::step`] is to be called then. The end of a command is told as soon as it is decided.
+
+use std::collections::VecDeque;
+
+use crate::disk::buffer::{Dirty, Found, ReadAhead, WriteCache};
+use crate::disk::mechanics::{Mechanics, Place};
+use crate::disk::parameters::DiskParameters;
+use crate::error::FtlError;
+
+/// A command goes first once others have gone before it so often, so that none starves.
+const MOST_PASSED_OVER: u32 = 128;
+/// Written at once from the cache at the most: reads wait no longer than for that.
+const DESTAGE_BYTES: u64 = 1 << 20;
+
+/// What a disk can be told to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Bytes to the host.
+    Read,
+    /// Bytes from the host.
+    Write,
+    /// What was answered goes to the media.
+    Flush,
+}
+
+/// A command.
+#[derive(Debug, Clone, Copy)]
+pub struct Command {
+    /// What to do.
+    pub task: Task,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The caller's name for it.
+    pub token: u64,
+    /// Whose.
+    pub tenant: u16,
+}
+
+/// What a disk has to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// A command is done, now or later.
+    Done {
+        /// Which.
+        token: u64,
+        /// When.
+        at_ns: u64,
+    },
+    /// The arm is taken for a tenant.
+    Spent {
+        /// Whose command.
+        tenant: u16,
+        /// For how long.
+        ns: u64,
+    },
+}
+
+/// A command that needs the arm.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    command: Command,
+    ready_ns: u64,
+    /// When the interface is done with it.
+    sent_ns: u64,
+    place: Place,
+    passed_over: u32,
+}
+
+/// What the arm is at.
+#[derive(Debug, Clone, Copy)]
+struct Operation {
+    end_ns: u64,
+    work: Work,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Read { start: u64, end: u64 },
+    Write,
+    Destage { bytes: u64, number: u64 },
+}
+
+/// A choice of what the arm does next.
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Command(usize),
+    Dirty(usize),
+}
+
+/// One disk.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    mechanics: Mechanics,
+    cylinder: f64,
+    /// The byte that comes under the head at a moment, where it follows what the head was at.
+    following: Option<(u64, u64)>,
+    interface_free_ns: u64,
+    operation: Option<Operation>,
+    pending: Vec<Pending>,
+    /// Writes for which the cache has no room.
+    held_up: VecDeque<Pending>,
+    /// Tokens, and the last write each waits for.
+    flushes: Vec<(u64, u64)>,
+    read_ahead: ReadAhead,
+    cache: WriteCache,
+    writes: u64,
+    busy_ns: u64,
+}
+
+impl Disk {
+    /// An idle disk. Refuses parameters that make none.
+    pub fn new(parameters: DiskParameters) -> Result<Self, FtlError> {
+        let mechanics = Mechanics::new(parameters)?;
+        let p = &parameters;
+        Ok(Self {
+            cylinder: 0.0,
+            following: None,
+            interface_free_ns: 0,
+            operation: None,
+            pending: Vec::with_capacity(p.queue_depth as usize),
+            held_up: VecDeque::new(),
+            flushes: Vec::new(),
+            read_ahead: ReadAhead::new(p.segment_bytes, p.segments as usize),
+            cache: WriteCache::new(p.write_cache_bytes, p.write_cache_places as usize),
+            writes: 0,
+            busy_ns: 0,
+            mechanics,
+        })
+    }
+
+    /// Its mechanics.
+    #[must_use]
+    pub fn mechanics(&self) -> &Mechanics {
+        &self.mechanics
+    }
+
+    /// Time that the arm was taken, operations under way included.
+    #[must_use]
+    pub fn busy_ns(&self) -> u64 {
+        self.busy_ns
+    }
+
+    /// When the arm is free; None when it is.
+    #[must_use]
+    pub fn next_ns(&self) -> Option<u64> {
+        self.operation.map(|operation| operation.end_ns)
+    }
+
+    /// Takes a command; `offset + length` lies on the disk.
+    pub fn accept(&mut self, command: Command, now_ns: u64, told: &mut Vec<Told>) {
+        let p = self.mechanics.parameters();
+        let ready_ns = now_ns.max(self.interface_free_ns) + p.command_ns;
+        let sent_ns = ready_ns + (command.length as f64 * 1e9 / p.interface_bytes_s as f64) as u64;
+        self.interface_free_ns = sent_ns;
+        let place = self.mechanics.place(command.offset);
+        let pending = Pending { command, ready_ns, sent_ns, place, passed_over: 0 };
+        match command.task {
+            Task::Read => {
+                let idle = self.operation.is_none();
+                if !self.find(&pending, now_ns, idle, told) {
+                    self.pending.push(pending);
+                }
+            }
+            Task::Write => {
+                self.read_ahead.overwrite(command.offset, command.length);
+                if !self.cache.is_on() {
+                    self.pending.push(pending);
+                } else if !self.held_up.is_empty() || !self.cache_write(&pending, ready_ns, told) {
+                    self.held_up.push_back(pending);
+                }
+            }
+            Task::Flush => {
+                self.flushes.push((command.token, self.writes));
+                self.end_flushes(ready_ns, told);
+            }
+        }
+        if self.operation.is_none() {
+            self.begin(now_ns, told);
+        }
+    }
+
+    /// The arm is free: what it was at has ended. To be called at [`Disk::next_ns`].
+    pub fn step(&mut self, now_ns: u64, told: &mut Vec<Told>) {
+        let Some(operation) = self.operation.take() else { return };
+        match operation.work {
+            Work::Read { start, end } => self.read_ahead.follow(start, end, now_ns),
+            Work::Write => {}
+            Work::Destage { bytes, .. } => {
+                self.cache.written(bytes);
+                while let Some(first) = self.held_up.front().copied() {
+                    if !self.cache_write(&first, now_ns, told) {
+                        break;
+                    }
+                    self.held_up.pop_front();
+                }
+                self.end_flushes(now_ns, told);
+            }
+        }
+        self.begin(now_ns, told);
+    }
+
+    /// Answers a read from the buffer, or by going on with what is being read ahead; false where neither helps.
+    fn find(&mut self, pending: &Pending, now_ns: u64, idle: bool, told: &mut Vec<Told>) -> bool {
+        let Command { offset, length, token, tenant, .. } = pending.command;
+        let at_ns = pending.sent_ns.max(now_ns);
+        if self.cache.holds(offset, length) || self.read_ahead.has(offset, length) {
+            told.push(Told::Done { token, at_ns });
+            return true;
+        }
+        if !idle {
+            return false;
+        }
+        let rate = self.mechanics.rate_bytes_ns(self.read_ahead.stream_at().unwrap_or(offset));
+        match self.read_ahead.find(offset, length, now_ns, rate) {
+            Found::All => told.push(Told::Done { token, at_ns }),
+            Found::Coming(bytes) => {
+                let coming_ns = (bytes as f64 / rate).ceil() as u64;
+                let end_ns = now_ns + coming_ns;
+                self.occupy(end_ns, coming_ns, tenant, Work::Read { start: offset, end: offset + length }, told);
+                self.arrive_at(offset + length, end_ns);
+                told.push(Told::Done { token, at_ns: end_ns.max(at_ns) });
+            }
+            Found::Nothing => return false,
+        }
+        true
+    }
+
+    fn cache_write(&mut self, pending: &Pending, now_ns: u64, told: &mut Vec<Told>) -> bool {
+        let Command { offset, length, token, tenant, .. } = pending.command;
+        let sent_ns = pending.sent_ns.max(now_ns);
+        self.writes += 1;
+        let (number, place) = (self.writes, pending.place);
+        let end = offset + length;
+        let taken =
+            self.cache.put(Dirty { start: offset, end, ready_ns: sent_ns, number, tenant, passed_over: 0, place });
+        if taken {
+            told.push(Told::Done { token, at_ns: sent_ns });
+        }
+        taken
+    }
+
+    fn end_flushes(&mut self, now_ns: u64, told: &mut Vec<Told>) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let under_way = match self.operation.map(|operation| operation.work) {
+            Some(Work::Destage { number, .. }) => Some(number),
+            _ => None,
+        };
+        let oldest = self.cache.dirty.iter().map(|dirty| dirty.number).chain(under_way).min().unwrap_or(u64::MAX);
+        self.flushes.retain(|&(token, last)| {
+            let waits = oldest <= last;
+            if !waits {
+                told.push(Told::Done { token, at_ns: now_ns });
+            }
+            waits
+        });
+    }
+
+    /// Gives the arm something to do, if there is anything.
+    fn begin(&mut self, now_ns: u64, told: &mut Vec<Told>) {
+        let mut index = 0;
+        while index < self.pending.len() {
+            let pending = self.pending[index];
+            if pending.command.task == Task::Read && self.find(&pending, now_ns, true, told) {
+                self.pending.remove(index);
+                if self.operation.is_some() {
+                    return;
+                }
+            } else {
+                index += 1;
+            }
+        }
+        let Some((choice, start_ns, position_ns)) = self.nearest(now_ns) else { return };
+        let rate = self.mechanics.rate_bytes_ns(self.read_ahead.stream_at().unwrap_or(0));
+        self.read_ahead.break_off(now_ns, rate);
+        match choice {
+            Choice::Command(index) => {
+                let Pending { command, sent_ns, .. } = self.pending.remove(index);
+                let Command { offset, length, token, tenant, .. } = command;
+                let end_ns = start_ns + position_ns + self.mechanics.transfer_ns(offset, length);
+                let work = match command.task {
+                    Task::Read => Work::Read { start: offset, end: offset + length },
+                    _ => Work::Write,
+                };
+                self.occupy(end_ns, end_ns - start_ns, tenant, work, told);
+                self.arrive_at(offset + length, end_ns);
+                told.push(Told::Done { token, at_ns: end_ns.max(sent_ns) });
+            }
+            Choice::Dirty(index) => {
+                let dirty = self.cache.dirty[index];
+                let bytes = (dirty.end - dirty.start).min(DESTAGE_BYTES);
+                let end = dirty.start + bytes;
+                if end == dirty.end {
+                    self.cache.dirty.remove(index);
+                } else {
+                    let place = self.mechanics.place(end);
+                    let rest = &mut self.cache.dirty[index];
+                    (rest.start, rest.place) = (end, place);
+                }
+                let end_ns = start_ns + position_ns + self.mechanics.transfer_ns(dirty.start, bytes);
+                let work = Work::Destage { bytes, number: dirty.number };
+                self.occupy(end_ns, end_ns - start_ns, dirty.tenant, work, told);
+                self.arrive_at(end, end_ns);
+            }
+        }
+    }
+
+    fn occupy(&mut self, end_ns: u64, ns: u64, tenant: u16, work: Work, told: &mut Vec<Told>) {
+        self.operation = Some(Operation { end_ns, work });
+        self.busy_ns += ns;
+        told.push(Told::Spent { tenant, ns });
+    }
+
+    fn arrive_at(&mut self, offset: u64, at_ns: u64) {
+        let last = self.mechanics.parameters().capacity_bytes - 1;
+        self.cylinder = self.mechanics.place(offset.min(last)).cylinder;
+        self.following = Some((offset, at_ns));
+    }
+
+    /// What the arm gets to first: the command or the cached write, when it begins, and seek and rotation. Cached
+    /// writes have their turn when no command wants the arm, or when somebody waits for them.
+    fn nearest(&mut self, now_ns: u64) -> Option<(Choice, u64, u64)> {
+        let depth = self.mechanics.parameters().queue_depth as usize;
+        let commands = self.pending.len().min(depth);
+        let writes = if commands == 0 || !self.held_up.is_empty() || !self.flushes.is_empty() {
+            self.cache.dirty.len()
+        } else {
+            0
+        };
+        let mut best: Option<(Choice, u64, u64)> = None;
+        let mut consider = |choice: Choice, ready_ns: u64, offset: u64, place: Place, write: bool, overdue: bool| {
+            let start_ns = now_ns.max(ready_ns);
+            let position_ns = if self.following == Some((offset, start_ns)) {
+                0
+            } else {
+                self.mechanics.position_ns(self.cylinder, place, write, start_ns)
+            };
+            let nearer = best.is_none_or(|(_, start, position)| start_ns + position_ns < start + position);
+            if nearer || overdue {
+                best = Some((choice, start_ns, position_ns));
+            }
+            overdue
+        };
+        'all: {
+            for (index, pending) in self.pending[..commands].iter().enumerate() {
+                let Pending { command, ready_ns, place, passed_over, .. } = *pending;
+                let write = command.task == Task::Write;
+                let overdue = passed_over >= MOST_PASSED_OVER;
+                if consider(Choice::Command(index), ready_ns, command.offset, place, write, overdue) {
+                    break 'all;
+                }
+            }
+            for (index, dirty) in self.cache.dirty[..writes].iter().enumerate() {
+                let overdue = dirty.passed_over >= MOST_PASSED_OVER;
+                if consider(Choice::Dirty(index), dirty.ready_ns, dirty.start, dirty.place, true, overdue) {
+                    break 'all;
+                }
+            }
+        }
+        if best.is_some() {
+            self.pending[..commands].iter_mut().for_each(|pending| pending.passed_over += 1);
+            self.cache.dirty[..writes].iter_mut().for_each(|dirty| dirty.passed_over += 1);
+        }
+        best
+    }
+}
