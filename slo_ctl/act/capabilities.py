@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from slo_ctl.observe.cgroup import CgroupTree
 
 
-def probe(tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber]) -> Capabilities:
+_SUBSYSTEM = "nvme-subsystem"
+"""The class of devices in whose folders the kernel puts the heads of NVMe multipath."""
+
+
+def probe(
+    tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber], run: Path | None = None
+) -> Capabilities:
     """What can be done on each device; reads files below the tree's root and `sys`, and never fails.
+
+    `run` is where systemd says that it runs; None: it does not matter.
 
     Which weights take effect is the device's affair: those of bfq where it schedules the device, those of
     io.cost where it is enabled for it. Writing any others succeeds and changes nothing.
@@ -26,7 +34,10 @@ def probe(tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber]) -
         return Capabilities(
             None, {device: BlockCapability(device, "", None, False, why) for device in devices}
         )
-    return Capabilities(tree.version, {device: _of(tree, sys, device) for device in devices})
+    latency = _has_latency(tree)
+    found = {device: _of(tree, sys, device, latency) for device in devices}
+    # On v1 systemd does not mind what is set on the groups of its units.
+    return Capabilities(tree.version, found, tree.version == 2 and run is not None and _systemd_runs(run))
 
 
 def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
@@ -34,23 +45,48 @@ def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
 
     `run` is where systemd says that it runs (sd_booted). bfq is in use where any device below `sys` has it.
     """
-    if tree is None or tree.version != 2 or not (run / "systemd" / "system").is_dir():
+    if tree is None or tree.version != 2 or not _systemd_runs(run):
         return False
     return any("[bfq]" in _text(path).split() for path in (sys / "block").glob("*/queue/scheduler"))
 
 
-def _of(tree: CgroupTree, sys: Path, device: DeviceNumber) -> BlockCapability:
+def _systemd_runs(run: Path) -> bool:
+    """As sd_booted(3) finds out."""
+    return (run / "systemd" / "system").is_dir()
+
+
+def _has_latency(tree: CgroupTree) -> bool:
+    """Whether the kernel has io.latency, which the root never shows."""
+    return tree.version == 2 and any(tree.root.glob("*/io.latency"))
+
+
+def _of(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> BlockCapability:
     folder = sys / "dev" / "block" / str(device)
     if not folder.exists():
         return BlockCapability(device, "", None, False, f"there is no block device {device}")
     name = folder.resolve().name
     scheduler, offered = _scheduler(folder / "queue" / "scheduler")
     limits = tree.version == 2 or (tree.root / "blkio.throttle.read_iops_device").exists()
+    if _is_multipath_head(folder):
+        return BlockCapability(device, name, None, limits, _multipath(name))
     weights = _weights(tree, device, scheduler)
     if weights is None:
-        return BlockCapability(device, name, None, limits, _no_weights(tree, name, scheduler, offered))
+        problem = _no_weights(tree, name, scheduler, offered)
+        return BlockCapability(device, name, None, limits, problem, latency)
     cautions = tuple(_cautions(folder / "queue" / "iosched", name)) if weights is BFQ else ()
-    return BlockCapability(device, name, weights, limits, cautions=cautions)
+    return BlockCapability(device, name, weights, limits, latency=latency, cautions=cautions)
+
+
+def _is_multipath_head(folder: Path) -> bool:
+    """Whether it is the disk over the paths to an NVMe namespace: it passes requests on and queues none."""
+    return _SUBSYSTEM in folder.resolve().parts
+
+
+def _multipath(name: str) -> str:
+    return (
+        f"{name} is an NVMe multipath disk, which takes no scheduler, and io.cost and io.latency refuse it "
+        "(limits work; for weights boot with nvme_core.multipath=N, where no second path is needed)"
+    )
 
 
 def _weights(tree: CgroupTree, device: DeviceNumber, scheduler: str) -> WeightScale | None:

@@ -31,6 +31,12 @@ _MOST_IOPS = float(2**32 - 2)
 """The kernel keeps them in 32 bits, and means no limit by the last value."""
 _MOST_BYTES_S = float(2**63)
 
+LATENCY = "latency_us"
+"""Name of the knob."""
+_LATENCY_FILE = "io.latency"
+_MOST_US = 1e12
+"""Half a month; the kernel keeps nanoseconds in 64 bits."""
+
 _MAX_KNOWN = 10_000
 
 _DEVICE = re.compile(r"\d{1,7}:\d{1,7}", re.ASCII)
@@ -50,7 +56,7 @@ class CgroupActuator:
     Limits of reads and of writes are apart: neither v1 nor v2 has one for their sum.
     """
 
-    levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT})
+    levers = frozenset({Lever.CGROUP_WEIGHT, Lever.CGROUP_LIMIT, Lever.CGROUP_LATENCY})
 
     def __init__(self, tree: CgroupTree, sys: Path = Path("/sys")) -> None:
         """`sys` is only asked whether a device is still there."""
@@ -72,6 +78,9 @@ class CgroupActuator:
                 return DEFAULT_WEIGHT
             scale = self._scale(knob)
             return float(min(scale.high, max(scale.low, round(value))))
+        if knob.lever is Lever.CGROUP_LATENCY:
+            self._check_latency(knob)
+            return None if value is None else float(int(min(_MOST_US, max(1.0, value))))
         self._check_limit(knob)
         if value is None:
             return None
@@ -83,9 +92,12 @@ class CgroupActuator:
         """The group's own value; of the group, not what its parents leave it."""
         if knob.lever is Lever.CGROUP_WEIGHT:
             return _weight_in(self._open(knob, self._weight_file(knob)))
+        if knob.lever is Lever.CGROUP_LATENCY:
+            self._check_latency(knob)
+            return _v2_value_in(self._open(knob, _LATENCY_FILE), knob.device, "target")
         self._check_limit(knob)
         if self._tree.version == 2:
-            return _v2_limit_in(self._open(knob, "io.max"), knob)
+            return _v2_value_in(self._open(knob, "io.max"), knob.device, _V2_LIMITS[knob.name])
         return _v1_limit_in(self._open(knob, _V1_LIMITS[knob.name]), knob)
 
     def write(self, knob: Knob, value: float | None) -> None:
@@ -95,6 +107,10 @@ class CgroupActuator:
             text = f"{DEFAULT_WEIGHT if value is None else value:.0f}"
             if self._tree.version == 2:
                 text = f"default {text}"
+        elif knob.lever is Lever.CGROUP_LATENCY:
+            self._check_latency(knob)
+            name = _LATENCY_FILE
+            text = f"{knob.device} target={'max' if value is None else f'{value:.0f}'}"
         else:
             self._check_limit(knob)
             if self._tree.version == 2:
@@ -132,8 +148,14 @@ class CgroupActuator:
             raise ActError(
                 f"a cgroup has no limit {knob.name}", "limit reads and writes; libvirt limits their sum"
             )
-        if not _DEVICE.fullmatch(knob.device):
-            raise ActError(f"{knob.device!r} is no device number such as 8:0")
+        _check_device(knob)
+
+    def _check_latency(self, knob: Knob) -> None:
+        if knob.name != LATENCY:
+            raise ActError(f"a cgroup has no latency target {knob.name}")
+        if self._tree.version != 2:
+            raise ActError("io.latency is of cgroup v2, and this host has v1's blkio", "promise no p99")
+        _check_device(knob)
 
     def _folder(self, knob: Knob) -> str:
         """Where the group is, if it is still there: that is found out by opening its files."""
@@ -177,6 +199,10 @@ class CgroupActuator:
             )
         if name == "io.weight":
             return ActError(f"{reason}: the kernel has no io.cost", "boot one with CONFIG_BLK_CGROUP_IOCOST")
+        if name == _LATENCY_FILE:
+            return ActError(
+                f"{reason}: the kernel has no io.latency", "boot one with CONFIG_BLK_CGROUP_IOLATENCY"
+            )
         if "weight" in name:
             return ActError(f"{reason}: the kernel has neither bfq nor cfq", "modprobe bfq")
         return ActError(f"{reason}: the kernel has no throttling", "boot one with CONFIG_BLK_DEV_THROTTLING")
@@ -214,6 +240,11 @@ class CgroupActuator:
         return device_gone or not self._tree.folder(knob.place).is_dir()
 
 
+def _check_device(knob: Knob) -> None:
+    if not _DEVICE.fullmatch(knob.device):
+        raise ActError(f"{knob.device!r} is no device number such as 8:0")
+
+
 def _hint(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "run as root, with the cgroup tree mounted for writing"
@@ -238,11 +269,11 @@ def _v1_limit_in(file: _File, knob: Knob) -> float | None:
     return None
 
 
-def _v2_limit_in(file: _File, knob: Knob) -> float | None:
-    key = _V2_LIMITS[knob.name]
+def _v2_value_in(file: _File, number: str, key: str) -> float | None:
+    """Of `MAJOR:MINOR key=value ...` lines; None where it is `max`, or the device has no line."""
     for line in file.text.splitlines():
         device, *pairs = line.split() or [""]
-        if device != knob.device:
+        if device != number:
             continue
         for pair in pairs:
             name, _, value = pair.partition("=")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.interface import ActError
+from slo_ctl.act.io_weight import io_weight_for
 from slo_ctl.act.patience import PATIENCE_S, PatientCalls
 from slo_ctl.model import Lever
 from slo_ctl.model.capability import BFQ, IO_COST
@@ -48,15 +49,6 @@ _LIMITS = {
     "read_bytes_s": _Limit("read_bytes_sec", _BYTES, "device_read_bytes_sec"),
     "write_bytes_s": _Limit("write_bytes_sec", _BYTES, "device_write_bytes_sec"),
 }
-
-
-def io_weight_for(bfq_weight: float) -> int:
-    """The IOWeight= of systemd that gives bfq this weight.
-
-    systemd keeps weights up to 100 and maps 100..10000 to 100..1000, so the way back is exact.
-    """
-    weight = round(bfq_weight)
-    return weight if weight <= 100 else 100 + (weight - 100) * 11
 
 
 def group_name(targets: Sequence[str]) -> str:

@@ -122,6 +122,7 @@ def _row(
             unapplied=mine,
             no_mechanism=view.no_mechanism,
             tolerance=device.share_tolerance,
+            aside=view.aside,
         )
     if judgement.verdict is Verdict.IDLE and vm.state in _OFF:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")

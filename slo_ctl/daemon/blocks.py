@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.daemon.block_demand import BlockDemand
 from slo_ctl.daemon.capacity import Capacity
+from slo_ctl.daemon.guard import Guard
 from slo_ctl.daemon.nvme_watch import NvmeSeen, watch_for
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.shares import due_shares
@@ -16,11 +17,11 @@ from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.observe.gone import ObserveGone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from slo_ctl.daemon.nvme_watch import NvmeWatch
-    from slo_ctl.decide.levers import Wanted
+    from slo_ctl.decide.levers import HeldBack, Wanted
     from slo_ctl.model import DeviceNumber, Slo, Stream
     from slo_ctl.observe.task_delay import BlockDelay
     from slo_ctl.observe.window import StreamWindow
@@ -50,8 +51,7 @@ class BlockPart:
         self._busy_ms: tuple[float, int] | None = None
         self._busy = False
         self._demand = BlockDemand(window_s)
-        self.waf: float | None = None
-        """(host + GC) / host writes of the whole device of late, where it tells."""
+        self._guard: Guard | None = None
 
     @property
     def number(self) -> DeviceNumber | None:
@@ -85,6 +85,7 @@ class BlockPart:
             raise ObserveGone(f"{self.path} is no block device")
         if self._device is None or self._device.number != number:
             self._device = BlockDevice(self.name, self.path, number, window_s=self._window_s)
+            self._guard = Guard(lambda window_s: BlockDevice(self.name, self.path, number, window_s=window_s))
             self._busy_ms = None
             self.close()
             self._nvme = watch_for(str(number), self._sys, self._window_s)
@@ -102,6 +103,8 @@ class BlockPart:
         self._device.update(streams)
         told = self._nvme.seen.waf if self._nvme is not None else None
         self.waf = told.waf if told is not None else None
+        if self._guard is not None:
+            self._guard.look(streams, delays)
         self._busy = self._is_busy(self._device.number)
         self._demand.keep(self.active)
         for vm in self.active & delays.keys():
@@ -110,6 +113,23 @@ class BlockPart:
         if total is not None:
             waiting = any(self._demand.wants_more(vm) for vm in self.active)
             self.capacity.add(total, asked_for_more=self._busy or waiting)
+
+    def protect(self, slos: Mapping[str, Slo], limitable: Collection[str]) -> None:
+        """Decide who is held back until the next epoch so that others have their minimum; after `look`.
+
+        `limitable` are the VMs whose IOPS can be limited there.
+        """
+        if self._guard is not None:
+            here = {vm: slos[vm] for vm in self.windows if vm in slos}
+            told = self._nvme.seen.waf if self._nvme is not None else None
+            # What an emulator makes up says nothing of what its drive can do.
+            waf = told.waf if told is not None and not told.emulated else None
+            self._guard.decide(here, limitable, busy=self._busy, waf=waf)
+
+    @property
+    def held(self) -> dict[str, HeldBack]:
+        """Who is held back there for others' sake, by VM."""
+        return self._guard.held if self._guard is not None and self._device is not None else {}
 
     def _is_busy(self, number: DeviceNumber) -> bool:
         file = read_bounded(self._sys / "dev" / "block" / str(number) / "stat")
@@ -146,6 +166,7 @@ class BlockPart:
             waf=nvme.waf,
             placement=nvme.placement,
             notes=(nvme.note,) if nvme.note else (),
+            reasons=self._guard.told if self._guard is not None else (),
             vms={
                 vm: VmView(
                     windows=(self.windows[vm],) if vm in self.windows else (),
@@ -155,6 +176,7 @@ class BlockPart:
                     target_share=shares.get(vm),
                     target_iops=shares[vm] * total if vm in shares and total else None,
                     no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
+                    aside=self._guard.aside(vm) if self._guard is not None else "",
                 )
                 for vm in slos
             },

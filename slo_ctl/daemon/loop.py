@@ -10,15 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from slo_ctl.act.block_queue import BlockQueueActuator
 from slo_ctl.act.capabilities import probe, systemd_maps_weights
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.api.controller import DevicePlan, Plan
 from slo_ctl.config import load
 from slo_ctl.daemon.assembly import Moment, status_of
 from slo_ctl.daemon.desk import Desk, Published, Waker
+from slo_ctl.daemon.device_policies import DevicePolicies, Situation, Wish
 from slo_ctl.daemon.devices import Devices
 from slo_ctl.daemon.metadata import Metadata
 from slo_ctl.daemon.mixes import Mixes
@@ -45,15 +48,15 @@ if TYPE_CHECKING:
     from slo_ctl.daemon.blocks import BlockPart
     from slo_ctl.daemon.emulated import EmulatedDevice
     from slo_ctl.daemon.places import DaemonPlaces
-    from slo_ctl.decide.levers import Wanted
-    from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Stream, Vm
+    from slo_ctl.decide.levers import HeldBack, Wanted
+    from slo_ctl.model import DeviceNumber, HostStatus, Outcome, Setting, Slo, Stream, Vm
     from slo_ctl.observe.cgroup import CgroupTree
     from slo_ctl.observe.inventory import Inventory
     from slo_ctl.observe.task_delay import BlockDelay
 
 log = logging.getLogger("slo_ctl.daemon")
 
-_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 _MS_PER_S = 1e3
 _REMEMBERED = 200
 
@@ -112,9 +115,11 @@ class Daemon:
         self._actuators: list[Actuator[Any]] = []
         self._keeper = SettingKeeper(self._actuators, self._journal)
         self._cgroups: CgroupActuator | None = None
+        self._systemd: SystemdActuator | None = None
         self._cgroup_tree: CgroupTree | None = None
         self._libvirt: LibvirtActuator | None = None
         self._devices = Devices(places.devices, self._journal, sys)
+        self._policies = DevicePolicies(places.devices, sys)
         self._problems: dict[str, str] = {}
         self._reasons: dict[str, Reasons] = {}
         self._said = Reasons(_REMEMBERED)
@@ -152,7 +157,8 @@ class Daemon:
         notes = self._look(inventory, slos)
         promised = named.keys() | {vm for vm, promise in promises.items() if promise.source != DEFAULT}
         wanted = self._wanted(inventory.tree, vms, slos, streams, promised)
-        self._act(inventory.tree, wanted)
+        for_devices = self._for_devices(inventory.tree, Situation(vms, streams, slos, promised))
+        self._act(inventory.tree, wanted, for_devices)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for vm in names for conflict in promises[vm].conflicts]
@@ -210,6 +216,10 @@ class Daemon:
             # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
             left = decided(part.decision) if self._dry_run else part.refusals
             devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
+        devices += [
+            DevicePlan(name, self._policies.label(name), (), reasons)
+            for name, reasons in self._policies.reasons.items()
+        ]
         status = self.desk.status()
         outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
         return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
@@ -289,18 +299,38 @@ class Daemon:
         promised: Set[str],
     ) -> Wanted:
         numbers = {b.name: b.number for b in self._devices.blocks.values() if b.number is not None}
-        capabilities = probe(tree, self._sys, numbers.values())
-        self._mixes.look(streams, slos, set(numbers.values()))
+        capabilities = probe(tree, self._sys, numbers.values(), self._run)
+        held = self._held(slos)
+        self._mixes.look(streams, slos, set(numbers.values()), held)
         default_weight = self.config.default_slo.weight
         return self._wanted_settings.of(
-            vms, slos, streams, numbers, capabilities, promised, default_weight, self._mixes.splits
+            vms, slos, streams, numbers, capabilities, promised, default_weight, self._mixes.splits, held
         )
+
+    def _held(self, slos: Mapping[str, Slo]) -> dict[tuple[str, DeviceNumber], HeldBack]:
+        """Limits for others' sake. A dry run has none: it would see nothing come of them."""
+        held = {}
+        for block in self._devices.blocks.values():
+            number = block.number
+            if number is None or self._dry_run:
+                continue
+            limitable = self._wanted_settings.limitable(block.name)
+            self._guarded(block.name, partial(block.protect, slos, limitable))
+            held.update({(vm, number): limit for vm, limit in block.held.items()})
+        return held
+
+    def _for_devices(self, tree: CgroupTree | None, situation: Situation) -> list[Setting]:
+        """What block devices as a whole are to be set to."""
+        wishes = {each.name: Wish(each.path, each.scheduler) for each in self.config.devices if each.path}
+        numbers = {b.name: b.number for b in self._devices.blocks.values() if b.number is not None}
+        return self._policies.settings(wishes, numbers, tree, situation, time.monotonic())
 
     # Acting.
 
-    def _act(self, tree: CgroupTree | None, wanted: Wanted) -> None:
+    def _act(self, tree: CgroupTree | None, wanted: Wanted, for_devices: Sequence[Setting]) -> None:
         self._choose_actuators(tree)
-        settings = [setting for setting in wanted.settings if self._can_act_on(setting)]
+        settings = [*for_devices]
+        settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
         for part in self._devices.emulated.values():
             self._guarded(part.name, lambda part=part: settings.extend(part.settings()))  # type: ignore[misc]
         self._settings = settings
@@ -319,15 +349,18 @@ class Daemon:
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
+            self._systemd = SystemdActuator(self._cgroups, self._sys) if self._cgroups is not None else None
         uri = self.config.libvirt.uri
         if uri is not None and self._libvirt is None:
             self._libvirt = LibvirtActuator(uri, sys=self._sys)
         if self._libvirt is not None:
             # Schedulers may be changed at any time.
             self._libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
-        hosts = [each for each in (self._cgroups, self._libvirt) if each is not None]
-        answering = [p.actuator for p in self._devices.emulated.values() if p.sample is not None]
-        self._actuators[:] = [*hosts, *answering]
+        hosts = [each for each in (self._cgroups, self._systemd, self._libvirt) if each is not None]
+        served = [part for part in self._devices.emulated.values() if part.sample is not None]
+        answering = [actuator for part in served for actuator in (part.actuator, part.tenant_scheduler)]
+        cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
+        self._actuators[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
 
     def _can_act_on(self, setting: Setting) -> bool:
         """Whether a device is there, and has levers at all; its problem is told once, not for each knob."""
@@ -349,6 +382,9 @@ class Daemon:
             reasons = self._reasons.setdefault(part.name, Reasons())
             for reason in reasons.add([*part.decision.reasons, *part.refusals]):
                 log.info("device %s: %s", part.name, reason)
+        for name, told_of in self._policies.reasons.items():
+            for reason in self._reasons.setdefault(name, Reasons(_REMEMBERED)).add(told_of):
+                log.info("device %s: %s", name, reason)
 
     # Recording and publishing.
 
@@ -376,6 +412,8 @@ class Daemon:
                 if vm.name in used
             }
             self._add_view(views, block, partial(block.view, used, disks, wanted))
+            told_of = (*self._policies.reasons.get(block.name, ()), *views[-1].reasons)
+            views[-1] = replace(views[-1], policy=self._policies.label(block.name), reasons=told_of)
         return sorted(views, key=lambda view: view.name)
 
     def _add_view(

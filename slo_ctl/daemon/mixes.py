@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.levers import Splits
@@ -11,6 +12,7 @@ from slo_ctl.decide.limit_split import first_split, next_split
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from slo_ctl.decide.levers import HeldBack
     from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 _Key = tuple[str, "DeviceNumber"]
@@ -28,19 +30,26 @@ class Mixes:
         self._looked_at_s = 0.0
 
     def look(
-        self, streams: Iterable[Stream], slos: Mapping[str, Slo], devices: Collection[DeviceNumber]
+        self,
+        streams: Iterable[Stream],
+        slos: Mapping[str, Slo],
+        devices: Collection[DeviceNumber],
+        held: Mapping[_Key, HeldBack] | None = None,
     ) -> None:
-        """Take the counters of a look into account."""
+        """Take the counters of a look into account; `held` are VMs limited for others' sake."""
+        held = held or {}
         now_s = self._clock()
         length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
         counted: dict[_Key, IoCounters] = {}
         for stream in streams:
             if stream.device is None or stream.counters is None or stream.device not in devices:
                 continue
-            slo = slos.get(stream.vm)
-            if slo is not None and (slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None):
+            slo, key = slos.get(stream.vm), (stream.vm, stream.device)
+            if slo is None:
+                continue
+            if key in held or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
                 # Several disks on one device share its counters.
-                counted[stream.vm, stream.device] = stream.counters
+                counted[key] = stream.counters
         splits = {}
         for key, counters in counted.items():
             known, last = self.splits.get(key), self._last.get(key)
@@ -49,7 +58,10 @@ class Mixes:
             elif counters is last:
                 splits[key] = known
             else:
-                splits[key] = _next(known, slos[key[0]], last, counters, length_s)
+                slo = slos[key[0]]
+                limits = [slo.max_iops, held[key].iops if key in held else None]
+                most = min((limit for limit in limits if limit is not None), default=None)
+                splits[key] = _next(known, replace(slo, max_iops=most), last, counters, length_s)
         self._last = counted
         if splits != self.splits:
             self.splits = splits

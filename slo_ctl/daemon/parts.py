@@ -24,6 +24,8 @@ class VmView:
     target_iops: float | None = None
     no_mechanism: str = ""
     """Why nothing there can keep what was promised."""
+    aside: str = ""
+    """What else is done about it, such as holding others back."""
 
 
 @dataclass(frozen=True, slots=True)

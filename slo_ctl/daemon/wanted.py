@@ -9,7 +9,7 @@ from slo_ctl.decide.levers import Wanted, did_io, settings_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from slo_ctl.decide.levers import Splits
+    from slo_ctl.decide.levers import HeldBack, Splits
     from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
     from slo_ctl.model.capability import Capabilities
 
@@ -21,6 +21,10 @@ class WantedSettings:
         self._basis: tuple[object, ...] | None = None
         self._wanted = Wanted()
 
+    def limitable(self, device: str) -> set[str]:
+        """VMs whose IOPS on a device could be limited, as of the last time."""
+        return {vm for vm, name in self._wanted.limitable if name == device}
+
     def of(
         self,
         vms: Sequence[Vm],
@@ -31,6 +35,7 @@ class WantedSettings:
         promised: Set[str],
         default_weight: float,
         splits: Mapping[tuple[str, DeviceNumber], Splits],
+        held: Mapping[tuple[str, DeviceNumber], HeldBack],
     ) -> Wanted:
         """As `settings_for`; the same object as before when nothing has changed."""
         routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
@@ -38,7 +43,7 @@ class WantedSettings:
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
         basis = (
             *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
-            *(promised, default_weight, shares),
+            *(promised, default_weight, shares, held),
         )
         if basis != self._basis:
             self._basis = basis
@@ -51,5 +56,6 @@ class WantedSettings:
                 promised=promised,
                 default_weight=default_weight,
                 splits=splits,
+                held=held,
             )
         return self._wanted

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.limit_split import UNSEEN, Split
+from slo_ctl.decide.systemd_unit import unit_of
 from slo_ctl.decide.weight_scale import scale_weights
 from slo_ctl.model import FoundBy, Knob, Lever, Setting, VmState
 
@@ -33,6 +34,8 @@ class Wanted:
     """By what a VM is steered on a block device; `none` where by nothing."""
     notes: tuple[str, ...] = ()
     """What makes the outcome inexact, one sentence each."""
+    limitable: frozenset[tuple[str, str]] = frozenset()
+    """Whose IOPS can be limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,15 @@ class Splits:
 
     iops: Split = UNSEEN
     bytes_s: Split = UNSEEN
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A limit for the time being, for the sake of other VMs."""
+
+    iops: float
+    served: tuple[str, ...]
+    """Those VMs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +71,33 @@ class _Use:
     """Somebody promised it something; otherwise its SLO is what everybody has."""
     shares: bool
     """It was seen to do I/O there."""
+    by_systemd: bool
+    """Its group is a unit of systemd, which would overwrite what is written past it."""
 
     @property
     def by_libvirt(self) -> bool:
         return self.vm.found_by is FoundBy.LIBVIRT and self.vm.uuid is not None
+
+    @property
+    def weight_lever(self) -> Lever:
+        """By which its weight is set."""
+        if self.by_libvirt:
+            return Lever.LIBVIRT_WEIGHT
+        return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_WEIGHT
+
+    @property
+    def limit_lever(self) -> Lever:
+        """By which reads and writes of its group are limited."""
+        if self.by_libvirt:
+            return Lever.LIBVIRT_LIMIT
+        return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_LIMIT
+
+    @property
+    def limitable(self) -> bool:
+        """Whether its IOPS there can be limited."""
+        if self.untouchable:
+            return False
+        return bool((self.by_libvirt and self.targets) or (self.can.limits and self.place))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,13 +118,15 @@ def settings_for(
     promised: Collection[str] | None = None,
     default_weight: float = 1.0,
     splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
+    held: Mapping[tuple[str, DeviceNumber], HeldBack] | None = None,
 ) -> Wanted:
     """Settings that keep the promises, VM by VM in their order.
 
     `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
     by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
     `promised` are the VMs that the operator named (None: all); `default_weight` is that of all others.
-    `splits` divide maximums where reads and writes are limited apart, by default evenly. A VM is touched
+    `splits` divide maximums where reads and writes are limited apart, by default evenly. `held` are limits
+    for others' sake: of such a one and a maximum promised the tighter is set. A VM is touched
     on account of a device only
     - that one of its disks is on, or that its cgroup was counted I/O on;
     - or any of them, when it was promised something and no disk of it is known.
@@ -102,16 +139,21 @@ def settings_for(
     weights, notes = _weights(uses, default_weight)
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
+    limitable = frozenset(use.key for use in uses if use.limitable)
     for use in uses:
-        limits, lacking = _limits(use, (splits or {}).get((use.vm.name, use.can.device), Splits()))
+        key = (use.vm.name, use.can.device)
+        limits, lacking = _limits(use, (splits or {}).get(key, Splits()), (held or {}).get(key))
         settings.extend(limits)
-        lacking = [*_without_weights(use, unequal), *_without_minimum(use), *lacking]
+        latency, without_latency = _latency(use)
+        settings.extend(latency)
+        minimum = _without_minimum(use, uses, limitable)
+        lacking = [*_without_weights(use, unequal), *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
     settings.extend(_emulated(slos, streams))
     backends = {use.key: _backend(use, capabilities) for use in uses}
     cautions = dict.fromkeys(caution for use in uses for caution in use.can.cautions)
-    return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions))
+    return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions), limitable)
 
 
 def _uses(
@@ -148,8 +190,9 @@ def _uses(
             untouchable = tuple(disk.target for disk in disks if disk.kind in _NO_IOTUNE)
             if (can := capabilities.devices.get(number)) is not None:
                 shares = number in counted[vm.name]
-                use = _Use(vm, slos[vm.name], numbers[number], can, targets, untouchable, named, shares)
-                uses.append(use)
+                unit = capabilities.systemd and unit_of(vm.cgroup or "") is not None
+                place = (numbers[number], can, targets, untouchable)
+                uses.append(_Use(vm, slos[vm.name], *place, named, shares, unit))
     return uses
 
 
@@ -175,14 +218,13 @@ def _weights(uses: Sequence[_Use], default_weight: float) -> tuple[list[Setting]
         scaled = scale_weights(weights, scale.low, scale.high, default_weight)
         for vm, use in members.items():
             value = scaled.values[use.slo.weight]
-            lever = Lever.LIBVIRT_WEIGHT if use.by_libvirt else Lever.CGROUP_WEIGHT
             beside = "" if use.promised else f"shares {use.device} with VMs that were promised something: "
             reason = (
                 f"{beside}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
                 f"{scale.low}..{scale.high}, "
                 f"where the proportions are rounded by {scaled.worst_rounding:.2%} at the worst"
             )
-            settings.append(Setting(Knob(lever, use.place, scale.knob), float(value), vm, reason))
+            settings.append(Setting(Knob(use.weight_lever, use.place, scale.knob), float(value), vm, reason))
         parents = {str(PurePosixPath(use.vm.cgroup).parent) for use in members.values() if use.vm.cgroup}
         if len(parents) > 1:
             notes.append(
@@ -208,26 +250,37 @@ def _without_weights(use: _Use, unequal: set[str]) -> list[str]:
     return [] if use.place else [f"{use.vm.name} has no cgroup that could have a weight"]
 
 
-def _without_minimum(use: _Use) -> list[str]:
+def _without_minimum(use: _Use, uses: Sequence[_Use], limitable: Collection[tuple[str, str]]) -> list[str]:
+    """A minimum is kept by holding others back: why nobody can be."""
     if use.slo.min_iops is None:
         return []
-    return [f"min_iops {use.slo.min_iops:g}: nothing on {use.device} guarantees a minimum"]
+    others = [other.key for other in uses if other.device == use.device and other.vm.name != use.vm.name]
+    if any(other in limitable for other in others) or (not others and use.can.limits):
+        return []
+    return [f"min_iops {use.slo.min_iops:g}: no other VM on {use.device} can be limited in its favour"]
 
 
-def _limits(use: _Use, splits: Splits) -> tuple[list[Setting], list[str]]:
+def _latency(use: _Use) -> tuple[list[Setting], list[str]]:
+    """A latency target of the kernel's, as nobody measures what a VM's requests take on a block device."""
+    target_us = use.slo.p99_latency_us
+    if target_us is None:
+        return [], []
+    promise = f"p99 {target_us / 1000:g} ms"
+    if not use.can.latency:
+        return [], [f"{promise}: on {use.device} latencies are not measured by VM, and it has no io.latency"]
+    if not use.vm.cgroup:
+        return [], [f"{promise}: {use.vm.name} has no cgroup that could have a latency target"]
+    lever = Lever.SYSTEMD_PROPERTY if use.by_systemd else Lever.CGROUP_LATENCY
+    reason = f"{promise}: io.latency slows neighbours down when more than a tenth of its requests take longer"
+    knob = Knob(lever, use.vm.cgroup, "latency_us", str(use.can.device))
+    return [Setting(knob, target_us, use.vm.name, reason)], []
+
+
+def _limits(use: _Use, splits: Splits, held: HeldBack | None) -> tuple[list[Setting], list[str]]:
     """Settings for the maximums of a VM on one device, and what cannot be limited."""
-    promised = [
-        (word, kind, value)
-        for word, kind, value in (
-            ("max_iops", "iops", use.slo.max_iops),
-            ("max_bandwidth", "bytes_s", use.slo.max_bandwidth_bytes_s),
-        )
-        if value is not None
-    ]
     settings: list[Setting] = []
     lacking: list[str] = []
-    for word, kind, value in promised:
-        promise = f"{word} {value:g}"
+    for promise, kind, value in _maximums(use, held):
         if use.untouchable:
             lacking.append(f"{promise}: {', '.join(use.untouchable)} is served by another program than QEMU")
         elif use.by_libvirt and use.targets:
@@ -240,13 +293,25 @@ def _limits(use: _Use, splits: Splits) -> tuple[list[Setting], list[str]]:
             lacking.append(f"{promise}: {use.vm.name} has no cgroup that could be limited")
         else:
             # Neither version of cgroups limits the sum: two limits that add up to it do.
-            lever = Lever.LIBVIRT_LIMIT if use.by_libvirt else Lever.CGROUP_LIMIT
             split = splits.iops if kind == "iops" else splits.bytes_s
             for side, limit in zip(("read", "write"), split.limits(value), strict=True):
-                knob = Knob(lever, use.place, f"{side}_{kind}", str(use.can.device))
+                knob = Knob(use.limit_lever, use.place, f"{side}_{kind}", str(use.can.device))
                 reason = f"{promise}, {split.read_share:.0%} of it for reads as it was used"
                 settings.append(Setting(knob, limit, use.vm.name, reason))
     return settings, lacking
+
+
+def _maximums(use: _Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
+    """What is promised or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
+    found = []
+    most = use.slo.max_iops
+    if held is not None and (most is None or held.iops < most):
+        found.append((f"{held.iops:.0f} IOPS for the minimum of {', '.join(held.served)}", "iops", held.iops))
+    elif most is not None:
+        found.append((f"max_iops {most:g}", "iops", most))
+    if (bandwidth := use.slo.max_bandwidth_bytes_s) is not None:
+        found.append((f"max_bandwidth {bandwidth:g}", "bytes_s", bandwidth))
+    return found
 
 
 def _emulated(slos: Mapping[str, Slo], streams: Sequence[Stream]) -> list[Setting]:
@@ -272,7 +337,7 @@ def _emulated(slos: Mapping[str, Slo], streams: Sequence[Stream]) -> list[Settin
 
 def _backend(use: _Use, capabilities: Capabilities) -> str:
     tree = f"cgroup v{capabilities.cgroup_version}"
-    through = "libvirt, " if use.by_libvirt else ""
+    through = "libvirt, " if use.by_libvirt else "systemd, " if use.by_systemd else ""
     if use.place and use.can.weights is not None:
         return f"{through}{tree} {use.can.weights.mechanism}"
     if use.by_libvirt and use.targets:

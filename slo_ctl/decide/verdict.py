@@ -59,13 +59,14 @@ def judge(
     no_mechanism: str = "",
     tolerance: float = SHARE_TOLERANCE,
     at_bound: float = _AT_BOUND,
+    aside: str = "",
 ) -> Judgement:
     """The verdict on one VM that is there.
 
     `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
-    the maximum that was asked for makes it capped.
+    the maximum that was asked for makes it capped. `aside` is told beside ok and insufficient.
     """
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
@@ -77,8 +78,12 @@ def judge(
     if reason := _at_maximum(got, slo, at_bound):
         return Judgement(Verdict.CAPPED, reason)
     if reason := _missed(got, slo, target_share, tolerance, at_bound):
-        return Judgement(Verdict.INSUFFICIENT, reason)
-    return Judgement(Verdict.OK, _kept(got, target_share))
+        return Judgement(Verdict.INSUFFICIENT, _with(reason, aside))
+    return Judgement(Verdict.OK, _with(_kept(got, target_share), aside))
+
+
+def _with(reason: str, aside: str) -> str:
+    return f"{reason}; {aside}" if aside else reason
 
 
 def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:

@@ -39,6 +39,8 @@ class BlockCapability:
     """IOPS and bytes can be limited."""
     problem: str = ""
     """Why there are no weights, and what would give them; empty otherwise."""
+    latency: bool = False
+    """A cgroup can have a latency target there, for which its neighbours are slowed down."""
     cautions: tuple[str, ...] = ()
     """What makes shares inexact there, one sentence each with what to do."""
 
@@ -50,3 +52,5 @@ class Capabilities:
     cgroup_version: int | None
     """None: no cgroup tree with block I/O."""
     devices: dict[DeviceNumber, BlockCapability] = field(default_factory=dict)
+    systemd: bool = False
+    """systemd runs and sets what cgroups of its units have: what is written past it, it may overwrite."""

@@ -15,6 +15,8 @@ class Lever(StrEnum):
 
     CGROUP_WEIGHT = "cgroup weight"
     CGROUP_LIMIT = "cgroup limit"
+    CGROUP_LATENCY = "cgroup latency target"
+    SYSTEMD_PROPERTY = "systemd property"
     LIBVIRT_WEIGHT = "libvirt blkiotune"
     LIBVIRT_LIMIT = "libvirt blkdeviotune"
     FTL_WEIGHT = "emulated SSD weight"
@@ -40,8 +42,8 @@ class Knob:
     """A cgroup (as in /proc/PID/cgroup), a libvirt UUID, `DEVICE/NAMESPACE` of an emulated SSD, a device."""
     name: str
     """`weight`; `read_iops`, `write_iops`, `total_iops`, `read_bytes_s`, `write_bytes_s`, `total_bytes_s`;
-    `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its actuator knows what they
-    are called there."""
+    `latency_us`; `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its actuator
+    knows what they are called there."""
     device: str = ""
     """`MAJOR:MINOR` (cgroup, devices) or the disk's target (libvirt) where the knob is for one device."""
 

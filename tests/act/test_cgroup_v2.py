@@ -77,6 +77,32 @@ def test_a_limit_is_written_alone(tree: Tree) -> None:
         assert (tree.vm / "io.max").read_text() == f"{text}\n"
 
 
+def latency(name: str = "latency_us", device: str = str(NVME)) -> Knob:
+    return Knob(Lever.CGROUP_LATENCY, VM, name, device)
+
+
+def test_latency_targets(tree: Tree) -> None:
+    (tree.vm / "io.latency").write_text("8:0 target=75000\n259:0 target=5000\n")
+    assert tree.actuator.read(latency()) == 5000
+    assert tree.actuator.read(latency(device="7:7")) is None
+    assert tree.actuator.normalise(latency(), 2500.7) == 2500
+    for value, text in ((2500.0, "259:0 target=2500\n"), (None, "259:0 target=max\n")):
+        (tree.vm / "io.latency").write_text("")
+        tree.actuator.write(latency(), value)
+        assert (tree.vm / "io.latency").read_text() == text
+
+
+def test_latency_targets_that_cannot_be(tree: Tree) -> None:
+    with pytest.raises(ActError, match=r"no io\.latency") as refused:
+        tree.actuator.read(latency())
+    assert "CONFIG_BLK_CGROUP_IOLATENCY" in refused.value.hint
+    for knob, why in ((latency("p99"), "no latency target p99"), (latency(device="x"), "no device number")):
+        with pytest.raises(ActError, match=why):
+            tree.actuator.write(knob, 5.0)
+    with pytest.raises(ActError, match="of cgroup v2"):
+        CgroupActuator(CgroupTree(1, tree.root)).read(latency())
+
+
 def test_weights(tree: Tree) -> None:
     assert tree.actuator.read(weight()) == 100
     assert tree.actuator.read(weight("cost_weight")) == 250
@@ -168,6 +194,38 @@ def test_which_weights_take_effect(tree: Tree) -> None:
     assert found() == BFQ.mechanism
     (tree.root / "io.cost.qos").write_text("259:0 enable=1 ctrl=auto rpct=0.00 rlat=250000\n")
     assert found() == IO_COST.mechanism
+
+
+def test_io_latency_is_found_below_the_root(tree: Tree) -> None:
+    def found() -> bool:
+        return probe(tree.tree, tree.sys, [NVME]).devices[NVME].latency
+
+    assert not found()
+    (tree.root / "machine.slice" / "io.latency").write_text("")
+    assert found()
+
+
+def test_nvme_multipath_takes_limits_only(tree: Tree) -> None:
+    (tree.root / "machine.slice" / "io.latency").write_text("")
+    (tree.root / "io.cost.qos").write_text("259:0 enable=1 ctrl=auto\n")
+    head = tree.sys / "devices" / "virtual" / "nvme-subsystem" / "nvme-subsys0" / "nvme0n1"
+    (head / "queue").mkdir(parents=True)
+    (head / "queue" / "scheduler").write_text("[none]\n")
+    link = tree.sys / "dev" / "block" / str(NVME)
+    link.unlink()
+    link.symlink_to(head)
+    can = probe(tree.tree, tree.sys, [NVME]).devices[NVME]
+    assert (can.weights, can.limits, can.latency) == (None, True, False)
+    assert "takes no scheduler, and io.cost and io.latency refuse it" in can.problem
+    assert "nvme_core.multipath=N" in can.problem
+
+
+def test_systemd_sets_what_its_units_have_on_v2_only(tree: Tree, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert not probe(tree.tree, tree.sys, [NVME], run).systemd
+    (run / "systemd" / "system").mkdir(parents=True)
+    assert probe(tree.tree, tree.sys, [NVME], run).systemd
+    assert not probe(CgroupTree(1, tree.root), tree.sys, [NVME], run).systemd
 
 
 def test_a_host_without_a_tree(tree: Tree) -> None:

@@ -10,7 +10,8 @@ import pytest
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 
 from slo_ctl.act.interface import ActError  # noqa: E402
-from slo_ctl.act.libvirt import LibvirtActuator, io_weight_for  # noqa: E402
+from slo_ctl.act.io_weight import io_weight_for  # noqa: E402
+from slo_ctl.act.libvirt import LibvirtActuator  # noqa: E402
 from slo_ctl.model import Knob, Lever  # noqa: E402
 
 WEIGHT = Knob(Lever.LIBVIRT_WEIGHT, "uuid", "weight")

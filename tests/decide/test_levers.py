@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import Splits, Wanted, settings_for
+from slo_ctl.decide.levers import HeldBack, Splits, Wanted, settings_for
 from slo_ctl.decide.limit_split import Split
 from slo_ctl.decide.weight_scale import scale_weights
 from slo_ctl.model import (
@@ -14,6 +14,7 @@ from slo_ctl.model import (
     Disk,
     FoundBy,
     IoCounters,
+    Knob,
     Lever,
     Slo,
     Stream,
@@ -228,9 +229,77 @@ def test_what_nothing_was_promised_of_lacks_no_mechanism() -> None:
     assert set(wanted.no_mechanism) == {("a", "fast")}
 
 
-def test_a_minimum_has_no_mechanism() -> None:
-    wanted = decide([group("a")], {"a": Slo(min_iops=100)})
-    assert wanted.no_mechanism == {("a", "fast"): "min_iops 100: nothing on fast guarantees a minimum"}
+def test_a_minimum_is_kept_by_holding_others_back_where_they_can_be() -> None:
+    slos = {"a": Slo(min_iops=100), "b": Slo()}
+    wanted = decide([group("a"), group("b")], slos)
+    assert not wanted.no_mechanism
+    assert wanted.limitable == {("a", "fast"), ("b", "fast")}
+    unlimited = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, False)})
+    told = "min_iops 100: no other VM on fast can be limited in its favour"
+    assert decide([group("a"), group("b")], slos, unlimited).no_mechanism == {("a", "fast"): told}
+    others = Vm("b", FoundBy.LIBVIRT, VmState.RUNNING, "uuid-b", 1, "/m/b", (disk("vda", kind="vhostuser"),))
+    wanted = decide([group("a"), others], slos)
+    assert wanted.no_mechanism == {("a", "fast"): told}
+    assert wanted.limitable == {("a", "fast")}
+
+
+def test_who_is_held_back_gets_the_tighter_limit() -> None:
+    vms = [group("a"), domain("web", disk("vda"))]
+    held = {("a", FAST): HeldBack(300, ("x", "y")), ("web", FAST): HeldBack(400, ("x",))}
+
+    def limits(most: float | None) -> dict[tuple[str, str], float | None]:
+        slos = {"a": Slo(max_iops=most), "web": Slo(max_iops=most)}
+        wanted = settings_for(vms, slos, (), DEVICES, PLAIN, held=held)
+        reasons = [s.reason for s in wanted.settings if "IOPS for the minimum of" in s.reason]
+        assert len(reasons) == (0 if most == 200 else 3)
+        return {(s.knob.place, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
+
+    held_back = {("/slo/a", "read_iops"): 150, ("/slo/a", "write_iops"): 150, ("uuid-web", "total_iops"): 400}
+    assert limits(None) == held_back
+    assert limits(1000) == held_back
+    assert limits(200) == {
+        ("/slo/a", "read_iops"): 100,
+        ("/slo/a", "write_iops"): 100,
+        ("uuid-web", "total_iops"): 200,
+    }
+
+
+def test_a_latency_is_left_to_the_kernel_where_it_can_keep_it() -> None:
+    slos = {"a": Slo(p99_latency_us=5000)}
+    why = "p99 5 ms: on fast latencies are not measured by VM, and it has no io.latency"
+    assert decide([group("a")], slos).no_mechanism == {("a", "fast"): why}
+    can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True, latency=True)})
+    wanted = decide([group("a")], slos, can)
+    assert not wanted.no_mechanism
+    knob = Knob(Lever.CGROUP_LATENCY, "/slo/a", "latency_us", "7:0")
+    assert [s.value for s in wanted.settings if s.knob == knob] == [5000]
+
+
+def test_units_are_set_through_systemd_and_what_is_inside_of_them_is_not() -> None:
+    can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True, latency=True)}, systemd=True)
+    slo = Slo(max_iops=100, p99_latency_us=5000)
+    inside = Vm("in", FoundBy.OPTION, cgroup="/machine.slice/a.service/vm")
+    unit = Vm("unit", FoundBy.OPTION, cgroup="/machine.slice/b.scope")
+    libvirts = Vm(
+        "lv", FoundBy.LIBVIRT, VmState.RUNNING, "uuid-lv", 1, "/machine.slice/c.scope", (disk("vda"),)
+    )
+    wanted = decide([inside, unit, libvirts], dict.fromkeys(("in", "unit", "lv"), slo), can)
+    levers = {(s.vm, s.knob.name): s.knob.lever for s in wanted.settings}
+    assert levers == {
+        ("in", "cost_weight"): Lever.CGROUP_WEIGHT,
+        ("in", "read_iops"): Lever.CGROUP_LIMIT,
+        ("in", "write_iops"): Lever.CGROUP_LIMIT,
+        ("in", "latency_us"): Lever.CGROUP_LATENCY,
+        ("unit", "cost_weight"): Lever.SYSTEMD_PROPERTY,
+        ("unit", "read_iops"): Lever.SYSTEMD_PROPERTY,
+        ("unit", "write_iops"): Lever.SYSTEMD_PROPERTY,
+        ("unit", "latency_us"): Lever.SYSTEMD_PROPERTY,
+        ("lv", "cost_weight"): Lever.LIBVIRT_WEIGHT,
+        ("lv", "total_iops"): Lever.LIBVIRT_LIMIT,
+        # libvirt has no latency targets; its scopes are systemd's.
+        ("lv", "latency_us"): Lever.SYSTEMD_PROPERTY,
+    }
+    assert wanted.backends["unit", "fast"] == "systemd, cgroup v2 io.cost"
 
 
 def test_weights_without_bfq() -> None:

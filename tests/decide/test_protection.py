@@ -220,7 +220,7 @@ def test_deliverable_falls_with_waf_and_comes_back(
     known = Deliverable().after(iops, 1.0, wanted_more=True, held=False, short=False, waf=waf)
     promised = known.at(later, writes)
     assert promised is not None
-    assert (promised <= iops * (1 + 1e-9)) == (later >= waf or writes == 0 or promised == pytest.approx(iops))
+    assert promised <= iops * (1 + 1e-9) if later >= waf else promised >= iops * (1 - 1e-9)
     assert known.at(waf, writes) == pytest.approx(iops)
     assert known.at(None, writes) == iops
 

@@ -1,0 +1,222 @@
+"""Properties of units, by a systemctl that is made up: it keeps them and writes the cgroup files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.interface import ActError
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.act.systemd import SystemdActuator
+from slo_ctl.decide.systemd_unit import unit_of
+from slo_ctl.model import Knob, Lever, OutcomeState, Setting
+from slo_ctl.observe.cgroup import CgroupTree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCOPE = r"machine-qemu\x2d1\x2dweb.scope"
+PLACE = f"/machine.slice/{SCOPE}"
+NVME = "259:0"
+KEYS = {
+    "IOReadIOPSMax": "riops",
+    "IOWriteIOPSMax": "wiops",
+    "IOReadBandwidthMax": "rbps",
+    "IOWriteBandwidthMax": "wbps",
+}
+
+
+class FakeSystemd:
+    """Keeps properties of one unit. What it shows has the form of systemd 257's `systemctl show`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.group = folder / "cgroup" / PLACE.lstrip("/")
+        self.group.mkdir(parents=True)
+        self.sys = folder / "sys"
+        device = self.sys / "devices" / "nvme0n1"
+        device.mkdir(parents=True)
+        (self.sys / "dev" / "block").mkdir(parents=True)
+        (self.sys / "dev" / "block" / NVME).symlink_to(device)
+        self.properties: dict[str, dict[str, str]] = {}
+        self.weight = ""
+        self.calls: list[list[str]] = []
+        self.deaf = False
+        self.realise()
+        cgroups = CgroupActuator(CgroupTree(2, folder / "cgroup"), self.sys)
+        self.actuator = SystemdActuator(cgroups, self.sys, self)
+
+    def realise(self) -> None:
+        weight = int(self.weight or 100)
+        (self.group / "io.weight").write_text(f"default {weight}\n")
+        mapped = weight if weight <= 100 else 100 + (weight - 100) * 900 // 9900
+        (self.group / "io.bfq.weight").write_text(f"default {mapped}\n")
+        limits = {key: self.properties.get(name, {}) for name, key in KEYS.items()}
+        values = [f"{key}={next(iter(of.values()), 'max')}" for key, of in limits.items()]
+        (self.group / "io.max").write_text(f"{NVME} {' '.join(values)}\n".replace("infinity", "max"))
+        latency = next(iter(self.properties.get("IODeviceLatencyTargetSec", {}).values()), "infinity")
+        text = "" if latency == "infinity" else f"{NVME} target={latency.removesuffix('us')}\n"
+        (self.group / "io.latency").write_text(text)
+
+    def __call__(self, arguments: Sequence[str]) -> str:
+        self.calls.append(list(arguments))
+        verb, *_, dashes, unit = arguments if arguments[0] == "show" else arguments[:-1]
+        assert (dashes, unit) == ("--", SCOPE)
+        if verb == "show":
+            name = arguments[1].removeprefix("--property=")
+            if name == "IOWeight":
+                return f"IOWeight={self.weight or '[not set]'}\n"
+            told = self.properties.get(name, {}).items()
+            return "".join(f"{name}={path} {value}\n" for path, value in told if value != "infinity")
+        assert verb == "set-property"
+        assert "--runtime" in arguments
+        name, _, value = arguments[-1].partition("=")
+        if self.deaf:
+            return ""
+        if name == "IOWeight":
+            self.weight = value
+        else:
+            path, _, number = value.rpartition(" ")
+            self.properties.setdefault(name, {})[path] = number
+        self.realise()
+        return ""
+
+    def assigned(self) -> list[str]:
+        return [call[-1] for call in self.calls if call[0] == "set-property"]
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
+    monkeypatch.setattr("slo_ctl.act.systemd._PATIENCE_S", 0.02)
+    return FakeSystemd(tmp_path)
+
+
+def knob(name: str, device: str = NVME) -> Knob:
+    return Knob(Lever.SYSTEMD_PROPERTY, PLACE, name, "" if name.endswith("weight") else device)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "assigned"),
+    [
+        ("cost_weight", 300.0, "IOWeight=300"),
+        ("weight", 300.0, "IOWeight=2300"),
+        ("weight", 50.0, "IOWeight=50"),
+        ("read_iops", 500.0, "IOReadIOPSMax=/dev/nvme0n1 500"),
+        ("write_iops", 7.0, "IOWriteIOPSMax=/dev/nvme0n1 7"),
+        ("read_bytes_s", 1048576.0, "IOReadBandwidthMax=/dev/nvme0n1 1048576"),
+        ("write_bytes_s", 4096.0, "IOWriteBandwidthMax=/dev/nvme0n1 4096"),
+        ("latency_us", 5000.0, "IODeviceLatencyTargetSec=/dev/nvme0n1 5000us"),
+    ],
+)
+def test_properties_are_set_read_back_and_taken_back(
+    systemd: FakeSystemd, tmp_path: Path, name: str, value: float, assigned: str
+) -> None:
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    files = {path: path.read_text() for path in systemd.group.iterdir()}
+    setting = Setting(knob(name), value, "web", "promised")
+    (outcome,) = keeper.apply([setting])
+    assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, None, value)
+    assert systemd.assigned() == [assigned]
+    (outcome,) = keeper.apply([setting])
+    assert outcome.state is OutcomeState.UNCHANGED
+    # As after a crash: the journal alone is left.
+    (outcome,) = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json")).undo()
+    assert outcome.state is OutcomeState.RESTORED
+    assert systemd.assigned()[-1] == (
+        "IOWeight=" if name.endswith("weight") else f"{assigned.rpartition(' ')[0]} infinity"
+    )
+    assert {path: path.read_text() for path in systemd.group.iterdir()} == files
+
+
+def test_a_weight_that_the_unit_had_is_given_back(systemd: FakeSystemd, tmp_path: Path) -> None:
+    systemd.weight = "70"
+    systemd.realise()
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    keeper.apply([Setting(knob("cost_weight"), 300.0, "web", "")])
+    keeper.undo()
+    assert systemd.assigned() == ["IOWeight=300", "IOWeight=70"]
+
+
+def test_a_device_keeps_the_name_that_the_property_has_for_it(systemd: FakeSystemd) -> None:
+    systemd.properties["IOReadIOPSMax"] = {"/dev/nvme0n1": "900", "/dev/gone": "5"}
+    systemd.actuator.write(knob("read_iops"), 400.0)
+    assert systemd.properties["IOReadIOPSMax"]["/dev/nvme0n1"] == "400"
+
+
+def test_what_systemd_does_not_take_is_told(systemd: FakeSystemd) -> None:
+    systemd.deaf = True
+    with pytest.raises(ActError, match="was given IOWeight=300, and systemd says that it has none"):
+        systemd.actuator.write(knob("cost_weight"), 300.0)
+    with pytest.raises(ActError, match="was given IOReadIOPSMax="):
+        systemd.actuator.write(knob("read_iops"), 300.0)
+
+
+def test_somebody_who_writes_past_systemd_is_found_out(systemd: FakeSystemd, tmp_path: Path) -> None:
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    setting = Setting(knob("cost_weight"), 300.0, "web", "")
+    keeper.apply([setting])
+    (systemd.group / "io.weight").write_text("default 5\n")
+    (outcome,) = keeper.apply([setting], verify_all=True)
+    assert (outcome.state, outcome.reason) == (OutcomeState.APPLIED, "somebody else had set it to 5")
+
+
+@pytest.mark.parametrize("place", ["/machine.slice/x", "/", "/user.slice/user@0.service/app.slice/x.scope"])
+def test_other_groups_are_refused(systemd: FakeSystemd, place: str) -> None:
+    with pytest.raises(ActError, match="no group of a unit"):
+        systemd.actuator.write(Knob(Lever.SYSTEMD_PROPERTY, place, "cost_weight"), 300.0)
+    assert systemd.calls == []
+
+
+def test_a_device_that_is_gone(systemd: FakeSystemd) -> None:
+    with pytest.raises(ActError, match="is no more") as refused:
+        systemd.actuator.write(knob("read_iops", "8:0"), 5.0)
+    assert refused.value.gone
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        (PLACE, SCOPE),
+        ("/system.slice/web.service", "web.service"),
+        ("/machine.slice", "machine.slice"),
+        ("/system.slice/web.service/vm1", None),
+        (f"{PLACE}/libvirt/emulator", None),
+        ("/machine.slice/_cgroup.scope", "cgroup.scope"),
+        ("/user.slice/user-0.slice/user@0.service/x.scope", None),
+        ("/a/x y.scope", None),
+        ("/a/-rf.scope", "-rf.scope"),
+        ("/a/x;reboot.scope", None),
+        ("", None),
+    ],
+)
+def test_which_unit_a_group_is_of(cgroup: str, unit: str | None) -> None:
+    assert unit_of(cgroup) == unit
+
+
+@given(st.text())
+def test_units_have_no_surprising_characters(cgroup: str) -> None:
+    unit = unit_of(cgroup)
+    assert unit is None or (unit.isascii() and not set(unit) & set(" \n\0'\"$;|&/"))
+
+
+def test_without_systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    cgroups = CgroupActuator(CgroupTree(2, tmp_path), tmp_path)
+    with pytest.raises(ActError, match="systemctl is not installed"):
+        SystemdActuator(cgroups, Path("/sys")).write(knob("cost_weight"), 300.0)
+
+
+def test_a_systemctl_that_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "systemctl"
+    program.write_text("#!/bin/sh\necho 'Unit x.scope is not loaded.' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    cgroups = CgroupActuator(CgroupTree(2, tmp_path), tmp_path)
+    with pytest.raises(ActError, match="is not loaded") as refused:
+        SystemdActuator(cgroups, Path("/sys")).write(knob("cost_weight"), 300.0)
+    assert refused.value.gone
