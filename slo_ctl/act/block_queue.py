@@ -129,6 +129,15 @@ def why_not(folder: Path) -> ActError | None:
     return ActError(f"{name} has no scheduler of its own: it passes requests on", on)
 
 
+def why_not_named(given: str, number: str, sys: Path) -> ActError | None:
+    """The same for what an operator named, such as `sda1`: its disk must not be set in its stead.
+
+    `number` is that of the whole device behind it.
+    """
+    named = sys / "class" / "block" / os.path.realpath(given).rpartition("/")[2]
+    return (why_not(named) if named.exists() else None) or why_not(sys / "dev" / "block" / number)
+
+
 def _scheduler_words(knob: Knob, value: SettingValue) -> tuple[str, dict[str, str]]:
     name, *words = (value.split() if isinstance(value, str) else []) or [""]
     matches = [_PARAMETER.fullmatch(word) for word in words]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.cli.option_value import time_s_of
@@ -12,6 +11,7 @@ from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from slo_ctl.cli.vm_host import VmHost
     from slo_ctl.decide.scheduler_choice import Needs
@@ -26,7 +26,7 @@ def suited_here(
     host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: Given, *, strictly: bool
 ) -> tuple[Suited, tuple[str, ...]]:
     """The choice, and the VMs whose SLOs counted. `strictly`: of exactly this device, which can be set."""
-    from slo_ctl.act.block_queue import why_not
+    from slo_ctl.act.block_queue import why_not_named
     from slo_ctl.decide.device_needs import vms_on
     from slo_ctl.promises import PromiseStore
     from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
@@ -36,9 +36,7 @@ def suited_here(
 
     number = device_number(device, sys)
     if strictly:
-        named = sys / "class" / "block" / Path(device).resolve().name
-        problem = why_not(named) if named.exists() else None
-        problem = problem or why_not(sys / "dev" / "block" / str(number))
+        problem = why_not_named(device, str(number), sys)
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     around = Surroundings(host.places.devices, sys)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.config.file import ConfigFile, read_file
-from slo_ctl.config.schema import check_tables
+from slo_ctl.config.schema import BLOCK_SCHEDULERS, TENANT_SCHEDULERS, check_tables
 from slo_ctl.config.settings import (
     DEFAULTS,
     Config,
@@ -208,7 +208,11 @@ class _Layers:
                 )
             devices.append(
                 DeviceConfig(
-                    name, path.value if path else None, policy.value if policy else None, named.source
+                    name,
+                    path.value if path else None,
+                    policy.value if policy else None,
+                    named.source,
+                    _scheduler(name, named.keys.get("scheduler"), block=path is not None),
                 )
             )
         return tuple(devices)
@@ -227,6 +231,21 @@ class _Layers:
                         f"VM {name}: {key}: {value} is that of VM {owner}",
                         "give each VM its own",
                     )
+
+
+def _scheduler(name: str, given: _Placed | None, *, block: bool) -> str:
+    """Real devices get what suits them unless told otherwise; an emulated one was made with a scheduler."""
+    known = BLOCK_SCHEDULERS if block else TENANT_SCHEDULERS
+    if given is None:
+        return "auto" if block else "keep"
+    if given.value not in known:
+        kind = "a real block device" if block else "an emulated SSD"
+        raise given.file.fail(
+            given.where,
+            f"[[device]] {name}: scheduler = {given.value} is none of {kind}",
+            f"known there: {', '.join(known)}",
+        )
+    return str(given.value)
 
 
 def _vm(name: str, named: _Named) -> VmConfig:

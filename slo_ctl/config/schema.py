@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from slo_ctl.errors import UserError
 
 MAX_NAME = 255
+BLOCK_SCHEDULERS = ("auto", "keep", "none", "mq-deadline", "kyber", "bfq")
+TENANT_SCHEDULERS = ("auto", "keep", "wfq", "fifo", "rr")
+SCHEDULERS = (*BLOCK_SCHEDULERS, *TENANT_SCHEDULERS[2:])
 
 
 class FieldError(ValueError):
@@ -75,6 +78,13 @@ def _policy(value: object) -> str:
     name = _text(value, f"known: {', '.join(POLICIES)}")
     if name not in POLICIES:
         raise FieldError("is no policy", did_you_mean(name, POLICIES))
+    return name
+
+
+def _scheduler(value: object) -> str:
+    name = _text(value, f"known: {', '.join(SCHEDULERS)}")
+    if name not in SCHEDULERS:
+        raise FieldError("is no scheduler", did_you_mean(name, SCHEDULERS))
     return name
 
 
@@ -184,6 +194,7 @@ class _Device(_Table):
     name: Annotated[str, BeforeValidator(_device_name)]
     path: Annotated[str, BeforeValidator(_path)] = ""
     policy: Annotated[str, BeforeValidator(_policy)] = ""
+    scheduler: Annotated[str, BeforeValidator(_scheduler)] = ""
 
 
 class _Vm(_Slo):

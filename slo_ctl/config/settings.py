@@ -49,6 +49,8 @@ class DeviceConfig:
     """None: the daemon's."""
     source: str = ""
     """`FILE:LINE`."""
+    scheduler: str = "keep"
+    """`keep`; `auto`: the one that suits it; or its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,9 @@ class Devices:
             if name in listed and listed[name].policy is not None:
                 policy = listed[name].policy or policy
             self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
+            if name in self.emulated:
+                wish = listed[name].scheduler if name in listed else "keep"
+                self.emulated[name].scheduler_wish = wish
 
     def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         identity = self._identity(name)

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.served_ftl import ServedFtlActuator
+from slo_ctl.act.tenant_scheduler import TenantSchedulerActuator
 from slo_ctl.daemon.capacity import Capacity
 from slo_ctl.daemon.demand import Demand
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
+from slo_ctl.decide.device_settings import tenant_setting
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.policies import make_policy
+from slo_ctl.decide.scheduler_choice import Choice, choose_tenant_scheduler, needs_of
 from slo_ctl.decide.shares import due_shares
 from slo_ctl.model import Decision, Knob, Lever, Setting, Slo, Target, Tenant, TimingModel
 from slo_ctl.observe.served_ftl import ServedDevice
@@ -56,6 +59,9 @@ class EmulatedDevice:
         self.name = record.name
         self.record = record
         self.actuator = ServedFtlActuator(record.name, run.control, journal)
+        self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
+        self.scheduler_wish = "keep"
+        """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
         self.seats: dict[str, Seat] = {}
         self.sample: DeviceSample | None = None
         self.decision = Decision()
@@ -180,15 +186,25 @@ class EmulatedDevice:
         """
         if self.sample is None or not self.timed:
             return []
-        settings = []
+        settings = list(self._scheduler_setting())
         for namespace, seat in self.seats.items():
             place = str(Tenant(self.name, namespace))
-            if self.record.mapping.scheduler == _FAIR_SCHEDULER:
+            if self._served.scheduler == _FAIR_SCHEDULER:
                 weight, why = self._weight(seat)
                 settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, seat.vm, why))
             limit, why = self._limit(seat)
             settings.append(Setting(Knob(Lever.FTL_LIMIT, place, "total_iops"), limit, seat.vm, why))
         return settings
+
+    def _scheduler_setting(self) -> tuple[Setting, ...]:
+        """How it divides itself among its namespaces, where that is for us to choose."""
+        if self.scheduler_wish == "keep":
+            return ()
+        if self.scheduler_wish != "auto":
+            given = Choice("scheduler", self.scheduler_wish, "the configuration says so")
+            return (tenant_setting(self.name, given),)
+        needs = needs_of(seat.slo for seat in self.seats.values())
+        return (tenant_setting(self.name, choose_tenant_scheduler(needs, len(self.record.namespace))),)
 
     def _weight(self, seat: Seat) -> tuple[float, str]:
         """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""

@@ -54,6 +54,8 @@ class ServedDevice:
         """As of the last sample, by the key of the stream. Empty when the server is gone."""
         self.time_scale: float | None = None
         """Real seconds for each modelled one; None without latency."""
+        self.scheduler = record.mapping.scheduler
+        """How it divides itself among its namespaces, as of the last sample."""
         self._path = control_socket
         self._record = record
         self._clock = clock
@@ -90,6 +92,7 @@ class ServedDevice:
         self, told: dict[str, Any], standings: Mapping[str, Standing], keys: Mapping[str, str]
     ) -> DeviceSample:
         self.time_scale = told["time_scale"]
+        self.scheduler = str(told.get("scheduler", self._record.mapping.scheduler))
         now_ns = told["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
         namespaces = {each["name"]: each for each in told["namespaces"]}
         now = {name: _reading(each, now_ns) for name, each in namespaces.items()}

@@ -64,7 +64,7 @@ def device_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:
     for device in devices:
         policy = f", policy {printable(device.policy)}" if device.policy else ""
         if not device.decided:
-            yield Text(f"{printable(device.device)}{policy}: nothing to change")
+            yield Text(f"{printable(device.device)}{policy}: nothing to move")
         else:
             yield Text(f"{printable(device.device)}{policy}:")
         yield from (Text(f"  {printable(sentence)}") for sentence in device.decided)

@@ -32,7 +32,7 @@ def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     plan = Plan((SAME,), (DevicePlan("ssd0", "proportional", (), ("all are within 3 %",)),))
     assert planned(tmp_path, plan) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ssd0, policy proportional: nothing to change",
+        "ssd0, policy proportional: nothing to move",
         "  because all are within 3 %",
         "1 setting(s): 1 unchanged",
     ]
