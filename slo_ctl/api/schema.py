@@ -14,11 +14,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from slo_ctl.api.controller import Health, Plan, Promised
-from slo_ctl.model import HostStatus, Outcome, SettingValue, Slo, VmStatus
+from slo_ctl.model import DeviceWaf, HostStatus, Outcome, SettingValue, Slo, VmStatus
 from slo_ctl.record.history_reader import VmHistory
 
 FORMAT_VERSION = 1
 _NAMES: dict[str, Any] = {
+    "DeviceWaf": DeviceWaf,
     "Slo": Slo,
     "Outcome": Outcome,
     "SettingValue": SettingValue,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.model import (
     DeviceStatus,
+    DeviceWaf,
     HostStatus,
     Knob,
     Lever,
@@ -17,6 +18,7 @@ from slo_ctl.model import (
     Slo,
     Verdict,
     VmStatus,
+    WafSource,
 )
 
 AT = 1_700_000_000.0
@@ -147,6 +149,18 @@ _vms = st.builds(
     ops_bytes=_count,
     unapplied=st.lists(_outcomes, max_size=2).map(tuple),
 )
+_wafs = st.builds(
+    DeviceWaf,
+    st.sampled_from(WafSource),
+    _number,
+    _number,
+    _sum,
+    st.integers(0, 2**62),
+    _count,
+    st.text(),
+    st.booleans(),
+    st.text(),
+)
 _devices = st.builds(
     DeviceStatus,
     name=st.text(),
@@ -158,6 +172,8 @@ _devices = st.builds(
     window_s=_sum,
     sum_min_iops=_sum,
     reasons=st.lists(st.text(), max_size=2).map(tuple),
+    waf=st.none() | _wafs,
+    placement=st.text(),
 )
 host_statuses = st.builds(
     HostStatus,
