@@ -101,8 +101,6 @@ class BlockPart:
         if self._device is None:
             return
         self._device.update(streams)
-        told = self._nvme.seen.waf if self._nvme is not None else None
-        self.waf = told.waf if told is not None else None
         if self._guard is not None:
             self._guard.look(streams, delays)
         self._busy = self._is_busy(self._device.number)
