@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slo_ctl.errors import UserError
+from slo_ctl.nvme import identify
+from slo_ctl.nvme.command import NvmeTool
+from slo_ctl.observe import nvme_sysfs
 from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.observe.libvirt_domains import DEFAULT_URI, LibvirtError, connect
@@ -59,6 +63,8 @@ class Host:
     effective_user: Callable[[], int] = os.geteuid
     libvirt_version: Callable[[str], str] = _libvirt_version
     """Of the daemon at a URI. Raises LibvirtError."""
+    nvme: Callable[[], NvmeTool] = NvmeTool
+    """Raises UserError when it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,8 @@ class Checked:
 
 
 def check(host: Host) -> list[Checked]:
-    """Look at every requirement. Changes nothing and starts no program."""
+    """Look at every requirement. Changes nothing; starts no program but nvme, which changes
+    nothing either."""
     return [Checked(requirement, requirement.look(host)) for requirement in REQUIREMENTS]
 
 
@@ -179,6 +186,33 @@ def _qemu(host: Host) -> Finding:
     return Finding(False, f"{names[0]} is not installed", "install qemu-system-x86 (Debian) or qemu-kvm")
 
 
+def _nvme_cli(host: Host) -> Finding:
+    try:
+        tool = host.nvme()
+        return Finding(True, f"nvme-cli {tool.version} at {tool.program}")
+    except UserError as error:
+        return Finding(False, error.message, error.hint)
+
+
+def _nvme_namespaces(host: Host) -> Finding:
+    drives = nvme_sysfs.controllers(host.sys)
+    if not drives:
+        return Finding(True, "this host has no NVMe drive")
+    try:
+        tool = host.nvme()
+        found = {each: identify.controller(tool.read("id-ctrl", f"/dev/{each}"), each) for each in drives}
+    except UserError as error:
+        return Finding(False, error.message, error.hint)
+    able = [name for name, controller in found.items() if controller.namespace_management]
+    if able:
+        return Finding(True, f"{', '.join(able)} of {len(drives)} NVMe drives claim it (oacs bit 3)")
+    return Finding(
+        False,
+        f"no NVMe drive has it ({', '.join(drives)}: oacs bit 3 is 0)",
+        "use the namespaces that there are, or a drive with namespace management",
+    )
+
+
 def _program(name: str, package: str) -> Callable[[Host], Finding]:
     def look(host: Host) -> Finding:
         found = host.which(name)
@@ -197,7 +231,8 @@ REQUIREMENTS = (
     Requirement("task-delays", "which VMs wait for a block device, instead of a guess", _delays),
     Requirement("libvirt", "names, disks and SLOs of libvirt's VMs", _libvirt),
     Requirement("qemu", "running VMs", _qemu),
-    Requirement("nvme-cli", "namespaces and counters of NVMe drives", _program("nvme", "nvme-cli")),
+    Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli),
+    Requirement("nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces),
     Requirement("nbdkit", "serving emulated SSDs to VMs", _program("nbdkit", "nbdkit")),
     Requirement("fio", "measuring what a device can do", _program("fio", "fio")),
 )

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_host import FakeHost
 
+from slo_ctl.errors import UserError
+from slo_ctl.nvme.command import NvmeTool
 from slo_ctl.observe.libvirt_domains import LibvirtError
 from slo_ctl.observe.requirements import REQUIREMENTS, Finding, Host, check
 
-if TYPE_CHECKING:
-    from pathlib import Path
+RECORDED = Path(__file__).parents[1] / "nvme" / "recorded"
 
 
 def refused(uri: str) -> str:
     raise LibvirtError(f"no connection to {uri}", "start libvirtd")
+
+
+def nvme_tool(program: Path, oacs: int = 1 << 3) -> NvmeTool:
+    """An nvme-cli 2.13 to which every drive has the recorded data, but for its optional commands."""
+    recording = RECORDED / "2.13" / "id-ctrl.json"
+    identified = json.dumps(json.loads(recording.read_text()) | {"oacs": oacs})
+    program.write_text(
+        f"#!/bin/sh\n[ \"$1\" = version ] && echo 'nvme version 2.13 (git 2.13)' || echo '{identified}'\n"
+    )
+    program.chmod(0o755)
+    return NvmeTool(str(program))
+
+
+def no_nvme() -> NvmeTool:
+    raise UserError("nvme-cli is not installed", "install package nvme-cli")
+
+
+def drive(sys: Path) -> None:
+    (sys / "class" / "nvme" / "nvme0").mkdir(parents=True)
 
 
 def scheduler(sys: Path, device: str, text: str) -> None:
@@ -48,6 +69,7 @@ def full(made_up: FakeHost) -> Host:
         has_group=lambda _name: True,
         effective_user=lambda: 0,
         libvirt_version=lambda _uri: "9.0.0",
+        nvme=lambda: nvme_tool(made_up.root.parent / "nvme"),
     )
 
 
@@ -70,7 +92,9 @@ def test_a_bare_host(full: Host, tmp_path: Path) -> None:
         has_group=lambda _name: False,
         effective_user=lambda: 1000,
         libvirt_version=refused,
+        nvme=no_nvme,
     )
+    drive(bare.sys)
     for each in check(bare):
         assert not each.finding.satisfied
         assert each.finding.reason
@@ -115,6 +139,26 @@ def test_qemu_of_distributions_that_hide_it(full: Host) -> None:
     hidden = replace(full, which=lambda name: name if name == "/usr/libexec/qemu-kvm" else None)
     assert finding(hidden, "qemu").satisfied
     assert not finding(hidden, "fio").satisfied
+
+
+def test_nvme_tool_and_namespaces(full: Host) -> None:
+    assert finding(full, "nvme-cli").reason.startswith("nvme-cli 2.13 at ")
+    assert finding(full, "nvme-namespaces").reason == "this host has no NVMe drive"
+    drive(full.sys)
+    assert finding(full, "nvme-namespaces").reason == "nvme0 of 1 NVMe drives claim it (oacs bit 3)"
+    consumer = replace(full, nvme=lambda: nvme_tool(full.sys / "nvme", oacs=0))
+    found = finding(consumer, "nvme-namespaces")
+    assert not found.satisfied
+    assert "oacs bit 3 is 0" in found.reason
+
+
+def test_nvme_tool_that_is_too_old(full: Host) -> None:
+    program = full.sys / "nvme"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("#!/bin/sh\necho 'nvme version 1.16'\n")
+    program.chmod(0o755)
+    found = finding(replace(full, nvme=lambda: NvmeTool(str(program))), "nvme-cli")
+    assert found == Finding(False, "nvme-cli 1.16 is too old", "install 2.3 or later")
 
 
 def test_libvirt_says_why(full: Host) -> None:
