@@ -64,7 +64,7 @@ def how_to_start(root: Path | None, reason: str = "") -> str:
         return "be root, or in the group that [api] group names (slo-ctl)"
     if root is not None:
         return f"start it: slo-ctl daemon --root {root}"
-    return "start it: systemctl start slo-ctl, or slo-ctl daemon in a terminal"
+    return "start it: systemctl start slo-ctld, or slo-ctl daemon in a terminal"
 
 
 def say(line: str) -> None:

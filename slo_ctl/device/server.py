@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from sdnotify import SystemdNotifier
+
 from slo_ctl.device.programs import find_nbdkit, find_plugin
 from slo_ctl.device.sockets import listening
 from slo_ctl.device.store import DeviceStore, ServedError
@@ -138,6 +140,7 @@ def _run(
     command: list[str], handover: _Handover, is_ready: Callable[[], bool], ready: Callable[[], None]
 ) -> int:
     sources = handover.listening
+    notify = SystemdNotifier().notify
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(len(sources)), *map(str, sources), *command]
     with _asked_to_stop() as stop:
         process = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours or the operator's
@@ -152,8 +155,10 @@ def _run(
             time.sleep(_READY_POLL_S)
         if process.poll() is None and not stop.is_set():
             ready()
+            notify("READY=1")
         while process.poll() is None and not stop.is_set():
             stop.wait(_WAIT_POLL_S)
+        notify("STOPPING=1")
         _end(process, handover.stop)
         told.finish()
     if process.returncode == 0:

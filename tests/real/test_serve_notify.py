@@ -1,0 +1,26 @@
+"""A served device tells systemd when clients can connect and when it stops (systemd/slo-ctl-ftl@.service)."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from serving import make_device, require, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_ready_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,preset=fast15,size=16MiB")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(root / "notify"))
+        listener.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(root / "notify"))
+        with served(root, "d") as server:
+            assert listener.recv(4096) == b"READY=1"
+            assert server.run.export(server.name).is_socket()
+        assert listener.recv(4096) == b"STOPPING=1"
