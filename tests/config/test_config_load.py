@@ -105,7 +105,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert config.default_slo == Slo(weight=2)
     assert config.devices == (
         DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:26"),
-        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:30"),
+        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:30", "auto"),
     )
     (web,) = config.vms.values()
     assert web.slo_fields == {
@@ -189,6 +189,14 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
             "policy has no meaning with path",
             "leave policy out",
         ),
+        (
+            "[[device]]\nname='a'\nscheduler='bqf'",
+            3,
+            'scheduler = "bqf" is no scheduler',
+            "did you mean bfq?",
+        ),
+        ("[[device]]\nname='a'\nscheduler='bfq'", 3, "is none of an emulated SSD", "wfq"),
+        ("[[device]]\nname='a'\npath='/x'\nscheduler='wfq'", 4, "is none of a real block device", "kyber"),
         (
             "[[device]]\nname='a'\npath='/x'\n[[device]]\nname='b'\npath='/x'",
             6,
