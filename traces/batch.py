@@ -45,11 +45,13 @@ class Batch:
     """0 only for a flush."""
     volume: NDArray[np.int32]
     """Index of the ASU, disk or device; the reader's `volumes` names it."""
+    response_ns: NDArray[np.int64] | None = None
+    """How long each request took; 0 where that is not known. Only there when a reader was asked for it."""
 
     def __post_init__(self) -> None:
         length = len(self.time_ns)
-        for column in (self.op, self.offset_bytes, self.length_bytes, self.volume):
-            if len(column) != length:
+        for column in (self.op, self.offset_bytes, self.length_bytes, self.volume, self.response_ns):
+            if column is not None and len(column) != length:
                 raise ValueError(f"columns of a batch differ in length: {len(column)} and {length}")
 
     def __len__(self) -> int:
@@ -79,6 +81,7 @@ class Batch:
             np.concatenate([b.offset_bytes for b in batches]),
             np.concatenate([b.length_bytes for b in batches]),
             np.concatenate([b.volume for b in batches]),
+            _all([b.response_ns for b in batches]),
         )
 
     def slice(self, start: int, stop: int) -> Batch:
@@ -89,6 +92,7 @@ class Batch:
             self.offset_bytes[start:stop],
             self.length_bytes[start:stop],
             self.volume[start:stop],
+            None if self.response_ns is None else self.response_ns[start:stop],
         )
 
     def take(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Batch:
@@ -99,6 +103,7 @@ class Batch:
             self.offset_bytes[which],
             self.length_bytes[which],
             self.volume[which],
+            None if self.response_ns is None else self.response_ns[which],
         )
 
     def at(self, time_ns: NDArray[np.int64]) -> Batch:
@@ -121,3 +126,9 @@ class Batch:
         past = (self.end_bytes + (page - np.uint64(1))) // page
         count = np.where(self.length_bytes > 0, past - first, np.uint64(0))
         return first.astype(np.int64), count.astype(np.int64)
+
+
+def _all(columns: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    """One column, where every batch has it."""
+    there = [column for column in columns if column is not None]
+    return np.concatenate(there) if len(there) == len(columns) else None

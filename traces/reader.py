@@ -56,6 +56,11 @@ class TraceReader:
         return self._row.name
 
     @property
+    def has_responses(self) -> bool:
+        """The format says how long requests took."""
+        return self._row.has_responses
+
+    @property
     def is_text(self) -> bool:
         """Lines of text rather than binary records."""
         return self._row.is_text
@@ -146,14 +151,16 @@ def open_trace(
     batch_records: int = DEFAULT_BATCH_RECORDS,
     *,
     action: str = "Q",
+    responses: bool = False,
 ) -> TraceReader:
     """Open the trace at `path`, plain or compressed with gzip, xz or zstd (known by magic, not by name).
 
     `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the
     first bad record, "skip" counts bad records by reason. `action` (Q or D) chooses the event that stands for
     a request in blktrace and blkparse. The base name of blktrace's per-CPU files (``sda`` for
-    ``sda.blktrace.0`` ...) opens them all. Raises TraceError for a file that is missing, unreadable, empty or
-    of no known format, and ValueError for an impossible argument.
+    ``sda.blktrace.0`` ...) opens them all. `responses` asks for `Batch.response_ns`, where the format has it.
+    Raises TraceError for a file that is missing, unreadable, empty or of no known format, and ValueError for
+    an impossible argument.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error is '{on_error}', not raise or skip")
@@ -173,7 +180,7 @@ def open_trace(
             first, "no known trace format", hint=f"name it with --format; known are {', '.join(FORMATS)}"
         )
     return TraceReader(
-        first, row, format is not None, on_error, batch_records, ReadOptions(action, tuple(more))
+        first, row, format is not None, on_error, batch_records, ReadOptions(action, tuple(more), responses)
     )
 
 

@@ -11,6 +11,7 @@ import typer
 from slo_ctl.cli import device_policy
 from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
+from slo_ctl.cli import write_cost as write_cost_command
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.errors import UserError
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 profile_commands.register(app)
 device_policy.register(app)
 logical_block_command.register(app)
+write_cost_command.register_with_devices(app)
 
 _NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
 _ROOT = Annotated[

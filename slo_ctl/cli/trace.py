@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli import write_cost as write_cost_command
 from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 from slo_ctl.show.text import printable
@@ -37,6 +38,8 @@ _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600
 app = typer.Typer(
     help="Look into block traces and convert them.", no_args_is_help=True, rich_markup_mode=None
 )
+
+write_cost_command.register_with_traces(app)
 
 _ON_ERROR = typer.Option(
     "--on-error", metavar="raise|skip", help="Stop at a bad record, or count it and go on."

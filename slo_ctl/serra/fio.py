@@ -7,9 +7,13 @@ import json
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from slo_ctl.errors import UserError
 from slo_ctl.serra.made_file import MadeFile
@@ -18,6 +22,8 @@ from slo_ctl.serra.target import Kind, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 _STOP_PATIENCE_S = 5.0
 _OVERTIME_S = 120.0
@@ -116,6 +122,24 @@ class Fio:
 
         `number` tells random passes apart. Raises UserError when fio fails.
         """
+        return float(self._pass(order, request_bytes, number)["write"]["bw_bytes"])
+
+    def response_times_us(self, order: Order, request_bytes: int, number: int) -> NDArray[np.float64]:
+        """The same, with the response time of every request, in the order in which they ended."""
+        with tempfile.TemporaryDirectory(prefix="slo-ctl-") as folder:
+            # One log, with every request.
+            log = [f"--write_lat_log={folder}/fio", "--per_job_logs=0", "--log_avg_msec=0"]
+            self._pass(order, request_bytes, number, *log)
+            try:
+                # Milliseconds since the start, nanoseconds, direction, size, ...
+                rows = np.loadtxt(Path(folder) / "fio_lat.log", delimiter=",", usecols=1, ndmin=1)
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    f"{self._target.given}: fio tells no response times: {error}", "fio 3.x is needed"
+                ) from None
+        return rows.astype(np.float64) / 1e3
+
+    def _pass(self, order: Order, request_bytes: int, number: int, *more: str) -> dict[str, Any]:
         span = self._options.span_bytes // request_bytes * request_bytes
         job = self._run(
             [
@@ -126,6 +150,7 @@ class Fio:
                 "--norandommap=0",
                 f"--randseed={self._options.seed * 1_000_003 + number}",
                 "--end_fsync=1",
+                *more,
             ],
             None,
         )
@@ -134,7 +159,7 @@ class Fio:
             raise UserError(
                 f"{self._target.given}: fio wrote {written} of {span} bytes", "see whether others use it"
             )
-        return float(job["write"]["bw_bytes"])
+        return job
 
     def remove(self) -> None:
         """Remove the file that was made."""

@@ -55,6 +55,8 @@ class ReadOptions:
     """Which block-layer event stands for a request in blktrace and blkparse: Q (queued) or D (issued)."""
     more_paths: tuple[Path, ...] = ()
     """Further files of the same trace (blktrace's other CPUs)."""
+    responses: bool = False
+    """Fill `Batch.response_ns`, where the format has it."""
 
 
 class Reader(Protocol):
@@ -89,3 +91,5 @@ class TraceFormat:
     read: Reader
     write: Callable[[], Writer] | None = None
     is_text: bool = True
+    has_responses: bool = False
+    """Records say how long the request took."""

@@ -41,6 +41,8 @@ LAYOUT = Layout(
     ),
     offset=Column("offset", 4),
     length=Column("size", 5),
+    response=Column("response", 6),
+    response_unit_ns=TICK_NS,
     units=Units(time_ns=TICK_NS, time_name="timestamp"),
 )
 
@@ -86,4 +88,5 @@ FORMAT = TraceFormat(
     sniff=lambda head: 0.95 * head.share_of_lines(_LINE.fullmatch),
     read=line_reader(LAYOUT),
     write=MsrWriter,
+    has_responses=True,
 )

@@ -56,11 +56,18 @@ class RawRecords:
     offset: NDArray[np.int64] | NDArray[np.uint64]
     length: NDArray[np.int64] | NDArray[np.uint64]
     volume: NDArray[np.int32]
+    response_ns: NDArray[np.int64] | None = None
+    """In ns, whatever the file's unit; below 1 where it is not known."""
 
     def take(self, which: NDArray[np.bool_]) -> RawRecords:
         """The records a mask selects."""
         return RawRecords(
-            self.time[which], self.op[which], self.offset[which], self.length[which], self.volume[which]
+            self.time[which],
+            self.op[which],
+            self.offset[which],
+            self.length[which],
+            self.volume[which],
+            None if self.response_ns is None else self.response_ns[which],
         )
 
 
@@ -161,6 +168,7 @@ class Screen:
             _in_bytes(raw.offset, units.offset_bytes),
             _in_bytes(raw.length, units.length_bytes),
             raw.volume,
+            None if raw.response_ns is None else np.maximum(raw.response_ns, 0),
         )
 
     def _refuse(

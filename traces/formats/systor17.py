@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traces.batch import Op
 from traces.formats.format import Head, ReadOptions, TraceFormat
 from traces.formats.screen import Screen, Units
-from traces.formats.text import Column, Layout, TextDecoder, words
+from traces.formats.text import Column, Layout, TextDecoder, without_response, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,8 @@ LAYOUT = Layout(
     volume=(Column("LUN", 3),),
     offset=Column("Offset", 4),
     length=Column("Size", 5),
+    response=Column("Response", 1),
+    response_decimals=9,
     units=Units(time_ns=1, time_name="Timestamp", offset_name="Offset", length_name="Size"),
 )
 
@@ -48,10 +50,10 @@ def _sniff(head: Head) -> float:
 
 
 def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
-    del options
+    layout = LAYOUT if options.responses else without_response(LAYOUT)
     first, _, _ = source.peek(4096).removeprefix(b"\xef\xbb\xbf").partition(b"\n")
     header_lines = 1 if _has_header(first.decode("utf-8", "replace")) else 0
-    return TextDecoder(LAYOUT, screen, header_lines).batches(source)
+    return TextDecoder(layout, screen, header_lines).batches(source)
 
 
 FORMAT = TraceFormat(
@@ -60,4 +62,5 @@ FORMAT = TraceFormat(
     extensions=(".csv",),
     sniff=_sniff,
     read=_read,
+    has_responses=True,
 )

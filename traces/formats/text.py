@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 20
+_MAX_RESPONSE_NS = 3600 * 10**9
+"""Longer than an hour: a slip of the tracer's."""
 _BOM = b"\xef\xbb\xbf"
 
 Word = Callable[[str], "Op | str | None"]
@@ -55,6 +57,11 @@ class Layout:
     time: Column | None = None
     time_decimals: int = 0
     """0: an integer. Otherwise a decimal number, counted in units of 10^-digits."""
+    response: Column | None = None
+    """How long the request took."""
+    response_decimals: int = 0
+    """As `time_decimals`."""
+    response_unit_ns: int = 1
     volume: tuple[Column, ...] = ()
     volume_separator: str = "."
     gates: tuple[tuple[Column, Word], ...] = ()
@@ -77,7 +84,7 @@ class Layout:
     def columns(self) -> list[Column]:
         """The columns of interest."""
         gates = [column for column, _ in self.gates]
-        some = [*gates, self.time, self.op, self.offset, self.length, *self.volume]
+        some = [*gates, self.time, self.op, self.offset, self.length, self.response, *self.volume]
         return [column for column in some if column is not None]
 
 
@@ -226,7 +233,9 @@ class TextDecoder:
             else:
                 for row in rows:
                     lines.refuse(row, missing, self.screen)
-        raw = RawRecords(time, op.astype(np.uint8), offset, length, self._volumes(frame, kept))
+        raw = RawRecords(
+            time, op.astype(np.uint8), offset, length, self._volumes(frame, kept), self._responses(frame)
+        )
         numbers = np.flatnonzero(kept)
         if len(numbers) < len(kept):
             raw = raw.take(kept)
@@ -243,6 +252,14 @@ class TextDecoder:
         if self.layout.time is None:
             return np.zeros(frame.height, np.int64), np.zeros(frame.height, bool)
         return _integers(frame, self.layout.time)
+
+    def _responses(self, frame: pl.DataFrame) -> NDArray[np.int64] | None:
+        """In ns; 0 where there is none, or none that could be: a request is good without it."""
+        if self.layout.response is None:
+            return None
+        values, _ = _integers(frame, self.layout.response)
+        unit = self.layout.response_unit_ns
+        return np.where((values > 0) & (values < _MAX_RESPONSE_NS // unit), values, 0) * unit
 
     def _pass_over(
         self, codes: NDArray[np.int64], kept: NDArray[np.bool_], known: _Known
@@ -272,12 +289,16 @@ class TextDecoder:
         )
 
 
+def without_response(layout: Layout) -> Layout:
+    """The layout for who does not ask how long requests took: a column less to parse."""
+    return replace(layout, response=None)
+
+
 def line_reader(layout: Layout) -> Reader:
     """The reader of a format whose lines need nothing but a layout."""
 
     def read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
-        del options
-        return TextDecoder(layout, screen).batches(source)
+        return TextDecoder(layout if options.responses else without_response(layout), screen).batches(source)
 
     return read
 
@@ -362,6 +383,9 @@ def _dtypes(layout: Layout) -> dict[int, Any]:
     types[layout.offset.index] = types[layout.length.index] = number
     if layout.time is not None:
         types[layout.time.index] = pl.Decimal(38, layout.time_decimals) if layout.time_decimals else pl.Int64
+    if layout.response is not None:
+        decimals = layout.response_decimals
+        types[layout.response.index] = pl.Decimal(38, decimals) if decimals else pl.Int64
     return types
 
 
@@ -416,6 +440,10 @@ def _as_integers(layout: Layout) -> list[pl.Expr]:
         for column in (layout.offset, layout.length):
             digits = pl.col(f"f{column.index}").str.strip_prefix("0x")
             changed.append(digits.str.to_integer(base=16, strict=False))
-    if layout.time is not None and layout.time_decimals:
-        changed.append(pl.col(f"f{layout.time.index}").to_physical().cast(pl.Int64, strict=False))
+    for number, decimals in (
+        (layout.time, layout.time_decimals),
+        (layout.response, layout.response_decimals),
+    ):
+        if number is not None and decimals:
+            changed.append(pl.col(f"f{number.index}").to_physical().cast(pl.Int64, strict=False))
     return changed

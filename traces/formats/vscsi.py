@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 512
 _RECORDS_PER_CHUNK = 1 << 17
+_MAX_RESPONSE_US = 3600 * 10**6
+"""Longer than an hour: a slip of the tracer's."""
 
 V1 = np.dtype(
     [
@@ -72,7 +74,6 @@ def _sniff(head: Head) -> float:
 
 
 def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
-    del options
     version = version_of(source.peek(64 * V2.itemsize))
     if version is None:
         head = source.peek(V2.itemsize)
@@ -83,17 +84,17 @@ def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batc
         screen.fail(
             "no vscsi record of version 1 or 2", Place(record=0), hint="name the right format with --format"
         )
-    return _decode(source, screen, version)
+    return _decode(source, screen, version, options.responses)
 
 
-def _decode(source: Source, screen: Screen, version: int) -> Iterator[Batch]:
+def _decode(source: Source, screen: Screen, version: int, responses: bool) -> Iterator[Batch]:
     dtype = _DTYPES[version]
     size = dtype.itemsize
     first_record = 0
     while data := source.read(_RECORDS_PER_CHUNK * size):
         whole = len(data) // size
         records = np.frombuffer(data, dtype, count=whole)
-        batch = _requests(records, screen, version, first_record)
+        batch = _requests(records, screen, version, first_record, responses)
         if len(batch):
             yield batch
         first_record += whole
@@ -106,7 +107,9 @@ def _decode(source: Source, screen: Screen, version: int) -> Iterator[Batch]:
             )
 
 
-def _requests(records: NDArray[Any], screen: Screen, version: int, first_record: int) -> Batch:
+def _requests(
+    records: NDArray[Any], screen: Screen, version: int, first_record: int, responses: bool
+) -> Batch:
     size = records.dtype.itemsize
 
     def place(index: int) -> Place:
@@ -117,7 +120,7 @@ def _requests(records: NDArray[Any], screen: Screen, version: int, first_record:
         row = int(np.argmin(kept))
         if screen.on_error == "raise" and row:
             # What is wrong before this record comes first.
-            _requests(records[:row], screen, version, first_record)
+            _requests(records[:row], screen, version, first_record, responses)
         value = int(records["ver"][row])
         screen.bad(
             place(row),
@@ -142,8 +145,16 @@ def _requests(records: NDArray[Any], screen: Screen, version: int, first_record:
         np.where(flush, np.uint64(0), records["lbn"]),
         np.where(flush, np.uint64(0), records["length"].astype(np.uint64)),
         np.zeros(len(records), np.int32),
+        _response_ns(records) if responses and version == 2 else None,
     )
     return screen.admit(raw, _UNITS, lambda index: place(int(numbers[index])))
+
+
+def _response_ns(records: NDArray[Any]) -> NDArray[np.int64]:
+    """From us; 0 where there is none that could be."""
+    response = records["rt"]
+    known = response < np.uint64(_MAX_RESPONSE_US)
+    return np.where(known, response, 0).astype(np.int64) * 1000
 
 
 FORMAT = TraceFormat(
@@ -153,4 +164,5 @@ FORMAT = TraceFormat(
     sniff=_sniff,
     read=_read,
     is_text=False,
+    has_responses=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,13 @@ from slo_ctl.serra.target import Kind, find_target
 from slo_ctl.show import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Surroundings
     from slo_ctl.serra.logical_block.record import LogicalBlockStore
     from slo_ctl.serra.logical_block.search import PassWriter, Search
+    from slo_ctl.serra.opened import Span
     from slo_ctl.serra.target import Target
 
 DEFAULT_BYTES = 1 << 30
@@ -101,28 +103,44 @@ def find_on_target(
     Raises UserError for what cannot be measured, before anything is touched, and when fio fails.
     """
     check_sizes(request)
-    target = find_target(request.target)
-    _check_target(request, target)
-    options = FioOptions(request.span_bytes, request.seed, request.queue_depth)
-    with open_span(target, options, request.allow_write, around) as span:
-        tell_stale(span.stale, progress)
+    with writable_span(request, around, progress) as span:
         begun = _begin(request, store, span.identity, progress)
         if next_size(begun.pairs(), begun.sizes_bytes, begun.rule) is None:
             progress.note("the stored search is complete: --fresh measures anew")
             return Result(begun, False)
         most = passes_at_most(len(begun.sizes_bytes), request.rule) * request.span_bytes
-        progress.note(
-            f"{numbers.size(request.span_bytes)} will be written to {request.target} again and again, "
-            f"{numbers.size(most)} ({most} bytes) at the most"
-        )
+        made = prepare_writes(span, most, progress)
+        begun = begun.model_copy(update={"written_bytes": begun.written_bytes + made})
+        return _run(request, begun, span.fio, progress, store.save)
+
+
+@contextmanager
+def writable_span(request: Request, around: Surroundings, progress: ProgressSink) -> Iterator[Span]:
+    """The beginning of a target that may be overwritten; a file made there is removed in the end.
+
+    Raises UserError for what must not be or cannot be written, before anything is touched.
+    """
+    target = find_target(request.target)
+    _check_target(request, target)
+    options = FioOptions(request.span_bytes, request.seed, request.queue_depth)
+    with open_span(target, options, request.allow_write, around) as span:
+        tell_stale(span.stale, progress)
         try:
-            made = span.fio.prepare()
-            if made:
-                fill_made_file(span.fio, made, progress)
-                begun = begun.model_copy(update={"written_bytes": begun.written_bytes + made})
-            return _run(request, begun, span.fio, progress, store.save)
+            yield span
         finally:
             span.fio.remove()
+
+
+def prepare_writes(span: Span, most_bytes: int, progress: ProgressSink) -> int:
+    """Say how much will be written at the most, and make the file that is to be; returns what that wrote."""
+    progress.note(
+        f"{span.target.given} will be overwritten: {numbers.size(most_bytes)} ({most_bytes} bytes) are "
+        "written at the most"
+    )
+    made = span.fio.prepare()
+    if made:
+        fill_made_file(span.fio, made, progress)
+    return made
 
 
 def _check_target(request: Request, target: Target) -> None:
