@@ -1,0 +1,267 @@
+"""`slo-ctl device logical-block`, with a fio that answers by formula; and the advice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import fake_fio
+import pytest
+
+from slo_ctl.cli.app import run
+from slo_ctl.decide.logical_block_advice import advise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KIB, MIB = 1 << 10, 1 << 20
+SMALL = ("--bytes", "16MiB", "--sizes", "8KiB-1MiB", "--quiet")
+MERGING = "1e8 if not rw.startswith('rand') or size >= 131072 else 1e8 * size / 131072"
+"""Of a drive whose logical block has 128 KiB."""
+
+
+class Cli:
+    """The command below a root of the test's own."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        status = run(["device", "logical-block", *words, "--root", str(self.root)])
+        said = self._capsys.readouterr()
+        return status, said.out, said.err
+
+    def find(self, *words: str) -> dict[str, Any]:
+        status, out, err = self(*words, "--json")
+        assert status == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def refused(self, *words: str) -> str:
+        """The error, which is one line and a hint."""
+        status, out, err = self(*words)
+        assert status == 2, (out, err)
+        first, hint = err.strip().splitlines()[-2:]
+        assert first.startswith("slo-ctl: ")
+        assert hint.startswith("hint: ")
+        return err
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path / "root", capsys)
+
+
+@pytest.fixture
+def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    log = fake_fio.install(tmp_path / "bin", bandwidth=MERGING)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return log
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    return folder
+
+
+def asked(log: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_a_directory_is_searched_and_left_as_it_was(cli: Cli, fio: Path, place: Path) -> None:
+    found = cli.find(str(place), *SMALL)
+    assert found["format_version"] == 1
+    assert (found["outcome"], found["logical_block_bytes"], found["sure"]) == ("found", 128 * KIB, True)
+    assert [each["size_bytes"] for each in found["sizes"]] == [8 * KIB << n for n in range(5)]
+    assert found["sizes"][0]["ratio"] == pytest.approx(16)
+    assert found["sizes"][-1]["closeness"] == "equal"
+    assert {each["what"] for each in found["advice"]} == {
+        "LVM",
+        "LVM-thin",
+        "qcow2",
+        "ext4",
+        "XFS",
+        "discard",
+    }
+    assert list(place.iterdir()) == []
+    fill, *passes = asked(fio)
+    assert fill["rw"] == "write"
+    assert found["written_bytes"] == (1 + len(passes)) * 16 * MIB
+    for each in passes:
+        assert (each["direct"], each["size"], each["norandommap"]) == ("1", str(16 * MIB), "0")
+    random = [each["randseed"] for each in passes if each["rw"] == "randwrite"]
+    assert len(set(random)) == len(random)
+
+
+def test_it_is_kept_shown_and_not_measured_again(cli: Cli, fio: Path, place: Path) -> None:
+    assert "no logical block" in cli.refused(str(place), "--show")
+    first = cli.find(str(place), *SMALL)
+    calls = len(asked(fio))
+    again = cli.find(str(place), *SMALL)
+    assert again["pair"] == first["pair"]
+    shown = cli.find(str(place), "--show")
+    assert shown["validity"]["stale"] is None
+    assert shown["logical_block_bytes"] == 128 * KIB
+    status, out, _ = cli(str(place), "--show")
+    assert status == 0
+    assert "logical block: 128KiB" in out
+    assert "less than a minute ago: valid" in out
+    assert "mkfs.ext4 -b 4096 -E stride=32,stripe_width=32 /dev/VOLUME" in out
+    assert len(asked(fio)) == calls
+    assert "--bytes 16777216" in cli.refused(str(place), *SMALL[2:], "--bytes", "32MiB")
+    cli.find(str(place), *SMALL, "--fresh")
+    assert len(asked(fio)) > calls
+
+
+def test_it_lies_beside_the_profile_and_is_no_profile(cli: Cli, fio: Path, place: Path) -> None:
+    cli.find(str(place), *SMALL)
+    (file,) = (cli.root / "profiles" / "logical-blocks").glob("*.json")
+    assert run(["device", "profile", str(place), "--show", "--root", str(cli.root)]) == 2
+    damaged = json.loads(file.read_text())
+    damaged["pair"][0]["size_bytes"] = 12345
+    for text in ("", "{", '{"format_version": 2}', json.dumps(damaged)):
+        file.write_text(text)
+        for words in ((str(place), "--show"), (str(place), *SMALL)):
+            told = cli.refused(*words)
+            assert str(file) in told
+            assert "--fresh" in told
+        assert file.read_text() == text
+    assert fio.exists()
+
+
+def test_a_killed_fio_keeps_what_was_measured(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    log = fake_fio.install(tmp_path / "bin", bandwidth=MERGING)
+    fake_fio.install(tmp_path / "bin", fake_fio.killed_after(log, 14), bandwidth=MERGING)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert "killed by SIGKILL" in cli.refused(str(place), *SMALL)
+    assert list(place.iterdir()) == []
+    kept = cli.find(str(place), "--show")
+    assert kept["outcome"] == "unfinished"
+    assert len(kept["pair"]) == 4
+    fake_fio.install(tmp_path / "bin", bandwidth=MERGING)
+    whole = cli.find(str(place), *SMALL)
+    assert whole["pair"][:4] == kept["pair"]
+    assert whole["logical_block_bytes"] == 128 * KIB
+
+
+def test_a_plot_of_both_throughputs(cli: Cli, fio: Path, place: Path, tmp_path: Path) -> None:
+    svg = tmp_path / "p.svg"
+    cli.find(str(place), *SMALL, "--plot", str(svg))
+    for words in ("sequential writes", "random writes", "logical block, 128 KiB"):
+        assert words in svg.read_text()
+    assert fio.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--bytes", "1MiB"), "1MiB are too few for requests of 32MiB"),
+        (("--bytes", "100MiB", "--sizes", "8KiB-8MiB"), "too few for requests of 8MiB"),
+        (("--sizes", "8KiB-24KiB"), "never gives 24KiB"),
+        (("--sizes", "8KiB"), "is no range"),
+        (("--sizes", "8KiB-lots"), "lots is not a size"),
+        (("--bytes", "8PiB", "--sizes", "8KiB-1MiB"), "are needed"),
+        (("--tolerance", "0%"), "can never be reached"),
+        (("--confidence", "40%"), "not between 50% and 100%"),
+        (("--plot", "x.pdf"), "neither .svg nor .png"),
+        (("--emulated", "mtron"), "one of TARGET and --emulated"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    cli: Cli, fio: Path, place: Path, words: tuple[str, ...], told: str
+) -> None:
+    assert told in cli.refused(str(place), *words, "--quiet")
+    assert not fio.exists(), "nothing is touched"
+    assert list(place.iterdir()) == []
+
+
+def test_what_is_somebodys_is_not_overwritten(cli: Cli, fio: Path, place: Path) -> None:
+    mine = place / "mine"
+    mine.write_bytes(b"x" * 16 * MIB)
+    assert "would be overwritten" in cli.refused(str(mine), *SMALL)
+    assert "--allow-write names" in cli.refused(str(mine), *SMALL, "--allow-write", str(place))
+    assert "the file has 16MiB" in cli.refused(
+        str(mine), "--bytes", "32MiB", "--sizes", "8KiB-1MiB", "-q", "--allow-write", str(mine)
+    )
+    assert not fio.exists()
+    assert mine.read_bytes() == b"x" * 16 * MIB
+
+
+def test_fio_that_is_missing_or_fails(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert "fio is not installed" in cli.refused(str(place), *SMALL)
+    fake_fio.install(tmp_path / "bin", fake_fio.NO_SPACE)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin")
+    assert "No space left" in cli.refused(str(place), *SMALL)
+    assert list(place.iterdir()) == []
+
+
+def test_an_emulated_drive_in_virtual_time(cli: Cli) -> None:
+    drive = (
+        "size=256MiB,op=10%,dies=4,channels=4,cluster=4,mapping=bast,page=4KiB,block=512KiB,read_us=25,"
+        "program_us=200,erase_us=1500,transfer_us=25"
+    )
+    words = ("--emulated", drive, "--bytes", "128MiB", "--sizes", "64KiB-8MiB", "-q")
+    found = cli.find(*words)
+    assert (found["logical_block_bytes"], found["emulated_in_virtual_time"]) == (2 * MIB, True)
+    status, out, _ = cli(*words)
+    assert status == 0
+    assert "EMULATED" in out
+    assert not cli.root.exists(), "nothing is kept of it"
+    for option in (("--show",), ("--fresh",), ("--allow-write", "x"), ("--queue-depth", "4")):
+        assert "no meaning with --emulated" in cli.refused(*words, *option)
+
+
+@pytest.mark.parametrize("block_bytes", [8 * KIB << n for n in range(13)])
+def test_advice_keeps_to_what_programs_take(block_bytes: int) -> None:
+    lines = {each.what: each.commands for each in advise(block_bytes)}
+    chunk = int(re.findall(r"--chunksize (\d+)k", lines["LVM-thin"][0])[0]) * KIB
+    assert chunk % (64 * KIB) == 0
+    assert chunk % block_bytes == 0
+    cluster = int(re.findall(r"cluster_size=(\d+)k", lines["qcow2"][0])[0]) * KIB
+    assert 512 <= cluster <= 2 * MIB
+    assert cluster % block_bytes == 0 or block_bytes > cluster
+    assert ("2 MiB is the most" in advise(block_bytes)[2].why) == (block_bytes > 2 * MIB)
+
+
+@pytest.mark.parametrize("block_bytes", [0, 4 * KIB, 3 * MIB, -1])
+def test_no_advice_for_what_is_no_block(block_bytes: int) -> None:
+    with pytest.raises(ValueError, match="no logical block"):
+        advise(block_bytes)
+
+
+@pytest.mark.parametrize("block_bytes", [16 * KIB, 256 * KIB, 2 * MIB, 4 * MIB, 8 * MIB])
+def test_programs_accept_the_advice(block_bytes: int, tmp_path: Path) -> None:
+    """mkfs and qemu-img of this machine, on a file."""
+    lines = {each.what: each.commands for each in advise(block_bytes)}
+    image = tmp_path / "volume"
+    done = []
+    for what, path in (("qcow2", "IMAGE.qcow2"), ("ext4", "/dev/VOLUME"), ("XFS", "/dev/VOLUME")):
+        words = lines[what][0].split()
+        program = shutil.which(words[0], path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        if program is None:
+            continue
+        image.unlink(missing_ok=True)
+        if what != "qcow2":
+            image.touch()
+            os.truncate(image, 2 << 30)
+        more = {"ext4": ["-q", "-F"], "XFS": ["-q", "-f"]}.get(what, ["-q"])
+        given = [str(image) if word == path else "1G" if word == "SIZE" else word for word in words[1:]]
+        at = 1 if what == "qcow2" else 0
+        command = [program, *given[:at], *more, *given[at:]]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+        done.append(what)
+    if not done:
+        pytest.skip("none of qemu-img, mkfs.ext4 and mkfs.xfs is installed")
