@@ -75,7 +75,7 @@ def status_of(
         config_problem=moment.config_problem,
         devices=tuple(_device(device, moment.window_s) for device in devices),
         vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
-        notes=tuple(dict.fromkeys([*moment.notes, *(note for device in devices for note in device.notes)])),
+        notes=tuple(dict.fromkeys(moment.notes)),
         epoch_cpu_ms=moment.epoch_cpu_ms,
     )
 

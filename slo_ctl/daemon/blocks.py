@@ -163,7 +163,6 @@ class BlockPart:
             share_tolerance=SHARE_TOLERANCE,
             waf=nvme.waf,
             placement=nvme.placement,
-            notes=(nvme.note,) if nvme.note else (),
             reasons=self._guard.told if self._guard is not None else (),
             vms={
                 vm: VmView(

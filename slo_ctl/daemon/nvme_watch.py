@@ -51,8 +51,6 @@ class NvmeSeen:
     """The strongest it offers, such as `separation by FDP`; empty before that is known."""
     waf: DeviceWaf | None = _NOT_ASKED
     """None: it is no drive that could tell."""
-    note: str = ""
-    """What the operator has to know of it; empty otherwise."""
 
 
 class NvmeWatch:
@@ -116,7 +114,7 @@ class NvmeWatch:
             try:
                 self._find()
             except UserError as error:
-                self._tell(NvmeSeen(note=self._multipath_note(), waf=DeviceWaf(reason=str(error))))
+                self._tell(NvmeSeen(waf=DeviceWaf(reason=str(error))))
                 return
         self._read()
 
@@ -128,20 +126,12 @@ class NvmeWatch:
         if offered.isolation is not Isolation.NONE:
             placement += f" by {offered.by}"
         self._emulated = device.controller.emulated
-        self._tell(replace(self._seen, placement=placement, note=self._multipath_note()))
+        self._tell(replace(self._seen, placement=placement))
         self._reader = MediaReader(tool, device, self._group(device), self._clock)
 
     def _group(self, device: NvmeDevice) -> int | None:
         own = next((each for each in device.namespaces if each.name == self.block), None)
         return own.endurance_group if own is not None else None
-
-    def _multipath_note(self) -> str:
-        if not nvme_sysfs.is_multipath(self._sys, self.block):
-            return ""
-        return (
-            f"{self.block} is a multipath disk: it has no I/O scheduler, and io.cost refuses it; "
-            "boot with nvme_core.multipath=N where one path is enough"
-        )
 
     def _read(self) -> None:
         assert self._reader is not None  # noqa: S101 - `look` made it

@@ -46,7 +46,6 @@ class DeviceView:
     waf: DeviceWaf | None = None
     placement: str = ""
     """The strongest that the drive offers; empty when not known."""
-    notes: tuple[str, ...] = ()
     share_tolerance: float = 0.10
     """Of a target share: what may be missed there."""
     vms: dict[str, VmView] = field(default_factory=dict)

@@ -59,16 +59,6 @@ def controllers_of(sys: Path, block: str) -> list[str]:
     return [name for name in controllers(sys) if any(each.name == block for each in blocks(sys, name))]
 
 
-def is_multipath(sys: Path, block: str) -> bool:
-    """Whether the kernel put a disk before the paths: it has no I/O scheduler, and io.cost refuses it."""
-    return any(
-        each.multipath
-        for controller in controllers_of(sys, block)
-        for each in blocks(sys, controller)
-        if each.name == block
-    )
-
-
 def _nsid(folder: Path) -> int | None:
     text = _text(folder / "nsid")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None

@@ -71,6 +71,7 @@ def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
         "libvirt",
         "qemu",
         "nvme-cli",
+        "nvme-namespaces",
         "nbdkit",
         "fio",
     ]

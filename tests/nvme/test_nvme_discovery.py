@@ -13,7 +13,6 @@ from slo_ctl.errors import UserError
 from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmSet
 from slo_ctl.nvme.command import NvmeTool
 from slo_ctl.nvme.errors import NvmeCommandError
-from slo_ctl.observe import nvme_sysfs
 from slo_ctl.observe.nvme import controller_of, discover
 
 if TYPE_CHECKING:
@@ -122,7 +121,6 @@ def test_no_identify_no_device(tmp_path: Path) -> None:
 
 def test_multipath_is_recognised(tmp_path: Path) -> None:
     sys = sysfs(tmp_path / "sys", NAMES, multipath=True)
-    assert nvme_sysfs.is_multipath(sys, "nvme1n1")
     device = found(multi(tmp_path / "bin", "2.13"), sys)
     assert device.controller.multipath
     assert [each.name for each in device.namespaces] == ["nvme1n2", "nvme1n1", None]
