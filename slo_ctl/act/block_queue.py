@@ -8,8 +8,10 @@ kernel forgets all of them when the scheduler is changed.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
+import time
 from typing import TYPE_CHECKING
 
 from slo_ctl.act.interface import ActError
@@ -32,6 +34,19 @@ _NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}", re.ASCII)
 _OFF = {"qos": "enable=0", "model": "ctrl=auto"}
 """What io.cost says of a device that nobody has set anything for."""
 _BACK = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
+_IN_TICKS = frozenset(
+    {
+        "read_expire",
+        "write_expire",
+        "prio_aging_expire",
+        "fifo_expire_async",
+        "fifo_expire_sync",
+        "timeout_sync",
+    }
+)
+"""Parameters in milliseconds that the kernel keeps in ticks of its clock, rounded up."""
+_MONOTONIC_COARSE = 6
+"""Linux's clock whose resolution is a tick; Python has no name for it."""
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -40,22 +55,34 @@ class BlockQueueActuator:
 
     levers = frozenset({Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 
-    def __init__(self, sys: Path, cgroup_v2: Path | None) -> None:
-        """`cgroup_v2` is the root group of cgroup v2; None where there is none with the io controller."""
+    def __init__(self, sys: Path, cgroup_v2: Path | None, tick_ms: float | None = None) -> None:
+        """`cgroup_v2` is the root group of cgroup v2; None where there is none with the io controller.
+
+        `tick_ms` is that of the kernel's clock; None: of this kernel.
+        """
         self._sys = sys
         self._cgroup = cgroup_v2
+        self._tick_ms = tick_ms or time.clock_getres(_MONOTONIC_COARSE) * 1e3
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its levers."""
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
-        """Words are taken as they are, after a look at their form."""
+        """Times of a scheduler come out as whole ticks; other words are taken as they are."""
         if knob.lever is Lever.DEVICE_SCHEDULER:
-            _scheduler_words(knob, value)
-        elif value is not None:
+            scheduler, parameters = _scheduler_words(knob, value)
+            words = [f"{name}={self._kept(name, number)}" for name, number in parameters.items()]
+            return " ".join([scheduler, *words])
+        if value is not None:
             _cost_words(knob, value)
         return value
+
+    def _kept(self, name: str, number: str) -> str:
+        if name not in _IN_TICKS:
+            return number
+        ticks = math.ceil(int(number) / self._tick_ms - 1e-6)
+        return str(math.ceil(ticks * self._tick_ms - 1e-6))
 
     def read(self, knob: Knob) -> SettingValue:
         """The scheduler with all of its parameters, or io.cost's line; None where it is as it was made."""

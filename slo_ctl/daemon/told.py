@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slo_ctl.model import OutcomeState
-from slo_ctl.model.setting import told
+from slo_ctl.model.setting import change_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,5 +34,6 @@ def outcome_line(outcome: Outcome) -> str:
         case OutcomeState.UNCHANGED:
             return f"{what} stays {told(outcome.after)}{reason}"
         case _:
-            change = f"{told(outcome.before)} -> {told(outcome.after)}"
-            return f"{what}: {change} ({outcome.state}; {setting.reason}){reason}"
+            before, _ = change_of(outcome.before, setting.value)
+            after, _ = change_of(outcome.after, setting.value)
+            return f"{what}: {told(before)} -> {told(after)} ({outcome.state}; {setting.reason}){reason}"

@@ -109,3 +109,13 @@ def told(value: SettingValue) -> str:
     if isinstance(value, str):
         return value
     return "none" if value is None else f"{value:.15g}"
+
+
+def change_of(before: SettingValue, after: SettingValue) -> tuple[SettingValue, SettingValue]:
+    """Both for people: of words only the first, and those that `after` says otherwise than `before`."""
+    if not isinstance(before, str) or not isinstance(after, str):
+        return before, after
+    old, new = before.split(), after.split()
+    named = {word.partition("=")[0] for word in new}
+    was = [word for word in old[1:] if word not in new and word.partition("=")[0] in named]
+    return " ".join([*old[:1], *was]), " ".join([*new[:1], *(word for word in new[1:] if word not in old)])

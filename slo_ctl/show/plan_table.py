@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from slo_ctl.model import Outcome, OutcomeState
+from slo_ctl.model.setting import change_of
 from slo_ctl.show.columns import Column, table_of
 from slo_ctl.show.status_table import setting_value
 from slo_ctl.show.text import printable
@@ -51,7 +52,8 @@ def outcome_table(outcomes: Sequence[Outcome], width: int | None) -> Table:
 
 def change_text(outcome: Outcome) -> str:
     """`100 -> 300`."""
-    return f"{setting_value(outcome.before)} -> {setting_value(outcome.setting.value)}"
+    before, wanted = change_of(outcome.before, outcome.setting.value)
+    return f"{setting_value(before)} -> {setting_value(wanted)}"
 
 
 def why_text(outcome: Outcome) -> str:

@@ -215,3 +215,10 @@ def test_without_io_cost_it_says_so(host: Host) -> None:
     (host.cgroup / "io.cost.qos").unlink()
     with pytest.raises(ActError, match="IOCOST"):
         BlockQueueActuator(host.sys, host.cgroup).read(QOS)
+
+
+@pytest.mark.parametrize(("tick_ms", "kept"), [(1.0, "10"), (4.0, "12"), (10.0, "10")])
+def test_times_come_out_as_whole_ticks(host: Host, tick_ms: float, kept: str) -> None:
+    actuator = BlockQueueActuator(host.sys, None, tick_ms)
+    wanted = "mq-deadline read_expire=10 fifo_batch=10"
+    assert actuator.normalise(SCHEDULER, wanted) == f"mq-deadline read_expire={kept} fifo_batch=10"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model.setting import SettingValue, in_force, told
+from slo_ctl.model.setting import SettingValue, change_of, in_force, told
 
 WORDS = st.lists(st.from_regex(r"[a-z_]+=[0-9]+", fullmatch=True), max_size=5).map(" ".join)
 VALUES: st.SearchStrategy[SettingValue] = st.one_of(st.none(), st.floats(-1e9, 1e9), WORDS)
@@ -33,3 +33,17 @@ def test_numbers_may_differ_in_their_last_digits() -> None:
     assert in_force(0.1 + 0.2, 0.3)
     assert not in_force(300.0, 301.0)
     assert not in_force(None, 0.0)
+
+
+def test_of_a_change_only_what_differs_is_told() -> None:
+    before = "bfq back_seek_max=1 low_latency=1 slice_idle_us=8000"
+    assert change_of(before, "bfq low_latency=0 slice_idle_us=8000") == (
+        "bfq low_latency=1",
+        "bfq low_latency=0",
+    )
+    assert change_of("mq-deadline front_merges=1", "bfq low_latency=0") == (
+        "mq-deadline",
+        "bfq low_latency=0",
+    )
+    assert change_of(None, "enable=1") == (None, "enable=1")
+    assert change_of(100.0, 300.0) == (100.0, 300.0)

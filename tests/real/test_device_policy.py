@@ -1,0 +1,179 @@
+"""Schedulers of a real loop device: chosen, set, read back, kept and given back, by command and by daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cgroup_groups import loop_device
+from daemon_host import running
+from stored_profile import DISK, FLASH, store_profile
+
+from slo_ctl.cli.app import run
+from slo_ctl.device.places import places
+
+if TYPE_CHECKING:
+    from slo_ctl.model import HostStatus
+
+CONFIG = """
+[daemon]
+epoch = "200ms"
+window = "1s"
+[libvirt]
+uri = "none"
+[[device]]
+name = "fast"
+path = "{path}"
+"""
+SIZE_BYTES = 8 << 20
+PATIENCE_S = 15
+
+
+class Queue:
+    """What the kernel says of a device."""
+
+    def __init__(self, path: str) -> None:
+        self._folder = Path("/sys/block") / Path(path).name / "queue"
+
+    @property
+    def scheduler(self) -> str:
+        words = (self._folder / "scheduler").read_text().split()
+        return next(word[1:-1] for word in words if word.startswith("["))
+
+    @property
+    def offered(self) -> set[str]:
+        return {word.strip("[]") for word in (self._folder / "scheduler").read_text().split()}
+
+    def parameters(self) -> dict[str, str]:
+        return {path.name: path.read_text().strip() for path in (self._folder / "iosched").glob("*")}
+
+    def set(self, name: str, value: str) -> None:
+        (self._folder / "iosched" / name).write_text(value)
+
+    def all(self) -> tuple[str, dict[str, str]]:
+        return self.scheduler, self.parameters()
+
+
+def configure(root: Path, path: str, more: str = "") -> None:
+    (root / "slo-ctl.toml").write_text(CONFIG.format(path=path) + more)
+
+
+def policy(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = run(["device", "policy", *words, "--root", str(root)])
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+def test_the_command_sets_what_it_chose_and_undoes_it(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with loop_device(SIZE_BYTES, "mq-deadline", read_expire=77) as (path, number):
+        configure(root, path)
+        queue = Queue(path)
+        if "bfq" not in queue.offered:
+            pytest.skip("the kernel has no bfq")
+        before = queue.all()
+        store_profile(places(root), number, DISK)
+
+        status, said = policy(root, capsys, path, "--weights", "--apply", "--dry-run")
+        assert (status, queue.all()) == (0, before), said
+        status, said = policy(root, capsys, path, "--weights", "--apply")
+        assert status == 0, said
+        assert "weights by bfq" in said
+        assert queue.scheduler == "bfq"
+        assert (queue.parameters()["low_latency"], queue.parameters()["slice_idle_us"]) == ("0", "8000")
+        # The same again changes nothing, although the profile was measured under another scheduler.
+        status, said = policy(root, capsys, path, "--weights", "--apply", "--json")
+        assert [each["state"] for each in json.loads(said)["outcomes"]] == ["unchanged"]
+
+        status, said = policy(root, capsys, path, "--p99", "20ms", "--apply")
+        assert (status, queue.scheduler) == (0, "mq-deadline"), said
+        # Half of 20 ms, in whole ticks of the kernel's clock.
+        assert 10 <= int(queue.parameters()["read_expire"]) <= 20
+        status, said = policy(root, capsys, path, "--undo")
+        assert (status, queue.all()) == (0, before), said
+        assert "slo-ctl has set nothing there" in policy(root, capsys, path, "--undo")[1]
+
+
+def test_what_cannot_be_set_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(root, "/dev/null")
+    status, said = policy(root, capsys, "nosuch", "--apply")
+    assert (status, "no such block device" in said) == (2, True)
+    with loop_device(SIZE_BYTES) as (path, _):
+        configure(root, path)
+        with running(root):
+            status, said = policy(root, capsys, path, "--apply")
+            assert (status, "a daemon runs already" in said) == (2, True)
+
+
+def eventually(queue: Queue, scheduler: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while queue.scheduler != scheduler:
+        assert time.monotonic() < deadline, f"{queue.scheduler} and not {scheduler}"
+        time.sleep(0.05)
+
+
+def reasons(status: HostStatus) -> str:
+    return "; ".join(status.devices[0].reasons)
+
+
+def test_the_daemon_sets_keeps_and_gives_back_what_is_configured(root: Path) -> None:
+    with loop_device(SIZE_BYTES, "mq-deadline", read_expire=77) as (path, _):
+        queue = Queue(path)
+        before = queue.all()
+        configure(root, path, 'scheduler = "kyber"\n')
+        if not {"kyber", "bfq"} <= queue.offered:
+            pytest.skip("the kernel has no kyber or no bfq")
+        with running(root) as daemon:
+            eventually(queue, "kyber")
+            for scheduler in ("none", "bfq"):
+                configure(root, path, f'scheduler = "{scheduler}"\n')
+                assert daemon.api.post("/v1/reload")["config_problem"] == ""
+                eventually(queue, scheduler)
+            assert f"scheduler {queue.scheduler}" in reasons(daemon.status())
+            # Somebody else changes it.
+            (Path("/sys/block") / Path(path).name / "queue" / "scheduler").write_text("none")
+            eventually(queue, "bfq")
+            configure(root, path, 'scheduler = "keep"\n')
+            daemon.api.post("/v1/reload")
+            eventually(queue, "mq-deadline")
+            assert queue.all() == before
+            configure(root, path, 'scheduler = "none"\n')
+            daemon.api.post("/v1/reload")
+            eventually(queue, "none")
+        assert queue.all() == before
+
+
+def test_a_profile_that_is_stored_while_the_daemon_runs_decides_from_then_on(root: Path) -> None:
+    with loop_device(SIZE_BYTES, "none") as (path, number):
+        queue = Queue(path)
+        configure(root, path)
+        with running(root) as daemon:
+            store_profile(places(root), number, DISK, kernel="of another time")
+            store_profile(places(root), number, DISK, serial="another device")
+            daemon.eventually("stale", lambda status: "kernel was of another" in reasons(status), PATIENCE_S)
+            assert queue.scheduler == "none"
+            stored = store_profile(places(root), number, FLASH)
+            eventually(queue, "mq-deadline")
+            seen = daemon.eventually("told", lambda s: "one hardware queue" in reasons(s), PATIENCE_S)
+            assert seen.devices[0].policy == "scheduler mq-deadline"
+            # A damaged file leaves what is in force.
+            stored.write_text("{")
+            stored.parent.touch()
+            daemon.eventually("damage", lambda status: "is not taken" in reasons(status), PATIENCE_S)
+            assert queue.scheduler == "mq-deadline"
+        assert queue.scheduler == "none"
+
+
+def test_a_daemon_that_was_killed_can_be_undone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with loop_device(SIZE_BYTES, "mq-deadline", fifo_batch=5) as (path, _):
+        queue = Queue(path)
+        before = queue.all()
+        configure(root, path, 'scheduler = "none"\n')
+        with running(root) as daemon:
+            eventually(queue, "none")
+            daemon.kill()
+        assert queue.scheduler == "none"
+        status, said = policy(root, capsys, path, "--undo")
+        assert (status, queue.all()) == (0, before), said
