@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SAID = 300
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|Usage: nvme .*", re.DOTALL)
+"""Colours, and the help that follows many failures."""
 _HINTS = (
     (
         ("invalid command opcode", "invalid opcode", "0x4001", "(0x1)"),
@@ -60,7 +63,7 @@ class NvmeCommandError(NvmeError):
         self.command = tuple(command)
         self.exit_code = exit_code
         self.stderr = stderr
-        said = " ".join(stderr.split())[:_SAID] or "nothing"
+        said = " ".join(_NOISE.sub("", stderr).split())[:_SAID] or "nothing"
         how = "was ended" if exit_code is None else f"ended with {exit_code}"
         super().__init__(f"`{' '.join(command)}` {how}: {said}", hint_for(stderr))
 

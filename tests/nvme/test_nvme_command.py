@@ -9,7 +9,7 @@ import pytest
 from fake_nvme import LINES, FakeNvme, recorded, recording
 
 from slo_ctl.errors import UserError
-from slo_ctl.nvme.command import LIMIT_BYTES, NvmeTool
+from slo_ctl.nvme.command import LIMIT_BYTES, NvmeTool, find_nvme
 from slo_ctl.nvme.errors import NvmeCommandError, NvmeError
 from slo_ctl.nvme.version import ToolVersion, parse_version
 
@@ -114,6 +114,24 @@ def test_permission(fake: FakeNvme) -> None:
         tool(fake).read("id-ctrl", "/dev/nvme0")
     assert caught.value.hint == "run it as root"
     assert not caught.value.unsupported
+
+
+def test_help_after_a_failure_is_left_out(fake: FakeNvme) -> None:
+    # As 2.3 says it of a drive that is not there.
+    usage = "\x1b[1mUsage: nvme id-ctrl <device> [OPTIONS]\x1b[0m\n\nSend an Identify Controller command\n"
+    fake.add("id-ctrl", err=f"/dev/nvme0: No such file or directory\n{usage}", code=1)
+    with pytest.raises(NvmeCommandError) as caught:
+        tool(fake).read("id-ctrl", "/dev/nvme0")
+    assert caught.value.message.endswith("ended with 1: /dev/nvme0: No such file or directory")
+
+
+@pytest.mark.skipif(find_nvme() is None, reason="nvme-cli is not installed")
+def test_the_one_that_is_installed() -> None:
+    installed = NvmeTool()
+    assert installed.version.supported
+    with pytest.raises(NvmeCommandError, match="No such file") as caught:
+        installed.read("id-ctrl", "/dev/nvme987654")
+    assert "still there" in caught.value.hint
 
 
 def test_hanging_command_is_ended(fake: FakeNvme) -> None:
