@@ -1,0 +1,101 @@
+"""`make install` and `make uninstall`."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from installed_tree import TREE, Installed, install, script
+
+from slo_ctl.device.programs import PLUGIN_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXPECTED = {
+    "etc/slo-ctl/slo-ctl.toml",
+    "usr/bin/slo-ctl",
+    f"usr/lib/slo-ctl/ftl_emul/{PLUGIN_FILE}",
+    "usr/lib/slo-ctl/ftl_emul/_core.abi3.so",
+    "usr/lib/slo-ctl/slo_ctl/replay/demo.toml",
+    "usr/lib/slo-ctl/slo_ctl/show/templates/report.html.j2",
+    "usr/lib/slo-ctl/traces/__init__.py",
+    "usr/lib/slo-ctl/device-is-idle",
+    "usr/lib/sysctl.d/60-slo-ctl.conf",
+    "usr/lib/systemd/system/slo-ctld.service",
+    "usr/lib/systemd/system/slo-ctl-ftl@.service",
+    "usr/lib/systemd/system/slo-ctl-profile@.service",
+    "usr/lib/systemd/system/slo-ctl-profile@.timer",
+    "usr/lib/sysusers.d/slo-ctl.conf",
+    "usr/lib/tmpfiles.d/slo-ctl.conf",
+    "usr/share/bash-completion/completions/slo-ctl",
+    "usr/share/doc/slo-ctl/LICENSE",
+    "usr/share/doc/slo-ctl/docs/install.md",
+    "usr/share/fish/vendor_completions.d/slo-ctl.fish",
+    "usr/share/man/man1/slo-ctl-device-serve.1",
+    "usr/share/man/man1/slo-ctl.1",
+    "usr/share/zsh/site-functions/_slo-ctl",
+}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_everything_is_in_place(installed: Installed) -> None:
+    files = installed.files()
+    assert files >= EXPECTED
+    assert not [name for name in files if name.endswith((".pyc", "RECORD", "direct_url.json"))]
+
+
+def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) -> None:
+    """From another directory: neither this tree nor what is in the current folder comes in."""
+    (tmp_path / "slo_ctl.py").write_text("raise SystemExit('the current folder is not to be searched')\n")
+    assert run(installed.program, "--version", cwd=tmp_path).startswith("slo-ctl ")
+    home = installed.prefix / "lib" / "slo-ctl"
+    lines = installed.program.read_text().splitlines()
+    ask = (
+        "import slo_ctl.device.programs as programs; print(programs.__file__); print(programs.find_plugin())"
+    )
+    text = "\n".join([*lines[: lines.index("from slo_ctl.cli import main")], ask])
+    (tmp_path / "ask").write_text(text)
+    where = run(lines[0][2:].split()[0], "-I", tmp_path / "ask", cwd=tmp_path).split()
+    assert where == [
+        str(home / "slo_ctl" / "device" / "programs.py"),
+        str(home / "ftl_emul" / PLUGIN_FILE),
+    ]
+
+
+def test_the_tree_it_was_built_in_is_not_named(installed: Installed) -> None:
+    """But for the interpreter, which is in it here."""
+    naming = [
+        name
+        for name in installed.files() - {"usr/bin/slo-ctl"}
+        if not name.endswith(".so") and str(TREE).encode() in (installed.base / name).read_bytes()
+    ]
+    assert naming == []
+
+
+def test_a_second_time_keeps_the_configuration_and_uninstall_leaves_only_it(tmp_path: Path) -> None:
+    mine = install(tmp_path)
+    configuration = tmp_path / "etc" / "slo-ctl" / "slo-ctl.toml"
+    configuration.write_text("[daemon]\n")
+    gone = mine.prefix / "lib" / "slo-ctl" / "slo_ctl" / "of_an_older_version.py"
+    gone.write_text("")
+    install(tmp_path)
+    assert configuration.read_text() == "[daemon]\n"
+    assert not gone.exists()
+    assert mine.files() >= EXPECTED
+    done = script("install.sh", "--uninstall", variables=mine.variables)
+    assert done.returncode == 0, done.stderr
+    assert mine.files() == {"etc/slo-ctl/slo-ctl.toml"}
+    again = script("install.sh", "--uninstall", variables=mine.variables)
+    assert again.returncode == 2
+    assert "nothing was installed" in again.stderr
+
+
+def test_mistakes_are_told_before_anything_is_built() -> None:
+    assert "no usable absolute path: usr" in script("install.sh", variables={"PREFIX": "usr"}).stderr
+    assert script("install.sh", "--frobnicate", variables={}).returncode == 2

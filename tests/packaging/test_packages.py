@@ -1,0 +1,116 @@
+"""The Debian package, the example configuration, and what both say twice."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from installed_tree import TREE, script
+from test_install import EXPECTED
+
+from slo_ctl.config import DEFAULTS, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTROL = (TREE / "debian" / "control").read_text()
+RULES = (TREE / "debian" / "rules").read_text()
+EXAMPLE = TREE / "etc" / "slo-ctl.toml"
+VALUE = re.compile(r"^# (\[.*\]|\w+ = .*)$", re.MULTILINE)
+
+
+def cargo_version() -> str:
+    workspace = tomllib.loads((TREE / "Cargo.toml").read_text())["workspace"]
+    return str(workspace["package"]["version"])
+
+
+def test_every_dependency_is_debians_or_comes_along() -> None:
+    needed = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    vendored = re.search(r"^VENDOR \?= (.*)$", RULES, re.MULTILINE)
+    assert vendored
+    there = dict(re.findall(r"python3-([\w-]+) \(>= (?:\d+:)?([\d.]+)\)", CONTROL))
+    for requirement in [*needed["dependencies"], *needed["optional-dependencies"]["host"]]:
+        name, least = re.split(">=", requirement)
+        assert (name in vendored[1].split()) != (there.get(name.removesuffix("-python")) == least), name
+
+
+def test_versions_agree() -> None:
+    changelog = (TREE / "debian" / "changelog").read_text()
+    assert re.match(r"slo-ctl \(([\d.]+)-\d+\)", changelog)[1] == cargo_version()  # type: ignore[index]
+
+
+def test_the_example_changes_nothing(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE, tmp_path / "slo-ctl.toml")
+    assert replace(load(tmp_path), files=()) == DEFAULTS
+
+
+def test_every_line_of_the_example_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "slo-ctl.toml").write_text(VALUE.sub(r"\1", EXAMPLE.read_text()))
+    config = load(tmp_path)
+    assert config.metrics_listen == "127.0.0.1:9464"
+    assert [device.path for device in config.devices] == ["/dev/nvme0n1"]
+    assert list(config.vms) == ["web"]
+    assert config.daemon == DEFAULTS.daemon
+    assert config.history == DEFAULTS.history
+    assert (config.api_group, config.libvirt) == (DEFAULTS.api_group, DEFAULTS.libvirt)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built without the packages that need the network, which take most of the time."""
+    for program in ("dh", "dpkg-deb"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
+    folder = tmp_path_factory.mktemp("dist")
+    done = script("deb.sh", variables={"DEB_DIR": str(folder), "VENDOR": "none"})
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.strip().rpartition("/")[2]
+
+
+def ask(package: Path, *options: str) -> str:
+    done = subprocess.run(["dpkg-deb", *options, str(package)], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_package_has_everything(package: Path) -> None:
+    files = {line.split()[5].removeprefix("./") for line in ask(package, "--contents").splitlines()}
+    moved = {
+        "usr/share/doc/slo-ctl/LICENSE": "usr/share/doc/slo-ctl/copyright",
+        "usr/share/zsh/site-functions/_slo-ctl": "usr/share/zsh/vendor-completions/_slo-ctl",
+    }
+    expected = {moved.get(name, name) for name in EXPECTED}
+    assert {re.sub(r"(man1/.*\.1)$", r"\1.gz", name) for name in expected} <= files
+    assert not {name for name in files if name.startswith(("lib/", "usr/local/"))}
+
+
+@pytest.mark.slow
+def test_package_declares_its_configuration_and_enables_the_daemon(package: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--control", str(package), str(tmp_path / "DEBIAN")], check=True)
+    assert (tmp_path / "DEBIAN" / "conffiles").read_text().split() == ["/etc/slo-ctl/slo-ctl.toml"]
+    for name, does in {
+        "postinst": r"systemd-sysusers (.|\n)*systemd-tmpfiles (.|\n)*enable 'slo-ctld.service'",
+        "prerm": r"stop slo-ctld.service",
+        "postrm": r"rm -rf /var/lib/slo-ctl",
+    }.items():
+        assert re.search(does, (tmp_path / "DEBIAN" / name).read_text()), name
+    assert ask(package, "--field").count("python3-fastapi (>= 0.110)") == 1
+
+
+@pytest.mark.slow
+def test_lintian_finds_no_error(package: Path) -> None:
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian is not installed (scripts/setup.sh --real)")
+    done = subprocess.run(
+        ["lintian", "--allow-root", "--fail-on", "error", str(package)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout

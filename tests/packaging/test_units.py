@@ -1,0 +1,151 @@
+"""Units, users and folders: what systemd's own tools say of them, offline."""
+
+from __future__ import annotations
+
+import grp
+import re
+import shutil
+import stat
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from installed_tree import TREE
+
+from slo_ctl.config import DEFAULTS
+from slo_ctl.device.places import RunPlaces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from installed_tree import Installed
+
+INSTANCE = "ssd0"
+MOST_EXPOSURE = 30
+"""Tenths: 3.0 of 10."""
+SERVICES = ("slo-ctld.service", "slo-ctl-ftl@.service", "slo-ctl-profile@.service")
+
+
+def systemd(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which(str(command[0])) is None:
+        pytest.skip(f"{command[0]} is not installed (scripts/setup.sh --real)")
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def instances(installed: Installed, tmp_path: Path) -> Path:
+    """The installed units, templates as one of their instances each."""
+    for unit in installed.units.iterdir():
+        shutil.copy(unit, tmp_path / unit.name.replace("@.", f"@{INSTANCE}."))
+    return tmp_path
+
+
+def programs(unit: str) -> list[str]:
+    return re.findall(r"^Exec\w+=[-+!:@]*(\S+)", unit, re.MULTILINE)
+
+
+def test_systemd_understands_every_line(instances: Path) -> None:
+    """An unknown key or value is only warned about: there must be no warning."""
+    done = systemd("systemd-analyze", "verify", "--man=no", *sorted(instances.iterdir()))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_exposure(instances: Path, name: str) -> None:
+    unit = instances / name.replace("@.", f"@{INSTANCE}.")
+    options = ("--offline=true", f"--threshold={MOST_EXPOSURE}", "--no-pager")
+    done = systemd("systemd-analyze", "security", *options, unit)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_threshold_is_one(instances: Path) -> None:
+    """A unit that locks nothing away is above it."""
+    bare = instances / "bare.service"
+    bare.write_text("[Service]\nExecStart=/bin/true\n")
+    options = ("--offline=true", f"--threshold={MOST_EXPOSURE}", "--no-pager")
+    assert systemd("systemd-analyze", "security", *options, bare).returncode == 1
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_programs_of_units_are_installed(installed: Installed, name: str) -> None:
+    found = programs((installed.units / name).read_text())
+    ours = [path for path in found if path.startswith(str(installed.base))]
+    assert str(installed.program) in ours
+    for path in ours:
+        assert installed.base.joinpath(path).stat().st_mode & stat.S_IXUSR
+    assert set(found) - set(ours) <= {"/bin/kill"}
+
+
+def test_every_capability_has_a_reason() -> None:
+    """In the comment just above."""
+    for name in SERVICES:
+        comment = ""
+        for line in (TREE / "systemd" / name).read_text().splitlines():
+            if line.startswith("#"):
+                comment += line
+            elif line.startswith("CapabilityBoundingSet="):
+                for capability in re.findall(r"CAP_\w+", line):
+                    assert capability in comment or "give sockets" in comment, (name, capability)
+            else:
+                comment = ""
+
+
+def test_group(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    done = systemd("systemd-sysusers", f"--root={tmp_path}", TREE / "systemd" / "slo-ctl.sysusers")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in (tmp_path / "etc" / "group").read_text().splitlines()] == [
+        DEFAULTS.api_group
+    ]
+    assert f"Group={DEFAULTS.api_group}\n" in (TREE / "systemd" / "slo-ctld.service").read_text()
+
+
+def test_folders_let_qemu_through(tmp_path: Path) -> None:
+    done = systemd(
+        "systemd-tmpfiles", "--create", f"--root={tmp_path}", TREE / "systemd" / "slo-ctl.tmpfiles"
+    )
+    if done.returncode != 0 and "root" in done.stderr:
+        pytest.skip(f"systemd-tmpfiles: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    folder = RunPlaces(tmp_path / "run/slo-ctl/devices" / INSTANCE).folder.parent
+    for each in (folder, folder.parent, tmp_path / "var/lib/slo-ctl"):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o755
+
+
+def loop_device(image: Path) -> str:
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    made = subprocess.run(
+        ["losetup", "--find", "--show", str(image)], capture_output=True, text=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"no loop devices: {made.stderr.strip()}")
+    return made.stdout.strip()
+
+
+def is_idle(device: str) -> int:
+    command = [str(TREE / "systemd" / "device-is-idle"), device, "1"]
+    return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode
+
+
+def test_an_idle_device_is_told_from_one_in_use(tmp_path: Path) -> None:
+    if shutil.which("losetup") is None or grp.getgrgid(0).gr_name != "root":
+        pytest.skip("losetup is not installed")
+    device = loop_device(tmp_path / "image")
+    try:
+        assert is_idle(device) == 0
+        reader = subprocess.Popen(
+            ["sh", "-c", f"while :; do dd if={device} of=/dev/null bs=4k iflag=direct 2>/dev/null; done"]
+        )
+        try:
+            assert is_idle(device) == 1
+        finally:
+            reader.kill()
+            reader.wait()
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=False)
+
+
+def test_what_is_no_block_device_is_a_failure() -> None:
+    """Which systemd tells apart from `not now`."""
+    assert is_idle("/dev/null") == 255
