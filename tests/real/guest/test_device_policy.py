@@ -1,0 +1,90 @@
+"""io.cost and schedulers of real NVMe and virtio disks: set, read back from cgroup v2's root, undone."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .drives import Medium, PlainNvme, VirtioDisk
+from .recipe import TREE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Boot
+    from .machine import Guest
+
+_SMALL = Medium(64 << 20)
+_DRIVES = (PlainNvme("PLAIN0", _SMALL), VirtioDisk("VIRTIO0", _SMALL))
+_COST = "/sys/fs/cgroup/io.cost"
+_STORE = """
+import sys, pathlib
+from slo_ctl.device.places import places
+from slo_ctl.model import DeviceNumber
+from stored_profile import FLASH, store_profile
+major, minor = sys.argv[1].split(":")
+store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(minor)), FLASH)
+"""
+
+
+@pytest.fixture(scope="module")
+def guest(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """With this tree's Python code in /root/tree, and no libvirt to be asked."""
+    booted = boot(_DRIVES)
+    archive: Path = tmp_path_factory.mktemp("policy") / "tree.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(TREE / "slo_ctl", "slo_ctl", filter=lambda each: None if "__pycache__" in each.name else each)
+        tar.add(TREE / "tests/real/stored_profile.py", "stored_profile.py")
+    booted.put(archive, "/root/tree.tar")
+    booted.run("mkdir -p /root/tree /root/slo && tar -C /root/tree -xf /root/tree.tar")
+    missing = booted.run("python3 -c 'import typer, rich, pydantic'", check=False)
+    if missing.rc:
+        pytest.skip(f"the guest lacks what slo-ctl needs: {missing.stderr.splitlines()[-1]}")
+    booted.run("printf '[libvirt]\\nuri = \"none\"\\n' >/root/slo/slo-ctl.toml")
+    return booted
+
+
+def disk(guest: Guest, serial: str) -> tuple[str, str]:
+    """Name and number of a disk."""
+    for each in json.loads(guest.run("lsblk -J -d -o NAME,SERIAL,MAJ:MIN").stdout)["blockdevices"]:
+        if each["serial"] == serial:
+            return each["name"], each["maj:min"]
+    raise AssertionError(f"no disk {serial}")
+
+
+def policy(guest: Guest, *words: str) -> dict[str, Any]:
+    command = f"python3 -m slo_ctl.cli device policy {' '.join(words)} --root /root/slo --json"
+    found: dict[str, Any] = json.loads(guest.run(f"cd /root/tree && {command}", timeout_s=180).stdout)
+    return found
+
+
+def cost(guest: Guest, what: str, number: str) -> set[str]:
+    """What the kernel says of a device."""
+    lines = guest.run(f"cat {_COST}.{what}").stdout.splitlines()
+    return next((set(line.split()[1:]) for line in lines if line.split()[0] == number), set())
+
+
+@pytest.mark.parametrize("serial", ["PLAIN0", "VIRTIO0"])
+def test_io_cost_of_a_profile_is_in_force_and_goes_off_again(guest: Guest, serial: str) -> None:
+    name, number = disk(guest, serial)
+    before = guest.run(f"cat /sys/block/{name}/queue/scheduler").stdout
+    guest.run(f"cd /root/tree && python3 -c '{_STORE}' {number}", timeout_s=180)
+
+    choice = policy(guest, name, "--weights", "--p99", "5ms")
+    assert (choice["weights"], choice["needs"]["p99_target_us"]) == ("io.cost", 5000.0)
+    outcomes = policy(guest, name, "--weights", "--p99", "5ms", "--apply")["outcomes"]
+    assert {each["state"] for each in outcomes} <= {"applied", "unchanged"}, outcomes
+    assert set(choice["iocost_model"].split()[1:]) <= cost(guest, "model", number)
+    assert {"enable=1", "ctrl=user", "rpct=99.00", "rlat=5000"} <= cost(guest, "qos", number)
+    # The same again changes nothing.
+    again = policy(guest, name, "--weights", "--p99", "5ms", "--apply")["outcomes"]
+    assert {each["state"] for each in again} == {"unchanged"}
+
+    undone = policy(guest, name, "--undo")["outcomes"]
+    assert {each["state"] for each in undone} == {"restored"}
+    assert "enable=1" not in cost(guest, "qos", number)
+    assert "ctrl=user" not in cost(guest, "model", number)
+    assert guest.run(f"cat /sys/block/{name}/queue/scheduler").stdout == before
