@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-import sys
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 RECORDED = Path(__file__).with_name("recorded")
 
-_PROGRAM = """#!{python} -IS
-import json, os, sys, time
-words = sys.argv[1:]
-with open({log!r}, "a") as log:
-    log.write(json.dumps(words) + "\\n")
-with open({answers!r}) as file:
-    answers = json.load(file)
-for wanted, answer in answers:
-    if all(word in words for word in wanted):
-        if answer.get("sleep_s"):
-            time.sleep(answer["sleep_s"])
-        sys.stdout.write(answer.get("out", "") * answer.get("times", 1))
-        sys.stderr.write(answer.get("err", ""))
-        sys.exit(answer.get("code", 0))
-sys.stderr.write("ERROR: Invalid sub-command")
-sys.exit(1)
+_PROGRAM = r"""#!/bin/sh
+# Words apart by a character that is in none, an empty one at the end.
+printf '%s\037' "$@" >>{folder}/log
+printf '\n' >>{folder}/log
+given=" $* "
+has() {{
+    for word; do
+        case $given in *" $word "*) ;; *) return 1 ;; esac
+    done
+}}
+{answers}
+echo 'ERROR: Invalid sub-command' >&2
+exit 1
+"""
+_ANSWER = """if has {words}; then
+    [ {sleep_s} = 0 ] || sleep {sleep_s}
+    i=0; while [ $i -lt {times} ]; do cat {folder}/{number}.out; i=$((i + 1)); done
+    cat {folder}/{number}.err >&2
+    exit {code}
+fi
 """
 
 
@@ -65,17 +69,25 @@ class FakeNvme:
 
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        answers = self.folder / "answers.json"
-        answers.write_text(json.dumps(self.answers))
-        self.program.write_text(
-            _PROGRAM.format(python=sys.executable, log=str(self.folder / "log"), answers=str(answers))
-        )
+        folder, answers = shlex.quote(str(self.folder)), ""
+        for number, (words, answer) in enumerate(self.answers):
+            for stream in ("out", "err"):
+                (self.folder / f"{number}.{stream}").write_text(answer.get(stream, ""))
+            answers += _ANSWER.format(
+                words=shlex.join(words),
+                folder=folder,
+                number=number,
+                sleep_s=answer.get("sleep_s", 0),
+                times=answer.get("times", 1),
+                code=answer.get("code", 0),
+            )
+        self.program.write_text(_PROGRAM.format(folder=folder, answers=answers))
         self.program.chmod(0o755)
 
     @property
     def calls(self) -> list[list[str]]:
         log = self.folder / "log"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [line.split("\037")[:-1] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 INVALID_FIELD = (

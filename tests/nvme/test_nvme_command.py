@@ -146,7 +146,7 @@ def test_hanging_command_is_ended(fake: FakeNvme) -> None:
 
 
 def test_endless_output_is_cut(fake: FakeNvme) -> None:
-    fake.add("id-ctrl", "x" * 1024, times=LIMIT_BYTES // 1024 + 10)
+    fake.add("id-ctrl", "x" * (1 << 20), times=(LIMIT_BYTES >> 20) + 1)
     with pytest.raises(NvmeCommandError, match="prints too much"):
         tool(fake).read("id-ctrl", "/dev/nvme0")
 
