@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli import vm_attach, vm_slo
+from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 
@@ -70,6 +70,9 @@ app.command("set")(vm_slo.set_)
 app.command("unset")(vm_slo.unset)
 app.command("attach")(vm_attach.attach)
 app.command("detach")(vm_attach.detach)
+app.command("map")(vm_map.map_)
+app.command("unmap")(vm_map.unmap)
+app.command("maps")(vm_map.maps)
 
 
 def _tree(root: Path | None) -> CgroupTree | None:

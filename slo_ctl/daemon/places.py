@@ -48,6 +48,11 @@ class DaemonPlaces:
         return self.state / "promises.json"
 
     @property
+    def mappings(self) -> Path:
+        """VMs on namespaces of NVMe drives, and how far each was brought."""
+        return self.state / "mappings.json"
+
+    @property
     def journal(self) -> Path:
         """What was changed on the host, and its value before."""
         return self.state / "journal.json"

@@ -80,8 +80,18 @@ class EnduranceGroup:
     unallocated_bytes: int | None = None
     fdp_enabled: bool = False
     fdp_configs: tuple[FdpConfig, ...] = ()
-    handles_in_use: int | None = None
-    """Reclaim unit handles that some namespace has; None when not told."""
+    handles_used: tuple[bool, ...] | None = None
+    """By reclaim unit handle, whether some namespace has it; None when not told."""
+
+    @property
+    def handles_in_use(self) -> int | None:
+        """How many are."""
+        return None if self.handles_used is None else sum(self.handles_used)
+
+    @property
+    def unused_handles(self) -> tuple[int, ...]:
+        """Those that no namespace has."""
+        return tuple(index for index, used in enumerate(self.handles_used or ()) if not used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slo_ctl.model.mapping import LbaFormat
 from slo_ctl.model.nvme import NvmeController, NvmeNamespace, NvmSet
 from slo_ctl.nvme.errors import NvmeSchemaError
 from slo_ctl.nvme.fields import Fields
@@ -69,6 +70,18 @@ def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNa
         nguid=_identifier(fields, "nguid", 32),
         eui64=_identifier(fields, "eui64", 16),
     )
+
+
+def lba_formats(answer: Mapping[str, Any]) -> tuple[LbaFormat, ...]:
+    """From `id-ns`, those that the drive offers. Raises NvmeSchemaError."""
+    found = []
+    for index, each in enumerate(Fields(answer, "id-ns").each("lbafs")):
+        shift = each.uint("ds", bits=8)
+        # 0: this format is not available.
+        if _MIN_SHIFT <= shift <= _MAX_SHIFT:
+            performance = each.uint("rp", bits=8, default=0)
+            found.append(LbaFormat(index, 1 << shift, each.uint("ms", bits=16), performance))
+    return tuple(found)
 
 
 def _identifier(fields: Fields, name: str, digits: int) -> str:

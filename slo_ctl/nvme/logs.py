@@ -69,9 +69,9 @@ def _handles_per_namespace(fields: Fields) -> int | None:
     return fields.uint("maxpids", bits=16) + 1 if fields.has("maxpids") else None
 
 
-def fdp_handles_in_use(answer: Mapping[str, Any]) -> int:
-    """From `fdp usage`: handles that are not unused (0). Raises NvmeSchemaError."""
-    return sum(each.uint("ruha", bits=8) != 0 for each in Fields(answer, "fdp usage").each("ruhus"))
+def fdp_handles_used(answer: Mapping[str, Any]) -> tuple[bool, ...]:
+    """From `fdp usage`: by handle, whether it is not unused (0). Raises NvmeSchemaError."""
+    return tuple(each.uint("ruha", bits=8) != 0 for each in Fields(answer, "fdp usage").each("ruhus"))
 
 
 def fdp_handles(answer: Mapping[str, Any]) -> tuple[PlacementHandle, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -34,3 +35,14 @@ def whole_device(device: DeviceNumber, sys: Path) -> DeviceNumber | None:
     file = read_bounded(link.resolve().parent / "dev")
     major, _, minor = (file.text if file else "").strip().partition(":")
     return DeviceNumber(int(major), int(minor)) if major.isdigit() and minor.isdigit() else device
+
+
+def is_held(path: Path) -> bool:
+    """Whether the kernel lent the device to a mount, swap, RAID or the like. Raises OSError otherwise."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return True
+        raise
+    return False

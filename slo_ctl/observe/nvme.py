@@ -156,9 +156,9 @@ class _Discovery:
         )
         # Statistics and usage are refused while FDP is not enabled in the group.
         usage = self._optional(
-            lambda: logs.fdp_handles_in_use(self._tool.read("fdp usage", self._admin, option))
+            lambda: logs.fdp_handles_used(self._tool.read("fdp usage", self._admin, option))
         )
-        return replace(group, fdp_configs=configs or (), fdp_enabled=usage is not None, handles_in_use=usage)
+        return replace(group, fdp_configs=configs or (), fdp_enabled=usage is not None, handles_used=usage)
 
     def _handles(self, namespace: NvmeNamespace) -> tuple[PlacementHandle, ...]:
         if not namespace.attached or namespace.name is None:

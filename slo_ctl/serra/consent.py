@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
+from slo_ctl.observe.block_device import is_held
 from slo_ctl.observe.bounded_file import read_bounded
 from slo_ctl.serra.nbd_export import NbdExport, parse_uri
 from slo_ctl.serra.target import Kind, Target
@@ -84,12 +85,9 @@ def _is_read_only(path: Path) -> bool:
 
 def _is_held(path: Path) -> bool:
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+        return is_held(path)
     except OSError as error:
-        if error.errno == errno.EBUSY:
-            return True
         raise UserError(f"{path}: {error.strerror}", "run as root") from None
-    return False
 
 
 def _check_export(target: Target) -> None:

@@ -30,7 +30,7 @@ PARSERS: dict[str, Any] = {
     "fdp-configs": logs.fdp_configs,
     "fdp-stats": logs.fdp_statistics,
     "fdp-status": logs.fdp_handles,
-    "fdp-usage": logs.fdp_handles_in_use,
+    "fdp-usage": logs.fdp_handles_used,
     "endgrp": logs.group_log,
     "smart": logs.host_bytes_written,
     "ocp": logs.ocp_media_bytes_written,
@@ -98,7 +98,7 @@ def test_format_index_has_its_high_bits_elsewhere() -> None:
 def test_recorded_logs(version: str) -> None:
     (config,) = logs.fdp_configs(recorded(f"{version}/fdp-configs"))
     assert (config.handles, config.reclaim_groups, config.reclaim_unit_bytes) == (8, 1, 16 << 20)
-    assert logs.fdp_handles_in_use(recorded(f"{version}/fdp-usage")) == 8
+    assert logs.fdp_handles_used(recorded(f"{version}/fdp-usage")) == (True,) * 8
     first = 0 if version == "2.13" else 4
     assert logs.fdp_handles(recorded(f"{version}/fdp-status")) == tuple(
         PlacementHandle(index, first + index) for index in range(4)

@@ -1,0 +1,347 @@
+"""Which steps put a VM's stream onto an NVMe namespace, and which take it off again. Pure.
+
+What a step would destroy, and what isolation comes out of it, is decided here; nothing is touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from slo_ctl.decide.namespace_pool import Pool, choose_pool
+from slo_ctl.errors import UserError
+from slo_ctl.model.mapping import (
+    AttachNamespace,
+    CreateNamespace,
+    Deallocate,
+    DeleteNamespace,
+    DetachNamespace,
+    DriveIdentity,
+    GiveDisk,
+    Mapping,
+    Placement,
+    Purpose,
+    Spare,
+    SpareOwner,
+    TakeDisk,
+)
+from slo_ctl.model.nvme import Isolation
+from slo_ctl.quantity import format_bytes_exact
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from slo_ctl.model.mapping import LbaFormat, Step
+    from slo_ctl.model.nvme import NvmeDevice, NvmeNamespace
+
+GRANULARITY_BYTES = 1 << 20
+"""Sizes are rounded up to it: drives allocate in larger steps than LBAs, and partitions begin at it."""
+_WANTED_BLOCK_BYTES = (4096, 512)
+"""Sizes of LBAs that guests can boot from, the better first."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapRequest:
+    """What the operator asks for."""
+
+    vm: str
+    size_bytes: int | None = None
+    """What the VM sees; None: all of an adopted namespace."""
+    adopt: int | None = None
+    """NSID of a namespace that is there already; None: make one."""
+    spare_bytes: int = 0
+    """Kept out of everybody's reach, for garbage collection."""
+    group: int | None = None
+    """Endurance group; None: the best one."""
+    disk: bool = True
+    """Give it to the VM as a disk; otherwise the operator does."""
+    target: str | None = None
+    bus: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is on the drive besides."""
+
+    formats: tuple[LbaFormat, ...] = ()
+    users: dict[int, str] | None = None
+    """By NSID, who uses the namespace: a VM, a mount, another mapping."""
+    mappings: tuple[Mapping, ...] = ()
+    """All there are on this drive."""
+    places_handles: bool = False
+    """nvme-cli can give a new namespace placement handles."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapPlan:
+    """A mapping with nothing done yet, and what should be known about it before."""
+
+    mapping: Mapping
+    notes: tuple[str, ...]
+
+
+def identity_of(device: NvmeDevice) -> DriveIdentity:
+    """By what the drive is known again."""
+    controller = device.controller
+    return DriveIdentity(controller.model, controller.serial, controller.subsystem_nqn)
+
+
+def plan_map(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
+    """The steps that give the VM a namespace. Raises UserError that names what the drive lacks."""
+    if request.adopt is not None:
+        return _adopt(device, request, around)
+    return _create(device, request, around)
+
+
+def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
+    controller = device.controller
+    if not controller.namespace_management:
+        raise UserError(
+            f"{controller.name} has no namespace management (oacs bit 3): no namespace can be made on it",
+            _adoptable(device, around),
+        )
+    if request.size_bytes is None:
+        raise UserError("how large should the namespace be?", "add --size SIZE, or --adopt NSID")
+    if len(device.namespaces) >= controller.max_namespaces:
+        raise UserError(
+            f"{controller.name} has {len(device.namespaces)} namespaces, and can have no more",
+            _adoptable(device, around),
+        )
+    form = _best_format(device, around.formats)
+    size_bytes = _round_up(request.size_bytes, max(form.block_bytes, GRANULARITY_BYTES))
+    pool = choose_pool(device, around.mappings, request.group, size_bytes, request.spare_bytes)
+    handles, notes = _handles(pool, around.places_handles)
+    spare = Spare(request.spare_bytes, pool.spare_owner, "unallocated" if request.spare_bytes else "")
+    steps: list[Step] = [
+        CreateNamespace(
+            size_blocks=size_bytes // form.block_bytes,
+            block_bytes=form.block_bytes,
+            format_index=form.index,
+            endurance_group=pool.group,
+            nvm_set=pool.nvm_set,
+            handles=handles,
+        ),
+        AttachNamespace(controller.controller_id),
+    ]
+    if request.disk:
+        steps.append(GiveDisk(request.target, request.bus, size_bytes, whole=True))
+    placement = Placement(Isolation.SEPARATION, "FDP") if handles and not pool.alone else pool.placement
+    mapping = Mapping(
+        vm=request.vm,
+        drive=identity_of(device),
+        controller=controller.name,
+        size_bytes=size_bytes,
+        created=True,
+        spare=spare,
+        placement=placement,
+        steps=tuple(steps),
+        namespace_bytes=size_bytes,
+        attached_by_us=True,
+        pool=pool.name,
+    )
+    if size_bytes != request.size_bytes:
+        notes.append(
+            f"{format_bytes_exact(request.size_bytes)} are rounded up to {format_bytes_exact(size_bytes)}"
+        )
+    return MapPlan(mapping, (*notes, *_warnings(placement, spare)))
+
+
+def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
+    controller = device.controller
+    namespace = device.namespace(request.adopt or 0)
+    if namespace is None:
+        known = ", ".join(str(each.nsid) for each in device.namespaces) or "none"
+        raise UserError(
+            f"{controller.name} has no namespace {request.adopt}",
+            f"its NSIDs: {known} (the number in a block device's name is not its NSID)",
+        )
+    user = (around.users or {}).get(namespace.nsid)
+    if user:
+        raise UserError(
+            f"namespace {namespace.nsid} of {controller.name} is in use: {user}",
+            "take it away there first, or choose another",
+        )
+    if request.group is not None and namespace.endurance_group != request.group:
+        raise UserError(
+            f"namespace {namespace.nsid} is in endurance group {namespace.endurance_group}, not in "
+            f"{request.group}",
+            "leave --group out: a namespace does not change its group",
+        )
+    size_bytes = _part_of(namespace, request)
+    pool = Pool.of_namespace(device, namespace)
+    rest = namespace.size_bytes - size_bytes
+    spare = Spare(rest, pool.spare_owner, "deallocated" if rest else "")
+    steps: list[Step] = []
+    if not namespace.attached:
+        if not controller.namespace_management:
+            raise UserError(
+                f"namespace {namespace.nsid} is attached to no controller of this host, and "
+                f"{controller.name} cannot attach any (oacs bit 3)",
+                "attach it by the means of the drive's maker",
+            )
+        steps.append(AttachNamespace(controller.controller_id))
+    if rest:
+        steps.append(Deallocate(size_bytes, rest))
+    if request.disk:
+        steps.append(GiveDisk(request.target, request.bus, size_bytes, whole=not rest))
+    others = {
+        handle.reclaim_unit_handle
+        for each in device.namespaces
+        if each.nsid != namespace.nsid
+        for handle in each.handles
+    }
+    own = {handle.reclaim_unit_handle for handle in namespace.handles}
+    separate = bool(own) and not own & others
+    placement = Placement(Isolation.SEPARATION, "FDP") if separate and not pool.alone else pool.placement
+    mapping = Mapping(
+        vm=request.vm,
+        drive=identity_of(device),
+        controller=controller.name,
+        size_bytes=size_bytes,
+        created=False,
+        spare=spare,
+        placement=placement,
+        steps=tuple(steps),
+        nsid=namespace.nsid,
+        namespace_bytes=namespace.size_bytes,
+        nguid=namespace.nguid,
+        attached_by_us=not namespace.attached,
+        pool=pool.name,
+    )
+    notes = [f"namespace {namespace.nsid} was made by somebody else: it will never be deleted"]
+    if rest and not request.disk:
+        notes.append(f"give the VM no more than the first {format_bytes_exact(size_bytes)} of it")
+    return MapPlan(mapping, (*notes, *_warnings(placement, spare)))
+
+
+def plan_unmap(mapping: Mapping, device: NvmeDevice, user: str, *, delete: bool, unplug: bool) -> Mapping:
+    """The mapping with the steps that undo it.
+
+    `user` is who uses the namespace besides the definition of its own VM: refused, unless that is its VM,
+    running, and `unplug` asks for the disk back. Raises UserError, too, when the namespace is not the one
+    that was mapped.
+    """
+    namespace = _same_namespace(mapping, device)
+    if delete and not mapping.created:
+        raise UserError(
+            f"namespace {mapping.nsid} was not made by slo-ctl: it is never deleted",
+            "leave --delete out; `nvme delete-ns` is for those who know whose it is",
+        )
+    if user and not (unplug and mapping.target):
+        raise UserError(
+            f"namespace {mapping.nsid} of {device.controller.name} is in use: {user}",
+            "stop it first, or ask a running VM for its disk with --unplug",
+        )
+    steps: list[Step] = []
+    if mapping.target:
+        steps.append(TakeDisk(unplug))
+    if namespace.attached and mapping.attached_by_us:
+        steps.append(DetachNamespace(device.controller.controller_id))
+    if delete:
+        steps.append(DeleteNamespace())
+    return replace(
+        mapping, controller=device.controller.name, steps=tuple(steps), done=0, purpose=Purpose.UNMAP
+    )
+
+
+def _same_namespace(mapping: Mapping, device: NvmeDevice) -> NvmeNamespace:
+    """The namespace that was mapped. Raises UserError when it is another by now, or gone."""
+    namespace = device.namespace(mapping.nsid or 0)
+    if namespace is None:
+        raise UserError(
+            f"{device.controller.name} has no namespace {mapping.nsid} any more",
+            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
+        )
+    other_id = bool(mapping.nguid and namespace.nguid) and mapping.nguid != namespace.nguid
+    if other_id or namespace.size_bytes != mapping.namespace_bytes:
+        raise UserError(
+            f"namespace {mapping.nsid} of {device.controller.name} is not the one that was mapped: it had "
+            f"{format_bytes_exact(mapping.namespace_bytes)} and {mapping.nguid or 'no NGUID'}, and now has "
+            f"{format_bytes_exact(namespace.size_bytes)} and {namespace.nguid or 'none'}",
+            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
+        )
+    return namespace
+
+
+def ours_after_crash(mapping: Mapping, device: NvmeDevice, taken: Collection[int]) -> int | None:
+    """NSID of the namespace that was being created when the program ended; None: it was not created yet.
+
+    `taken` are NSIDs of other mappings. Raises UserError when several could be it.
+    """
+    before = set(mapping.namespaces_before or ()) | set(taken)
+    candidates = [
+        each.nsid
+        for each in device.namespaces
+        if each.nsid not in before and not each.attached and each.size_bytes == mapping.namespace_bytes
+    ]
+    if len(candidates) > 1:
+        raise UserError(
+            f"{mapping}: which of namespaces {', '.join(map(str, candidates))} was made for it is not known",
+            f"forget the mapping (slo-ctl vm unmap {mapping.vm} --forget), then adopt the right one",
+        )
+    return candidates[0] if candidates else None
+
+
+def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
+    """What of an adopted namespace the VM gets, in bytes."""
+    whole = namespace.size_bytes
+    if request.size_bytes is None:
+        wanted = whole - request.spare_bytes
+    elif request.spare_bytes and request.size_bytes + request.spare_bytes > whole:
+        wanted = 0
+    else:
+        wanted = request.size_bytes
+    if not 0 < wanted <= whole:
+        spare = f" and a spare of {format_bytes_exact(request.spare_bytes)}" if request.spare_bytes else ""
+        size = format_bytes_exact(request.size_bytes) if request.size_bytes is not None else "some size"
+        raise UserError(
+            f"namespace {namespace.nsid} has {format_bytes_exact(whole)}: too little for {size}{spare}",
+            "ask for less, or adopt a larger one",
+        )
+    rounded = _round_up(wanted, max(namespace.block_bytes, GRANULARITY_BYTES))
+    return min(rounded, whole)
+
+
+def _best_format(device: NvmeDevice, formats: Sequence[LbaFormat]) -> LbaFormat:
+    usable = [each for each in formats if not each.metadata_bytes and each.block_bytes in _WANTED_BLOCK_BYTES]
+    if not usable:
+        raise UserError(
+            f"{device.controller.name} tells of no LBA format of 4096 or 512 bytes without metadata",
+            "make the namespace by hand, and --adopt it",
+        )
+
+    def worth(form: LbaFormat) -> tuple[int, int, int]:
+        return (_WANTED_BLOCK_BYTES.index(form.block_bytes), form.relative_performance, form.index)
+
+    return min(usable, key=worth)
+
+
+def _handles(pool: Pool, places_handles: bool) -> tuple[tuple[int, ...], list[str]]:
+    """Reclaim unit handles for a new namespace, and what to say about it."""
+    if not pool.fdp:
+        return (), []
+    if not places_handles:
+        return (), ["FDP is enabled, and nvme-cli before 2.5 cannot give a namespace a handle of its own"]
+    if not pool.unused_handles:
+        return (), ["FDP is enabled, and every reclaim unit handle is in use: the drive's default is shared"]
+    return (pool.unused_handles[0],), []
+
+
+def _warnings(placement: Placement, spare: Spare) -> list[str]:
+    if not spare.size_bytes or spare.owner is SpareOwner.VM:
+        return []
+    size = format_bytes_exact(spare.size_bytes)
+    return [
+        f"the spare of {size} is the drive's own: it serves every VM on it ({placement.isolation})",
+    ]
+
+
+def _adoptable(device: NvmeDevice, around: Surroundings) -> str:
+    free = [str(each.nsid) for each in device.namespaces if each.nsid not in (around.users or {})]
+    if not free:
+        return "serve VMs of one namespace as files or logical volumes, see docs/nvme.md"
+    return f"adopt one that is there: --adopt {' or '.join(free[:10])}"
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,255 @@
+"""Mappings carried out on a made drive: every step, and a crash at every moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from made_drive import BLOCK, MadeDrive
+from xml_domains import XmlDomains
+
+from slo_ctl.act.nvme.carry_out import MappingRun
+from slo_ctl.act.nvme.namespaces import Namespaces
+from slo_ctl.act.nvme.store import MappingStore
+from slo_ctl.decide.namespace_plan import (
+    MapRequest,
+    Surroundings,
+    identity_of,
+    ours_after_crash,
+    plan_map,
+    plan_unmap,
+)
+from slo_ctl.errors import UserError
+from slo_ctl.model.mapping import Mapping, Purpose
+from slo_ctl.nvme.command import NvmeTool
+from slo_ctl.observe.nvme import discover
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slo_ctl.model.nvme import NvmeDevice
+
+GIB = 1 << 30
+
+pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is missing")
+
+
+class Crash(BaseException):
+    """The program ends here."""
+
+
+class CrashingStore(MappingStore):
+    """Ends the program just before or just after the n-th time that something is written."""
+
+    def __init__(self, path: Path, at: int, after: bool) -> None:
+        super().__init__(path)
+        self._left = at
+        self._after = after
+        self.crashed = False
+
+    def put(self, old: Mapping | None, new: Mapping | None) -> None:
+        self._left -= 1
+        self.crashed = self._left == 0
+        if self.crashed and not self._after:
+            raise Crash
+        super().put(old, new)
+        if self.crashed:
+            raise Crash
+
+
+class Host:
+    def __init__(self, folder: Path, drive: MadeDrive) -> None:
+        self.drive = drive
+        self.store = MappingStore(folder / "mappings.json")
+        self.domains = XmlDomains("web", "db")
+        self._path = folder / "mappings.json"
+
+    def look(self) -> NvmeDevice:
+        return discover(NvmeTool(str(self.drive.program)), "nvme1", self.drive.sys)
+
+    def namespaces(self, device: NvmeDevice) -> Namespaces:
+        tool = NvmeTool(str(self.drive.program))
+        return Namespaces(tool, device, self.drive.sys, self.drive.dev)
+
+    def run(
+        self, mapping: Mapping, previous: Mapping | None, store: MappingStore | None = None
+    ) -> Mapping | None:
+        device = self.look()
+        run = MappingRun(store or self.store, device, self.namespaces(device), self.domains, self.drive.dev)
+        return run.carry_out(mapping, previous, lambda _step: None)
+
+    def plan(self, request: MapRequest) -> Mapping:
+        device = self.look()
+        around = Surroundings(
+            formats=self.namespaces(device).formats(),
+            users={},
+            mappings=self.store.all(),
+            places_handles=True,
+        )
+        return plan_map(device, request, around).mapping
+
+    def crashing(self, at: int, after: bool) -> CrashingStore:
+        return CrashingStore(self._path, at, after)
+
+    def resume(self) -> Mapping | None:
+        """As `vm map --resume` does."""
+        (found,) = self.store.all()
+        todo = found
+        if found.nsid is None and found.namespaces_before is not None:
+            nsid = ours_after_crash(found, self.look(), ())
+            todo = replace(found, nsid=nsid, done=1) if nsid else replace(found, namespaces_before=None)
+        return self.run(todo, found)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path, MadeDrive(tmp_path / "drive"))
+
+
+def test_a_namespace_is_made_attached_and_given_and_all_of_it_undone(host: Host) -> None:
+    mapping = host.run(host.plan(MapRequest("web", 4 * GIB)), None)
+    assert mapping is not None
+    assert mapping.complete
+    assert (mapping.nsid, mapping.target) == (1, "vda")
+    assert host.store.all() == (mapping,)
+    (made,) = host.drive.namespaces.values()
+    assert made["nsze"] * made["block"] == 4 * GIB
+    assert made["block"] == 4096
+    assert host.domains.by_name["web"].targets == ["vda"]
+    undo = plan_unmap(mapping, host.look(), "", delete=True, unplug=False)
+    assert host.run(undo, mapping) is None
+    assert host.drive.namespaces == {}
+    assert host.store.all() == ()
+    assert host.domains.by_name["web"].targets == []
+    assert host.drive.commands == ["create-ns", "attach-ns", "detach-ns", "delete-ns"]
+
+
+def test_without_delete_the_data_stay(host: Host) -> None:
+    mapping = host.run(host.plan(MapRequest("web", GIB)), None)
+    assert mapping is not None
+    host.run(plan_unmap(mapping, host.look(), "", delete=False, unplug=False), mapping)
+    assert [each["attached"] for each in host.drive.namespaces.values()] == [False]
+
+
+def test_a_detached_namespace_of_somebody_else_is_adopted_and_never_deleted(host: Host) -> None:
+    host.drive.add(7, 2 * GIB)
+    mapping = host.run(host.plan(MapRequest("db", adopt=7)), None)
+    assert mapping is not None
+    assert not mapping.created
+    assert host.drive.namespaces[7]["attached"]
+    with pytest.raises(UserError, match="never deleted"):
+        plan_unmap(mapping, host.look(), "", delete=True, unplug=False)
+    host.run(plan_unmap(mapping, host.look(), "", delete=False, unplug=False), mapping)
+    assert not host.drive.namespaces[7]["attached"]
+
+
+def test_a_drive_that_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
+    refusal = "NVMe status: Invalid Command Opcode: A reserved coded value(0x4001)\n"
+    host = Host(tmp_path, MadeDrive(tmp_path / "drive", refuses_create=refusal))
+    host.drive.add(3, GIB)
+    with pytest.raises(UserError) as error:
+        host.run(host.plan(MapRequest("web", GIB)), None)
+    assert "lacks the command that makes namespaces" in error.value.message
+    assert "--adopt" in error.value.hint
+    assert host.store.all() == ()
+    assert list(host.drive.namespaces) == [3]
+
+
+def test_a_vm_that_is_not_there_keeps_what_was_done_until_it_is_undone(host: Host) -> None:
+    with pytest.raises(UserError, match="no VM mail"):
+        host.run(host.plan(MapRequest("mail", GIB)), None)
+    (left,) = host.store.all()
+    assert (left.done, left.nsid) == (2, 1)
+    host.run(plan_unmap(left, host.look(), "", delete=True, unplug=False), left)
+    assert host.drive.namespaces == {}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 11))
+def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: bool) -> None:
+    """Mapping and unmapping, ended before or after each time that the record is written."""
+    host = Host(tmp_path, MadeDrive(tmp_path / "drive"))
+    host.drive.add(9, 3 * GIB)
+    store = host.crashing(at, after)
+    try:
+        mapping = host.run(host.plan(MapRequest("web", GIB)), None, store)
+        assert mapping is not None
+        undo = plan_unmap(mapping, host.look(), "", delete=True, unplug=False)
+        host.run(undo, mapping, store)
+    except Crash:
+        assert store.crashed
+    if not host.store.all():
+        # Before the first record, or after the last: as if nothing had been asked for.
+        assert list(host.drive.namespaces) == [9]
+        return
+    (found,) = host.store.all()
+    if found.complete and found.purpose is Purpose.MAP:
+        went_on: Mapping | None = found
+    else:
+        went_on = host.resume()
+    if found.purpose is Purpose.UNMAP:
+        assert went_on is None
+        assert list(host.drive.namespaces) == [9]
+        assert host.domains.by_name["web"].targets == []
+        return
+    assert went_on is not None
+    assert went_on.complete
+    assert sorted(host.drive.namespaces) == [9, went_on.nsid]
+    assert host.drive.commands.count("create-ns") == 1
+    assert host.domains.by_name["web"].targets == ["vda"]
+
+
+def test_two_candidates_after_a_crash_are_not_guessed_between(host: Host) -> None:
+    mapping = replace(host.plan(MapRequest("web", GIB)), namespaces_before=())
+    host.drive.add(4, GIB)
+    host.drive.add(5, GIB)
+    with pytest.raises(UserError, match="4, 5"):
+        ours_after_crash(mapping, host.look(), ())
+    assert ours_after_crash(mapping, host.look(), (4,)) == 5
+    host.drive.add(5, 2 * GIB)
+    assert ours_after_crash(replace(mapping, namespaces_before=(4,)), host.look(), ()) is None
+
+
+def test_a_namespace_that_was_replaced_is_not_touched(host: Host) -> None:
+    mapping = host.run(host.plan(MapRequest("web", GIB)), None)
+    assert mapping is not None
+    other = replace(mapping, nguid="f" * 32)
+    with pytest.raises(UserError, match="not the one that was mapped"):
+        plan_unmap(other, host.look(), "", delete=True, unplug=False)
+    gone = replace(mapping, nsid=77)
+    with pytest.raises(UserError, match="no namespace 77 any more"):
+        plan_unmap(gone, host.look(), "", delete=True, unplug=False)
+    assert identity_of(host.look()) == mapping.drive
+
+
+def test_a_namespace_in_use_is_not_taken_away(host: Host) -> None:
+    mapping = host.run(host.plan(MapRequest("web", GIB)), None)
+    assert mapping is not None
+    with pytest.raises(UserError, match="in use: disk vda of VM web"):
+        plan_unmap(mapping, host.look(), "disk vda of VM web", delete=True, unplug=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"format_version": 1}', '{"format_version": 1, "mappings": [{"vm": "web"}]}', "x" * 100],
+)
+def test_a_damaged_record_is_told_and_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "mappings.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"mappings\.json is damaged"):
+        MappingStore(path).all()
+    assert path.read_text() == content
+
+
+def test_a_record_of_a_later_version_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "mappings.json"
+    path.write_text('{"format_version": 2, "mappings": []}')
+    with pytest.raises(UserError, match="format_version 2"):
+        MappingStore(path).all()
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    first, second = MappingStore(tmp_path / "m.json"), MappingStore(tmp_path / "m.json")
+    with first.locked(), pytest.raises(UserError, match="another slo-ctl"), second.locked():
+        pass

@@ -1,0 +1,125 @@
+"""`slo-ctl vm map|unmap|maps` as an operator types them, on a made drive; no libvirt."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from made_drive import BLOCK, MadeDrive
+
+from slo_ctl.cli import mapping_work
+from slo_ctl.cli.app import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIB = 1 << 30
+pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is missing")
+
+
+class Shell:
+    def __init__(self, root: Path, drive: MadeDrive, capsys: pytest.CaptureFixture[str]) -> None:
+        self._root = root
+        self._capsys = capsys
+        self.drive = drive
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        status = run(["vm", *words, "--root", str(self._root)])
+        told = self._capsys.readouterr()
+        return status, told.out, told.err
+
+    def json(self, *words: str) -> dict[str, Any]:
+        status, out, err = self(*words, "--json")
+        assert status == 0, err
+        found: dict[str, Any] = json.loads(out)
+        assert found["format_version"] == 1
+        return found
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    drive = MadeDrive(tmp_path / "drive")
+    monkeypatch.setenv("PATH", f"{drive.program.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
+    monkeypatch.setattr(mapping_work, "SYS", drive.sys)
+    monkeypatch.setattr(mapping_work, "DEV", drive.dev)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
+    return Shell(root, drive, capsys)
+
+
+NEW = ("map", "web", "--device", "/dev/nvme1", "--size", "4GiB", "--no-disk")
+
+
+def test_planned_made_listed_and_taken_away(shell: Shell) -> None:
+    status, out, err = shell(*NEW, "--spare", "1GiB", "--dry-run")
+    assert status == 0
+    assert "1. create a namespace of 4GiB" in out
+    assert "2. attach the new namespace" in out
+    assert "capacity partition" in out
+    assert "EMULATED" in out
+    assert "the drive's own" in err
+    assert shell.drive.namespaces == {}
+    made = shell.json(*NEW, "--yes")
+    assert made["complete"]
+    assert made["nsid"] == 1
+    (listed,) = shell.json("maps")["mappings"]
+    assert listed["vm"] == "web"
+    assert "capacity partition" in shell("maps")[1]
+    status, out, _ = shell("unmap", "web", "1", "--delete", "--dry-run")
+    assert status == 0
+    assert "delete namespace 1 on nvme1  DESTROYS DATA" in out
+    assert shell("unmap", "web", "1", "--delete", "--yes")[0] == 0
+    assert shell.drive.namespaces == {}
+    assert shell.json("maps")["mappings"] == []
+
+
+def test_nobody_is_taken_for_having_agreed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    status, _, err = shell(*NEW)
+    assert status == 2
+    assert "--yes" in err
+    assert shell.drive.namespaces == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("map", "web"), "on which drive?"),
+        (("map", "web", "--device", "/dev/nvme7", "--size", "1GiB"), "no such NVMe drive"),
+        (("map", "web", "--device", "/dev/nvme1", "--no-disk", "--yes"), "how large"),
+        (("map", "web", "--device", "/dev/nvme1", "--size", "much"), "--size"),
+        (("map", "web", "--device", "/dev/nvme1", "--adopt", "nvme1n9"), "no namespace nvme1n9"),
+        (("map", "web", "--device", "/dev/nvme1", "--size", "1GiB"), "no libvirt is configured"),
+        (("map", "web", "--resume"), "nothing of VM web was interrupted"),
+        (("unmap", "web", "1"), "mapped onto no namespace"),
+    ],
+)
+def test_refusals(shell: Shell, words: tuple[str, ...], told: str) -> None:
+    status, _, err = shell(*words)
+    assert status == 2
+    assert told in err
+    assert shell.drive.namespaces == {}
+
+
+def test_the_namespace_has_to_be_named(shell: Shell) -> None:
+    shell.json(*NEW, "--yes")
+    status, _, err = shell("unmap", "web", "--yes")
+    assert status == 2
+    assert "it has 1" in err
+    assert list(shell.drive.namespaces) == [1]
+
+
+def test_a_mapping_can_be_forgotten_without_touching_the_drive(shell: Shell) -> None:
+    shell.json(*NEW, "--yes")
+    assert shell("unmap", "web", "1", "--forget", "--yes")[0] == 0
+    assert shell.json("maps")["mappings"] == []
+    assert shell.drive.namespaces[1]["attached"]
+
+
+def test_a_namespace_that_is_mapped_is_not_mapped_again(shell: Shell) -> None:
+    shell.json(*NEW, "--yes")
+    status, _, err = shell("map", "db", "--device", "/dev/nvme1", "--adopt", "1", "--no-disk", "--yes")
+    assert status == 2
+    assert "mapped to VM web" in err
