@@ -129,7 +129,7 @@ pages_and_completions() { # pages_and_completions STAGE
 # Units name the program by its path, which PREFIX changes.
 for_system() { # for_system STAGE
     local lib=$1$PREFIX/lib file
-    mkdir -p "$lib"/{systemd/system,sysusers.d,tmpfiles.d,sysctl.d} "$1$HOME_DIR"
+    mkdir -p "$lib"/{systemd/system,sysusers.d,tmpfiles.d,sysctl.d,udev/rules.d} "$1$HOME_DIR"
     for file in systemd/*.service systemd/*.timer; do
         sed -e "s|/usr/lib/slo-ctl/|$HOME_DIR/|g" -e "s|/usr/bin/slo-ctl|$PREFIX/bin/slo-ctl|g" "$file" \
             >"$lib/systemd/system/${file##*/}"
@@ -137,6 +137,9 @@ for_system() { # for_system STAGE
     cp systemd/slo-ctl.sysusers "$lib/sysusers.d/slo-ctl.conf"
     cp systemd/slo-ctl.tmpfiles "$lib/tmpfiles.d/slo-ctl.conf"
     cp systemd/slo-ctl.sysctl "$lib/sysctl.d/60-slo-ctl.conf"
+    sed -e "s|/usr/lib/slo-ctl/|$HOME_DIR/|g" systemd/slo-ctl.rules >"$lib/udev/rules.d/59-slo-ctl.rules"
+    sed -e "s|@PYTHON@|$PYTHON|" systemd/is-mapped.in >"$1$HOME_DIR/is-mapped"
+    chmod 755 "$1$HOME_DIR/is-mapped"
     install -m 755 systemd/device-is-idle "$1$HOME_DIR/device-is-idle"
 }
 

@@ -21,6 +21,8 @@ EXPECTED = {
     "usr/lib/slo-ctl/slo_ctl/show/templates/report.html.j2",
     "usr/lib/slo-ctl/traces/__init__.py",
     "usr/lib/slo-ctl/device-is-idle",
+    "usr/lib/slo-ctl/is-mapped",
+    "usr/lib/udev/rules.d/59-slo-ctl.rules",
     "usr/lib/sysctl.d/60-slo-ctl.conf",
     "usr/lib/systemd/system/slo-ctld.service",
     "usr/lib/systemd/system/slo-ctl-ftl@.service",
@@ -72,7 +74,7 @@ def test_the_tree_it_was_built_in_is_not_named(installed: Installed) -> None:
     """But for the interpreter, which is in it here."""
     naming = [
         name
-        for name in installed.files() - {"usr/bin/slo-ctl"}
+        for name in installed.files() - {"usr/bin/slo-ctl", "usr/lib/slo-ctl/is-mapped"}
         if not name.endswith(".so") and str(TREE).encode() in (installed.base / name).read_bytes()
     ]
     assert naming == []
