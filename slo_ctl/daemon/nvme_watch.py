@@ -33,6 +33,8 @@ READ_EVERY_S = 10.0
 """Some four short commands each time."""
 LOOK_AGAIN_S = 60.0
 """After a look at the drive that failed."""
+FIND_EVERY_S = 3600.0
+"""FDP may be enabled, groups and namespaces made, while the daemon runs."""
 KEEP_S = 3600.0
 """The longest window: what a coarse counter needs of writes has to come in it."""
 STALE_S = 60.0
@@ -74,6 +76,7 @@ class NvmeWatch:
         self._seen = NvmeSeen()
         self._seen_s = clock()
         self._reader: MediaReader | None = None
+        self._found_s = 0.0
         self._emulated = False
         self._readings: dict[WafSource, deque[MediaCounters]] = {}
         self._stop = threading.Event()
@@ -109,11 +112,12 @@ class NvmeWatch:
             self._stop.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
 
     def look(self) -> None:
-        """Find out about the drive unless that is known, then read its counters once."""
-        if self._reader is None:
+        """Find out about the drive unless that was done of late, then read its counters once."""
+        if self._reader is None or self._clock() - self._found_s > FIND_EVERY_S:
             try:
                 self._find()
             except UserError as error:
+                self._reader = None
                 self._tell(NvmeSeen(waf=DeviceWaf(reason=str(error))))
                 return
         self._read()
@@ -127,6 +131,7 @@ class NvmeWatch:
             placement += f" by {offered.by}"
         self._emulated = device.controller.emulated
         self._tell(replace(self._seen, placement=placement))
+        self._found_s = self._clock()
         self._reader = MediaReader(tool, device, self._group(device), self._clock)
 
     def _group(self, device: NvmeDevice) -> int | None:

@@ -106,7 +106,7 @@ def _comparable(readings: Sequence[MediaCounters]) -> Sequence[MediaCounters]:
 def _judged(window: DeviceWaf, media_bytes: int) -> DeviceWaf:
     host_bytes, seconds = window.host_bytes, f"{window.window_s:.0f} s"
     if host_bytes == 0:
-        return replace(window, reason=f"nothing was written in {seconds}")
+        return replace(window, reason=f"nothing was written in {seconds}, by its counters")
     if host_bytes < MIN_HOST_BYTES:
         return replace(
             window,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_nvme import FakeNvme, multi, recorded, sysfs, with_fdp
 
-from slo_ctl.daemon.nvme_watch import READ_EVERY_S, STALE_S, NvmeWatch
+from slo_ctl.daemon.nvme_watch import FIND_EVERY_S, READ_EVERY_S, STALE_S, NvmeWatch
 from slo_ctl.errors import UserError
 from slo_ctl.model.nvme import WafSource
 from slo_ctl.nvme.command import NvmeTool
@@ -86,6 +86,28 @@ def test_source_that_the_drive_refuses_is_asked_once(tmp_path: Path) -> None:
     for _ in range(3):
         looked_at(made, clock)
     assert [call[:2] for call in fake.calls].count(["fdp", "stats"]) == 1
+
+
+def test_what_is_enabled_later_is_found_later(tmp_path: Path) -> None:
+    fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
+    fake.put_first("fdp usage", err="NVMe status: FDP Disabled(0x4029)\n", code=1)
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    assert looked_at(made, clock).placement == "capacity partition by namespaces"
+    fake.put_first("fdp usage", recorded("2.13/fdp-usage"))
+    assert looked_at(made, clock).placement == "capacity partition by namespaces"
+    clock.now_s += FIND_EVERY_S
+    assert looked_at(made, clock).placement == "separation by FDP"
+
+
+def test_drive_that_goes_and_comes_back(tmp_path: Path) -> None:
+    fake, clock = with_fdp(tmp_path / "bin", "2.13"), Clock()
+    made = watch(fake, sysfs(tmp_path / "sys", NAMES), clock)
+    looked_at(made, clock)
+    clock.now_s += FIND_EVERY_S
+    fake.put_first("id-ctrl", err="/dev/nvme1: No such file or directory\n", code=1)
+    assert "No such file" in looked_at(made, clock).waf.reason
+    fake.put_first("id-ctrl", recorded("2.13/id-ctrl"))
+    assert looked_at(made, clock).placement == "capacity partition by namespaces"
 
 
 def test_no_tool(tmp_path: Path) -> None:
