@@ -1,0 +1,8 @@
+"""Helpers that tests of the real thing have as well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "real"))

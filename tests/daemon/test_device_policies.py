@@ -1,0 +1,140 @@
+"""What the daemon wants of block devices, on a made-up /sys and cgroup v2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from stored_profile import DISK, FLASH, store_profile
+
+from slo_ctl.daemon.device_policies import DevicePolicies, Situation, Wish
+from slo_ctl.decide.device_needs import PATIENCE_S
+from slo_ctl.device.places import places
+from slo_ctl.model import DeviceNumber, Disk, FoundBy, Setting, Slo, Vm, VmState
+from slo_ctl.observe.cgroup import CgroupTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUMBER = DeviceNumber(8, 16)
+EQUAL = {"a": Slo(1.0), "b": Slo(1.0)}
+UNEQUAL = {"a": Slo(1.0), "b": Slo(3.0)}
+
+
+class Host:
+    def __init__(self, root: Path, queues: int = 4) -> None:
+        self.places = places(root / "state")
+        self.sys = root / "sys"
+        self.node = self.sys / "devices" / "sdx"
+        (self.node / "queue").mkdir(parents=True)
+        (self.sys / "dev" / "block").mkdir(parents=True)
+        (self.sys / "dev" / "block" / str(NUMBER)).symlink_to(self.node)
+        (self.sys / "class" / "block").mkdir(parents=True)
+        (self.sys / "class" / "block" / "sdx").symlink_to(self.node)
+        self.choose("none")
+        (self.node / "queue" / "rotational").write_text("0\n")
+        for number in range(queues):
+            (self.node / "mq" / str(number)).mkdir(parents=True)
+        (root / "cgroup").mkdir()
+        (root / "cgroup" / "io.cost.qos").write_text("")
+        self.tree = CgroupTree(2, root / "cgroup")
+        self.policies = DevicePolicies(self.places, self.sys)
+
+    def choose(self, scheduler: str) -> None:
+        names = ("none", "mq-deadline", "kyber", "bfq")
+        words = " ".join(f"[{name}]" if name == scheduler else name for name in names)
+        (self.node / "queue" / "scheduler").write_text(words + "\n")
+
+    def profile(self, lines: object, **changes: str) -> Path:
+        return store_profile(self.places, NUMBER, lines, sys=self.sys, **changes)  # type: ignore[arg-type]
+
+    def want(
+        self, slos: dict[str, Slo], now_s: float = 0.0, wish: str = "auto", path: str = "/dev/sdx"
+    ) -> dict[str, str]:
+        """Values by name of the knob."""
+        disks = (Disk("vda", "block", path, NUMBER),)
+        vms = [Vm(name, FoundBy.OPTION, VmState.RUNNING, disks=disks) for name in slos]
+        situation = Situation(vms, (), slos, set(slos))
+        found: list[Setting] = self.policies.settings(
+            {"fast": Wish(path, wish)}, {"fast": NUMBER}, self.tree, situation, now_s
+        )
+        return {each.knob.name: str(each.value) for each in found}
+
+    @property
+    def told(self) -> str:
+        return "; ".join(self.policies.reasons["fast"])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_without_a_valid_profile_everything_stays_as_it_is_and_that_is_told(host: Host) -> None:
+    assert host.want(UNEQUAL) == {}
+    assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.told
+    host.profile(FLASH, kernel="older")
+    assert host.want(UNEQUAL) == {}
+    assert "kernel was older" in host.told
+    host.profile(FLASH, serial="of another")
+    assert host.want(UNEQUAL) == {}
+
+
+def test_weights_go_through_io_cost_by_the_model_of_the_profile(host: Host) -> None:
+    host.profile(FLASH)
+    wanted = host.want(UNEQUAL)
+    assert wanted["scheduler"] == "none"
+    assert wanted["model"].startswith("ctrl=user model=linear rbps=")
+    assert wanted["qos"].startswith("enable=1 ctrl=user")
+    assert "io.cost works with every scheduler" in host.told
+    assert host.policies.label("fast") == "scheduler none"
+
+
+def test_a_tighter_target_decides_at_once_and_a_looser_one_after_a_while(host: Host) -> None:
+    host.profile(FLASH)
+    tight = {"a": Slo(p99_latency_us=2000.0)}
+    assert host.want(EQUAL) == {"scheduler": "none"}
+    assert host.want(tight, 10.0)["scheduler"] == "kyber read_lat_nsec=2000000 write_lat_nsec=10000000"
+    assert host.want(EQUAL, 11.0)["scheduler"].startswith("kyber")
+    assert host.want(EQUAL, 11.0 + PATIENCE_S)["scheduler"] == "none"
+
+
+@pytest.mark.parametrize("lines", [DISK, FLASH])
+def test_what_was_chosen_does_not_change_the_choice(host: Host, lines: object) -> None:
+    host.profile(lines)
+    first = host.want(UNEQUAL)
+    host.choose(first["scheduler"].split()[0])
+    decided = host.policies.reasons
+    assert host.want(UNEQUAL, 1.0) == first
+    assert host.policies.reasons == decided
+    fresh = DevicePolicies(host.places, host.sys)
+    host.policies = fresh
+    assert host.want(UNEQUAL, 2.0) == first, "nor after a restart of the daemon"
+
+
+def test_a_damaged_profile_leaves_what_was_decided(host: Host) -> None:
+    stored = host.profile(DISK)
+    first = host.want(UNEQUAL)
+    assert first["scheduler"].startswith("bfq")
+    stored.write_text("{")
+    host.profile(FLASH, serial="of another")  # so that the folder is looked into again
+    assert host.want(UNEQUAL, 1.0) == first
+    assert "the stored profile is not taken" in host.told
+    host.policies = DevicePolicies(host.places, host.sys)
+    assert host.want(UNEQUAL, 2.0) == {}
+    assert "damaged" in host.told
+
+
+def test_keep_a_name_and_what_cannot_be_set(host: Host) -> None:
+    host.profile(DISK)
+    assert host.want(EQUAL, wish="keep") == {}
+    assert host.want(EQUAL, wish="kyber") == {"scheduler": "kyber"}
+    assert host.want(UNEQUAL, wish="bfq")["scheduler"] == "bfq low_latency=0 slice_idle_us=8000"
+    (host.node / "sdx1").mkdir()
+    (host.node / "sdx1" / "partition").write_text("1\n")
+    (host.sys / "class" / "block" / "sdx1").symlink_to(host.node / "sdx1")
+    assert host.want(UNEQUAL, path="/dev/sdx1") == {}
+    assert "is a partition" in host.told
+    (host.node / "queue" / "scheduler").unlink()
+    assert host.want(UNEQUAL) == {}
+    assert "passes requests on" in host.told

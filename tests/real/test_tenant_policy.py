@@ -1,0 +1,68 @@
+"""The tenant scheduler of a served emulated SSD: set, kept and given back, by command and by daemon."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from daemon_host import running
+from serving import Server, make_device, require, served
+
+from slo_ctl.cli.app import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'
+PATIENCE_S = 15
+
+
+def scheduler(server: Server) -> str:
+    with server.control() as control:
+        return str(control.statistics()["scheduler"])
+
+
+def eventually(server: Server, wanted: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while scheduler(server) != wanted:
+        assert time.monotonic() < deadline, f"{scheduler(server)} and not {wanted}"
+        time.sleep(0.05)
+
+
+def make(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=48MiB,op=60%,dies=2,scheduler=fifo", "name=a", "name=b")
+    (root / "slo-ctl.toml").write_text(CONFIG)
+
+
+def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(root)
+    words = ["device", "policy", "d", "--root", str(root)]
+    assert run([*words, "--apply"]) == 1, "it is not being served"
+    assert "not being served" in capsys.readouterr().out
+    with served(root, "d") as server:
+        assert run([*words, "--apply"]) == 1
+        assert "without latency" in capsys.readouterr().out
+        assert scheduler(server) == "fifo"
+    with served(root, "d", "--latency", "real") as server:
+        assert run([*words, "--apply"]) == 0
+        assert scheduler(server) == "wfq"
+        assert run([*words, "--undo"]) == 0
+        assert scheduler(server) == "fifo"
+
+
+def test_the_daemon(root: Path) -> None:
+    make(root)
+    with served(root, "d", "--latency", "real") as server:
+        with running(root) as daemon:
+            daemon.eventually("seen", lambda status: status.devices, PATIENCE_S)
+            assert scheduler(server) == "fifo", "it was created so"
+            (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n')
+            assert daemon.api.post("/v1/reload")["config_problem"] == ""
+            eventually(server, "wfq")
+            with server.control() as control:
+                control.set_scheduler("rr")
+            eventually(server, "wfq")
+        assert scheduler(server) == "fifo"
