@@ -57,6 +57,7 @@ class Host:
     cgroup_root: Path = DEFAULT_ROOT
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
+    run: Path = Path("/run")
     libvirt_uri: str = DEFAULT_URI
     which: Callable[[str], str | None] = shutil.which
     has_group: Callable[[str], bool] = _has_group
@@ -101,6 +102,17 @@ def _group(host: Host) -> Finding:
     if host.has_group(GROUP):
         return Finding(True, f"group {GROUP} is there")
     return Finding(False, f"there is no group {GROUP}", f"groupadd --system {GROUP}")
+
+
+def _systemd(host: Host) -> Finding:
+    # As sd_booted(3) tells.
+    if (host.run / "systemd" / "system").is_dir():
+        return Finding(True, "systemd runs this host")
+    return Finding(
+        False,
+        "the host was not booted by systemd",
+        "have another supervisor run `slo-ctl daemon`, and stop it by SIGTERM",
+    )
 
 
 def _io_controller(host: Host) -> Finding:
@@ -226,6 +238,7 @@ def _program(name: str, package: str) -> Callable[[Host], Finding]:
 REQUIREMENTS = (
     Requirement("root", "setting weights and limits, seeing all VMs", _root),
     Requirement("group", "access to sockets of slo-ctl without being root", _group),
+    Requirement("systemd", "the daemon and emulated SSDs as services", _systemd),
     Requirement("io-controller", "limits and counters for each VM", _io_controller),
     Requirement("io-weights", "weights on real block devices", _weights),
     Requirement("task-delays", "which VMs wait for a block device, instead of a guess", _delays),

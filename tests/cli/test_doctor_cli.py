@@ -65,6 +65,7 @@ def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["name"] for each in told["requirements"]] == [
         "root",
         "group",
+        "systemd",
         "io-controller",
         "io-weights",
         "task-delays",

@@ -61,7 +61,10 @@ def full(made_up: FakeHost) -> Host:
     (made_up.root / "cgroup.subtree_control").write_text("io memory\n")
     (made_up.root / "io.cost.qos").touch()
     delays(made_up.roots.proc, "1")
+    run = made_up.root.parent / "run"
+    (run / "systemd" / "system").mkdir(parents=True)
     return Host(
+        run=run,
         cgroup_root=made_up.root,
         sys=made_up.roots.sys,
         proc=made_up.roots.proc,
@@ -88,6 +91,7 @@ def test_a_bare_host(full: Host, tmp_path: Path) -> None:
         full,
         cgroup_root=tmp_path / "none",
         proc=tmp_path / "none",
+        run=tmp_path / "none",
         which=lambda _name: None,
         has_group=lambda _name: False,
         effective_user=lambda: 1000,
