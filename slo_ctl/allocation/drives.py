@@ -60,12 +60,12 @@ class SyncedDrive:
     def __init__(self, spec: str, trim: bool, log_blocks: int = LOG_BLOCKS) -> None:
         """`spec` as for `slo-ctl replay --device`; `trim`: it is told what the file system freed.
 
-        With `mapping=fast` one of the log blocks is the sequential one; other mappings keep the spec's own
-        OPS.
+        Where OPS are fewer blocks than `log_blocks`, all of them are log blocks. With `mapping=fast` one is
+        the sequential one; mappings without log blocks keep the spec's own OPS.
         """
         plan = plan_of(spec)
-        if plan.config.mapping in ("bast", "fast"):
-            plan = replace(plan, ops_blocks=(log_blocks,))
+        if plan.merges:
+            plan = replace(plan, ops_blocks=(log_blocks_of(plan, log_blocks),))
         if plan.config.page_bytes != BLOCK_BYTES:
             raise ValueError(f"pages must be of {BLOCK_BYTES} bytes, as file-system blocks are")
         self.blocks = plan.total_pages
@@ -143,6 +143,11 @@ def _columns(
         (starts * BLOCK_BYTES).astype(np.uint64),
         (counts * BLOCK_BYTES).astype(np.uint64),
     )
+
+
+def log_blocks_of(plan: DrivePlan, most: int = LOG_BLOCKS) -> int:
+    """How many log blocks a drive gets: as many as it has OPS for, `most` at the most."""
+    return min(most, plan.ops_blocks[0])
 
 
 def plan_of(spec: str) -> DrivePlan:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from slo_ctl.allocation.drives import LOG_BLOCKS, SyncedDrive, Wear
 from slo_ctl.allocation.file_system import FileSystem
 from slo_ctl.allocation.filling import fill
 from slo_ctl.allocation.layout import LAYOUTS
-from slo_ctl.allocation.postmark import SETTINGS, Action, steps
+from slo_ctl.allocation.postmark import SETTINGS, steps
 from slo_ctl.allocation.registry import ALLOCATORS
 from slo_ctl.allocation.space import SpaceMap
+from slo_ctl.allocation.traced import TraceSource, trace_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slo_ctl.allocation.changes import Step
 
 SYNC_BYTES = 16 << 20
 """Dirty data and metadata that make a sync."""
@@ -25,7 +32,7 @@ class Experiment:
     allocator: str
     """A name of `ALLOCATORS`."""
     setting: str
-    """A name of `postmark.SETTINGS`."""
+    """A name of `postmark.SETTINGS`; what `trace` is called where there is one."""
     drive: str
     """As for `slo-ctl replay --device`."""
     utilisation: float
@@ -37,6 +44,8 @@ class Experiment:
     sync_bytes: int = SYNC_BYTES
     log_blocks: int = LOG_BLOCKS
     seed: int = 1
+    trace: TraceSource | None = None
+    """In place of Postmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,10 @@ class Outcome:
 
 
 def run(experiment: Experiment) -> Outcome:
-    """Fill, run, measure. Raises NoSpaceError where the files do not fit, UserError for the drive."""
+    """Fill, run, measure.
+
+    Raises NoSpaceError where the files do not fit, UserError for the drive, TraceError for the trace.
+    """
     row = ALLOCATORS[experiment.allocator]
     drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
     space = SpaceMap(drive.blocks)
@@ -68,9 +80,11 @@ def run(experiment: Experiment) -> Outcome:
     fill(system, experiment.utilisation, experiment.seed, _FILL_NUMBERS, experiment.churn)
     system.settle()
     drive.fill(space.used_extents())
-    setting = SETTINGS[experiment.setting]
-    for directory in range(setting.directories):
-        system.make_directory(directory)
+    directories = 0
+    if experiment.trace is None:
+        directories = SETTINGS[experiment.setting].directories
+        for directory in range(directories):
+            system.make_directory(directory)
     elapsed_s, syncs, written = 0.0, 0, 0
 
     def sync(last: bool = False) -> None:
@@ -80,14 +94,19 @@ def run(experiment: Experiment) -> Outcome:
         syncs += 1
         written += done.logical_blocks(drive.logical_block)
 
-    for step in steps(setting, experiment.seed):
-        if step.action is Action.CREATE:
-            system.create(step.file, step.directory, step.size)
-        elif step.action is Action.APPEND:
-            system.append(step.file, step.size)
-        else:
-            system.delete(step.file)
+    for step in _steps(experiment):
+        # Those of a trace turn up in the order of their numbers.
+        while step.directory >= directories:
+            system.make_directory(directories)
+            directories += 1
+        system.apply(step)
         if system.dirty_bytes >= experiment.sync_bytes:
             sync()
     sync(last=True)
     return Outcome(elapsed_s, syncs, written, drive.wear())
+
+
+def _steps(experiment: Experiment) -> Iterator[Step]:
+    if experiment.trace is not None:
+        return trace_steps(experiment.trace)
+    return steps(SETTINGS[experiment.setting], experiment.seed)

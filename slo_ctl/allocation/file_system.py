@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slo_ctl.allocation.changes import Action
 from slo_ctl.allocation.space import BLOCK_BYTES, Extent
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from slo_ctl.allocation.changes import Step
     from slo_ctl.allocation.interface import Allocator
     from slo_ctl.allocation.layout import Layout
 
@@ -132,6 +134,35 @@ class FileSystem:
         self._allocator.rewritten(start + count - 1)
         self._dirty.setdefault(file, []).append(Extent(start + count - 1, 1))
         self._dirty_blocks += 1
+
+    def overwrite(self, file: int, offset: int, size: int) -> None:
+        """So many bytes at an offset within the file anew, in place. ValueError beyond its blocks."""
+        inode = self._files[file]
+        first, end = offset // BLOCK_BYTES, -(-(offset + size) // BLOCK_BYTES)
+        if offset < 0 or size < 1 or end > inode.blocks:
+            raise ValueError(f"file {file} has no bytes {offset}+{size}")
+        at = 0
+        for start, count in inode.extents:
+            low, high = max(first, at), min(end, at + count)
+            if low < high:
+                part = Extent(start + low - at, high - low)
+                for block in range(part.start, part.start + part.blocks):
+                    self._allocator.rewritten(block)
+                self._dirty.setdefault(file, []).append(part)
+                self._dirty_blocks += part.blocks
+            at += count
+        self._journalled |= self._layout.change_file(inode.directory, file)
+
+    def apply(self, step: Step) -> None:
+        """One step of a workload. Raises NoSpaceError where its blocks do not fit."""
+        if step.action is Action.CREATE:
+            self.create(step.file, step.directory, step.size)
+        elif step.action is Action.APPEND:
+            self.append(step.file, step.size)
+        elif step.action is Action.OVERWRITE:
+            self.overwrite(step.file, step.offset, step.size)
+        else:
+            self.delete(step.file)
 
     def delete(self, file: int) -> None:
         """A file less. What of it was not written yet never is."""

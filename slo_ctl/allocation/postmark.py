@@ -8,10 +8,11 @@ comes out: the files fit into the memory of the paper's machine (2 GB), and a re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from slo_ctl.allocation.changes import Action, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,25 +36,13 @@ SETTINGS = {
     "cvfs-large": PostmarkSetting(5_000, 50, 512, 328_072, 20_000),
     "fsl": PostmarkSetting(20_000, 200, 512, 10_240, 200_000),
 }
-"""A. Traeger et al., "A nine year study of file system and storage benchmarking", ACM TOS 4(2), 2008, from
-memory: the study was not at hand, and the paper does not repeat the numbers."""
+"""A. Traeger et al., "A nine year study of file system and storage benchmarking", ACM TOS 4(2), 2008.
 
-
-class Action(Enum):
-    """What happens to a file."""
-
-    CREATE = 0
-    APPEND = 1
-    DELETE = 2
-
-
-class Step(NamedTuple):
-    """One change. `directory` is that of the file, from 0; `size` is in bytes, 0 for a deletion."""
-
-    action: Action
-    file: int
-    directory: int
-    size: int
+FSL's files, sizes and transactions are checked against the manual of Auto-pilot, the benchmark suite of the
+same authors (its Postmark defaults: 20000 files of 512 to 10240 bytes, 200000 transactions, units of 4096
+bytes, equal ratios). FSL's directories and all of CVFS-Large are from memory: the study's own table was not
+at hand, and the paper does not repeat the numbers.
+"""
 
 
 class _Draws:

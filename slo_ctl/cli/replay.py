@@ -1,9 +1,12 @@
-"""`slo-ctl replay`: VMs' workloads on an emulated SSD, under one OPS policy or several."""
+"""`slo-ctl replay`: VMs' workloads on an emulated SSD, under one OPS policy or several.
+
+With `--allocator` another kind of replay: file systems on drives that merge (`replay_allocators`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +18,10 @@ from slo_ctl.cli.outcome import (
     deliver,
     run_scenario,
 )
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _KEYS = "key=value,key=value; a comma inside a value is doubled."
 
@@ -88,6 +95,45 @@ def command(
         bool | None,
         typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]"),
     ] = None,
+    allocator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Instead of VMs: a file system on a drive that merges, its space given out by ext, reiser, "
+            "reiser-dirid, greedy-space, greedy-local; elapsed time by utilisation (docs/allocation.md).",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="With --allocator: Postmark as cvfs-large or fsl. [default: cvfs-large]"),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --allocator, in place of Postmark: a block trace as files."),
+    ] = None,
+    drive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="With --allocator: sandisk, samsung, mtron; --device changes their keys. [default: sandisk]",
+        ),
+    ] = None,
+    utilisation: Annotated[
+        str | None,
+        typer.Option(help="With --allocator: per cents, 10,50,90 or 10..90. [default: 10..90]"),
+    ] = None,
+    trim: Annotated[
+        bool,
+        typer.Option("--trim/--no-trim", help="With --allocator: the drive is told what is freed."),
+    ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(help="With --allocator: so many seeds from --seed on, for confidence."),
+    ] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --allocator: processes. [default: one a processor]"),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", help="Write an HTML report."),
@@ -101,6 +147,49 @@ def command(
     Example: slo-ctl replay --vm name=db,trace=fin.spc.zst,weight=3 --vm name=web,workload=hotcold,r=.8,f=.2
     --device size=8GiB,op=15% --compare shared --report out.html
     """
+    outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
+    of_vms = {
+        "SCENARIO": scenario,
+        "--vm": vm,
+        "--event": event,
+        "--policy": policy,
+        "--compare": compare,
+        "--duration": duration,
+        "--timing": timing,
+        "--window": window,
+        "--epoch": epoch,
+        "--scheduler": scheduler,
+        "--alone": alone is not None,
+    }
+    of_allocators = {
+        "--workload": workload,
+        "--trace": trace,
+        "--drive": drive,
+        "--utilisation": utilisation,
+        "--trim": trim,
+        "--seeds": seeds != 1,
+        "--jobs": jobs,
+    }
+    if allocator is not None:
+        from slo_ctl.cli.replay_allocators import Asked, compare_allocators
+
+        _refuse(of_vms, "is for VMs' workloads, --allocator for a file system's")
+        asked = Asked(
+            allocator=allocator,
+            workload=workload,
+            trace=trace,
+            drive=drive,
+            device=device or [],
+            utilisation=utilisation,
+            trim=trim,
+            seeds=seeds,
+            jobs=jobs,
+            seed=seed,
+            on_error=on_error,
+        )
+        compare_allocators(asked, outputs)
+        return
+    _refuse(of_allocators, "is for --allocator")
     from slo_ctl.replay.scenario_text import ScenarioText, build_scenario, read_toml
 
     text = read_toml(scenario) if scenario is not None else ScenarioText()
@@ -124,5 +213,11 @@ def command(
     }
     for key, value in settings.items():
         text.set(key, value)
-    outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     deliver(run_scenario(build_scenario(text), outputs), outputs)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise UserError about the first option that was given."""
+    for option, value in given.items():
+        if value:
+            raise UserError(f"{option} {why}", "see `slo-ctl replay --help` and docs/allocation.md")

@@ -2,78 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from slo_ctl.show import numbers
-from slo_ctl.show.palette import GRID, INK, MUTED, SURFACE, themed, vm_colour, vm_dashes
+from slo_ctl.show.inline_svg import Plot, inline_svg, plot_figure, tick
+from slo_ctl.show.palette import GRID, MUTED, SURFACE, vm_colour, vm_dashes
 from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from matplotlib.axes import Axes
 
     from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
 
-WIDTH_IN = 4.1
-HEIGHT_IN = 2.65
 LABEL_CHARACTERS = 14
 LEGEND_CHARACTERS = 50
 """What fits next to each other at the legend's size."""
 _MARKERS = ("o", "s", "^", "D", "v")
 
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8.5,
-    "text.color": INK.stand_in,
-    "text.parse_math": False,
-    "axes.edgecolor": MUTED.stand_in,
-    "axes.labelcolor": MUTED.stand_in,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.linewidth": 0.8,
-    "grid.color": GRID.stand_in,
-    "grid.linewidth": 0.8,
-    "xtick.color": MUTED.stand_in,
-    "ytick.color": MUTED.stand_in,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "legend.handlelength": 1.4,
-    "hatch.linewidth": 0.7,
-    "figure.facecolor": "none",
-}
-
 _HOLLOW: dict[str, Any] = {"facecolor": SURFACE.stand_in, "edgecolor": MUTED.stand_in, "linewidth": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One picture and what to know about it."""
-
-    key: str
-    title: str
-    caption: str
-    svg: str
 
 
 def all_plots(result: Result) -> list[Plot]:
@@ -141,7 +94,7 @@ def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
     """Figure 8a."""
     if not any(vm.bandwidth_bytes_s for run in runs for vm in run.vms):
         return None
-    with _figure() as (figure, axes):
+    with plot_figure() as (figure, axes):
         names = [vm.name for vm in runs[0].vms]
         width = 0.8 / len(names)
         for group, run in enumerate(runs):
@@ -164,7 +117,7 @@ def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
         axes.set_ylabel("MB/s")
         _headroom(axes)
         _legend_of_vms(axes, [f"{_label(vm.name)} (w {vm.weight:g})" for vm in runs[-1].vms])
-        svg = _svg(figure, "bandwidth-by-weight")
+        svg = inline_svg(figure, "bandwidth-by-weight")
     return Plot(
         "bandwidth-by-weight",
         "Bandwidth by weight",
@@ -180,7 +133,7 @@ def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
     """Figure 8b."""
     if not any(_smallest_weight(run) for run in runs) or len(runs[0].vms) < 2:
         return None
-    with _figure() as (figure, axes):
+    with plot_figure() as (figure, axes):
         ideal = sorted(_weight_ratios(runs[-1]))
         axes.plot(ideal, ideal, color=MUTED.stand_in, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         handles: list[Any] = []
@@ -207,7 +160,7 @@ def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
         axes.set_ylim(0, axes.get_ylim()[1] * 1.06)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.03)
         axes.legend(handles, [run.policy for run in runs], loc="upper left")
-        svg = _svg(figure, "relative-to-smallest-weight")
+        svg = inline_svg(figure, "relative-to-smallest-weight")
     return Plot(
         "relative-to-smallest-weight",
         "Proportionality",
@@ -228,7 +181,7 @@ def over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) 
 
 
 def _over_time(run: RunResult, column: str, title: str, caption: str, top: float) -> Plot:
-    with _figure() as (figure, axes):
+    with plot_figure() as (figure, axes):
         times = run.series.drive_writes
         window = run.window
         axes.axvspan(
@@ -265,11 +218,11 @@ def _over_time(run: RunResult, column: str, title: str, caption: str, top: float
         axes.set_ylim(0, top)
         axes.set_xlim(0, max(times))
         axes.set_xlabel("full drive writes")
-        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+        axes.xaxis.set_major_formatter(FuncFormatter(tick))
         if column == "share":
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f}%"))
         _legend_of_vms(axes, [_label(series.name) for series in run.series.vms])
-        svg = _svg(figure, f"{column}-{run.policy}")
+        svg = inline_svg(figure, f"{column}-{run.policy}")
     return Plot(
         f"{column.replace('_', '-')}-{run.policy}", title, f"{caption} Shaded: the measured window.", svg
     )
@@ -288,7 +241,7 @@ def _alone_and_together(
         return None
     references = [alone(vm) for vm in runs[-1].vms]
     bars = len(runs) + any(value is not None for value in references)
-    with _figure() as (figure, axes):
+    with plot_figure() as (figure, axes):
         width = 0.82 / bars
         handles = []
         first = bars - len(runs)
@@ -307,7 +260,7 @@ def _alone_and_together(
         axes.set_ylabel(unit)
         _headroom(axes)
         axes.legend(*zip(*handles, strict=True), **_legend_place(axes, [name for _, name in handles]))
-        svg = _svg(figure, key)
+        svg = inline_svg(figure, key)
     return Plot(key, title, caption, svg)
 
 
@@ -315,7 +268,7 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
     moved = run.gc_pages_moved
     if moved is None:
         raise ValueError("this run counted no moved pages")
-    with _figure() as (figure, axes):
+    with plot_figure() as (figure, axes):
         for column, row in enumerate(moved.pages):
             base = 0
             for owner, pages in enumerate(row):
@@ -326,7 +279,7 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
         axes.set_ylabel("pages moved by GC")
         axes.set_xlabel("VM whose writes GC worked for")
         _legend_of_vms(axes, [_label(name) for name in moved.vms])
-        svg = _svg(figure, f"pages-moved-{run.policy}")
+        svg = inline_svg(figure, f"pages-moved-{run.policy}")
     return Plot(
         f"pages-moved-{run.policy}",
         f"Pages moved by owner: {run.policy}",
@@ -435,36 +388,3 @@ def _grow(axes: Axes, inches: float) -> None:
 
 def _headroom(axes: Axes) -> None:
     axes.set_ylim(0, max(axes.get_ylim()[1] * 1.04, 1e-9))
-
-
-@contextmanager
-def _figure() -> Iterator[tuple[Figure, Axes]]:
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-        yield figure, axes
-
-
-def _tick(value: float, _position: int | None = None) -> str:
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
-
-
-def _svg(figure: Figure, key: str) -> str:
-    """The figure as an SVG element to put into HTML: no prologue, no metadata, ids that `key` keeps apart."""
-    out = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": key}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    svg = out.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    return themed(svg)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from slo_ctl.show import numbers
 from slo_ctl.show.merges import MERGE_HEADINGS, MERGE_LEGEND, merge_rows
 from slo_ctl.show.palette import ROLES, vm_colour
-from slo_ctl.show.plots import Plot, all_plots
+from slo_ctl.show.plots import all_plots
 from slo_ctl.show.story import story
 from slo_ctl.show.table import comparison_cells, run_line, vm_cells, vm_headings
 from slo_ctl.show.text import printable
@@ -20,6 +20,7 @@ from slo_ctl.show.verdict import TOLERANCE, Verdict, verdict
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
+    from slo_ctl.show.inline_svg import Plot
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,15 @@ from collections import Counter
 
 import pytest
 
-from slo_ctl.allocation.postmark import SETTINGS, Action, PostmarkSetting, steps
+from slo_ctl.allocation.changes import Action
+from slo_ctl.allocation.postmark import SETTINGS, PostmarkSetting, steps
 
 
 def test_files_live_between_creation_and_deletion_and_sizes_stay_within_bounds():
     setting = PostmarkSetting(50, 5, 512, 10_240, 2_000)
     sizes: dict[int, int] = {}
     counted: Counter[Action] = Counter()
-    for action, file, directory, size in steps(setting, 3):
+    for action, file, directory, size, _ in steps(setting, 3):
         counted[action] += 1
         assert 0 <= directory < 5
         if action is Action.CREATE:
