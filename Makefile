@@ -6,10 +6,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint demo test lint fmt bench validate man install uninstall deb clean
+.PHONY: help setup setup-lint demo test test-quick lint fmt bench validate man install uninstall deb clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1@/p' Makefile | column -t -s @
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
 
 setup: ## virtual environment, Python packages, Rust core (done by the others on their own)
 	@scripts/setup.sh
@@ -22,6 +22,9 @@ demo: setup ## three VMs on one aged SSD, mixed and isolated: table and HTML rep
 
 test: setup ## cargo test and pytest (PYTEST_ARGS=, CARGO_TEST_ARGS=)
 	@scripts/test.sh $(PYTEST_ARGS)
+
+test-quick: setup ## the same without the tests that boot a guest (make test: at most 15 minutes with them)
+	@scripts/test.sh -m 'not guest' $(PYTEST_ARGS)
 
 lint: setup-lint ## ruff, mypy, rustfmt, clippy, shellcheck
 	@scripts/lint.sh

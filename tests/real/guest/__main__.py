@@ -1,0 +1,50 @@
+"""`scripts/guest-host.sh build` makes the guest; `shell` boots one with drives and opens a shell in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .build import CannotBuildError, ensure
+from .drives import Fdp, Medium, Namespace, NvmeSubsystem, PlainNvme
+from .host import booted, guest_turn
+from .machine import GuestError, Machine
+
+_DRIVES = (
+    PlainNvme("PLAIN0", Medium(1 << 30)),
+    NvmeSubsystem("MULTI0", (Namespace(1), Namespace(2), Namespace(3, attached=False)), ocp=True),
+    NvmeSubsystem("FDP0", (Namespace(1, fdp_handles="0-3"), Namespace(2, fdp_handles="4-7")), fdp=Fdp()),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 0 done, 1 not possible here, 2 not understood."""
+    try:
+        match arguments:
+            case ["build"]:
+                sys.stdout.write(f"{ensure().folder}\n")
+            case ["shell", *command]:
+                return _shell(command)
+            case _:
+                _say("build, or shell [COMMAND]")
+                return 2
+    except (CannotBuildError, GuestError) as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+def _shell(command: list[str]) -> int:
+    logs = Path(tempfile.mkdtemp(prefix="slo-guest-logs-"))
+    with guest_turn(), booted(Machine(drives=_DRIVES), logs) as guest:
+        _say(f"up in {guest.boot_s:.0f} s; logs go to {logs}")
+        return subprocess.run([*guest.ssh_command(), *command], check=False).returncode
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"guest-host: {text}\n")
+
+
+sys.exit(main(sys.argv[1:]))

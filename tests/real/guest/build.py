@@ -1,0 +1,293 @@
+"""Makes kernel, initrd, root file system and QEMU, all from one archive of Debian packages.
+
+Nothing of the machine's own packages is touched: mmdebstrap keeps its lists and downloads to itself and
+unpacks into a temporary folder. QEMU and mke2fs then run out of the archive, by its own dynamic loader, so
+any machine will do that can run mmdebstrap and reach a Debian mirror, which its apt sources name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from tiny_guest import cpio
+
+from . import recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CACHE = recipe.TREE / "build" / "guest-host"
+ROOT_SIZE_BYTES = 8 << 30
+"""Of the file system; the file is sparse."""
+_BUILD_S = 1500.0
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_OF_HOST_USE = ("usr/bin/qemu-", "usr/share/qemu/", "usr/share/seabios/", f"{_LIBRARIES}/", "usr/sbin/mke2fs")
+_NOT_WANTED = (
+    "usr/share/doc/*",
+    "usr/share/man/*",
+    "usr/share/locale/*",
+    "/etc/kernel/postinst.d/initramfs-tools",
+)
+_INITRD_MODULE = "virtio_blk"
+_MIRROR_VARIABLE = "SLO_CTL_DEBIAN_MIRROR"
+
+
+class CannotBuildError(Exception):
+    """There is no guest, and why."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A guest that is ready to boot."""
+
+    folder: Path
+
+    @property
+    def kernel(self) -> Path:
+        """For QEMU's `-kernel`."""
+        return self.folder / "vmlinuz"
+
+    @property
+    def initrd(self) -> Path:
+        """For QEMU's `-initrd`."""
+        return self.folder / "initrd"
+
+    @property
+    def root_image(self) -> Path:
+        """Raw ext4 image; shared by all guests, so only ever below an overlay."""
+        return self.folder / "root.img"
+
+    @property
+    def private_key(self) -> Path:
+        """ssh key of the guest's root."""
+        return self.folder / "id"
+
+    def program(self, name: str) -> list[str]:
+        """The start of a command line that runs a program of the archive, such as `usr/bin/qemu-img`."""
+        root = self.folder / "host"
+        libraries = root / _LIBRARIES
+        loader = libraries / "ld-linux-x86-64.so.2"
+        return [str(loader), "--library-path", str(libraries), str(root / name)]
+
+    def environment(self) -> dict[str, str]:
+        """What `program` needs besides."""
+        return {**os.environ, "QEMU_MODULE_DIR": str(self.folder / "host" / _LIBRARIES / "qemu")}
+
+    def firmware(self) -> list[str]:
+        """QEMU's arguments that name its own files."""
+        share = self.folder / "host" / "usr/share"
+        return ["-L", str(share / "qemu"), "-L", str(share / "seabios")]
+
+
+def ready() -> Parts | None:
+    """The guest of the present recipe, if it was built."""
+    folder = CACHE / recipe.key()
+    return Parts(folder) if folder.exists() else None
+
+
+def ensure() -> Parts:
+    """The guest of the present recipe, built if need be (a minute). Raises CannotBuildError."""
+    parts = ready()
+    if parts is not None:
+        return parts
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with _locked(CACHE / "build.lock"):
+        parts = ready()
+        if parts is not None:
+            return parts
+        # The key first: a recipe that changes meanwhile has to count as changed.
+        final = CACHE / recipe.key()
+        work = Path(tempfile.mkdtemp(prefix="partial-", dir=CACHE))
+        try:
+            _build(work)
+            work.chmod(0o755)
+            work.rename(final)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        _remove_others(final)
+        return Parts(final)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_others(final: Path) -> None:
+    """Guests of earlier recipes, half a GB each. A running one keeps the files it has open."""
+    for each in CACHE.iterdir():
+        if each.is_dir() and re.fullmatch(r"[0-9a-f]{16}|partial-.*", each.name) and each != final:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def mirror() -> str:
+    """A Debian mirror, as apt on this machine knows it. Raises CannotBuildError.
+
+    The environment variable SLO_CTL_DEBIAN_MIRROR comes first, for machines that are no Debian.
+    """
+    given = os.environ.get(_MIRROR_VARIABLE)
+    if given:
+        return given
+    if shutil.which("apt-get") is None:
+        raise CannotBuildError(f"no apt here; {_MIRROR_VARIABLE} may name a Debian mirror")
+    release = _os_release()
+    codename = release.get("VERSION_CODENAME", "")
+    if release.get("ID") == "debian":
+        targets = _output("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)")
+        for line in targets.splitlines():
+            words = line.split()
+            if words[1:] == [codename, "main"]:
+                return words[0]
+    raise CannotBuildError(f"apt's sources name no mirror of Debian; {_MIRROR_VARIABLE} may name one")
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        text = Path("/etc/os-release").read_text()
+    except FileNotFoundError:
+        return {}
+    return dict(line.replace('"', "").split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def _proxy_options() -> list[str]:
+    """How apt here reaches its mirror; mmdebstrap's own apt reads none of the machine's configuration."""
+    if shutil.which("apt-config") is None:
+        return []
+    settings = _output("apt-config", "dump", "Acquire::http::Proxy", "Acquire::https::Proxy")
+    return [f"--aptopt={line}" for line in settings.splitlines() if line.strip()]
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotBuildError(f"{command[0]} says no: {error}") from error
+
+
+def _build(work: Path) -> None:
+    missing = [name for name in ("mmdebstrap", "ssh-keygen") if shutil.which(name) is None]
+    if missing:
+        raise CannotBuildError(f"not installed: {', '.join(missing)} (scripts/setup.sh --real)")
+    if os.uname().machine != "x86_64":
+        raise CannotBuildError("made for x86_64 only")
+    began = time.monotonic()
+    (work.parent / "build.log").unlink(missing_ok=True)
+
+    def say(what: str) -> None:
+        sys.stderr.write(f"guest-host: {time.monotonic() - began:4.0f} s: {what}\n")
+
+    source = mirror()
+    parts = Parts(work)
+    _run(work, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "guest", "-f", str(parts.private_key))
+    say(f"downloading and unpacking Debian {recipe.SUITE}")
+    archive = work / "root.tar"
+    _bootstrap(work, archive, source)
+    say("taking kernel and QEMU out of it")
+    with tarfile.open(archive) as tar:
+        _take_kernel(parts, tar)
+        _take_programs(parts, tar)
+    say("making the root file system")
+    _run(
+        work,
+        *parts.program("usr/sbin/mke2fs"),
+        *("-q", "-F", "-t", "ext4", "-E", "root_owner=0:0"),
+        *("-d", str(archive), str(parts.root_image), f"{ROOT_SIZE_BYTES >> 20}M"),
+        MKE2FS_CONFIG=str(work / "host/etc/mke2fs.conf"),
+    )
+    archive.unlink()
+    say("done")
+
+
+def _bootstrap(work: Path, archive: Path, source: str) -> None:
+    options = ["--variant=minbase", f"--include={','.join(recipe.packages())}"]
+    options += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={each}" for each in _NOT_WANTED)]
+    options += ['--aptopt=APT::Install-Recommends "false"', *_proxy_options()]
+    options += [f"--customize-hook={recipe.CUSTOMIZE}"]
+    _run(
+        work,
+        *("mmdebstrap", *options, recipe.SUITE, str(archive), source),
+        GUEST_PUBLIC_KEY=Path(f"{Parts(work).private_key}.pub").read_text().strip(),
+    )
+
+
+def _run(work: Path, *command: str, **environment: str) -> None:
+    log = work.parent / "build.log"
+    with log.open("ab") as file:
+        try:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, **environment},
+                check=True,
+                timeout=_BUILD_S,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            end = log.read_text(errors="replace")[-1500:]
+            program = PurePosixPath(command[0]).name
+            raise CannotBuildError(f"{program} failed ({type(error).__name__}), see {log}:\n{end}") from error
+
+
+def _take_kernel(parts: Parts, tar: tarfile.TarFile) -> None:
+    names = {PurePosixPath(name): name for name in tar.getnames()}
+    kernels = [path for path in names if path.match("boot/vmlinuz-*")]
+    if len(kernels) != 1:
+        raise CannotBuildError(f"{len(kernels)} kernels in the archive instead of one")
+    modules = PurePosixPath("usr/lib/modules") / kernels[0].name.removeprefix("vmlinuz-")
+    parts.kernel.write_bytes(_content(tar, names[kernels[0]]))
+    dependencies = dict(
+        line.split(":", 1) for line in _content(tar, names[modules / "modules.dep"]).decode().splitlines()
+    )
+    wanted = next(
+        name for name in dependencies if PurePosixPath(name).name.startswith(f"{_INITRD_MODULE}.ko")
+    )
+    # What a module needs stands behind it, nearest first.
+    order = [wanted, *dependencies[wanted].split()][::-1]
+    files = {
+        "init": recipe.INIT.read_bytes(),
+        "bin/busybox": _content(tar, names[PurePosixPath("usr/bin/busybox")]),
+    }
+    for number, name in enumerate(order):
+        content = _content(tar, names[modules / name])
+        plain = lzma.decompress(content) if name.endswith(".xz") else content
+        files[f"modules/{number:02}.ko"] = plain
+    files |= {f"{folder}/.keep": b"" for folder in ("dev", "root")}
+    parts.initrd.write_bytes(gzip.compress(cpio(files), mtime=0))
+
+
+def _content(tar: tarfile.TarFile, name: str) -> bytes:
+    for _ in range(8):
+        member = tar.getmember(name)
+        if not member.issym():
+            break
+        name = f"./{PurePosixPath(name.removeprefix('./')).parent / member.linkname}"
+    file = tar.extractfile(name)
+    if file is None:
+        raise CannotBuildError(f"{name} in the archive is no file")
+    return file.read()
+
+
+def _take_programs(parts: Parts, tar: tarfile.TarFile) -> None:
+    chosen = [
+        member
+        for member in tar.getmembers()
+        if member.name.removeprefix("./").startswith(_OF_HOST_USE) or member.name == "./etc/mke2fs.conf"
+    ]
+    tar.extractall(parts.folder / "host", chosen, filter="tar")

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Runs outside the new root, which is $1, after its packages are installed. $GUEST_PUBLIC_KEY may log in as root.
+set -eu
+root=$1
+
+echo slo-guest >"$root/etc/hostname"
+echo '127.0.0.1 localhost slo-guest' >"$root/etc/hosts"
+echo '/dev/vda / ext4 rw,noatime 0 0' >"$root/etc/fstab"
+rm -f "$root/etc/resolv.conf" # of the machine that builds; nothing in here asks for names
+
+install -d -m 700 "$root/root/.ssh"
+printf '%s\n' "$GUEST_PUBLIC_KEY" >"$root/root/.ssh/authorized_keys"
+# Sessions by logind and names of clients cost seconds under emulation.
+printf 'UsePAM no\nUseDNS no\nPermitRootLogin prohibit-password\nMaxSessions 64\n' >"$root/etc/ssh/sshd_config.d/guest.conf"
+
+# QEMU's user network: always the same addresses.
+cat >"$root/etc/systemd/network/guest.network" <<'NETWORK'
+[Match]
+Driver=virtio_net
+[Network]
+Address=10.0.2.15/24
+Gateway=10.0.2.2
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+NETWORK
+chroot "$root" systemctl enable --quiet systemd-networkd ssh
+# Tests look at the journal of the boot before.
+install -d "$root/var/log/journal"
+# What wakes up on its own disturbs measurements, and a boot need not wait for it.
+for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service \
+    fstrim.timer man-db.timer systemd-networkd-wait-online.service systemd-pcrphase.service \
+    getty@tty1.service serial-getty@ttyS0.service libvirt-guests.service; do
+    ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
+# What the test installs is installed whole.
+for file in "$root"/etc/dpkg/dpkg.cfg.d/*mmdebstrap; do : >"$file"; done
+# Else the first boot, and every boot of ours is one, does the work of a first boot.
+systemd-machine-id-setup --root="$root"
+touch "$root/etc/.updated" "$root/var/.updated"
+chroot "$root" systemctl set-default --quiet multi-user.target

@@ -1,0 +1,300 @@
+"""A guest that runs: boot, commands over ssh, files, reboot, logs."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .drives import Drive, qemu_arguments
+from .qmp import QmpError, qmp
+
+if TYPE_CHECKING:
+    from .build import Parts
+
+BOOT_S = 240.0
+"""Patience with a boot, which takes 20 to 60 s on a machine with nothing else to do."""
+_TRIES = 2
+_COMMAND_S = 60.0
+_POLL_S = 0.25
+
+
+class GuestError(Exception):
+    """The guest did not boot, or is gone."""
+
+
+class CommandError(AssertionError):
+    """A command in the guest ended badly; it fails the test."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command in the guest ended."""
+
+    command: str
+    rc: int
+    stdout: str
+    stderr: str
+    took_s: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What to boot."""
+
+    drives: tuple[Drive, ...] = ()
+    multipath: bool = False
+    """Whether namespaces become multipath disks, which have no scheduler and refuse io.cost."""
+    kernel_options: str = ""
+    memory_mib: int = 2048
+    cpus: int = 1
+
+
+class Guest:
+    """A guest that runs. `logs` is a folder that stays."""
+
+    def __init__(self, parts: Parts, machine: Machine, logs: Path) -> None:
+        self.logs = logs
+        self.machine = machine
+        self.boot_s = 0.0
+        """From QEMU's start until ssh answered."""
+        self._parts = parts
+        # Not in a folder of pytest's, which keeps those of the last runs: disks take room.
+        self._folder = Path(tempfile.mkdtemp(prefix="slo-guest-", dir="/var/tmp"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    @property
+    def _qmp(self) -> Path:
+        return self._folder / "qmp"
+
+    def start(self) -> None:
+        """Boot, and once more if that fails. Raises GuestError."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, _TRIES + 1):
+            self._launch(attempt)
+            began = time.monotonic()
+            try:
+                self._wait_for_ssh(began + BOOT_S)
+            except GuestError:
+                self.kill()
+                if attempt == _TRIES:
+                    raise
+            else:
+                self.boot_s = time.monotonic() - began
+                return
+
+    def _launch(self, attempt: int) -> None:
+        overlay = self._folder / "root.qcow2"
+        overlay.unlink(missing_ok=True)
+        made = subprocess.run(
+            [
+                *self._parts.program("usr/bin/qemu-img"),
+                *(
+                    "create",
+                    "-q",
+                    "-f",
+                    "qcow2",
+                    "-F",
+                    "raw",
+                    "-b",
+                    str(self._parts.root_image),
+                    str(overlay),
+                ),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            raise GuestError(f"no overlay: {made.stderr}")
+        self._port = _free_port()
+        with (self.logs / f"qemu-{attempt}.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                # QEMU must not outlive a killed test run.
+                [*("setpriv", "--pdeathsig", "KILL", "--"), *self._command(overlay, attempt)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._parts.environment(),
+            )
+
+    def _command(self, overlay: Path, attempt: int) -> list[str]:
+        machine = self.machine
+        options = (
+            "console=ttyS0 root=/dev/vda rw panic=-1 mitigations=off audit=0 systemd.show_status=0 "
+            f"net.ifnames=0 nvme_core.multipath={'Y' if machine.multipath else 'N'} {machine.kernel_options}"
+        )
+        return [
+            *self._parts.program("usr/bin/qemu-system-x86_64"),
+            *self._parts.firmware(),
+            *("-nodefaults", "-display", "none", "-accel", "tcg,thread=multi", "-cpu", "max"),
+            *("-m", str(machine.memory_mib), "-smp", str(machine.cpus)),
+            *("-serial", f"file:{self.logs / f'serial-{attempt}.log'}"),
+            *("-qmp", f"unix:{self._qmp},server=on,wait=off"),
+            *(
+                "-kernel",
+                str(self._parts.kernel),
+                "-initrd",
+                str(self._parts.initrd),
+                "-append",
+                options.strip(),
+            ),
+            *("-drive", f"file={overlay},if=none,id=root,format=qcow2,cache=unsafe"),
+            *("-device", "virtio-blk-pci,drive=root,serial=ROOT", "-device", "virtio-rng-pci"),
+            *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self._port}-:22"),
+            *("-device", "virtio-net-pci,netdev=net,romfile="),
+            *qemu_arguments(machine.drives, self._folder),
+        ]
+
+    def _wait_for_ssh(self, deadline: float, other_than_boot: str = "") -> None:
+        """Until sshd answers, in another boot than the one given."""
+        assert self._process is not None
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise GuestError(f"QEMU ended with {self._process.returncode}, see {self.logs}")
+            if self._greets():
+                with suppress(subprocess.TimeoutExpired):
+                    answer = self._ssh("cat /proc/sys/kernel/random/boot_id", "", timeout_s=20.0)
+                    if answer.rc == 0 and answer.stdout.strip() != other_than_boot:
+                        return
+            time.sleep(_POLL_S)
+        raise GuestError(f"the guest does not answer, see {self.logs}")
+
+    def _greets(self) -> bool:
+        """QEMU takes the connection before anybody listens in the guest: only what sshd says counts."""
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=3.0) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    def _options(self) -> list[str]:
+        settings = {
+            "BatchMode": "yes",
+            "ConnectTimeout": "20",
+            "ControlMaster": "auto",  # a handshake takes a second in there
+            "ControlPath": str(self._folder / "ssh"),
+            "ControlPersist": "yes",
+            "IdentitiesOnly": "yes",
+            "IdentityFile": str(self._parts.private_key),
+            "LogLevel": "ERROR",
+            "StrictHostKeyChecking": "no",
+            "UserKnownHostsFile": "/dev/null",
+        }
+        return ["-F", "/dev/null", *(f"-o{name}={value}" for name, value in settings.items())]
+
+    def ssh_command(self) -> list[str]:
+        """A command line that opens a shell in the guest, or runs what is added to it."""
+        return ["ssh", *self._options(), "-p", str(self._port), "root@127.0.0.1"]
+
+    def _ssh(self, command: str, stdin: str, timeout_s: float) -> Result:
+        began = time.monotonic()
+        # Into files: the connection that stays keeps the descriptors it began with; a pipe would not end.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            done = subprocess.run(
+                [*self.ssh_command(), "--", command],
+                input=stdin.encode(),
+                stdout=out,
+                stderr=err,
+                timeout=timeout_s,
+                check=False,
+            )
+            out.seek(0)
+            err.seek(0)
+            texts = [each.read().decode(errors="replace") for each in (out, err)]
+        return Result(command, done.returncode, *texts, time.monotonic() - began)
+
+    def run(
+        self, command: str, *, timeout_s: float = _COMMAND_S, check: bool = True, stdin: str = ""
+    ) -> Result:
+        """Run a shell command as root. With `check`, a code other than 0 fails the test and shows it all.
+
+        A command that runs out of time fails the test too; in the guest it may go on.
+        """
+        try:
+            result = self._ssh(command, stdin, timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"in the guest, not within {timeout_s} s: {command}") from error
+        if check and result.rc:
+            said = f"{result.stdout[-2000:]}{result.stderr[-2000:]}"
+            raise CommandError(f"in the guest, code {result.rc}: {command}\n{said}")
+        return result
+
+    def put(self, path: Path, to: str = "/root/") -> None:
+        """Copy a file or folder into the guest."""
+        self._copy(str(path), f"root@127.0.0.1:{to}")
+
+    def get(self, path: str, to: Path) -> None:
+        """Copy a file or folder out of the guest."""
+        self._copy(f"root@127.0.0.1:{path}", str(to))
+
+    def _copy(self, source: str, target: str) -> None:
+        command = ["scp", *self._options(), "-P", str(self._port), "-q", "-r", "-p", source, target]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BOOT_S, check=False)
+        if done.returncode:
+            raise CommandError(f"cannot copy {source} to {target}: {done.stderr}")
+
+    def boot_id(self) -> str:
+        """Changes with every boot."""
+        return self.run("cat /proc/sys/kernel/random/boot_id").stdout.strip()
+
+    def reboot(self, *, hard: bool = False) -> float:
+        """Boot anew from the same disks; `hard` is the reset button. Returns how long until ssh answers."""
+        before = self.boot_id()
+        began = time.monotonic()
+        if hard:
+            qmp(self._qmp, "system_reset")
+        else:
+            self.run("systemctl reboot", check=False)
+        self._forget_connection()
+        self._wait_for_ssh(began + BOOT_S, other_than_boot=before)
+        return time.monotonic() - began
+
+    def _forget_connection(self) -> None:
+        subprocess.run(
+            ["ssh", *self._options(), "-O", "exit", "root@127.0.0.1"],
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+
+    def collect(self) -> None:
+        """The journal and what the kernel said, into `logs`; as far as the guest still answers."""
+        for name, command in (("journal", "journalctl --no-pager -o short"), ("dmesg", "dmesg")):
+            with suppress(CommandError):
+                (self.logs / f"{name}.log").write_text(self.run(command).stdout)
+
+    def runs(self) -> bool:
+        """Whether QEMU is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to QEMU; nothing in the guest gets to know."""
+        self._forget_connection()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """Collect the logs, end QEMU, remove the disks."""
+        try:
+            if self.runs():
+                self.collect()
+                with suppress(QmpError):  # then it is killed
+                    qmp(self._qmp, "quit")
+            self.kill()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

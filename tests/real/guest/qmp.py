@@ -1,0 +1,43 @@
+"""QEMU's control socket: one command, one answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ANSWER_S = 20.0
+
+
+class QmpError(Exception):
+    """QEMU did not do it, and why."""
+
+
+def qmp(path: Path, command: str, **arguments: Any) -> Any:
+    """Have QEMU do something; returns what it answers. Raises QmpError, also when QEMU is gone."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_S)
+            connection.connect(str(path))
+            with connection.makefile("rw", encoding="utf-8") as stream:
+                stream.readline()  # the greeting
+                _ask(stream, "qmp_capabilities", {})
+                return _ask(stream, command, arguments)
+    except (OSError, ValueError) as error:
+        raise QmpError(f"{command}: {error}") from error
+
+
+def _ask(stream: Any, command: str, arguments: dict[str, Any]) -> Any:
+    stream.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+    stream.flush()
+    for line in stream:
+        answer = json.loads(line)
+        if "return" in answer:
+            return answer["return"]
+        if "error" in answer:
+            raise QmpError(f"{command}: {answer['error'].get('desc')}")
+        # else an event
+    raise QmpError(f"{command}: QEMU ended before it answered")
