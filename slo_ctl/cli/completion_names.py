@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer  # noqa: TC002 - typer looks at the annotations of callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from slo_ctl.device.store import DeviceStore
 
@@ -62,7 +62,9 @@ def _is_plain(name: str) -> bool:
 
 
 def _root(ctx: typer.Context) -> Path | None:
-    return ctx.params.get("root")
+    given = ctx.params.get("root")
+    # Debian 13's typer (0.15) leaves it a string here.
+    return Path(given) if given else None
 
 
 def _from_daemon(root: Path | None, what: str, field: str) -> list[str]:
