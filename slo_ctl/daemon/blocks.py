@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slo_ctl.daemon.nvme_watch import NvmeWatch
-    from slo_ctl.decide.levers import HeldBack, Wanted
+    from slo_ctl.decide.levers import Wanted
+    from slo_ctl.decide.limit_settings import HeldBack
     from slo_ctl.model import DeviceNumber, Slo, Stream
     from slo_ctl.observe.task_delay import BlockDelay
     from slo_ctl.observe.window import StreamWindow
@@ -71,7 +72,10 @@ class BlockPart:
     def _wants_more(self, vm: str) -> tuple[bool, bool]:
         """Whether it would have taken more, and whether that is a guess."""
         waited = self._demand.wants_more(vm)
-        return (self._busy, True) if waited is None else (waited, False)
+        if waited is not None:
+            return waited, False
+        # Holding others back for it makes the device less busy, and it no less wanting.
+        return self._busy or (self._guard is not None and self._guard.serves(vm)), True
 
     def find(self) -> None:
         """Look where it is now. Raises ObserveGone when it is not there."""

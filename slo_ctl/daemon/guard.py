@@ -9,7 +9,7 @@ from slo_ctl.daemon.block_demand import BlockDemand
 from slo_ctl.daemon.parts import total_iops
 from slo_ctl.decide.deliverable import Deliverable
 from slo_ctl.decide.dues import Contender
-from slo_ctl.decide.levers import HeldBack
+from slo_ctl.decide.limit_settings import HeldBack
 from slo_ctl.decide.protection import Protection, step
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ class Guard:
         self, vm: str, slo: Slo, window: StreamWindow, limitable: Collection[str], busy: bool
     ) -> Contender:
         waited = self._demand.wants_more(vm)
-        asks = bool(window.iops) and (busy if waited is None else waited)
+        # Where that is a guess, holding others back makes the device less busy: it is believed until it was
+        # seen to bring nothing.
+        guess = busy or self.serves(vm)
+        asks = bool(window.iops) and (guess if waited is None else waited)
         known = [p99 for p99 in (window.p99_read_us, window.p99_write_us) if p99 is not None]
         return Contender(vm, slo, window.iops or 0.0, asks, vm in limitable, max(known, default=None))
 
@@ -101,6 +104,10 @@ class Guard:
         """Who is held back, by VM."""
         served = self._protection.served
         return {vm: HeldBack(iops, served) for vm, iops in self._protection.limits.items()}
+
+    def serves(self, vm: str) -> bool:
+        """Whether others are held back for it."""
+        return vm in self._protection.served
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from slo_ctl.daemon.blocks import BlockPart
     from slo_ctl.daemon.emulated import EmulatedDevice
     from slo_ctl.daemon.places import DaemonPlaces
-    from slo_ctl.decide.levers import HeldBack, Wanted
+    from slo_ctl.decide.levers import Wanted
+    from slo_ctl.decide.limit_settings import HeldBack
     from slo_ctl.model import DeviceNumber, HostStatus, Outcome, Setting, Slo, Stream, Vm
     from slo_ctl.observe.cgroup import CgroupTree
     from slo_ctl.observe.inventory import Inventory

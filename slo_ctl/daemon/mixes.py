@@ -6,13 +6,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.levers import Splits
+from slo_ctl.decide.limit_settings import Splits
 from slo_ctl.decide.limit_split import first_split, next_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from slo_ctl.decide.levers import HeldBack
+    from slo_ctl.decide.limit_settings import HeldBack
     from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 _Key = tuple[str, "DeviceNumber"]

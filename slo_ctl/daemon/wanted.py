@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.levers import Wanted, did_io, settings_for
+from slo_ctl.decide.lever_use import did_io
+from slo_ctl.decide.levers import Wanted, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from slo_ctl.decide.levers import HeldBack, Splits
+    from slo_ctl.decide.limit_settings import HeldBack, Splits
     from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
     from slo_ctl.model.capability import Capabilities
 

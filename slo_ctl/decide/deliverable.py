@@ -1,8 +1,9 @@
 """What a device can be counted on to deliver at the moment, as measured, and less when its WAF rises: pure.
 
 A minimum can only be kept out of what there really is. The most that was ever measured is too much once the
-work has changed; what is measured while somebody is held back is too little. So the figure is the total of
-times when VMs wanted more and nobody was held back, and it fades towards what is measured.
+work has changed; what is measured while somebody is held back is too little. So the figure is the mean of
+times when VMs wanted more and nobody was held back. What the device does for some VMs may be more than what
+it does once others have their minimum: while that is missed with nobody above what is due, it gives way.
 
 Every page that GC writes takes the place of one of the host's, so the time of a host page write grows in
 proportion to WAF = (host + GC) / host (design: device time per host page write, with `paper` timing). With a
@@ -14,10 +15,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-_FOLLOWS_IN_S = 20.0
+_FOLLOWS_IN_S = 10.0
 """Time constant of the way to what is measured."""
-_LEAST_WHILE_HELD = 0.5
-"""Of what was measured with nobody held back: what is done while VMs are held back proves little."""
+_GIVES_WAY_IN_S = 12.0
+"""Time constant of the way down while a minimum is missed all the same."""
+_LEAST = 0.5
+"""Of what was measured with nobody held back: how far it gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,14 @@ class Deliverable:
         known = self._moved_to(waf, write_share)
         if known.iops is None:
             return Deliverable(total_iops, total_iops, waf) if wanted_more else self
+        if short:
+            way = known.iops * math.exp(-length_s / _GIVES_WAY_IN_S)
+            return replace(known, iops=max(way, _LEAST * (known.free_iops or known.iops)))
+        follows = total_iops > known.iops or (wanted_more and not held)
+        if not follows:
+            return known
         moved = total_iops + (known.iops - total_iops) * math.exp(-length_s / _FOLLOWS_IN_S)
-        if held:
-            # The peaks of noise must not count for more than its valleys while it matters.
-            follows = short or total_iops > known.iops
-            least = _LEAST_WHILE_HELD * (known.free_iops or 0.0)
-            return replace(known, iops=max(moved, least)) if follows else known
-        if total_iops >= known.iops:
-            return Deliverable(total_iops, total_iops, waf)
-        return Deliverable(moved, moved, known.waf) if wanted_more else known
+        return Deliverable(moved, known.free_iops if held else moved, known.waf)
 
     def _moved_to(self, waf: float | None, write_share: float) -> Deliverable:
         if waf is None or self.iops is None:

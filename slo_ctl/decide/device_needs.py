@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.levers import did_io
+from slo_ctl.decide.lever_use import did_io
 from slo_ctl.decide.scheduler_choice import Needs, needs_of
 from slo_ctl.model import VmState
 

@@ -35,8 +35,9 @@ _LOOSE_BELOW = 0.75
 """Of its limit: a VM that does no more than that is not held back, and the limit goes."""
 _DWELL_S, _MAX_DWELL_S = 5.0, 300.0
 """All is well for so long before anything is given back; doubled when that was too soon."""
-_PATIENCE_S = 10.0
-"""With nobody left to hold back, before it is asked whether any of it helped."""
+_PATIENCE_S = 12.0
+"""With nobody above what is due, before it is asked whether any of it helped. By then what the device is
+counted on for has given way by a third or so."""
 _NOT_TRIED_DWELLS = 6.0
 """So many times the dwell nobody is held back for a VM for which that did nothing."""
 _HELPED = 0.1
@@ -58,7 +59,7 @@ class Protection:
     served: tuple[str, ...] = ()
     """For whom."""
     at_due: bool = False
-    """Somebody is short, and nobody is above what it is due."""
+    """Somebody is short, and nobody is above what it is due, though the minimums fit."""
     told: tuple[str, ...] = ()
     """What has to be known, one sentence each."""
     deliverable_iops: float = 0.0
@@ -172,7 +173,8 @@ def _squeezed(
     had = {each.vm: now.had_iops.get(each.vm, each.iops) for each in short}
     now = replace(now, served=tuple(sorted({*now.served, *names})), had_iops={**now.had_iops, **had})
     if not _differ(limits, now.limits):
-        return replace(now, at_due=True)
+        # Where not all minimums can be kept what is owed has shrunk already.
+        return replace(now, at_due=look.part >= 1.0)
     return replace(
         now,
         limits=limits,
@@ -263,5 +265,7 @@ def _released(now: Protection, vms: Sequence[Contender], look: Dues) -> Protecti
         served=now.served if limits else (),
         had_iops=now.had_iops if limits else {},
         unchanged_s=0.0,
+        # One step at a time for who may miss it; whoever is gone needs no such care.
+        calm_s=0.0 if spare else now.calm_s,
         released=True,
     )

@@ -79,7 +79,7 @@ def judge(
         return Judgement(Verdict.CAPPED, reason)
     if reason := _missed(got, slo, target_share, tolerance, at_bound):
         return Judgement(Verdict.INSUFFICIENT, _with(reason, aside))
-    return Judgement(Verdict.OK, _with(_kept(got, target_share), aside))
+    return Judgement(Verdict.OK, _with(_kept(got, slo, target_share), aside))
 
 
 def _with(reason: str, aside: str) -> str:
@@ -99,7 +99,9 @@ def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: flo
     if got.wants_more:
         if slo.min_iops is not None and got.iops is not None and got.iops < slo.min_iops * (1 - at_bound):
             return f"{got.iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}{_guess(got)}"
-        if target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
+        # Who was promised a minimum and has it is not said to miss a share on a mere guess.
+        judged = target_share and not (got.guessed and slo.min_iops is not None)
+        if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
             told = f"{_percent(got.share)} of the device's IOPS, below its target of {_percent(target_share)}"
             return told + _guess(got)
     for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
@@ -112,7 +114,10 @@ def _guess(got: Delivered) -> str:
     return "; that it asks for more is a guess, as the device is busy" if got.guessed else ""
 
 
-def _kept(got: Delivered, target_share: float | None) -> str:
+def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
+    minimum = slo.min_iops
+    if minimum is not None and got.iops is not None and got.iops >= minimum * (1 - _AT_BOUND):
+        return f"{got.iops:,.0f} IOPS, minimum {minimum:,.0f}"
     if not got.wants_more:
         return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
     if target_share and got.share is not None:

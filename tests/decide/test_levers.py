@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import HeldBack, Splits, Wanted, settings_for
+from slo_ctl.decide.levers import Wanted, settings_for
+from slo_ctl.decide.limit_settings import HeldBack, Splits
 from slo_ctl.decide.limit_split import Split
 from slo_ctl.decide.weight_scale import scale_weights
 from slo_ctl.model import (

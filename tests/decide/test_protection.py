@@ -225,14 +225,24 @@ def test_deliverable_falls_with_waf_and_comes_back(
     assert known.at(None, writes) == iops
 
 
-def test_deliverable_fades_only_when_that_means_something() -> None:
+def test_deliverable_follows_only_what_means_something() -> None:
     known = Deliverable().after(1000, 1.0, wanted_more=True, held=False, short=False)
     assert Deliverable().after(1000, 1.0, wanted_more=False, held=False, short=False).iops is None
     assert known.after(100, 60.0, wanted_more=False, held=False, short=False) == known
     assert known.after(100, 60.0, wanted_more=True, held=True, short=False) == known
-    faded = known.after(100, 20.0, wanted_more=True, held=False, short=False)
-    assert faded.iops == pytest.approx(100 + 900 / 2.71828, rel=1e-4)
-    held = known
-    for _ in range(20):
-        held = held.after(100, 20.0, wanted_more=True, held=True, short=True)
-    assert held.iops == 500
+    less = known.after(100, 10.0, wanted_more=True, held=False, short=False)
+    assert less.iops == less.free_iops == pytest.approx(100 + 900 / 2.71828, rel=1e-4)
+    more = known.after(2000, 10.0, wanted_more=True, held=True, short=False)
+    assert more.iops == pytest.approx(2000 - 1000 / 2.71828, rel=1e-4)
+    assert more.free_iops == 1000
+
+
+@given(st.lists(st.tuples(st.floats(0, 5000), st.booleans()), max_size=60))
+def test_deliverable_gives_way_by_half_at_the_most(looks: list[tuple[float, bool]]) -> None:
+    held = Deliverable().after(1000, 1.0, wanted_more=True, held=False, short=False)
+    for total, short in looks:
+        before, held = held, held.after(total, 2.0, wanted_more=True, held=True, short=short)
+        assert held.iops is not None
+        assert held.iops >= 500
+        if short:
+            assert held.iops <= (before.iops or 0)

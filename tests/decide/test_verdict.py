@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.verdict import Delivered, judge, unknown_vm
+from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import Knob, Lever, Outcome, OutcomeState, Setting, Slo, Verdict
 
 REFUSED = Outcome(
@@ -30,7 +30,7 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
         (BUSY, Slo(), 0.12, Verdict.INSUFFICIENT, "10.0 % of the device's IOPS, below its target of 12.0 %"),
         (BUSY, Slo(), None, Verdict.OK, "nothing that was promised"),
         (BUSY, Slo(min_iops=120), 0.1, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 120"),
-        (BUSY, Slo(min_iops=102), 0.1, Verdict.OK, "10.0 %"),
+        (BUSY, Slo(min_iops=102), 0.1, Verdict.OK, "100 IOPS, minimum 102"),
         (BUSY, Slo(max_iops=102), 0.2, Verdict.CAPPED, "maximum of 102 IOPS"),
         (
             Delivered(asked=True, iops=9.0, share=0.1, wants_more=False),
@@ -98,3 +98,13 @@ def test_more_is_never_worse(got: Delivered, slo: Slo, target: float | None, tim
     assert after.reason
     if before.verdict is not Verdict.INSUFFICIENT:
         assert after.verdict is not Verdict.INSUFFICIENT
+
+
+def test_a_minimum_that_is_kept_is_not_spoiled_by_a_guess() -> None:
+    got = Delivered(asked=True, guessed=True, iops=120, share=0.05)
+    aside = "x is limited to 900 IOPS for web"
+    judgement = judge(got, Slo(min_iops=100), 0.5, aside=aside)
+    assert judgement == Judgement(Verdict.OK, f"120 IOPS, minimum 100; {aside}")
+    seen = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100), 0.5, aside=aside)
+    assert seen.verdict is Verdict.INSUFFICIENT
+    assert seen.reason.endswith(f"; {aside}")

@@ -1,0 +1,73 @@
+"""A VM-like group with few requests beside two with many, on a loop device without a scheduler (v1)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.observe.cgroup import find_tree
+from slo_ctl.observe.io_counters import read_counters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from daemon_host import Cgroups
+
+    from slo_ctl.model import DeviceNumber
+
+VMS = ("web", "noisy1", "noisy2")
+COUNTED_BELOW = 1_000_000
+CONFIG = """
+[daemon]
+epoch = "500ms"
+window = "5s"
+[libvirt]
+uri = "none"
+[[device]]
+name = "loop"
+path = "{path}"
+[vm.web]
+min_iops = {minimum}
+cgroup = "{web}"
+[vm.noisy1]
+cgroup = "{noisy1}"
+[vm.noisy2]
+cgroup = "{noisy2}"
+"""
+
+
+def fio_on(path: str, vm: str) -> tuple[str, ...]:
+    common = (f"--filename={path}", "--rw=randread", "--direct=1", "--time_based", "--runtime=600")
+    if vm == "web":
+        return (*common, "--bs=4k", "--ioengine=psync", "--iodepth=1")
+    return (*common, "--bs=128k", "--ioengine=libaio", "--iodepth=64")
+
+
+def let_the_kernel_count(groups: Cgroups, number: DeviceNumber) -> None:
+    """A limit far above what the device does: v1 counts nothing without one."""
+    for vm in VMS:
+        file = groups.folder(vm) / "blkio.throttle.read_iops_device"
+        if not file.exists():
+            pytest.skip("this host has no v1 blkio with throttling")
+        file.write_text(f"{number} {COUNTED_BELOW}")
+
+
+def configure(root: Path, path: str, minimum: float, groups: Cgroups) -> None:
+    places = {vm: groups.path(vm) for vm in VMS}
+    (root / "slo-ctl.toml").write_text(CONFIG.format(path=path, minimum=minimum, **places))
+
+
+def rates(groups: Cgroups, number: DeviceNumber, seconds: float) -> dict[str, float]:
+    tree = find_tree()
+    assert tree is not None
+
+    def done() -> tuple[float, dict[str, int]]:
+        counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in VMS}
+        return time.monotonic(), {vm: (c.reads or 0) if c else 0 for vm, c in counters.items()}
+
+    began, before = done()
+    time.sleep(seconds)
+    ended, after = done()
+    return {vm: (after[vm] - before[vm]) / (ended - began) for vm in VMS}
