@@ -255,7 +255,7 @@ lint_tools() {
 # Serving needs nbdkit; the others are clients that its tests run, which say so when they skip for want of one.
 readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
 libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2 mkfs.xfs=xfsprogs \
-systemd-analyze=systemd dh=debhelper lintian=lintian"
+systemd-analyze=systemd dh=debhelper lintian=lintian mmdebstrap=mmdebstrap ssh=openssh-client"
 
 real_tools() {
     local pair packages=()
@@ -331,6 +331,16 @@ guest() {
 
 guest_if_possible() {
     scripts/guest.sh || echo "no VMs can be booted here"
+}
+
+# The KVM host of the tests, itself a VM. They say so when they skip for want of it.
+guest_host() {
+    ! scripts/guest-host.sh ready || return 0
+    step "building the guest that tests take for a KVM host (a minute or more)" guest_host_if_possible
+}
+
+guest_host_if_possible() {
+    scripts/guest-host.sh build || echo "tests that need a KVM host are skipped here"
 }
 
 # --- .venv ----------------------------------------------------------------------------------------------------
@@ -434,6 +444,7 @@ main() {
     [ -z "$real" ] || mpi_python
     core
     [ -z "$real" ] || guest
+    [ -z "$real" ] || guest_host
     [ "$started" = 0 ] || say "ready in $SECONDS s"
 }
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .build import CannotBuildError, ensure
+from .build import CannotBuildError, ensure, ready
 from .drives import Fdp, Medium, Namespace, NvmeSubsystem, PlainNvme
 from .host import booted, guest_turn
 from .machine import GuestError, Machine
@@ -23,12 +23,14 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 done, 1 not possible here, 2 not understood."""
     try:
         match arguments:
+            case ["ready"]:
+                return 0 if ready() is not None else 1
             case ["build"]:
                 sys.stdout.write(f"{ensure().folder}\n")
             case ["shell", *command]:
                 return _shell(command)
             case _:
-                _say("build, or shell [COMMAND]")
+                _say("build, ready, or shell [COMMAND]")
                 return 2
     except (CannotBuildError, GuestError) as error:
         _say(str(error))
@@ -38,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 def _shell(command: list[str]) -> int:
     logs = Path(tempfile.mkdtemp(prefix="slo-guest-logs-"))
-    with guest_turn(), booted(Machine(drives=_DRIVES), logs) as guest:
+    with guest_turn(), booted(ensure(), Machine(drives=_DRIVES), logs) as guest:
         _say(f"up in {guest.boot_s:.0f} s; logs go to {logs}")
         return subprocess.run([*guest.ssh_command(), *command], check=False).returncode
 

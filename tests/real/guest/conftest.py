@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from .build import CannotBuildError
+from .build import CannotBuildError, Parts, ensure
 from .host import booted, guest_turn
-from .machine import Guest, GuestError, Machine
+from .machine import Guest, Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from .drives import Drive
 
 _HERE = Path(__file__).parent
 _SHOWN_CHARACTERS = 3000
 _running: list[Guest] = []
+_cannot_build: list[str] = []
 
 
 class Boot(Protocol):
@@ -45,13 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("guest")
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that fails shows the ends of the guest's logs."""
-    outcome = yield
-    report = outcome.get_result()
-    if not report.failed or item.get_closest_marker("guest") is None:
-        return
+    report = yield
+    if report.failed and item.get_closest_marker("guest") is not None:
+        _show_logs(report)
+    return report
+
+
+def _show_logs(report: pytest.TestReport) -> None:
     for guest in _running:
         if guest.runs():
             guest.collect()
@@ -63,38 +70,33 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
     """See `Boot`."""
-    current = None
+    with guest_turn(), ExitStack() as current:
 
-    def end_current() -> None:
-        nonlocal current
-        if current is not None:
+        def call(
+            drives: Sequence[Drive] = (),
+            *,
+            multipath: bool = False,
+            kernel_options: str = "",
+            memory_mib: int = 2048,
+            cpus: int = 1,
+        ) -> Guest:
+            current.close()
             _running.clear()
-            current.__exit__(None, None, None)
-            current = None
+            machine = Machine(tuple(drives), multipath, kernel_options, memory_mib, cpus)
+            guest = current.enter_context(booted(_parts(), machine, tmp_path_factory.mktemp("guest")))
+            _running.append(guest)
+            return guest
 
-    def call(
-        drives: Sequence[Drive] = (),
-        *,
-        multipath: bool = False,
-        kernel_options: str = "",
-        memory_mib: int = 2048,
-        cpus: int = 1,
-    ) -> Guest:
-        nonlocal current
-        end_current()
-        machine = Machine(tuple(drives), multipath, kernel_options, memory_mib, cpus)
-        current = booted(machine, tmp_path_factory.mktemp("guest"))
-        try:
-            guest = current.__enter__()
-        except CannotBuildError as error:
-            current = None
-            pytest.skip(f"no guest: {error}")
-        _running.append(guest)
-        return guest
+        yield call
+        _running.clear()
 
+
+def _parts() -> Parts:
+    """Skips the test where the guest cannot be built; that is tried once."""
+    if _cannot_build:
+        pytest.skip(_cannot_build[0])
     try:
-        with guest_turn():
-            yield call
-            end_current()
-    except GuestError as error:
-        pytest.fail(str(error))
+        return ensure()
+    except CannotBuildError as error:
+        _cannot_build.append(f"no guest: {error}")
+        pytest.skip(_cannot_build[0])

@@ -7,12 +7,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from . import build
+from .build import CACHE
 from .machine import Guest, GuestError, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from .build import Parts
 
 TURN_S = 1200.0
 """Patience with another test run of this tree that has a guest."""
@@ -21,9 +23,9 @@ TURN_S = 1200.0
 @contextmanager
 def guest_turn() -> Iterator[None]:
     """Hold the right to boot a guest. Raises GuestError after `TURN_S`."""
-    build.CACHE.mkdir(parents=True, exist_ok=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + TURN_S
-    with (build.CACHE / "guest.lock").open("w") as file:
+    with (CACHE / "guest.lock").open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,9 +38,9 @@ def guest_turn() -> Iterator[None]:
 
 
 @contextmanager
-def booted(machine: Machine, logs: Path) -> Iterator[Guest]:
-    """A guest that answers. Raises CannotBuildError, GuestError."""
-    guest = Guest(build.ensure(), machine, logs)
+def booted(parts: Parts, machine: Machine, logs: Path) -> Iterator[Guest]:
+    """A guest that answers. Raises GuestError."""
+    guest = Guest(parts, machine, logs)
     try:
         guest.start()
         yield guest

@@ -158,14 +158,20 @@ class Guest:
         assert self._process is not None
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise GuestError(f"QEMU ended with {self._process.returncode}, see {self.logs}")
+                raise GuestError(
+                    f"QEMU ended with {self._process.returncode}, see {self.logs}{self._last_words()}"
+                )
             if self._greets():
                 with suppress(subprocess.TimeoutExpired):
                     answer = self._ssh("cat /proc/sys/kernel/random/boot_id", "", timeout_s=20.0)
                     if answer.rc == 0 and answer.stdout.strip() != other_than_boot:
                         return
             time.sleep(_POLL_S)
-        raise GuestError(f"the guest does not answer, see {self.logs}")
+        raise GuestError(f"the guest does not answer, see {self.logs}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        logs = sorted(self.logs.glob("serial-*.log"))
+        return f":\n{logs[-1].read_text(errors='replace')[-2000:]}" if logs else ""
 
     def _greets(self) -> bool:
         """QEMU takes the connection before anybody listens in the guest: only what sshd says counts."""
@@ -208,8 +214,8 @@ class Guest:
             )
             out.seek(0)
             err.seek(0)
-            texts = [each.read().decode(errors="replace") for each in (out, err)]
-        return Result(command, done.returncode, *texts, time.monotonic() - began)
+            stdout, stderr = (each.read().decode(errors="replace") for each in (out, err))
+        return Result(command, done.returncode, stdout, stderr, time.monotonic() - began)
 
     def run(
         self, command: str, *, timeout_s: float = _COMMAND_S, check: bool = True, stdin: str = ""
