@@ -20,6 +20,7 @@ PROGRAM = "slo-ctl"
 _BY_METAVAR = {
     ("vm", "NAME"): complete_vm,
     ("device", "NAME"): complete_device,
+    ("device", "NAME|/dev/NVME"): complete_device,
     ("device", "NAME/NAMESPACE"): complete_namespace,
     ("vm", "DEVICE[/NAMESPACE]"): lambda ctx, word: (
         complete_device(ctx, word) + complete_namespace(ctx, word)
