@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of
-from slo_ctl.cli.say import tell_json
+from slo_ctl.cli.say import tell, tell_json
 from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
 from slo_ctl.errors import UserError
 
@@ -132,6 +132,17 @@ def logical_block(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
+def tell_stored(target: str, root: Path | None) -> None:
+    """A line about what is stored of a target's logical block, if anything is."""
+    from slo_ctl.serra.logical_block.report import told
+    from slo_ctl.serra.session import look
+
+    found = _store(root).find(look(target, _surroundings(root)))
+    if found is not None:
+        told_of = told(found.profile, found.profile.finding())[0]
+        tell(f"{told_of}{f'; {found.stale}' if found.stale else ''}")
+
+
 def _sizes(text: str) -> tuple[int, int]:
     low, dash, high = text.partition("-")
     if not dash:
@@ -162,7 +173,7 @@ def _store(root: Path | None) -> LogicalBlockStore:
     from slo_ctl.device.places import places
     from slo_ctl.serra.logical_block.record import LogicalBlockStore
 
-    return LogicalBlockStore(places(root).state / "profiles" / "logical-blocks")
+    return LogicalBlockStore(places(root).state / "profiles")
 
 
 def _require(target: str, around: Surroundings, store: LogicalBlockStore) -> FoundLogicalBlock:

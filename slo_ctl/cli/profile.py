@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.logical_block import tell_stored
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
 from slo_ctl.cli.say import tell_json
 from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
@@ -124,6 +125,8 @@ def profile(
     if show:
         found = _require(target, around, store)
         _deliver(found.profile, method, found, every_size, agios, plot, json_)
+        if not json_:
+            tell_stored(target, root)
         return
     request = _request(
         target,

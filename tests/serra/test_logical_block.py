@@ -115,7 +115,7 @@ def test_noise_moves_it_by_one_doubling_at_the_most(mapping: str, noise: float) 
     right = 0
     for seed in range(30):
         drive = hybrid(mapping, 8, 128 * MIB)
-        sizes = doubled_sizes(256 * KIB, 16 * MIB)
+        sizes = doubled_sizes(MIB, 16 * MIB)
         finding, _ = found_on(Noisy(drive, noise, seed), sizes=sizes)
         assert finding.block_bytes is not None
         assert abs(math.log2(finding.block_bytes / drive.block_bytes)) <= 1

@@ -120,13 +120,25 @@ def test_it_is_kept_shown_and_not_measured_again(cli: Cli, fio: Path, place: Pat
     assert len(asked(fio)) > calls
 
 
+def test_the_profile_tells_it(cli: Cli, fio: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = ["device", "profile", str(place), "--root", str(cli.root), "--quiet"]
+    assert run([*profile, "--interval", "8k-64k/8k", "--file-size", "1MiB"]) == 0
+    assert "logical block" not in capsys.readouterr().out
+    cli.find(str(place), *SMALL)
+    assert run([*profile, "--show"]) == 0
+    assert "logical block: 128KiB" in capsys.readouterr().out
+    assert fio.exists()
+
+
 def test_it_lies_beside_the_profile_and_is_no_profile(cli: Cli, fio: Path, place: Path) -> None:
     cli.find(str(place), *SMALL)
     (file,) = (cli.root / "profiles" / "logical-blocks").glob("*.json")
     assert run(["device", "profile", str(place), "--show", "--root", str(cli.root)]) == 2
     damaged = json.loads(file.read_text())
     damaged["pair"][0]["size_bytes"] = 12345
-    for text in ("", "{", '{"format_version": 2}', json.dumps(damaged)):
+    absurd = json.loads(file.read_text())
+    absurd["pair"][0]["random_bytes_s"] = 1e-300
+    for text in ("", "{", '{"format_version": 2}', json.dumps(damaged), json.dumps(absurd)):
         file.write_text(text)
         for words in ((str(place), "--show"), (str(place), *SMALL)):
             told = cli.refused(*words)

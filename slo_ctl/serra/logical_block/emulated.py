@@ -46,7 +46,6 @@ class EmulatedDrive:
         self.spec = DRIVES.get(spec, spec)
         self.block_bytes = plan.block_pages * plan.config.page_bytes
         """A clustered block: what the search should find where blocks are merged."""
-        self.maps_by_block = plan.config.mapping in ("bast", "fast")
         self._span_bytes = span_bytes
         self._seed = seed
         self._device: Device
@@ -56,11 +55,6 @@ class EmulatedDrive:
         lengths = np.minimum(_FILL_BYTES, size - starts).astype(np.uint64)
         who = np.full(len(starts), self._tenant, dtype=np.uint16)
         self._device.apply(who, _writes(len(starts)), starts, lengths)
-
-    @property
-    def now_s(self) -> float:
-        """Virtual time."""
-        return self._device.now_ns / 1e9
 
     @property
     def page_writes(self) -> int:

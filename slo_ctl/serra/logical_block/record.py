@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 MAX_PAIRS = 10_000
+_LEAST_BYTES_S, _MOST_BYTES_S = 1e-3, 1e15
+"""No drive is slower or faster; a stored file that says so is damaged."""
 
 
 class PairRow(BaseModel):
@@ -23,8 +25,8 @@ class PairRow(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size_bytes: int = Field(gt=0)
-    sequential_bytes_s: float = Field(gt=0, allow_inf_nan=False)
-    random_bytes_s: float = Field(gt=0, allow_inf_nan=False)
+    sequential_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
+    random_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
 
 
 class LogicalBlockRecord(Stored):
@@ -80,10 +82,10 @@ FoundLogicalBlock = FoundRecord[LogicalBlockRecord]
 
 
 class LogicalBlockStore(RecordStore[LogicalBlockRecord]):
-    """Every search in one folder, beside that of the profiles, each named as its device's profile."""
+    """Every search in a folder of its own below that of the profiles, each named as its device's profile."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, LogicalBlockRecord, "search of the logical block")
+    def __init__(self, profiles: Path) -> None:
+        super().__init__(profiles / "logical-blocks", LogicalBlockRecord, "search of the logical block")
 
 
 def rows(pairs: Iterable[Pair]) -> tuple[PairRow, ...]:

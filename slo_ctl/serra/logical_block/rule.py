@@ -79,7 +79,7 @@ class Pair:
     @property
     def log_ratio(self) -> float:
         """Logarithm of sequential over random throughput."""
-        return math.log(self.sequential_bytes_s / self.random_bytes_s)
+        return math.log(self.sequential_bytes_s) - math.log(self.random_bytes_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def judge(pairs: Sequence[Pair], rule: Rule) -> SizeVerdict:
         repetitions=count,
         sequential_bytes_s=_geometric_mean([pair.sequential_bytes_s for pair in pairs]),
         random_bytes_s=_geometric_mean([pair.random_bytes_s for pair in pairs]),
-        ratio=math.exp(mean),
+        ratio=_exp(mean),
         low=_exp(mean - margin),
         high=_exp(mean + margin),
         closeness=_closeness(mean, margin, count, rule),
