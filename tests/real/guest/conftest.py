@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import pytest
 
 from .build import CannotBuildError, Parts, ensure
 from .host import booted, guest_turn
+from .installed import CannotPackageError, build_package, installed_image
 from .machine import Guest, Machine
 
 if TYPE_CHECKING:
@@ -20,19 +21,22 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _SHOWN_CHARACTERS = 3000
 _running: list[Guest] = []
-_cannot_build: list[str] = []
+_packages: list[Path] = []
+_cannot_have: dict[str, str] = {}
 
 
 class Boot(Protocol):
     """Boots a guest that lives until the module's tests are done, or skips the test saying why there is none.
 
-    A second call ends the guest before.
+    A second call ends the guest before. With `installed`, the Debian package of this tree is installed and its
+    daemon runs with the example configuration.
     """
 
     def __call__(
         self,
         drives: Sequence[Drive] = (),
         *,
+        installed: bool = False,
         multipath: bool = False,
         kernel_options: str = "",
         memory_mib: int = 2048,
@@ -75,6 +79,7 @@ def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
         def call(
             drives: Sequence[Drive] = (),
             *,
+            installed: bool = False,
             multipath: bool = False,
             kernel_options: str = "",
             memory_mib: int = 2048,
@@ -83,7 +88,9 @@ def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
             current.close()
             _running.clear()
             machine = Machine(tuple(drives), multipath, kernel_options, memory_mib, cpus)
-            guest = current.enter_context(booted(_parts(), machine, tmp_path_factory.mktemp("guest")))
+            parts = _parts()
+            disk = _installed(parts, tmp_path_factory) if installed else None
+            guest = current.enter_context(booted(parts, machine, tmp_path_factory.mktemp("guest"), disk))
             _running.append(guest)
             return guest
 
@@ -93,10 +100,29 @@ def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
 
 def _parts() -> Parts:
     """Skips the test where the guest cannot be built; that is tried once."""
-    if _cannot_build:
-        pytest.skip(_cannot_build[0])
+    _skip_again("guest")
     try:
         return ensure()
     except CannotBuildError as error:
-        _cannot_build.append(f"no guest: {error}")
-        pytest.skip(_cannot_build[0])
+        _skip_from_now_on("guest", error)
+
+
+def _installed(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Builds and installs the package once a run; skips the test where it cannot be built."""
+    _skip_again("package")
+    if not _packages:
+        try:
+            _packages.append(build_package(tmp_path_factory.mktemp("package")))
+        except CannotPackageError as error:
+            _skip_from_now_on("package", error)
+    return installed_image(parts, _packages[0], tmp_path_factory.mktemp("installing"))
+
+
+def _skip_again(what: str) -> None:
+    if what in _cannot_have:
+        pytest.skip(_cannot_have[what])
+
+
+def _skip_from_now_on(what: str, error: Exception) -> NoReturn:
+    _cannot_have[what] = f"no {what}: {error}"
+    pytest.skip(_cannot_have[what])

@@ -38,9 +38,9 @@ def guest_turn() -> Iterator[None]:
 
 
 @contextmanager
-def booted(parts: Parts, machine: Machine, logs: Path) -> Iterator[Guest]:
-    """A guest that answers. Raises GuestError."""
-    guest = Guest(parts, machine, logs)
+def booted(parts: Parts, machine: Machine, logs: Path, disk: Path | None = None) -> Iterator[Guest]:
+    """A guest that answers, from a copy of `disk` if there is one. Raises GuestError."""
+    guest = Guest(parts, machine, logs, disk)
     try:
         guest.start()
         yield guest

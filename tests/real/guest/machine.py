@@ -59,12 +59,14 @@ class Machine:
 class Guest:
     """A guest that runs. `logs` is a folder that stays."""
 
-    def __init__(self, parts: Parts, machine: Machine, logs: Path) -> None:
+    def __init__(self, parts: Parts, machine: Machine, logs: Path, disk: Path | None = None) -> None:
+        """Not booted yet. `disk` is what to start from instead of the bare root; it stays as it is."""
         self.logs = logs
         self.machine = machine
         self.boot_s = 0.0
         """From QEMU's start until ssh answered."""
         self._parts = parts
+        self._base = ("raw", parts.root_image) if disk is None else ("qcow2", disk)
         # Not in a folder of pytest's, which keeps those of the last runs: disks take room.
         self._folder = Path(tempfile.mkdtemp(prefix="slo-guest-", dir="/var/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,27 +92,16 @@ class Guest:
                 self.boot_s = time.monotonic() - began
                 return
 
+    @property
+    def _disk(self) -> Path:
+        return self._folder / "root.qcow2"
+
     def _launch(self, attempt: int) -> None:
-        overlay = self._folder / "root.qcow2"
-        overlay.unlink(missing_ok=True)
+        self._disk.unlink(missing_ok=True)
+        base_format, base = self._base
+        create = ("create", "-q", "-f", "qcow2", "-F", base_format, "-b", str(base), str(self._disk))
         made = subprocess.run(
-            [
-                *self._parts.program("usr/bin/qemu-img"),
-                *(
-                    "create",
-                    "-q",
-                    "-f",
-                    "qcow2",
-                    "-F",
-                    "raw",
-                    "-b",
-                    str(self._parts.root_image),
-                    str(overlay),
-                ),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*self._parts.program("usr/bin/qemu-img"), *create], capture_output=True, text=True, check=False
         )
         if made.returncode:
             raise GuestError(f"no overlay: {made.stderr}")
@@ -118,14 +109,14 @@ class Guest:
         with (self.logs / f"qemu-{attempt}.log").open("wb") as log:
             self._process = subprocess.Popen(
                 # QEMU must not outlive a killed test run.
-                [*("setpriv", "--pdeathsig", "KILL", "--"), *self._command(overlay, attempt)],
+                [*("setpriv", "--pdeathsig", "KILL", "--"), *self._command(attempt)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self._parts.environment(),
             )
 
-    def _command(self, overlay: Path, attempt: int) -> list[str]:
+    def _command(self, attempt: int) -> list[str]:
         machine = self.machine
         options = (
             "console=ttyS0 root=/dev/vda rw panic=-1 mitigations=off audit=0 systemd.show_status=0 "
@@ -146,7 +137,7 @@ class Guest:
                 "-append",
                 options.strip(),
             ),
-            *("-drive", f"file={overlay},if=none,id=root,format=qcow2,cache=unsafe"),
+            *("-drive", f"file={self._disk},if=none,id=root,format=qcow2,cache=unsafe"),
             *("-device", "virtio-blk-pci,drive=root,serial=ROOT", "-device", "virtio-rng-pci"),
             *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self._port}-:22"),
             *("-device", "virtio-net-pci,netdev=net,romfile="),
@@ -280,6 +271,16 @@ class Guest:
     def runs(self) -> bool:
         """Whether QEMU is there."""
         return self._process is not None and self._process.poll() is None
+
+    def power_off(self, keep_disk_as: Path) -> None:
+        """Shut down in good order; the disk is then at `keep_disk_as`. Raises GuestError."""
+        self.run("systemctl poweroff", check=False)
+        assert self._process is not None
+        try:
+            self._process.wait(BOOT_S)
+        except subprocess.TimeoutExpired as error:
+            raise GuestError(f"the guest does not shut down, see {self.logs}") from error
+        shutil.move(self._disk, keep_disk_as)
 
     def kill(self) -> None:
         """SIGKILL to QEMU; nothing in the guest gets to know."""

@@ -1,0 +1,88 @@
+"""The Debian package, installed by apt without network in a host with systemd: what it starts, shows and takes back."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .drives import Medium, PlainNvme
+
+if TYPE_CHECKING:
+    from .conftest import Boot
+    from .machine import Guest
+
+_EXPOSURE_MAX = 3.0
+
+
+@pytest.fixture(scope="module")
+def guest(boot: Boot) -> Guest:
+    return boot([PlainNvme("PLAIN0", Medium(64 << 20))], installed=True)
+
+
+def properties(guest: Guest, *names: str) -> dict[str, str]:
+    shown = guest.run(f"systemctl show slo-ctld {' '.join(f'-p {name}' for name in names)}").stdout
+    return dict(line.split("=", 1) for line in shown.splitlines())
+
+
+def test_apt_installed_it_whole(guest: Guest) -> None:
+    assert guest.run("dpkg-query -W -f '${Status}' slo-ctl").stdout == "install ok installed"
+    assert guest.run("dpkg --verify slo-ctl").stdout == ""
+
+
+def test_the_daemon_came_up_with_the_host_and_says_so(guest: Guest) -> None:
+    """Type=notify: active means that the daemon itself said that it is ready."""
+    guest.run("systemctl is-system-running --wait", timeout_s=240)
+    found = properties(guest, "ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
+    assert found == {
+        "Type": "notify",
+        "ActiveState": "active",
+        "NRestarts": "0",
+        "UnitFileState": "enabled",
+        "WatchdogUSec": "1min",
+    }
+
+
+def test_the_watchdog_is_fed(guest: Guest) -> None:
+    def fed() -> int:
+        return int(properties(guest, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+
+    first = fed()
+    assert first > 0
+    guest.run(
+        "for i in $(seq 60); do sleep 0.5; [ $(systemctl show slo-ctld -P WatchdogTimestampMonotonic)"
+        f" -gt {first} ] && exit 0; done; exit 1",
+        timeout_s=120,
+    )
+
+
+def test_exposure_is_low(guest: Guest) -> None:
+    said = guest.run("systemd-analyze security --no-pager slo-ctld", timeout_s=120).stdout
+    exposure = re.search(r"Overall exposure level for slo-ctld\.service: ([\d.]+)", said)
+    assert exposure is not None
+    assert 0.0 < float(exposure[1]) <= _EXPOSURE_MAX
+
+
+def test_doctor_is_content(guest: Guest) -> None:
+    """With the profile of a drive still to be made, everything is there."""
+    said = guest.run("slo-ctl doctor", check=False, timeout_s=120)
+    missed = [line for line in said.stdout.splitlines() if line.startswith("missed")]
+    assert (missed, said.rc) == ([], 0), said.stdout
+
+
+def test_status_comes_from_the_daemon(guest: Guest) -> None:
+    status = json.loads(guest.run("slo-ctl status --json", timeout_s=120).stdout)
+    assert "format_version" in status
+
+
+def test_a_daemon_that_is_killed_is_back(guest: Guest) -> None:
+    before = properties(guest, "MainPID")["MainPID"]
+    guest.run("systemctl kill -s KILL slo-ctld")
+    guest.run(
+        f"for i in $(seq 120); do sleep 0.5; [ $(systemctl show slo-ctld -P MainPID) != {before} ]"
+        " && systemctl is-active -q slo-ctld && exit 0; done; exit 1",
+        timeout_s=180,
+    )
+    assert properties(guest, "NRestarts")["NRestarts"] == "1"
