@@ -28,7 +28,7 @@ _cannot_have: dict[str, str] = {}
 class Boot(Protocol):
     """Boots a guest that lives until the module's tests are done, or skips the test saying why there is none.
 
-    A second call ends the guest before. With `installed`, the Debian package of this tree is installed and its
+    A second call ends the guest before. With `installed`, this tree's Debian package is installed and its
     daemon runs with the example configuration.
     """
 

@@ -1,4 +1,4 @@
-"""The Debian package, installed by apt without network in a host with systemd: what it starts, shows and takes back."""
+"""The Debian package, installed by apt without network: what it starts, shows and takes back under systemd."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from .machine import Guest
 
 _EXPOSURE_MAX = 3.0
+_SCHEDULER = "/sys/block/nvme0n1/queue/scheduler"
+_CONFIGURATION = """
+[[device]]
+path = "/dev/nvme0n1"
+scheduler = "mq-deadline"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +92,30 @@ def test_a_daemon_that_is_killed_is_back(guest: Guest) -> None:
         timeout_s=180,
     )
     assert properties(guest, "NRestarts")["NRestarts"] == "1"
+
+
+def until_scheduler(guest: Guest, name: str) -> None:
+    guest.run(
+        f"for i in $(seq 120); do grep -qF '[{name}]' {_SCHEDULER} && exit 0; sleep 0.5; done;"
+        f" cat {_SCHEDULER}; journalctl -u slo-ctld --no-pager -n 20; exit 1",
+        timeout_s=120,
+    )
+
+
+def test_what_it_set_is_set_back_when_it_stops(guest: Guest) -> None:
+    guest.run(f"echo none >{_SCHEDULER}")
+    guest.run("cat >>/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION)
+    guest.run("systemctl reload slo-ctld")
+    until_scheduler(guest, "mq-deadline")
+    guest.run("systemctl stop slo-ctld", timeout_s=120)
+    until_scheduler(guest, "none")
+    assert properties(guest, "Result")["Result"] == "success"
+    guest.run("systemctl start slo-ctld", timeout_s=120)
+    until_scheduler(guest, "mq-deadline")
+
+
+def test_it_goes_on_after_a_reboot(guest: Guest) -> None:
+    """After the power went, too: what was set is gone with the kernel, and is set again."""
+    guest.reboot(hard=True)
+    guest.run("systemctl is-system-running --wait", timeout_s=240)
+    until_scheduler(guest, "mq-deadline")
