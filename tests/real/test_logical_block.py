@@ -57,10 +57,9 @@ def complete(found: dict[str, Any]) -> None:
     assert last["high"] is None or last["ratio"] <= last["high"]
     if found["outcome"] == "found":
         assert found["logical_block_bytes"] == last["size_bytes"]
-        assert found["advice"]
     else:
         assert found["logical_block_bytes"] is None
-        assert not found["advice"]
+    assert bool(found["advice"]) == (found["outcome"] == "found" and found["sure"])
     sys.stderr.write(
         f"{found['identity']['model']}: {found['outcome']} {found['logical_block_bytes']}, "
         f"sure: {found['sure']}, last ratio {last['ratio']:.2f}\n"

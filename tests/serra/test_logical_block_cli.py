@@ -148,6 +148,22 @@ def test_it_lies_beside_the_profile_and_is_no_profile(cli: Cli, fio: Path, place
     assert fio.exists()
 
 
+def test_no_advice_without_confidence(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    """Throughputs that jump: the mean may be within the tolerance, but nobody knows."""
+    noisy = f"({MERGING}) * (0.5 + (int(options['randseed']) * 7919 % 1000) / 1000)"
+    fake_fio.install(tmp_path / "bin", bandwidth=noisy)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    found = cli.find(str(place), *SMALL)
+    assert found["outcome"] == "found"
+    assert (found["sure"], found["advice"]) == (False, [])
+    status, out, _ = cli(str(place), "--show")
+    assert status == 0
+    assert "NOT with confidence, so no advice" in " ".join(out.split())
+    assert "mkfs" not in out
+
+
 def test_a_killed_fio_keeps_what_was_measured(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:

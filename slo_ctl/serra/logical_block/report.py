@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def advice_for(finding: Finding) -> tuple[Advice, ...]:
-    """Settings where a logical block was found; none elsewhere."""
-    return advise(finding.block_bytes) if finding.block_bytes is not None else ()
+    """Settings where a logical block was found with confidence; none elsewhere: they are hard to undo."""
+    return advise(finding.block_bytes) if finding.block_bytes is not None and finding.sure else ()
 
 
 def report_json(
@@ -78,7 +78,7 @@ def told(record: LogicalBlockRecord, finding: Finding) -> list[str]:
     sure = (
         f"with {100 * record.confidence:.4g} % confidence at each size"
         if finding.sure
-        else "NOT with confidence: measure again with --fresh when nobody else uses the device"
+        else "NOT with confidence, so no advice: measure again with --fresh when nobody else uses the device"
     )
     within = f"random writes are slower by no more than {numbers.percent(record.tolerance, 0)}"
     largest = format_bytes_exact(record.high_bytes)
