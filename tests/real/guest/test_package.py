@@ -1,4 +1,4 @@
-"""The Debian package, installed by apt without network: what it starts, shows and takes back under systemd."""
+"""The Debian package, installed by apt without network: what it starts, shows and takes back, by systemd."""
 
 from __future__ import annotations
 
