@@ -71,7 +71,8 @@ def cell(point: Point | None, base: str) -> str:
     """Seconds, and the ratio where it is not one to itself."""
     if point is None:
         return numbers.UNKNOWN
-    seconds = numbers.count(round(point.elapsed.mean, 1 if point.elapsed.mean < 10 else 0))
+    mean_s = point.elapsed.mean
+    seconds = numbers.decimal(mean_s, 1) if mean_s < 10 else numbers.count(mean_s)
     if point.ratio is None or point.allocator == base:
         return seconds
     return f"{seconds} ({spread(point.ratio)})"
