@@ -24,8 +24,7 @@ from slo_ctl.serra.analysis import analyse
 from slo_ctl.serra.complete import measure_completely
 from slo_ctl.serra.line import Fit
 from slo_ctl.serra.measurement import ACCESSES, Direction
-from slo_ctl.serra.models.array import ArrayParameters, DiskArray
-from slo_ctl.serra.models.disk import BARRACUDA_XT, CHEETAH_15K7, Disk
+from slo_ctl.serra.models.array import BARRACUDA_XT, CHEETAH_15K7, ArrayParameters, DiskArray
 from slo_ctl.serra.models.ssd import EmulatedSsd
 from slo_ctl.serra.points import DEFAULT_INTERVALS, all_sizes, draw_points
 from slo_ctl.serra.profiler import Plan, run
@@ -122,12 +121,11 @@ class Row:
 
 
 def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int, bool], Benchmark]]:
-    disk, fast = Disk(BARRACUDA_XT), Disk(CHEETAH_15K7)
+    disk = ArrayParameters(BARRACUDA_XT, file_bytes=file_bytes)
+    array = ArrayParameters(CHEETAH_15K7, disks=2, file_bytes=file_bytes)
     return {
-        "HDD": lambda seed, one: DiskArray(disk, ArrayParameters(file_bytes=file_bytes), seed, one),
-        "RAID-0": lambda seed, one: DiskArray(
-            fast, ArrayParameters(disks=2, file_bytes=file_bytes), seed, one
-        ),
+        "HDD": lambda seed, one: DiskArray(disk, seed, one),
+        "RAID-0": lambda seed, one: DiskArray(array, seed, one),
         "SSD": lambda seed, one: EmulatedSsd(QUARTER_FULL, ssd_bytes, seed, one),
         "SSD, full": lambda seed, one: EmulatedSsd(FULL, ssd_bytes, seed, one),
     }

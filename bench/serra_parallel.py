@@ -26,8 +26,7 @@ from slo_ctl.replay.progress import Silent
 from slo_ctl.serra.analysis import analyse
 from slo_ctl.serra.line import Fit
 from slo_ctl.serra.measurement import ACCESSES, Direction
-from slo_ctl.serra.models.array import ArrayParameters, DiskArray
-from slo_ctl.serra.models.disk import BARRACUDA_XT, CHEETAH_15K7, Disk
+from slo_ctl.serra.models.array import BARRACUDA_XT, CHEETAH_15K7, ArrayParameters, DiskArray
 from slo_ctl.serra.models.ssd import EmulatedSsd
 from slo_ctl.serra.parallel.coordinator import Coordinator
 from slo_ctl.serra.parallel.virtual import VirtualNodes
@@ -70,10 +69,11 @@ class Row:
 
 
 def devices(file_bytes: int, ssd_bytes: int) -> dict[str, Callable[[int], Benchmark]]:
-    disk, fast = Disk(BARRACUDA_XT), Disk(CHEETAH_15K7)
+    disk = ArrayParameters(BARRACUDA_XT, file_bytes=file_bytes)
+    array = ArrayParameters(CHEETAH_15K7, disks=2, file_bytes=file_bytes)
     return {
-        "HDD": lambda seed: DiskArray(disk, ArrayParameters(file_bytes=file_bytes), seed),
-        "RAID-0": lambda seed: DiskArray(fast, ArrayParameters(disks=2, file_bytes=file_bytes), seed),
+        "HDD": lambda seed: DiskArray(disk, seed),
+        "RAID-0": lambda seed: DiskArray(array, seed),
         "SSD": lambda seed: EmulatedSsd(QUARTER_FULL, ssd_bytes, seed),
     }
 

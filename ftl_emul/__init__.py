@@ -1,4 +1,5 @@
-"""The emulated SSD: a flash translation layer with tenants, over-provisioning isolation and virtual time.
+"""The emulated SSD: a flash translation layer with tenants, over-provisioning isolation and virtual time; and
+hard disks.
 
 The work is done by the compiled `ftl_emul._core`; this package is its typed face. Arrays go in as contiguous
 numpy columns, records come out, and the GIL is released in between.
@@ -7,6 +8,8 @@ numpy columns, records come out, and the GIL is released in between.
 from ftl_emul._core import (
     Ageing,
     Device,
+    DiskPreset,
+    Disks,
     DriveError,
     LatencyUs,
     Moved,
@@ -14,6 +17,7 @@ from ftl_emul._core import (
     QueueRecord,
     SpaceRecord,
     TenantRecord,
+    disk_presets,
     mappings,
     presets,
     schedulers,
@@ -25,6 +29,8 @@ __all__ = [
     "Ageing",
     "Config",
     "Device",
+    "DiskPreset",
+    "Disks",
     "DriveError",
     "LatencyUs",
     "Moved",
@@ -32,6 +38,7 @@ __all__ = [
     "QueueRecord",
     "SpaceRecord",
     "TenantRecord",
+    "disk_presets",
     "mappings",
     "presets",
     "schedulers",

@@ -151,7 +151,47 @@ class Device:
     ) -> tuple[Literal["time", "writes", "starved", "idle"], list[int]]: ...
     def check(self) -> None: ...
 
+@final
+class DiskPreset:
+    name: str
+    description: str
+    capacity_bytes: int
+    heads: int
+    rotation_ns: int
+    seek_min_ns: int
+    seek_average_ns: int
+    seek_max_ns: int
+    write_settle_ns: int
+    outer_bytes_s: int
+    inner_bytes_s: int
+    zones: int
+    interface_bytes_s: int
+    command_ns: int
+    queue_depth: int
+    segment_bytes: int
+    segments: int
+    write_cache_bytes: int
+    write_cache_places: int
+
+@final
+class Disks:
+    def __init__(self, preset: str, disks: int, stripe_bytes: int) -> None: ...
+    @property
+    def capacity_bytes(self) -> int: ...
+    @property
+    def now_ns(self) -> int: ...
+    def play(
+        self,
+        op: int,
+        offsets_bytes: NDArray[np.uint64],
+        length_bytes: int,
+        queue_depth: int = 1,
+        limit_ns: int | None = None,
+    ) -> tuple[int, int]: ...
+    def flush(self) -> None: ...
+
 def presets() -> list[Preset]: ...
+def disk_presets() -> list[DiskPreset]: ...
 def mappings() -> list[tuple[str, str]]: ...
 def victim_policies() -> list[tuple[str, str]]: ...
 def schedulers() -> list[tuple[str, str]]: ...

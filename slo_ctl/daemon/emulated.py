@@ -16,6 +16,7 @@ from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.policies import make_policy
 from slo_ctl.decide.scheduler_choice import Choice, choose_tenant_scheduler, needs_of
 from slo_ctl.decide.shares import due_shares
+from slo_ctl.device.record import SsdRecord
 from slo_ctl.model import Decision, Knob, Lever, Setting, Slo, Target, Tenant, TimingModel
 from slo_ctl.observe.served_ftl import ServedDevice
 from slo_ctl.observe.vm_reading import Standing
@@ -92,7 +93,9 @@ class EmulatedDevice:
     @property
     def backend(self) -> str:
         """What isolates VMs from each other there."""
-        how = "isolated" if self.record.mapping.isolated else "shared"
+        if self.record.kind != "ssd":
+            return "emulated disk" if self.record.kind == "disk" else "emulated RAID-0"
+        how = "isolated" if self.record.isolated else "shared"
         return f"emulated SSD, {how} OPS"
 
     @property
@@ -137,7 +140,7 @@ class EmulatedDevice:
 
     def _made(self, policy: str) -> Policy[Any]:
         # Without OPS of their own there is nothing to move between VMs.
-        return make_policy(policy if self.record.mapping.isolated else "shared")
+        return make_policy(policy if self.record.isolated else "shared")
 
     def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """A VM wakes at once, but sleeps only after a whole window: policies answer both by moving OPS."""
@@ -256,7 +259,7 @@ class EmulatedDevice:
     def _waf(self) -> DeviceWaf | None:
         """Of all streams together, over the status window."""
         known = [each for each in self.windows.values() if each.host_page_writes is not None]
-        if not known:
+        if not known or not isinstance(self.record, SsdRecord):
             return None
         return ftl_waf(
             sum(each.host_page_writes or 0 for each in known),

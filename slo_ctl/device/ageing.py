@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.device.offline import RefusedError, carry_out
+from slo_ctl.device.record import needs_flash
 from slo_ctl.device.store import ServedError
 from slo_ctl.errors import UserError
 
@@ -49,6 +50,7 @@ def age(store: DeviceStore, record: DeviceRecord, progress: Callable[[float], No
 
     Guest data is neither read nor written. Raises UserError while the device is served.
     """
+    needs_flash(record, "`device age`")
     try:
         reply = carry_out(store, record, {"op": "age"}, lambda told: progress(float(told["drive_writes"])))
     except ServedError:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from slo_ctl.device.plan_disk import CLASSES, is_disk, plan_disk
 from slo_ctl.device.record import (
     MAX_NAMESPACES,
     DeviceRecord,
     Geometry,
     Mapping,
     Namespace,
+    SsdRecord,
     Timing,
     check_name,
 )
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_SCHEDULER = "wfq"
-_OWN_KEYS = ("name", "placement", "scheduler", "age")
+_OWN_KEYS = ("name", "class", "placement", "scheduler", "age")
 """Keys of a device that a replay's device does not have."""
 _NOUN = "namespace"
 
@@ -43,6 +45,8 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     Raises UserError naming option and key.
     """
     pairs = split_pairs("device", spec)
+    if is_disk(pairs):
+        return plan_disk(spec, pairs, namespaces)
     wanted = _own(Fields("device", {key: value for key, value in pairs.items() if key in _OWN_KEYS}))
     text = ScenarioText(device_where=f"device {wanted.name}", noun=_NOUN)
     text.device = {key: value for key, value in pairs.items() if key not in _OWN_KEYS}
@@ -52,7 +56,7 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     text.set("scheduler", wanted.scheduler)
     scenario = build_scenario(text)
     plan = plan_drive(scenario, _NOUN)
-    return DeviceRecord(
+    return SsdRecord(
         name=wanted.name,
         spec=spec,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,11 +85,14 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
 def wants_ageing(spec: str) -> bool:
     """Whether the device is to be aged as soon as it is made (`age=yes`). Raises UserError."""
     pairs = split_pairs("device", spec)
+    if is_disk(pairs):
+        return False
     return bool(Fields("device", {"age": pairs["age"]} if "age" in pairs else {}).flag("age"))
 
 
 def _own(fields: Fields) -> _Wanted:
     fields.flag("age")
+    fields.choice("class", CLASSES)
     name = fields.text("name")
     if name is None:
         raise UserError("device: it has no name", "add name=NAME, such as name=ssd0")

@@ -90,8 +90,42 @@ class Namespace(_Table):
     """To begin with, those that GC holds free included."""
 
 
+class Array(_Table):
+    """How disks are put together."""
+
+    disks: int = Field(ge=1, le=64)
+    """More than one are a RAID-0."""
+    stripe_bytes: int
+    """Of one disk, before the next one's turn."""
+    scheduler: str
+    queue_depth: int = Field(ge=0)
+    """Requests that the disks hold at once; 0: as suits the scheduler."""
+
+
+class Disk(_Table):
+    """One disk: fields of `ftl_emul.DiskPreset`, where they are explained."""
+
+    capacity_bytes: int
+    heads: int
+    rotation_ns: int = Field(gt=0)
+    seek_min_ns: int
+    seek_average_ns: int
+    seek_max_ns: int
+    write_settle_ns: int
+    outer_bytes_s: int
+    inner_bytes_s: int
+    zones: int
+    interface_bytes_s: int
+    command_ns: int
+    queue_depth: int
+    segment_bytes: int
+    segments: int
+    write_cache_bytes: int
+    write_cache_places: int
+
+
 class DeviceRecord(_Table):
-    """One emulated device."""
+    """One emulated device; which kind is for those derived from it."""
 
     format_version: Literal[1] = 1
     name: str = Field(pattern=_NAME.pattern)
@@ -100,9 +134,6 @@ class DeviceRecord(_Table):
     """The options it was created from."""
     created: str
     """ISO 8601, UTC."""
-    geometry: Geometry
-    timing: Timing
-    mapping: Mapping
     namespace: tuple[Namespace, ...] = Field(min_length=1, max_length=MAX_NAMESPACES)
 
     @property
@@ -110,11 +141,71 @@ class DeviceRecord(_Table):
         """Logical size of all namespaces."""
         return sum(namespace.size_bytes for namespace in self.namespace)
 
+    @property
+    def scheduler(self) -> str:
+        """How it divides itself among its namespaces, unless that was changed."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """`ssd`, `disk` or `raid0`."""
+        raise NotImplementedError
+
+    @property
+    def isolated(self) -> bool:
+        """Whether namespaces have over-provisioning of their own."""
+        return False
+
+
+class SsdRecord(DeviceRecord):
+    """An emulated SSD."""
+
+    geometry: Geometry
+    timing: Timing
+    mapping: Mapping
+
+    @property
+    def scheduler(self) -> str:  # noqa: D102 - as above
+        return self.mapping.scheduler
+
+    @property
+    def kind(self) -> str:  # noqa: D102 - as above
+        return "ssd"
+
+    @property
+    def isolated(self) -> bool:  # noqa: D102 - as above
+        return self.mapping.isolated
+
+
+class DiskRecord(DeviceRecord):
+    """An emulated hard disk, or several as RAID-0. It has no flash: no placement, no OPS, no ageing."""
+
+    array: Array
+    disk: Disk
+
+    @property
+    def scheduler(self) -> str:  # noqa: D102 - as above
+        return self.array.scheduler
+
+    @property
+    def kind(self) -> str:  # noqa: D102 - as above
+        return "disk" if self.array.disks == 1 else "raid0"
+
+
+def needs_flash(record: DeviceRecord, what: str) -> SsdRecord:
+    """The record as an SSD's. Raises UserError for a disk, which has no flash for `what`."""
+    if isinstance(record, SsdRecord):
+        return record
+    raise UserError(
+        f"device {record.name} is a hard disk: {what} is for emulated SSDs",
+        "a disk has no flash: no placement, no over-provisioning, and namespaces of fixed size",
+    )
+
 
 def to_toml(record: DeviceRecord) -> str:
     """The text of `device.toml`."""
     plain = record.model_dump()
-    lines = ["# An EMULATED SSD of slo-ctl. Made by `slo-ctl device create`; not meant to be edited."]
+    lines = ["# An EMULATED device of slo-ctl. Made by `slo-ctl device create`; not meant to be edited."]
     lines += [_pair(key, value) for key, value in plain.items() if not isinstance(value, dict | tuple)]
     for key, value in plain.items():
         tables = value if isinstance(value, tuple) else (value,) if isinstance(value, dict) else ()
@@ -134,7 +225,8 @@ def read_record(folder: Path) -> DeviceRecord:
     """The record of the device in `folder`. Raises UserError when it is damaged, OSError when unreadable."""
     path = folder / FILE
     try:
-        return DeviceRecord.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return (DiskRecord if {"array", "disk"} & table.keys() else SsdRecord).model_validate(table)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}", "restore the file, or delete the device") from None
     except ValidationError as error:

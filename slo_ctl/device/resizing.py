@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.device.control import ControlClient, ControlError
 from slo_ctl.device.offline import RefusedError, carry_out
+from slo_ctl.device.record import needs_flash
 from slo_ctl.device.store import ServedError
 from slo_ctl.errors import UserError
 from slo_ctl.replay.fields import did_you_mean
@@ -26,7 +27,7 @@ def resize(
     names = [each.name for each in record.namespace]
     if namespace not in names:
         raise UserError(f"device {record.name} has no namespace {namespace}", did_you_mean(namespace, names))
-    page = record.geometry.page_bytes
+    page = needs_flash(record, "`device resize`").geometry.page_bytes
     if size_bytes <= 0 or size_bytes % page:
         raise UserError(
             f"{size_bytes} bytes are no whole number of pages of {page}",

@@ -40,21 +40,11 @@ def device_table(devices: Sequence[DeviceStatus]) -> Table:
 
 def print_device(console: Console, device: DeviceStatus) -> None:
     """Everything about one device."""
-    geometry, timing = device.geometry, device.timing
-    dies = geometry["channels"] * geometry["dies_per_channel"]
     facts = {
-        "device": f"{device.name} (EMULATED SSD)",
+        "device": f"{device.name} (EMULATED {'SSD' if device.kind == 'ssd' else 'hard disk'})",
         "served": _served(device),
         "made from": device.spec,
-        "size": f"{numbers.size(device.size_bytes)} logical, {numbers.size(device.physical_bytes)} of flash",
-        "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
-        f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
-        "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
-        f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}",
-        "placement": "blocks of its own for each namespace"
-        if device.mapping["isolated"]
-        else "shared blocks",
-        "aged": _aged(device),
+        **(_disk_facts(device) if device.disk else _flash_facts(device)),
         "folder": device.folder,
         "control": device.control_socket,
     }
@@ -67,6 +57,35 @@ def print_device(console: Console, device: DeviceStatus) -> None:
             console.print(Text(f"{told['name']}: {printable(told['reason'])}", "bold red"), soft_wrap=True)
     for namespace in device.namespaces:
         console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)
+
+
+def _flash_facts(device: DeviceStatus) -> dict[str, str]:
+    geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
+    dies = geometry["channels"] * geometry["dies_per_channel"]
+    return {
+        "size": f"{numbers.size(device.size_bytes)} logical, {numbers.size(device.physical_bytes)} of flash",
+        "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
+        f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
+        "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
+        f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}",
+        "placement": "blocks of its own for each namespace" if mapping["isolated"] else "shared blocks",
+        "aged": _aged(device),
+    }
+
+
+def _disk_facts(device: DeviceStatus) -> dict[str, str]:
+    array, disk = device.array or {}, device.disk or {}
+    raid = f"RAID-0 of {array['disks']}, stripes of {numbers.size(array['stripe_bytes'])}; each "
+    seeks = " / ".join(_us(disk[f"seek_{which}_ns"]) for which in ("min", "average", "max"))
+    rates = " to ".join(f"{disk[f'{where}_bytes_s'] / 1e6:g}" for where in ("outer", "inner"))
+    cache = numbers.size(disk["write_cache_bytes"]) if disk["write_cache_bytes"] else "off"
+    return {
+        "size": f"{numbers.size(device.size_bytes)} of {numbers.size(device.physical_bytes)}, outside in",
+        "disks": (raid if array["disks"] > 1 else "")
+        + f"{60e9 / disk['rotation_ns']:.0f}/min, {rates} MB/s, write cache {cache}",
+        "seeks": f"{seeks} (track to track, average, full stroke)",
+        "scheduler": str((device.statistics or {}).get("scheduler", array["scheduler"])),
+    }
 
 
 def _aged(device: DeviceStatus) -> str:
@@ -91,11 +110,16 @@ def _served(device: DeviceStatus) -> str:
 def _namespaces(device: DeviceStatus) -> Table:
     told = {each["name"]: each for each in (device.statistics or {}).get("namespaces", ())}
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS", "OPS BLOCKS"]
-    for heading in headings + (["READS", "WRITES", "WAF"] if told else []):
+    ssd = device.kind == "ssd"
+    headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
+    activity = ["READS", "WRITES"] + (["WAF"] if ssd else [])
+    for heading in headings + (activity if told else []):
         table.add_column(heading, justify="left" if heading == "NAMESPACE" else "right")
     for namespace in device.namespaces:
-        table.add_row(*_row(namespace), *(_activity(told[namespace.name]) if namespace.name in told else ()))
+        table.add_row(
+            *_row(namespace)[: len(headings)],
+            *(_activity(told[namespace.name]) if namespace.name in told else ()),
+        )
     return table
 
 
@@ -111,12 +135,14 @@ def _row(namespace: NamespaceStatus) -> tuple[str, ...]:
 
 
 def _activity(told: dict[str, Any]) -> tuple[str, ...]:
-    host, moved = told["flash"]["host_page_writes"], told["flash"]["gc_page_writes"]
-    return (
+    counts = (
         numbers.count(told["answered"]["reads"]["requests"]),
         numbers.count(told["answered"]["writes"]["requests"]),
-        numbers.decimal((host + moved) / host if host else None),
     )
+    if "flash" not in told:
+        return counts
+    host, moved = told["flash"]["host_page_writes"], told["flash"]["gc_page_writes"]
+    return (*counts, numbers.decimal((host + moved) / host if host else None))
 
 
 def _us(nanoseconds: int) -> str:

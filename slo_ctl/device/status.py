@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from slo_ctl.device.ageing import read_aged
 from slo_ctl.device.control import ControlClient, ControlError
+from slo_ctl.device.record import DiskRecord, SsdRecord
 from slo_ctl.device.settings import read_settings
 
 if TYPE_CHECKING:
@@ -49,10 +50,17 @@ class DeviceStatus:
     created: str
     folder: str
     size_bytes: int
+    kind: str
+    """`ssd`, `disk` or `raid0`."""
     physical_bytes: int
-    geometry: dict[str, int]
-    timing: dict[str, int]
-    mapping: dict[str, Any]
+    """Of flash, or of the disks."""
+    geometry: dict[str, int] | None
+    """With `timing` and `mapping`: of an SSD."""
+    timing: dict[str, int] | None
+    mapping: dict[str, Any] | None
+    array: dict[str, Any] | None
+    """With `disk`: of disks."""
+    disk: dict[str, int] | None
     control_socket: str
     all_exports_socket: str
     namespaces: tuple[NamespaceStatus, ...]
@@ -103,10 +111,10 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DeviceStatus:
         created=record.created,
         folder=str(folder),
         size_bytes=sum(namespace.size_bytes for namespace in namespaces),
-        physical_bytes=record.geometry.physical_bytes,
-        geometry=record.geometry.model_dump(),
-        timing=record.timing.model_dump(),
-        mapping=record.mapping.model_dump(),
+        kind=record.kind,
+        physical_bytes=_physical_bytes(record),
+        **dict.fromkeys(("geometry", "timing", "mapping", "array", "disk"))
+        | record.model_dump(include={"geometry", "timing", "mapping", "array", "disk"}),
         control_socket=str(run.control),
         all_exports_socket=str(run.all_exports),
         namespaces=tuple(namespaces),
@@ -114,6 +122,12 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DeviceStatus:
         aged=read_aged(folder),
         problem=problem,
     )
+
+
+def _physical_bytes(record: DeviceRecord) -> int:
+    if isinstance(record, DiskRecord):
+        return record.array.disks * record.disk.capacity_bytes
+    return record.geometry.physical_bytes if isinstance(record, SsdRecord) else 0
 
 
 def _ask(socket: Path) -> tuple[dict[str, Any] | None, str | None]:

@@ -11,9 +11,11 @@ of by a flash timing that nobody waits for.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.device.control import ControlClient, ControlError
+from slo_ctl.device.record import DiskRecord, SsdRecord
 from slo_ctl.model import DeviceSample, FlashTiming, Slo, TimingModel
 from slo_ctl.observe.gone import ObserveGone
 from slo_ctl.observe.vm_reading import Blocks, Standing, VmReading, vm_sample
@@ -54,7 +56,7 @@ class ServedDevice:
         """As of the last sample, by the key of the stream. Empty when the server is gone."""
         self.time_scale: float | None = None
         """Real seconds for each modelled one; None without latency."""
-        self.scheduler = record.mapping.scheduler
+        self.scheduler = record.scheduler
         """How it divides itself among its namespaces, as of the last sample."""
         self._path = control_socket
         self._record = record
@@ -92,7 +94,7 @@ class ServedDevice:
         self, told: dict[str, Any], standings: Mapping[str, Standing], keys: Mapping[str, str]
     ) -> DeviceSample:
         self.time_scale = told["time_scale"]
-        self.scheduler = str(told.get("scheduler", self._record.mapping.scheduler))
+        self.scheduler = str(told.get("scheduler", self._record.scheduler))
         now_ns = told["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
         namespaces = {each["name"]: each for each in told["namespaces"]}
         now = {name: _reading(each, now_ns) for name, each in namespaces.items()}
@@ -124,14 +126,21 @@ class ServedDevice:
                     standing,
                     window,
                     self._blocks(each),
-                    self._record.geometry.pages_per_block,
+                    self._pages_per_block,
                     queued="queue" in each,
                     active=known is not None and (window.requests > 0 or waiting),
                 )
             )
-        return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=told["spare_blocks"])
+        spare_blocks = told["spare_blocks"] if isinstance(self._record, SsdRecord) else 0
+        return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=spare_blocks)
+
+    @property
+    def _pages_per_block(self) -> int:
+        return self._record.geometry.pages_per_block if isinstance(self._record, SsdRecord) else 1
 
     def _timing(self) -> FlashTiming:
+        if not isinstance(self._record, SsdRecord):
+            return self._disk_timing()
         timing, geometry = self._record.timing, self._record.geometry
         return FlashTiming(
             pages_per_block=geometry.pages_per_block,
@@ -143,8 +152,26 @@ class ServedDevice:
             copyback=self._record.mapping.copyback,
         )
 
+    def _disk_timing(self) -> FlashTiming:
+        """No flash and no GC: what the only policy there is for disks has no use for is 0."""
+        access_us = 0.0
+        if isinstance(self._record, DiskRecord):
+            disk = self._record.disk
+            access_us = (disk.command_ns + disk.seek_average_ns + disk.rotation_ns / 2) * _US_PER_NS
+        return FlashTiming(
+            pages_per_block=1,
+            read_us=access_us,
+            program_us=access_us,
+            erase_us=0.0,
+            transfer_us=0.0,
+            model=TimingModel.NONE if self.time_scale is None else TimingModel.FULL,
+            copyback=False,
+        )
+
     def _blocks(self, namespace: dict[str, Any]) -> Blocks:
         """As replay counts: a VM's own blocks that GC keeps free on each die are nobody's OPS."""
+        if not isinstance(self._record, SsdRecord):
+            return Blocks(logical=0, ops=0, min_ops=0)
         space = namespace["space"]
         held = self._record.geometry.dies * self._record.mapping.free_floor if space["isolated"] else 0
         return Blocks(
@@ -155,9 +182,9 @@ class ServedDevice:
 
     def _stream_window(self, key: str, namespace: dict[str, Any], window: VmReading) -> StreamWindow:
         length_s = window.now_ns / _NS_PER_S
-        geometry = self._record.geometry
-        victim_pages = window.victims * geometry.pages_per_block
-        ops_blocks = self._blocks(namespace).ops
+        ssd = self._record if isinstance(self._record, SsdRecord) else None
+        victim_pages = window.victims * self._pages_per_block
+        ops_blocks = self._blocks(namespace).ops if ssd else None
         throttled = window.requests > 0 and "queue" in namespace
         scale = self.time_scale or 1.0
 
@@ -182,7 +209,9 @@ class ServedDevice:
             else None,
             size_bytes=namespace["size_bytes"],
             ops_blocks=ops_blocks,
-            ops_bytes=ops_blocks * geometry.pages_per_block * geometry.page_bytes,
+            ops_bytes=(ops_blocks or 0) * ssd.geometry.pages_per_block * ssd.geometry.page_bytes
+            if ssd
+            else None,
         )
 
     def _ask(self) -> dict[str, Any]:
@@ -211,7 +240,9 @@ class ServedDevice:
 
 
 def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
-    flash, queue, answered = namespace["flash"], namespace.get("queue"), namespace["answered"]
+    # Disks have no flash.
+    flash: dict[str, Any] = namespace.get("flash") or defaultdict(int, moved_pages_of=())
+    queue, answered = namespace.get("queue"), namespace["answered"]
     done = queue["completed"] if queue else {kind: each["requests"] for kind, each in answered.items()}
     return VmReading(
         now_ns=now_ns,

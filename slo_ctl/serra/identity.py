@@ -165,6 +165,7 @@ def _export(target: Target, around: Surroundings) -> Identity:
 
 def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
     """The emulated SSD of ours that listens there."""
+    from slo_ctl.device.record import SsdRecord
     from slo_ctl.device.store import DeviceStore
     from slo_ctl.errors import UserError
 
@@ -177,17 +178,18 @@ def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
         run = around.places.run_of(name)
         for namespace in record.namespace:
             if socket in (str(run.export(namespace.name)), str(run.all_exports)):
+                ssd = record if isinstance(record, SsdRecord) else None
                 shape = _key(record.model_dump_json(exclude={"name", "created", "namespace"}))
                 return Identity(
-                    model=f"EMULATED SSD {name}",
+                    model=f"EMULATED {'SSD' if ssd else 'disk'} {name}",
                     serial=f"{record.created} {shape}",
                     firmware="",
                     place=f"namespace {namespace.name}: {record.spec}",
                     kernel=around.kernel,
-                    scheduler=record.mapping.scheduler,
+                    scheduler=record.scheduler,
                     device=name,
-                    rotational=False,
-                    hardware_queues=record.geometry.dies,
+                    rotational=ssd is None,
+                    hardware_queues=ssd.geometry.dies if ssd else 1,
                 )
     return None
 

@@ -1,5 +1,6 @@
 //! Python binding of the emulated SSD: numpy arrays in, typed records out, the GIL released while it works.
 
+mod disks;
 mod records;
 
 use std::fs::File;
@@ -337,6 +338,8 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use super::disks::{DiskPresetRecord, Disks};
+    #[pymodule_export]
     use super::records::{Ageing, LatencyUs, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
     #[pymodule_export]
     use super::{Device, DriveError};
@@ -345,6 +348,12 @@ mod _core {
     #[pyfunction]
     fn presets() -> Vec<PresetRecord> {
         PRESETS.iter().map(PresetRecord::from).collect()
+    }
+
+    /// The disks that need no further description.
+    #[pyfunction]
+    fn disk_presets() -> Vec<DiskPresetRecord> {
+        super::disks::presets()
     }
 
     /// Mappings: (name, description).

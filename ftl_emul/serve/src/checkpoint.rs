@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ageing::Aged;
 use crate::atomic_file;
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, FlashConfig};
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::settings::Settings;
@@ -140,14 +140,15 @@ pub fn load(
     settings: &Settings,
     namespaces: &[Namespace],
 ) -> Result<Placed, ServeError> {
-    match restore(folder, config, namespaces) {
+    let flash = config.flash()?;
+    match restore(folder, flash, namespaces) {
         Ok((drive, aged, true)) => Ok(Placed { drive, origin: Origin::Exact, aged }),
         Ok((mut drive, aged, false)) => {
             let changed = reconcile(&mut drive, namespaces, aged.is_some())?;
             Ok(Placed { drive, origin: Origin::Corrected(changed), aged })
         }
         Err(why) => {
-            let mut drive = empty_drive(config, settings, namespaces)?;
+            let mut drive = empty_drive(config, flash, settings, namespaces)?;
             let pages = reconcile(&mut drive, namespaces, false)?;
             Ok(Placed { drive, origin: Origin::Rebuilt(pages, why), aged: None })
         }
@@ -157,7 +158,7 @@ pub fn load(
 type Restored = (Drive, Option<Aged>, bool);
 
 /// The drive of the checkpoint, how it was aged, and whether the files are as they were when it was taken.
-fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Result<Restored, String> {
+fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Result<Restored, String> {
     let file = match File::open(path_in(folder)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err("there is no checkpoint".into()),
@@ -193,16 +194,21 @@ fn restore(folder: &Path, config: &DeviceConfig, namespaces: &[Namespace]) -> Re
     Ok((drive, label.aged, exact))
 }
 
-fn empty_drive(config: &DeviceConfig, settings: &Settings, namespaces: &[Namespace]) -> Result<Drive, ServeError> {
+fn empty_drive(
+    config: &DeviceConfig,
+    flash: &FlashConfig,
+    settings: &Settings,
+    namespaces: &[Namespace],
+) -> Result<Drive, ServeError> {
     let moved =
         |given: &crate::config::NamespaceConfig| settings.of(&given.name).ops_blocks.unwrap_or(given.ops_blocks);
     let as_moved: Vec<u64> = config.namespaces.iter().map(moved).collect();
     // Where moves no longer add up (sizes changed since), the division of the creation does, or else nothing does.
     let as_created = config.namespaces.iter().map(|given| given.ops_blocks).collect();
-    drive_with(config, namespaces, &as_moved).or_else(|_| drive_with(config, namespaces, &as_created))
+    drive_with(flash, namespaces, &as_moved).or_else(|_| drive_with(flash, namespaces, &as_created))
 }
 
-fn drive_with(config: &DeviceConfig, namespaces: &[Namespace], ops_blocks: &Vec<u64>) -> Result<Drive, ServeError> {
+fn drive_with(config: &FlashConfig, namespaces: &[Namespace], ops_blocks: &Vec<u64>) -> Result<Drive, ServeError> {
     let mut drive = Drive::new(config.geometry, config.mapping_options()?, config.drive_options()?)?;
     for (namespace, &ops) in namespaces.iter().zip(ops_blocks) {
         let pages = namespace.size_bytes() / u64::from(config.geometry.page_bytes);
@@ -287,7 +293,7 @@ impl Fill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, NamespaceConfig};
+    use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, Medium, NamespaceConfig};
     use crate::flash::{Counted, Flash};
     use crate::namespace::Flags;
     use ftl_core::{Geometry, NandTiming};
@@ -305,24 +311,26 @@ mod tests {
             emulated: true,
             spec: String::new(),
             created: String::new(),
-            geometry: Geometry {
-                page_bytes: PAGE as u32,
-                pages_per_block: 16,
-                blocks_per_die: 64,
-                channels: 2,
-                dies_per_channel: 1,
-                planes: 1,
-            },
-            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
-            mapping: MappingConfig {
-                victim: "greedy".into(),
-                separate_gc_frontier: false,
-                free_floor: 1,
-                copyback: true,
-                scheduler: "fifo".into(),
-                isolated: true,
-                seed: 1,
-            },
+            medium: Medium::Flash(FlashConfig {
+                geometry: Geometry {
+                    page_bytes: PAGE as u32,
+                    pages_per_block: 16,
+                    blocks_per_die: 64,
+                    channels: 2,
+                    dies_per_channel: 1,
+                    planes: 1,
+                },
+                timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
+                mapping: MappingConfig {
+                    victim: "greedy".into(),
+                    separate_gc_frontier: false,
+                    free_floor: 1,
+                    copyback: true,
+                    scheduler: "fifo".into(),
+                    isolated: true,
+                    seed: 1,
+                },
+            }),
             namespaces: vec![namespace("a"), namespace("b")],
         }
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+use ftl_core::disk::{Array, ArrayOptions, DiskParameters};
 use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};
 use ftl_core::{DriveOptions, Geometry, NandTiming, PageMappingOptions, Placement, victim_policy};
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,88 @@ use crate::error::{ServeError, refuse};
 
 /// The version of `device.toml` this program reads.
 pub const DEVICE_FORMAT_VERSION: u32 = 1;
+/// What is told of commands that need flash.
+pub const NO_FLASH: &str =
+    "this is a hard disk: it has no flash, so no placement, no over-provisioning, no ageing, and parts of fixed size";
+const SECTOR_BYTES: u64 = 512;
 /// Most namespaces of one device that can be served.
 pub const MAX_NAMESPACES: usize = 1024;
 
-/// `device.toml`.
+/// `device.toml` as it is written: tables of flash, or tables of disks.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceText {
+    format_version: u32,
+    name: String,
+    emulated: bool,
+    spec: String,
+    created: String,
+    geometry: Option<Geometry>,
+    timing: Option<NandTiming>,
+    mapping: Option<MappingConfig>,
+    array: Option<ArrayConfig>,
+    disk: Option<DiskParameters>,
+    #[serde(rename = "namespace")]
+    namespaces: Vec<NamespaceConfig>,
+}
+
+impl TryFrom<DeviceText> for DeviceConfig {
+    type Error = String;
+
+    fn try_from(text: DeviceText) -> Result<Self, String> {
+        let DeviceText { format_version, name, emulated, spec, created, namespaces, .. } = text;
+        let medium = match (text.geometry, text.timing, text.mapping, text.array, text.disk) {
+            (Some(geometry), Some(timing), Some(mapping), None, None) => {
+                Medium::Flash(FlashConfig { geometry, timing, mapping })
+            }
+            (None, None, None, Some(array), Some(disk)) => Medium::Disks(array, disk),
+            _ => {
+                return Err(
+                    "the tables of an SSD are geometry, timing and mapping, those of disks array and disk".into()
+                );
+            }
+        };
+        Ok(Self { format_version, name, emulated, spec, created, medium, namespaces })
+    }
+}
+
+/// What stores the data, as far as the model knows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Medium {
+    /// An SSD.
+    Flash(FlashConfig),
+    /// A hard disk, or several as RAID-0.
+    Disks(ArrayConfig, DiskParameters),
+}
+
+/// `[geometry]`, `[timing]` and `[mapping]` of `device.toml`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlashConfig {
+    /// Shape of the flash.
+    pub geometry: Geometry,
+    /// Latencies of the flash.
+    pub timing: NandTiming,
+    /// How the translation layer works.
+    pub mapping: MappingConfig,
+}
+
+/// `[array]` of `device.toml`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct ArrayConfig {
+    /// Disks; more than one are a RAID-0.
+    pub disks: u32,
+    /// Bytes of one disk before the next one's turn.
+    pub stripe_bytes: u64,
+    /// Scheduler by name.
+    pub scheduler: String,
+    /// Requests that the disks hold at once; 0: what the scheduler suits.
+    pub queue_depth: u32,
+}
+
+/// `device.toml`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "DeviceText")]
 pub struct DeviceConfig {
     /// [`DEVICE_FORMAT_VERSION`].
     pub format_version: u32,
@@ -29,14 +106,9 @@ pub struct DeviceConfig {
     pub spec: String,
     /// When it was created, for people.
     pub created: String,
-    /// Shape of the flash.
-    pub geometry: Geometry,
-    /// Latencies of the flash.
-    pub timing: NandTiming,
-    /// How the translation layer works.
-    pub mapping: MappingConfig,
+    /// What stores the data.
+    pub medium: Medium,
     /// The namespaces, in the order of their tenant numbers.
-    #[serde(rename = "namespace")]
     pub namespaces: Vec<NamespaceConfig>,
 }
 
@@ -92,9 +164,14 @@ impl DeviceConfig {
                 self.format_version
             ));
         }
-        self.geometry.validate()?;
-        self.mapping_options()?;
-        self.scheduler()?;
+        match &self.medium {
+            Medium::Flash(flash) => {
+                flash.geometry.validate()?;
+                flash.mapping_options()?;
+            }
+            Medium::Disks(array, disk) => drop(array.make(*disk)?),
+        }
+        scheduler_named(self.scheduler())?;
         if self.namespaces.is_empty() || self.namespaces.len() > MAX_NAMESPACES {
             return refuse(format!("{} namespaces; 1 to {MAX_NAMESPACES} can be served", self.namespaces.len()));
         }
@@ -106,9 +183,9 @@ impl DeviceConfig {
             if self.namespaces[..index].iter().any(|other| other.name == *name) {
                 return refuse(format!("namespace {name} is there twice"));
             }
-            let page = u64::from(self.geometry.page_bytes);
+            let page = self.granule_bytes();
             if namespace.size_bytes == 0 || namespace.size_bytes % page != 0 || namespace.size_bytes > 1 << 62 {
-                return refuse(format!("namespace {name}: size_bytes is no whole number of {page} byte pages"));
+                return refuse(format!("namespace {name}: size_bytes is no whole number of units of {page} bytes"));
             }
             if !(namespace.weight.is_finite() && namespace.weight > 0.0) {
                 return refuse(format!("namespace {name}: weight must be a positive number"));
@@ -117,6 +194,47 @@ impl DeviceConfig {
         Ok(())
     }
 
+    /// Sizes of namespaces are multiples of this: a page of flash, a sector of a disk.
+    #[must_use]
+    pub fn granule_bytes(&self) -> u64 {
+        match &self.medium {
+            Medium::Flash(flash) => u64::from(flash.geometry.page_bytes),
+            Medium::Disks(..) => SECTOR_BYTES,
+        }
+    }
+
+    /// The flash. Refuses disks, which have none.
+    pub fn flash(&self) -> Result<&FlashConfig, ServeError> {
+        match &self.medium {
+            Medium::Flash(flash) => Ok(flash),
+            Medium::Disks(..) => refuse(NO_FLASH),
+        }
+    }
+
+    /// The scheduler it was created with, by name.
+    #[must_use]
+    pub fn scheduler(&self) -> &str {
+        match &self.medium {
+            Medium::Flash(flash) => &flash.mapping.scheduler,
+            Medium::Disks(array, _) => &array.scheduler,
+        }
+    }
+}
+
+impl ArrayConfig {
+    /// The disks, without namespaces.
+    pub fn make(&self, disk: DiskParameters) -> Result<Array, ServeError> {
+        let options = ArrayOptions {
+            disks: self.disks,
+            stripe_bytes: self.stripe_bytes,
+            scheduler: scheduler_named(&self.scheduler)?,
+            queue_depth: (self.queue_depth > 0).then_some(self.queue_depth),
+        };
+        Ok(Array::new(disk, options)?)
+    }
+}
+
+impl FlashConfig {
     /// Options of the page mapping.
     pub fn mapping_options(&self) -> Result<PageMappingOptions, ServeError> {
         let Some(victim) = victim_policy(&self.mapping.victim) else {
@@ -136,7 +254,7 @@ impl DeviceConfig {
         Ok(DriveOptions {
             timing: self.timing,
             timing_model: TimingModel::Full { copyback: self.mapping.copyback },
-            scheduler: self.scheduler()?,
+            scheduler: scheduler_named(&self.mapping.scheduler)?,
             device_queue_depth: None,
         })
     }
@@ -145,10 +263,6 @@ impl DeviceConfig {
     #[must_use]
     pub fn placement(&self) -> Placement {
         if self.mapping.isolated { Placement::Isolated } else { Placement::Shared }
-    }
-
-    fn scheduler(&self) -> Result<SchedulerPolicy, ServeError> {
-        scheduler_named(&self.mapping.scheduler)
     }
 }
 

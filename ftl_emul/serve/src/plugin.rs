@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::access;
-use crate::config::Parameters;
+use crate::config::{Medium, Parameters};
 use crate::control;
 use crate::error::ServeError;
 use crate::namespace::{Flags, Namespace};
@@ -120,7 +120,9 @@ fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
         control_fd: parameters.control_fd,
         stop_fd: parameters.stop_fd,
     };
-    eprintln!("slo-ctl: {} (emulated): placement {}", device.server.config.name, device.server.origin);
+    if let Some(origin) = &device.server.origin {
+        eprintln!("slo-ctl: {} (emulated): placement {origin}", device.server.config.name);
+    }
     if DEVICE.set(device).is_err() {
         return crate::error::refuse("the device is open already");
     }
@@ -210,8 +212,10 @@ unsafe extern "C" fn yes(_handle: *mut c_void) -> c_int {
     1
 }
 
-unsafe extern "C" fn no(_handle: *mut c_void) -> c_int {
-    0
+unsafe extern "C" fn is_rotational(handle: *mut c_void) -> c_int {
+    // SAFETY: nbdkit passes what open returned.
+    let connected = unsafe { connected(handle) };
+    c_int::from(connected.is_some_and(|(_, device)| matches!(device.server.config.medium, Medium::Disks(..))))
 }
 
 unsafe extern "C" fn can_fua(_handle: *mut c_void) -> c_int {
@@ -226,7 +230,7 @@ unsafe extern "C" fn block_size(
 ) -> c_int {
     // SAFETY: nbdkit passes what open returned.
     let Some((_, device)) = (unsafe { connected(handle) }) else { return -1 };
-    let page = device.server.config.geometry.page_bytes.clamp(4096, MAX_REQUEST_BYTES);
+    let page = (device.server.config.granule_bytes() as u32).clamp(4096, MAX_REQUEST_BYTES);
     // SAFETY: nbdkit passes three places of its own to fill in.
     unsafe {
         *minimum = 1;
@@ -309,7 +313,7 @@ unsafe extern "C" fn extents(handle: *mut c_void, count: u32, offset: u64, given
 /// What nbdkit calls after loading this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_init() -> *const Plugin {
-    let help = c"device=<FOLDER>            (required) Folder of the emulated SSD.
+    let help = c"device=<FOLDER>            (required) Folder of the emulated device.
 latency=none|real          When requests are done. [none]
 time-scale=<X>             Real seconds for each modelled one. [1]
 checkpoint-seconds=<S>     How often the placement of pages is saved. [60]
@@ -319,9 +323,9 @@ Use `slo-ctl device serve` rather than this plugin by itself.";
         api_version: 2,
         thread_model: nbdkit::THREAD_MODEL_PARALLEL,
         name: c"slo-ctl".as_ptr(),
-        longname: c"slo-ctl emulated SSD".as_ptr(),
+        longname: c"slo-ctl emulated device".as_ptr(),
         version: concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast(),
-        description: c"an EMULATED SSD with tenants, garbage collection and modelled time".as_ptr(),
+        description: c"an EMULATED SSD with tenants, garbage collection and modelled time, or EMULATED disks".as_ptr(),
         load: None,
         unload: None,
         config: Some(config),
@@ -332,7 +336,7 @@ Use `slo-ctl device serve` rather than this plugin by itself.";
         get_size: Some(get_size),
         can_write: Some(yes),
         can_flush: Some(yes),
-        is_rotational: Some(no),
+        is_rotational: Some(is_rotational),
         can_trim: Some(yes),
         of_version_1: [None; 5],
         errno_is_preserved: 0,

@@ -14,7 +14,7 @@ use ftl_core::{Drive, TenantId};
 use crate::ageing::{self, Aged};
 use crate::backing::Ailment;
 use crate::checkpoint::{self, Origin, Placed};
-use crate::config::{DeviceConfig, Latency, Parameters, scheduler_named};
+use crate::config::{DeviceConfig, Latency, Medium, Parameters, scheduler_named};
 use crate::error::{ServeError, refuse};
 use crate::flash::{Clock, Counted, Flash, Timed};
 use crate::namespace::Namespace;
@@ -37,8 +37,8 @@ pub struct Server {
     pub namespaces: Vec<Namespace>,
     /// Its flash.
     pub flash: Flash,
-    /// How its placement came about.
-    pub origin: Origin,
+    /// How its placement came about; None for disks, which have none.
+    pub origin: Option<Origin>,
     /// Real seconds for each modelled one; None without a clock.
     pub time_scale: Option<f64>,
     /// What happened in the last seconds.
@@ -73,15 +73,8 @@ impl Server {
             Namespace::open(&folder, &given.name, TenantId(number as u16), size_bytes)
         };
         let namespaces: Vec<Namespace> = config.namespaces.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        let Placed { drive, origin, aged } = checkpoint::load(&folder, &config, &settings, &namespaces)?;
-        ageing::tell(&folder, aged.as_ref())?;
-        let (flash, time_scale) = match parameters.latency {
-            Latency::None => (Flash::Counted(Box::new(Counted::new(drive))), None),
-            Latency::Real => {
-                let scale = parameters.time_scale;
-                (Flash::Timed(Arc::new(Timed::new(drive, Clock::new(scale))?)), Some(scale))
-            }
-        };
+        let (flash, origin, aged) = model(parameters, &folder, &config, &settings, &namespaces)?;
+        let time_scale = flash.timed().map(|_| parameters.time_scale);
         let server = Self {
             config,
             namespaces,
@@ -118,9 +111,10 @@ impl Server {
 
     /// Starts the clock and the upkeep. To be called in the process that serves, after any fork.
     pub fn start(&'static self) -> Result<(), ServeError> {
-        checkpoint::mark_serving(&self.folder)?;
+        if self.origin.is_some() {
+            checkpoint::mark_serving(&self.folder)?;
+        }
         if let Some(timed) = self.flash.timed() {
-            let timed = Arc::clone(timed);
             self.spawn("slo-ctl clock", move || timed.run_clock())?;
         }
         self.spawn("slo-ctl upkeep", move || self.keep_up())
@@ -152,6 +146,9 @@ impl Server {
                 .backing
                 .flush()
                 .map_err(|e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name)))?;
+        }
+        if self.origin.is_none() {
+            return Ok(());
         }
         self.checkpoint(true)?;
         ageing::tell(&self.folder, self.aged().as_ref())?;
@@ -227,6 +224,13 @@ impl Server {
         if self.flash.timed().is_none() {
             return Vec::new();
         }
+        let disks = self.flash.with_disks(|disks| {
+            let counters = |n: &Namespace| disks.queue_counters(n.tenant).ok();
+            self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
+        });
+        if let Ok(Some(throttled)) = disks {
+            return throttled;
+        }
         let of = |drive: &mut Drive| {
             let counters = |n: &Namespace| drive.queue_counters(n.tenant).ok();
             self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
@@ -259,7 +263,7 @@ impl Server {
             going_on = progress(written);
             going_on
         };
-        let seed = self.config.mapping.seed;
+        let seed = self.config.flash()?.mapping.seed;
         let (report, pages) = self.flash.with(|drive| {
             let pages = |t: TenantId| drive.space(t).map_or(0, |space| space.logical_pages);
             let pages = self.namespaces.iter().map(|n| pages(n.tenant)).sum();
@@ -322,7 +326,7 @@ impl Server {
 
     /// Changes the size of a namespace, for good. Data beyond a smaller end is gone; with `keep_data` that is refused.
     pub fn resize(&self, namespace: &Namespace, size_bytes: u64, keep_data: bool) -> Result<(), ServeError> {
-        let page = u64::from(self.config.geometry.page_bytes);
+        let page = u64::from(self.config.flash()?.geometry.page_bytes);
         if size_bytes == 0 || size_bytes % page != 0 || size_bytes > 1 << 62 {
             return refuse(format!("size_bytes must be a whole number of pages of {page} bytes, and at least one"));
         }
@@ -353,8 +357,8 @@ impl Server {
     }
 
     fn grow(&self, namespace: &Namespace, before: u64, size_bytes: u64) -> Result<(), ServeError> {
-        let (page, pages_per_block) =
-            (u64::from(self.config.geometry.page_bytes), u64::from(self.config.geometry.pages_per_block));
+        let geometry = &self.config.flash()?.geometry;
+        let (page, pages_per_block) = (u64::from(geometry.page_bytes), u64::from(geometry.pages_per_block));
         self.flash.with(|drive| {
             let (space, spare) = (drive.space(namespace.tenant)?, drive.spare_blocks());
             drive.resize_tenant(namespace.tenant, size_bytes / page).map_err(|refusal| {
@@ -387,7 +391,7 @@ impl Server {
         if !keep_data {
             return Ok(());
         }
-        let page = u64::from(self.config.geometry.page_bytes);
+        let page = self.config.granule_bytes();
         let end = namespace
             .backing
             .data_end(size_bytes, before)
@@ -406,6 +410,36 @@ impl Server {
 fn resize_file(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
     let resized = namespace.backing.resize(size_bytes);
     resized.map_err(|e| ServeError::File(format!("namespace {}: cannot resize its file: {e}", namespace.name)))
+}
+
+/// The model of a device, how its placement came about, and how it was aged.
+fn model(
+    parameters: &Parameters,
+    folder: &Path,
+    config: &DeviceConfig,
+    settings: &Settings,
+    namespaces: &[Namespace],
+) -> Result<(Flash, Option<Origin>, Option<Aged>), ServeError> {
+    let clock = (parameters.latency == Latency::Real).then(|| Clock::new(parameters.time_scale));
+    if let Medium::Disks(array, disk) = &config.medium {
+        let mut disks = array.make(*disk)?;
+        for namespace in namespaces {
+            let tenant = disks.create_tenant(namespace.size_bytes())?;
+            debug_assert_eq!(tenant, namespace.tenant);
+        }
+        let flash = match clock {
+            None => Flash::Still,
+            Some(clock) => Flash::Disks(Arc::new(Timed::new(disks, clock)?)),
+        };
+        return Ok((flash, None, None));
+    }
+    let Placed { drive, origin, aged } = checkpoint::load(folder, config, settings, namespaces)?;
+    ageing::tell(folder, aged.as_ref())?;
+    let flash = match clock {
+        None => Flash::Counted(Box::new(Counted::new(drive))),
+        Some(clock) => Flash::Timed(Arc::new(Timed::new(drive, clock)?)),
+    };
+    Ok((flash, Some(origin), aged))
 }
 
 /// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.

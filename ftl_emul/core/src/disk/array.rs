@@ -89,6 +89,7 @@ pub struct Array {
     armed: Vec<Option<u64>>,
     scheduler: Scheduler,
     queue_depth: u32,
+    given_depth: Option<u32>,
     in_flight: u32,
     tenants: Vec<Tenant>,
     requests: Vec<Request>,
@@ -110,17 +111,16 @@ impl Array {
         if stripe_bytes % 512 != 0 || !(512..=1 << 30).contains(&stripe_bytes) {
             return invalid("stripe_bytes", format!("{stripe_bytes} is no multiple of 512 from 512 to 1 GiB"));
         }
-        let each = if scheduler == SchedulerPolicy::WeightedFair { 1 } else { parameters.queue_depth };
-        let queue_depth = queue_depth.unwrap_or(each * disks);
-        if !(1..=16_384).contains(&queue_depth) {
-            return invalid("queue_depth", format!("{queue_depth} is not between 1 and 16384"));
+        if let Some(depth) = queue_depth.filter(|depth| !(1..=16_384).contains(depth)) {
+            return invalid("queue_depth", format!("{depth} is not between 1 and 16384"));
         }
         Ok(Self {
             stripe: Stripe { disks: u64::from(disks), unit_bytes: stripe_bytes },
             disks: vec![Disk::new(parameters)?; disks as usize],
             armed: vec![None; disks as usize],
             scheduler: Scheduler::new(scheduler),
-            queue_depth,
+            queue_depth: queue_depth.unwrap_or_else(|| usual_depth(&parameters, disks, scheduler)),
+            given_depth: queue_depth,
             in_flight: 0,
             tenants: Vec::new(),
             requests: Vec::new(),
@@ -203,6 +203,29 @@ impl Array {
         Ok(())
     }
 
+    /// Divides the disks in another way from now on; what tenants were served before is forgotten.
+    pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
+        if self.scheduler.policy() == policy {
+            return;
+        }
+        let (parameters, disks) = (*self.mechanics().parameters(), self.disks.len() as u32);
+        self.queue_depth = self.given_depth.unwrap_or_else(|| usual_depth(&parameters, disks, policy));
+        self.scheduler = Scheduler::new(policy);
+        for tenant in &mut self.tenants {
+            tenant.standing = tenant.standing.anew();
+        }
+        for number in 0..self.tenants.len() as u16 {
+            self.wake(number);
+        }
+        self.issue();
+    }
+
+    /// Requests that the disks hold at once.
+    #[must_use]
+    pub fn queue_depth(&self) -> u32 {
+        self.queue_depth
+    }
+
     /// Sets the limits of a tenant; finite and above 0 where given.
     pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
         limit.validate()?;
@@ -215,6 +238,11 @@ impl Array {
     /// What a tenant's requests have seen. `device_ns` is the time of arms; there is no GC.
     pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
         Ok(&self.tenant(tenant)?.counters)
+    }
+
+    /// Requests of a tenant that have arrived and are not done.
+    pub fn outstanding(&self, tenant: TenantId) -> Result<u32, FtlError> {
+        Ok(self.tenant(tenant)?.outstanding)
     }
 
     /// Virtual time, nanoseconds.
@@ -302,7 +330,9 @@ impl Array {
             }
             self.issue();
         }
-        self.now_ns = self.now_ns.max(until_ns);
+        if until_ns != u64::MAX {
+            self.now_ns = self.now_ns.max(until_ns);
+        }
         let now_ns = self.now_ns;
         self.tenants.iter_mut().for_each(|tenant| tenant.account_backlog(now_ns));
     }
@@ -468,6 +498,11 @@ impl Array {
         self.free.push(slot);
         self.in_flight -= 1;
     }
+}
+
+/// Where shares are to be kept, the disks hold no more than they can work on: what they hold they sort by place.
+fn usual_depth(parameters: &DiskParameters, disks: u32, policy: SchedulerPolicy) -> u32 {
+    disks * if policy == SchedulerPolicy::WeightedFair { 1 } else { parameters.queue_depth }
 }
 
 fn unknown(tenant: TenantId) -> FtlError {

@@ -67,6 +67,8 @@ impl ReadAhead {
         }
         (stream.front, stream.at_ns) = (front, now_ns);
         stream.limit = stream.limit.max(end + self.segment_bytes);
+        // A segment forgets what was read longest ago.
+        stream.start = stream.start.max(front.saturating_sub(self.segment_bytes)).min(offset);
         if end <= front { Found::All } else { Found::Coming(end - front) }
     }
 
@@ -76,7 +78,6 @@ impl ReadAhead {
             Some(stream) if stream.start <= start && start <= stream.front => stream.start,
             _ => start,
         };
-        // A segment forgets what it has handed out longest ago.
         let start = start.max(end.saturating_sub(self.segment_bytes)).min(end);
         if self.most > 0 {
             self.stream = Some(Stream { start, front: end, at_ns: now_ns, limit: end + self.segment_bytes });
@@ -87,7 +88,7 @@ impl ReadAhead {
     pub fn break_off(&mut self, now_ns: u64, rate_bytes_ns: f64) -> Option<u64> {
         let stream = self.stream.take()?;
         let front = Self::front(&stream, now_ns, rate_bytes_ns);
-        self.segments.push_front((stream.start, front));
+        self.segments.push_front((stream.start.max(front.saturating_sub(self.segment_bytes)), front));
         self.segments.truncate(self.most);
         Some(front)
     }
@@ -115,7 +116,7 @@ pub struct Dirty {
     pub start: u64,
     /// One past the last.
     pub end: u64,
-    /// When all of it is in the buffer.
+    /// When its beginning is in the buffer.
     pub ready_ns: u64,
     /// Counts up; a flush waits for those up to its own.
     pub number: u64,
@@ -162,11 +163,12 @@ impl WriteCache {
             Some(index) => {
                 let dirty = &mut self.dirty[index];
                 let before = dirty.end - dirty.start;
+                // What continues it arrives while its beginning is written: the interface is faster than the media.
                 if new.start < dirty.start {
                     (dirty.start, dirty.place) = (new.start, new.place);
+                    dirty.ready_ns = dirty.ready_ns.max(new.ready_ns);
                 }
                 dirty.end = dirty.end.max(new.end);
-                dirty.ready_ns = dirty.ready_ns.max(new.ready_ns);
                 self.bytes += dirty.end - dirty.start - before;
             }
             None if self.dirty.len() < self.most_places => {

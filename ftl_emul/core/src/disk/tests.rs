@@ -66,6 +66,14 @@ fn small_requests_in_sequence_cost_their_commands_only() {
 }
 
 #[test]
+fn the_buffer_forgets_what_a_long_stream_has_read() {
+    let (mut array, tenant) = whole(1, |_| {});
+    iops(&mut array, tenant, Op::Read, &sequential_offsets(0, 100_000, 4096), 1);
+    let seen = iops(&mut array, tenant, Op::Read, &random_offsets(1000, 100_000 * 4096, 4096), 1);
+    assert!(seen < 500.0, "{seen} random reads in 400 MB");
+}
+
+#[test]
 fn a_random_read_is_a_seek_and_half_a_revolution() {
     let (mut array, tenant) = whole(1, |_| {});
     let capacity = array.capacity_bytes();

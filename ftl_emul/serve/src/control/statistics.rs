@@ -1,8 +1,10 @@
 //! What the control socket tells.
 
+use ftl_core::engine::{Histogram, QueueCounters};
 use ftl_core::{Drive, Op};
 use serde_json::{Value, json};
 
+use crate::config::Medium;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::server::Server;
@@ -20,7 +22,8 @@ pub fn hello(server: &Server) -> Value {
         "emulated": true,
         "latency": if server.time_scale.is_some() { "real" } else { "none" },
         "time_scale": server.time_scale,
-        "placement": server.origin.to_string(),
+        "kind": kind(server),
+        "placement": server.origin.as_ref().map(ToString::to_string),
         "aged": server.aged(),
         "namespaces": names,
     })
@@ -29,35 +32,15 @@ pub fn hello(server: &Server) -> Value {
 /// Counters and space of every namespace.
 pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     // Before the drive: those who change settings take the two in this order.
-    let (settings, aged) = (server.settings().clone(), server.aged());
-    let mut told = server.flash.with(|drive| {
-        let namespaces: Result<Vec<Value>, ServeError> =
-            server.namespaces.iter().map(|namespace| of_namespace(server, &settings, drive, namespace)).collect();
-        let geometry = drive.geometry();
-        Ok::<_, ServeError>(json!({
-            "device": server.config.name,
-            "emulated": true,
-            "latency": if server.time_scale.is_some() { "real" } else { "none" },
-            "time_scale": server.time_scale,
-            "punctuality": server.flash.timed().map(|timed| {
-                let now = timed.punctuality();
-                json!({
-                    "lead_ns": now.lead_ns,
-                    "round_trip_ns": now.round_trip_ns,
-                    "waited": now.waited,
-                    "late_ns": now.late_ns,
-                })
-            }),
-            "aged": aged,
-            "scheduler": settings.scheduler.as_ref().unwrap_or(&server.config.mapping.scheduler),
-            "now_ns": server.time_scale.map(|_| drive.now_ns()),
-            "page_bytes": geometry.page_bytes,
-            "pages_per_block": geometry.pages_per_block,
-            "blocks": geometry.blocks(),
-            "spare_blocks": drive.spare_blocks(),
-            "namespaces": namespaces?,
-        }))
-    })??;
+    let settings = server.settings().clone();
+    let mut told = common(server, &settings);
+    let parts = match server.config.medium {
+        Medium::Flash(_) => server.flash.with(|drive| flash_parts(server, &settings, drive))??,
+        Medium::Disks(..) => disk_parts(server, &settings)?,
+    };
+    if let (Some(told), Value::Object(parts)) = (told.as_object_mut(), parts) {
+        told.extend(parts);
+    }
     // Not while the drive is held, as this takes a while where there are many namespaces.
     let throttled = server.throttled();
     for (number, namespace) in server.namespaces.iter().enumerate() {
@@ -67,17 +50,81 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     Ok(told)
 }
 
-fn of_namespace(
-    server: &Server,
-    settings: &Settings,
-    drive: &Drive,
-    namespace: &Namespace,
-) -> Result<Value, ServeError> {
-    let (flash, space) = (drive.counters(namespace.tenant)?, drive.space(namespace.tenant)?);
+fn kind(server: &Server) -> &'static str {
+    match &server.config.medium {
+        Medium::Flash(_) => "ssd",
+        Medium::Disks(array, _) if array.disks == 1 => "disk",
+        Medium::Disks(..) => "raid0",
+    }
+}
+
+/// What is told of any device.
+fn common(server: &Server, settings: &Settings) -> Value {
+    json!({
+        "device": server.config.name,
+        "kind": kind(server),
+        "emulated": true,
+        "latency": if server.time_scale.is_some() { "real" } else { "none" },
+        "time_scale": server.time_scale,
+        "punctuality": server.flash.timed().map(|timed| {
+            let now = timed.punctuality();
+            json!({
+                "lead_ns": now.lead_ns,
+                "round_trip_ns": now.round_trip_ns,
+                "waited": now.waited,
+                "late_ns": now.late_ns,
+            })
+        }),
+        "scheduler": settings.scheduler.as_deref().unwrap_or(server.config.scheduler()),
+    })
+}
+
+fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Value, ServeError> {
+    let of = |namespace: &Namespace| -> Result<Value, ServeError> {
+        let mut told = of_namespace(server, settings, namespace);
+        tell_flash(&mut told, drive, namespace)?;
+        if let Some(queue) = server.flash.queue_counters(drive, namespace.tenant) {
+            told["queue"] = of_queue(&queue);
+            tell_latencies(&mut told["queue"], drive, namespace)?;
+        }
+        Ok(told)
+    };
+    let namespaces: Result<Vec<Value>, ServeError> = server.namespaces.iter().map(of).collect();
+    let geometry = drive.geometry();
+    Ok(json!({
+        "aged": server.aged(),
+        "now_ns": server.time_scale.map(|_| drive.now_ns()),
+        "page_bytes": geometry.page_bytes,
+        "pages_per_block": geometry.pages_per_block,
+        "blocks": geometry.blocks(),
+        "spare_blocks": drive.spare_blocks(),
+        "namespaces": namespaces?,
+    }))
+}
+
+fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError> {
+    let mut namespaces: Vec<Value> =
+        server.namespaces.iter().map(|namespace| of_namespace(server, settings, namespace)).collect();
+    let clocked = server.flash.with_disks(|disks| {
+        for (told, namespace) in namespaces.iter_mut().zip(&server.namespaces) {
+            if let Ok(queue) = disks.queue_counters(namespace.tenant) {
+                told["queue"] = of_queue(queue);
+                told["queue"]["outstanding"] = json!(disks.outstanding(namespace.tenant).unwrap_or(0));
+            }
+        }
+        let busy_ns: Vec<u64> = disks.busy_ns().collect();
+        (disks.now_ns(), disks.queue_depth(), busy_ns)
+    })?;
+    let (now_ns, queue_depth, busy_ns) =
+        clocked.map_or((None, None, None), |(now_ns, depth, busy_ns)| (Some(now_ns), Some(depth), Some(busy_ns)));
+    Ok(json!({"now_ns": now_ns, "queue_depth": queue_depth, "busy_ns": busy_ns, "namespaces": namespaces}))
+}
+
+fn of_namespace(server: &Server, settings: &Settings, namespace: &Namespace) -> Value {
     let (kept, ailment) = (settings.of(&namespace.name), namespace.backing.ailment());
     let given = server.config.namespaces.iter().find(|n| n.name == namespace.name);
     let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
-    let mut told = json!({
+    json!({
         "name": namespace.name,
         "size_bytes": namespace.size_bytes(),
         "healthy": ailment.is_none(),
@@ -92,57 +139,66 @@ fn of_namespace(
             "zeroes": answered(Op::WriteZeroes),
             "flushes": answered(Op::Flush),
         },
-        "flash": {
-            "host_page_writes": flash.host_page_writes,
-            "host_page_reads": flash.host_page_reads,
-            "unmapped_page_reads": flash.unmapped_page_reads,
-            "rmw_page_reads": flash.rmw_page_reads,
-            "trimmed_pages": flash.trimmed_pages,
-            "gc_page_writes": flash.gc_page_writes,
-            "reclaim_page_writes": flash.reclaim_page_writes,
-            "victims": flash.victims,
-            "victim_valid_pages": flash.victim_valid_pages,
-            "erases": flash.erases,
-            "moved_pages_of": flash.moved_pages_of,
-        },
-        "space": {
-            "logical_pages": space.logical_pages,
-            "mapped_pages": space.mapped_pages,
-            "logical_blocks": space.logical_blocks,
-            "ops_blocks": space.ops_blocks,
-            "min_ops_blocks": space.min_ops_blocks,
-            "free_blocks": space.free_blocks,
-            "pending_out_blocks": space.pending_out_blocks,
-            "isolated": space.placement == ftl_core::Placement::Isolated,
-        },
+    })
+}
+
+fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
+    let (flash, space) = (drive.counters(namespace.tenant)?, drive.space(namespace.tenant)?);
+    told["flash"] = json!({
+        "host_page_writes": flash.host_page_writes,
+        "host_page_reads": flash.host_page_reads,
+        "unmapped_page_reads": flash.unmapped_page_reads,
+        "rmw_page_reads": flash.rmw_page_reads,
+        "trimmed_pages": flash.trimmed_pages,
+        "gc_page_writes": flash.gc_page_writes,
+        "reclaim_page_writes": flash.reclaim_page_writes,
+        "victims": flash.victims,
+        "victim_valid_pages": flash.victim_valid_pages,
+        "erases": flash.erases,
+        "moved_pages_of": flash.moved_pages_of,
     });
-    if let Some(queue) = server.flash.queue_counters(drive, namespace.tenant) {
-        let latency = drive.latency(namespace.tenant)?;
-        let percentiles = |histogram: &ftl_core::engine::Histogram| {
-            let mut values = json!({"count": histogram.len(), "mean": histogram.mean() / 1e3});
-            for (name, percentile) in PERCENTILES {
-                values[name] = json!(histogram.value_at_percentile(percentile) as f64 / 1e3);
-            }
-            values
-        };
-        told["queue"] = json!({
-            "completed": {
-                "reads": queue.completed[Op::Read as usize],
-                "writes": queue.completed[Op::Write as usize],
-                "trims": queue.completed[Op::Trim as usize],
-                "zeroes": queue.completed[Op::WriteZeroes as usize],
-                "flushes": queue.completed[Op::Flush as usize],
-            },
-            "outstanding": drive.outstanding(namespace.tenant)?,
-            "read_bytes": queue.read_bytes,
-            "write_bytes": queue.write_bytes,
-            "device_ns": queue.device_ns,
-            "gc_ns": queue.gc_ns,
-            "throttled_ns": queue.throttled_ns,
-            "latency_ns": queue.latency_ns,
-            "backlog_ns": queue.backlog_ns,
-            "latency_us": {"read": percentiles(latency.reads()), "write": percentiles(latency.writes())},
-        });
-    }
-    Ok(told)
+    told["space"] = json!({
+        "logical_pages": space.logical_pages,
+        "mapped_pages": space.mapped_pages,
+        "logical_blocks": space.logical_blocks,
+        "ops_blocks": space.ops_blocks,
+        "min_ops_blocks": space.min_ops_blocks,
+        "free_blocks": space.free_blocks,
+        "pending_out_blocks": space.pending_out_blocks,
+        "isolated": space.placement == ftl_core::Placement::Isolated,
+    });
+    Ok(())
+}
+
+fn of_queue(queue: &QueueCounters) -> Value {
+    json!({
+        "completed": {
+            "reads": queue.completed[Op::Read as usize],
+            "writes": queue.completed[Op::Write as usize],
+            "trims": queue.completed[Op::Trim as usize],
+            "zeroes": queue.completed[Op::WriteZeroes as usize],
+            "flushes": queue.completed[Op::Flush as usize],
+        },
+        "read_bytes": queue.read_bytes,
+        "write_bytes": queue.write_bytes,
+        "device_ns": queue.device_ns,
+        "gc_ns": queue.gc_ns,
+        "throttled_ns": queue.throttled_ns,
+        "latency_ns": queue.latency_ns,
+        "backlog_ns": queue.backlog_ns,
+    })
+}
+
+fn tell_latencies(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
+    let latency = drive.latency(namespace.tenant)?;
+    let percentiles = |histogram: &Histogram| {
+        let mut values = json!({"count": histogram.len(), "mean": histogram.mean() / 1e3});
+        for (name, percentile) in PERCENTILES {
+            values[name] = json!(histogram.value_at_percentile(percentile) as f64 / 1e3);
+        }
+        values
+    };
+    told["outstanding"] = json!(drive.outstanding(namespace.tenant)?);
+    told["latency_us"] = json!({"read": percentiles(latency.reads()), "write": percentiles(latency.writes())});
+    Ok(())
 }

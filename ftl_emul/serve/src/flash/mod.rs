@@ -1,4 +1,4 @@
-//! The emulated flash beside the data: it is told of every request, and says when a request is done.
+//! The model beside the data, of flash or of disks: it is told of every request, and says when a request is done.
 //!
 //! It never holds guest data, so whatever goes wrong in it costs statistics and timing, not data: after a panic in
 //! the model, requests are served without it.
@@ -11,12 +11,14 @@ mod timed;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ftl_core::disk::Array;
 use ftl_core::engine::{Limit, QueueCounters, SchedulerPolicy};
 use ftl_core::{Drive, Op, TenantId};
 
 pub use counted::Counted;
-pub use timed::{Clock, Timed};
+pub use timed::{Clock, Ticking, Timed};
 
+use crate::config::NO_FLASH;
 use crate::error::{ServeError, refuse};
 
 /// A request as the model sees it.
@@ -37,7 +39,11 @@ pub enum Flash {
     /// Placement only; requests are done when their data is.
     Counted(Box<Counted>),
     /// Placement and time.
-    Timed(Arc<Timed>),
+    Timed(Arc<Timed<Drive>>),
+    /// Disks, with time; they have no placement.
+    Disks(Arc<Timed<Array>>),
+    /// Disks without time: nothing to model.
+    Still,
 }
 
 /// What to wait for before a request may be answered.
@@ -49,16 +55,18 @@ impl Flash {
     /// Tells the model that a request has arrived.
     pub fn begin(&self, request: Request, arrived: Instant) -> Ticket {
         match self {
-            Self::Counted(_) => Ticket(None),
+            Self::Counted(_) | Self::Still => Ticket(None),
             Self::Timed(timed) => Ticket(timed.submit(request, arrived)),
+            Self::Disks(timed) => Ticket(timed.submit(request, arrived)),
         }
     }
 
     /// What the client sees on top of the time between the two, so that requests end so much earlier.
     pub fn on_top(&self) -> Duration {
         match self {
-            Self::Counted(_) => Duration::ZERO,
+            Self::Counted(_) | Self::Still => Duration::ZERO,
             Self::Timed(timed) => timed.round_trip(),
+            Self::Disks(timed) => timed.round_trip(),
         }
     }
 
@@ -67,42 +75,56 @@ impl Flash {
     pub fn end(&self, request: Request, ticket: Ticket, moved: bool, gone: impl FnMut() -> bool) {
         match (self, ticket.0) {
             (Self::Timed(timed), Some(waiting)) => timed.wait(waiting, gone),
+            (Self::Disks(timed), Some(waiting)) => timed.wait(waiting, gone),
             (Self::Counted(counted), _) if moved => counted.note(request),
             _ => {}
         }
     }
 
-    /// Gives access to the drive, brought up to the present. Err after a panic in the model.
+    /// Gives access to the flash, brought up to the present. Err after a panic in the model, and where there is none.
     pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Result<R, ServeError> {
         let done = match self {
             Self::Counted(counted) => counted.with(work),
             Self::Timed(timed) => timed.with(work),
+            Self::Disks(_) | Self::Still => return refuse(NO_FLASH),
         };
-        match done {
-            Some(done) => Ok(done),
-            None => refuse("the model of the flash has failed; data is served without it until the next start"),
+        alive(done)
+    }
+
+    /// Gives access to disks with a clock, brought up to the present; None where there are none.
+    pub fn with_disks<R>(&self, work: impl FnOnce(&mut Array) -> R) -> Result<Option<R>, ServeError> {
+        match self {
+            Self::Disks(timed) => alive(timed.with(work)).map(Some),
+            Self::Counted(_) | Self::Timed(_) | Self::Still => Ok(None),
         }
     }
 
     /// The timed model, where there is one.
     #[must_use]
-    pub fn timed(&self) -> Option<&Arc<Timed>> {
+    pub fn timed(&self) -> Option<Arc<dyn Ticking>> {
         match self {
-            Self::Counted(_) => None,
-            Self::Timed(timed) => Some(timed),
+            Self::Counted(_) | Self::Still => None,
+            Self::Timed(timed) => Some(Arc::clone(timed) as Arc<dyn Ticking>),
+            Self::Disks(timed) => Some(Arc::clone(timed) as Arc<dyn Ticking>),
         }
     }
 
     /// Sets the weight of a namespace.
     pub fn set_weight(&self, tenant: TenantId, weight: f64) -> Result<(), ServeError> {
         self.clocked("a weight")?;
-        Ok(self.with(|drive| drive.set_weight(tenant, weight))??)
+        match self.with_disks(|disks| disks.set_weight(tenant, weight))? {
+            Some(set) => Ok(set?),
+            None => Ok(self.with(|drive| drive.set_weight(tenant, weight))??),
+        }
     }
 
     /// Sets the limits of a namespace.
     pub fn set_limit(&self, tenant: TenantId, limit: Limit) -> Result<(), ServeError> {
         self.clocked("a limit")?;
-        self.with(|drive| drive.set_limit(tenant, limit))??;
+        match self.with_disks(|disks| disks.set_limit(tenant, limit))? {
+            Some(set) => set?,
+            None => self.with(|drive| drive.set_limit(tenant, limit))??,
+        }
         if let Some(timed) = self.timed() {
             timed.wake_clock();
         }
@@ -112,7 +134,9 @@ impl Flash {
     /// Chooses how the device divides itself among its namespaces.
     pub fn set_scheduler(&self, policy: SchedulerPolicy) -> Result<(), ServeError> {
         self.clocked("a scheduler")?;
-        self.with(|drive| drive.set_scheduler(policy))?;
+        if self.with_disks(|disks| disks.set_scheduler(policy))?.is_none() {
+            self.with(|drive| drive.set_scheduler(policy))?;
+        }
         if let Some(timed) = self.timed() {
             timed.wake_clock();
         }
@@ -129,5 +153,12 @@ impl Flash {
             return Ok(());
         }
         refuse(format!("{what} has no effect without latency; serve the device with --latency real"))
+    }
+}
+
+fn alive<R>(done: Option<R>) -> Result<R, ServeError> {
+    match done {
+        Some(done) => Ok(done),
+        None => refuse("the model has failed; data is served without it until the next start"),
     }
 }

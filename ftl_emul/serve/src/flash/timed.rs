@@ -1,4 +1,4 @@
-//! Placement and time: requests wait until the modelled drive would be done with them.
+//! Time: requests wait until the modelled drive, flash or disks, would be done with them.
 //!
 //! Modelled time is the wall clock since the start, divided by the time scale. The engine is brought up to the
 //! present whenever a request arrives, and by the clock thread whenever something happens in it that somebody waits
@@ -9,8 +9,9 @@ use std::sync::{Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ftl_core::engine::{Arrival, Until};
-use ftl_core::{Drive, TenantId};
+use ftl_core::disk::Array;
+use ftl_core::engine::{Arrival, Completion, Until};
+use ftl_core::{Drive, FtlError, Op, TenantId};
 
 use crate::error::ServeError;
 use crate::flash::Request;
@@ -63,8 +64,103 @@ impl Waiters {
     }
 }
 
-struct State {
-    drive: Drive,
+/// A model of time that requests are submitted to one by one.
+pub trait Modelled: Send {
+    /// Tenants in the order of their numbers, ready to be submitted for.
+    fn open(&mut self) -> Result<Vec<TenantId>, FtlError>;
+    /// Lets a request arrive now.
+    fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError>;
+    /// Lets time pass.
+    fn run_to(&mut self, time_ns: u64);
+    /// Requests whose end became known.
+    fn completions(&mut self) -> std::vec::Drain<'_, Completion>;
+    /// When something will happen next.
+    fn next_event_ns(&self) -> Option<u64>;
+    /// True when that decides which request will be done a moment later.
+    fn next_event_is_read(&self) -> bool;
+    /// Modelled time.
+    fn now_ns(&self) -> u64;
+}
+
+impl Modelled for Drive {
+    fn open(&mut self) -> Result<Vec<TenantId>, FtlError> {
+        let tenants = self.tenants();
+        for &tenant in &tenants {
+            self.open_queue(tenant, Arrival::Live)?;
+        }
+        Ok(tenants)
+    }
+
+    fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError> {
+        Drive::submit(self, tenant, op, offset, length, token)
+    }
+
+    fn run_to(&mut self, time_ns: u64) {
+        self.run(Until { time_ns, host_page_writes: u64::MAX });
+    }
+
+    fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        Drive::completions(self)
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        Drive::next_event_ns(self)
+    }
+
+    fn next_event_is_read(&self) -> bool {
+        Drive::next_event_is_read(self)
+    }
+
+    fn now_ns(&self) -> u64 {
+        Drive::now_ns(self)
+    }
+}
+
+impl Modelled for Array {
+    fn open(&mut self) -> Result<Vec<TenantId>, FtlError> {
+        Ok(self.tenants())
+    }
+
+    fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError> {
+        Array::submit(self, tenant, op, offset, length, token)
+    }
+
+    fn run_to(&mut self, time_ns: u64) {
+        self.run(time_ns);
+    }
+
+    fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        Array::completions(self)
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        Array::next_event_ns(self)
+    }
+
+    fn next_event_is_read(&self) -> bool {
+        // Where the arm goes next is known when it is free, milliseconds before it is done there.
+        false
+    }
+
+    fn now_ns(&self) -> u64 {
+        Array::now_ns(self)
+    }
+}
+
+/// What there is to do with any model of time, whatever it models.
+pub trait Ticking: Send + Sync {
+    /// The clock thread: runs until [`Ticking::stop`].
+    fn run_clock(&self);
+    /// Ends the clock thread.
+    fn stop(&self);
+    /// Makes the clock thread look again when something is due next.
+    fn wake_clock(&self);
+    /// How well completions keep to the model.
+    fn punctuality(&self) -> Punctuality;
+}
+
+struct State<D> {
+    drive: D,
     waiters: Waiters,
 }
 
@@ -100,20 +196,17 @@ impl Clock {
 }
 
 /// A drive with a clock.
-pub struct Timed {
-    state: Mutex<State>,
+pub struct Timed<D> {
+    state: Mutex<State<D>>,
     releases: Releases,
     clock: Clock,
     lessons: Lessons,
 }
 
-impl Timed {
+impl<D: Modelled> Timed<D> {
     /// Around a drive, whose tenants get live queues.
-    pub fn new(mut drive: Drive, clock: Clock) -> Result<Self, ServeError> {
-        for tenant in drive.tenants() {
-            drive.open_queue(tenant, Arrival::Live)?;
-        }
-        let numbers = drive.tenants().iter().map(|tenant| usize::from(tenant.0) + 1).max();
+    pub fn new(mut drive: D, clock: Clock) -> Result<Self, ServeError> {
+        let numbers = drive.open()?.iter().map(|tenant| usize::from(tenant.0) + 1).max();
         Ok(Self {
             state: Mutex::new(State { drive, waiters: Waiters::default() }),
             releases: Releases::default(),
@@ -138,7 +231,7 @@ impl Timed {
             state.waiters.take(slot);
         } else {
             let now_ns = state.drive.now_ns();
-            run_to(&mut state.drive, now_ns);
+            state.drive.run_to(now_ns);
         }
         self.publish(state, arrived_ns);
         taken.ok().map(|()| Waiting { turn, tenant, arrived_ns })
@@ -163,14 +256,8 @@ impl Timed {
         Duration::from_nanos(self.lessons.round_trip_ns() as u64)
     }
 
-    /// How well completions keep to the model.
-    #[must_use]
-    pub fn punctuality(&self) -> Punctuality {
-        self.lessons.told()
-    }
-
     /// Gives access to the drive at the present moment; None after a panic in it.
-    pub fn with<R>(&self, work: impl FnOnce(&mut Drive) -> R) -> Option<R> {
+    pub fn with<R>(&self, work: impl FnOnce(&mut D) -> R) -> Option<R> {
         let mut state = self.state.lock().ok()?;
         let now_ns = self.clock.now_ns();
         self.advance(&mut state, now_ns);
@@ -179,13 +266,44 @@ impl Timed {
         Some(done)
     }
 
-    /// Makes the clock thread look again when something is due next.
-    pub fn wake_clock(&self) {
-        self.releases.wake();
+    /// Brings the drive up to the present. Not further, as what arrives meanwhile would come too late; but when a read
+    /// ends is known only once it has left its die, which may be too late to wake its thread in time.
+    fn advance(&self, state: &mut State<D>, now_ns: u64) {
+        state.drive.run_to(self.clock.to_model(now_ns));
+        let soon_ns = self.clock.to_model(now_ns + self.lessons.lead_ns());
+        while let Some(next_ns) = state.drive.next_event_ns() {
+            if next_ns > soon_ns || !state.drive.next_event_is_read() {
+                break;
+            }
+            state.drive.run_to(next_ns);
+        }
     }
 
-    /// The clock thread: runs until [`Timed::stop`].
-    pub fn run_clock(&self) {
+    /// Hands over the requests whose end is known by now, and says when the model is to be looked at next. To be called
+    /// by everyone who has worked on it.
+    fn publish(&self, state: &mut State<D>, now_ns: u64) {
+        let lead_ns = self.lessons.lead_ns();
+        let mut line = self.releases.line();
+        for done in state.drive.completions() {
+            if let Some(turn) = state.waiters.take(done.token as usize) {
+                line.push(self.clock.to_wall(done.at_ns), turn);
+            }
+        }
+        line.release(now_ns + lead_ns);
+        // Where the end of every request is known, what happens on the way to it can be looked at later.
+        let event_ns = match state.drive.next_event_ns() {
+            Some(next_ns) if state.waiters.are_any() => {
+                let early_ns = if state.drive.next_event_is_read() { lead_ns } else { 0 };
+                self.clock.to_wall(next_ns).saturating_sub(early_ns)
+            }
+            _ => NEVER,
+        };
+        self.releases.publish(&mut line, event_ns, lead_ns);
+    }
+}
+
+impl<D: Modelled> Ticking for Timed<D> {
+    fn run_clock(&self) {
         be_punctual();
         let mut line = self.releases.line();
         while !line.is_stopping() {
@@ -214,49 +332,17 @@ impl Timed {
         }
     }
 
-    /// Ends the clock thread.
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.releases.stop();
     }
 
-    /// Brings the drive up to the present. Not further, as what arrives meanwhile would come too late; but when a read
-    /// ends is known only once it has left its die, which may be too late to wake its thread in time.
-    fn advance(&self, state: &mut State, now_ns: u64) {
-        run_to(&mut state.drive, self.clock.to_model(now_ns));
-        let soon_ns = self.clock.to_model(now_ns + self.lessons.lead_ns());
-        while let Some(next_ns) = state.drive.next_event_ns() {
-            if next_ns > soon_ns || !state.drive.next_event_is_read() {
-                break;
-            }
-            run_to(&mut state.drive, next_ns);
-        }
+    fn wake_clock(&self) {
+        self.releases.wake();
     }
 
-    /// Hands over the requests whose end is known by now, and says when the model is to be looked at next. To be called
-    /// by everyone who has worked on it.
-    fn publish(&self, state: &mut State, now_ns: u64) {
-        let lead_ns = self.lessons.lead_ns();
-        let mut line = self.releases.line();
-        for done in state.drive.completions() {
-            if let Some(turn) = state.waiters.take(done.token as usize) {
-                line.push(self.clock.to_wall(done.at_ns), turn);
-            }
-        }
-        line.release(now_ns + lead_ns);
-        // Where the end of every request is known, what happens on the way to it can be looked at later.
-        let event_ns = match state.drive.next_event_ns() {
-            Some(next_ns) if state.waiters.are_any() => {
-                let early_ns = if state.drive.next_event_is_read() { lead_ns } else { 0 };
-                self.clock.to_wall(next_ns).saturating_sub(early_ns)
-            }
-            _ => NEVER,
-        };
-        self.releases.publish(&mut line, event_ns, lead_ns);
+    fn punctuality(&self) -> Punctuality {
+        self.lessons.told()
     }
-}
-
-fn run_to(drive: &mut Drive, time_ns: u64) {
-    drive.run(Until { time_ns, host_page_writes: u64::MAX });
 }
 
 /// Asks the kernel not to round this thread's alarms, by default to 50 us.

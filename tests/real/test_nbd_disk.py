@@ -1,0 +1,111 @@
+"""Hard disks served over NBD: what fio sees against the model, parts, what a disk refuses, SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nbd_client import NbdClient
+from serving import Server, make_device, require, run, served
+
+from slo_ctl.device.control import ControlError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOLERANCE = 0.1
+TRIES = 4
+"""Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""
+
+
+def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:
+    told = run(
+        *("fio", "--name=x", "--ioengine=nbd", f"--uri={server.uri()}", f"--rw={rw}", "--size=100%"),
+        *("--time_based", "--runtime=3", "--output-format=json", "--randrepeat=0", "--norandommap", *options),
+    )
+    job: dict[str, Any] = json.loads(told[told.index("{") :])["jobs"][0]["read" if "read" in rw else "write"]
+    return job
+
+
+@pytest.mark.slow
+def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
+    require("nbdkit", "fio")
+    make_device(root, "name=d,preset=cheetah-15k7")
+    seen = []
+    with served(root, "d", "--latency", "real") as server:
+        for _ in range(TRIES):
+            job = fio(server, "randread", "--bs=4k", "--iodepth=1")
+            seen.append(job["clat_ns"]["mean"] / 1e6)
+            if seen[-1] == pytest.approx(3.4 + 2.0 + 0.1, rel=TOLERANCE):
+                break
+        else:
+            pytest.fail(f"mean milliseconds: {seen}")
+        deep = fio(server, "randread", "--bs=4k", "--iodepth=16")
+        assert deep["iops"] > 1.3 * job["iops"], "the disk sorts what it holds"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("disks", "rate_bytes_s"), [(1, 204e6), (2, 408e6)])
+def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float, root: Path) -> None:
+    require("nbdkit", "fio")
+    make_device(root, f"name=d,preset=cheetah-15k7,disks={disks},size=4GiB")
+    seen = []
+    # Slower than life, so that what this machine can copy is not what is measured.
+    scale = 4
+    with served(root, "d", "--latency", "real", "--time-scale", str(scale)) as server:
+        for _ in range(TRIES):
+            seen.append(fio(server, "read", "--bs=1M", "--iodepth=1")["bw_bytes"] * scale)
+            if seen[-1] == pytest.approx(rate_bytes_s, rel=TOLERANCE):
+                return
+    pytest.fail(f"bytes a second: {seen}")
+
+
+def test_parts_of_one_disk(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,preset=cheetah-15k7,scheduler=wfq,size=1GiB", "name=a,weight=3", "name=b")
+    with served(root, "d", "--latency", "real") as server:
+        first, second = (NbdClient(server.run.export(name), name) for name in ("a", "b"))
+        first.write(0, b"x" * 4096)
+        second.write(0, b"y" * 4096)
+        assert (first.read(0, 4096), second.read(0, 4096)) == (b"x" * 4096, b"y" * 4096)
+        with server.control() as control:
+            control.set_weight("b", 5)
+            control.set_limit("a", iops=20)
+            for op, fields in [
+                ("move", {"from": "a", "to": "b", "blocks": 1}),
+                ("resize", {"namespace": "a", "size_bytes": 1 << 20}),
+                ("checkpoint", {}),
+            ]:
+                with pytest.raises(ControlError, match="hard disk") as refused:
+                    control.command(op, **fields)
+                assert refused.value.code == "refused"
+            told = control.statistics()
+        assert (told["kind"], told["queue_depth"], len(told["busy_ns"])) == ("disk", 1, 1)
+        a, b = told["namespaces"]
+        assert (a["weight"], a["limit_iops"], b["weight"], b["limit_iops"]) == (3, 20, 5, None)
+        assert a["queue"]["completed"]["writes"] == a["answered"]["writes"]["requests"] == 1
+        assert a["recent"]["latency_us"]["write"]["count"] == 1
+        assert "flash" not in a
+        assert "space" not in a
+        begun = time.monotonic()
+        for block in range(40):
+            first.read(block * 4096, 4096)
+        assert time.monotonic() - begun > 0.5, "20 a second, after a burst of a second's worth"
+        assert server.stop() == 0
+    assert not (root / "devices" / "d" / "placement").exists()
+
+
+def test_what_was_flushed_survives_sigkill(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,class=raid0,disks=3,size=64MiB")
+    server = Server(root, "d", "--latency", "real")
+    client = NbdClient(server.run.export("d"), "d")
+    client.write(123 * 4096, b"z" * 4096)
+    client.flush()
+    server.kill()
+    with served(root, "d") as server:
+        assert NbdClient(server.run.export("d"), "d").read(123 * 4096, 4096) == b"z" * 4096
+        with server.control() as control:
+            assert (control.hello()["kind"], control.statistics()["now_ns"]) == ("raid0", None)
