@@ -44,6 +44,7 @@ class DiskArray:
         if one_file:
             offsets = self._place(0, 0) + np.arange(parameters.file_bytes // _FILL_BYTES) * _FILL_BYTES
             self._disks.play(_WRITE, offsets.astype(np.uint64), _FILL_BYTES)
+            self._disks.flush()
 
     def now_s(self) -> float:
         """Virtual time that tests took so far."""
