@@ -2,10 +2,13 @@
 
     .venv/bin/python bench/policy_choice.py [--seconds 6] [--repeat 3] [--objective weights] [--json]
     python bench/policy_choice.py --device /dev/vdb --allow-write /dev/vdb      # any device: overwritten
+    python bench/policy_choice.py --device URI --allow-write URI                # an NBD export, by nbdfuse
 
-Without --device a loop device over a file is made. The device is profiled first (`slo-ctl device profile`),
-then three groups of fio load it, each in a cgroup of its own, under every scheduler that the kernel offers
-with the parameters and weights that would go with it; rounds are interleaved. Objectives:
+Without --device a loop device over a file is made, for an NBD URI one over the file that nbdfuse shows: so
+the kernel's own schedulers order what a modelled device then serves in its own time. The device is profiled
+first (`slo-ctl device profile`), then three groups of fio load it, each in a cgroup of its own, under every
+scheduler that the kernel offers, with the parameters and weights that would go with it; rounds are
+interleaved. Objectives:
 
 - throughput: nothing is promised; total IOPS.
 - weights: 1:3:6; total IOPS among those that keep every share within 15 %.
@@ -24,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +40,7 @@ from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.decide.levers import settings_for
 from slo_ctl.decide.scheduler_choice import Needs
 from slo_ctl.device.places import places
-from slo_ctl.model import FoundBy, OutcomeState, Slo, Vm
+from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
 from slo_ctl.observe.cgroup import CgroupTree, find_tree
 from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
 from slo_ctl.serra.identity import Surroundings
@@ -48,6 +52,8 @@ WEIGHTS = (1.0, 3.0, 6.0)
 NAMES = ("a", "b", "c")
 SHARE_BAR, BEST_BAR = 0.15, 0.05
 P99_TARGET_US = 20_000.0
+START_S = 10.0
+NBDFUSE = shutil.which("nbdfuse") or "nbdfuse"
 _SMALL = ("--rw=randrw", "--rwmixread=70", "--bs=4k", "--iodepth=16")
 _LOADS = {
     "throughput": (
@@ -152,14 +158,17 @@ class Bench:
     def set_to(self, choice: Suited, needs: Needs) -> None:
         """The device, then the weights that it can keep."""
         settings = list(choice.settings)
-        for outcome in self._keeper.apply(settings):
-            if outcome.state is OutcomeState.UNAPPLIED:
-                sys.exit(f"{outcome.setting.knob}: {outcome.reason}")
+        self._apply(settings)
         if needs.weights:
             slos = {vm.name: Slo(weight) for vm, weight in zip(self._vms, WEIGHTS, strict=True)}
             numbers = {"it": self._number}
             wanted = settings_for(self._vms, slos, (), numbers, probe(self._tree, SYS, numbers.values()))
-            self._keeper.apply([*settings, *wanted.settings])
+            self._apply([*settings, *wanted.settings])
+
+    def _apply(self, settings: list[Setting]) -> None:
+        for outcome in self._keeper.apply(settings):
+            if outcome.state is OutcomeState.UNAPPLIED:
+                sys.exit(f"{outcome.setting.knob}: {outcome.reason}")
 
     def round(self, objective: str) -> Round:
         """One run of the three groups at once."""
@@ -191,10 +200,30 @@ def loop_device(stack: ExitStack, size_bytes: int) -> str:
     with (folder / "image").open("wb") as file:
         for _ in range(0, size_bytes, 1 << 20):
             file.write(bytes(1 << 20))
-    command = ["losetup", "--find", "--show", "--direct-io=on", str(folder / "image")]
+    return attached(stack, folder / "image")
+
+
+def attached(stack: ExitStack, file: Path) -> str:
+    """The loop device of a file."""
+    command = ["losetup", "--find", "--show", "--direct-io=on", str(file)]
     path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     stack.callback(subprocess.run, ["losetup", "--detach", path], check=False)
     return path
+
+
+def nbd_device(stack: ExitStack, uri: str) -> str:
+    """A loop device over an NBD export."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-")))
+    (folder / "disk").touch()
+    server = subprocess.Popen([NBDFUSE, str(folder / "disk"), uri])
+    stack.callback(server.wait)
+    stack.callback(subprocess.run, ["fusermount3", "-u", "-z", str(folder / "disk")], check=False)
+    deadline = time.monotonic() + START_S
+    while (folder / "disk").stat().st_size == 0:
+        if time.monotonic() > deadline or server.poll() is not None:
+            sys.exit(f"nbdfuse shows nothing of {uri}")
+        time.sleep(0.1)
+    return attached(stack, folder / "disk")
 
 
 def measure(bench: Bench, objective: str, repeat: int) -> tuple[list[Row], Suited]:
@@ -223,16 +252,13 @@ def measure(bench: Bench, objective: str, repeat: int) -> tuple[list[Row], Suite
 def lag(rows: list[Row], chosen: str, objective: str) -> float | None:
     """By how much the chosen one is worse than the best; None where it does not do what is asked."""
     scores = {row.scheduler: row.score(objective) for row in rows}
-    known = [score for score in scores.values() if score is not None]
     mine = scores[chosen]
-    if mine is None:
-        return None if known else 0.0
-    return 1 - mine / max(known)
+    return None if mine is None else 1 - mine / max(score for score in scores.values() if score is not None)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", help="a block device, instead of a loop device")
+    parser.add_argument("--device", help="a block device or an NBD URI, instead of a file")
     parser.add_argument("--allow-write", help="the same device: it is overwritten")
     parser.add_argument("--objective", choices=[*_LOADS], action="append")
     parser.add_argument("--seconds", type=float, default=6)
@@ -247,7 +273,10 @@ def main() -> int:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
     late, told = False, {}
     with ExitStack() as stack:
-        path = options.device or loop_device(stack, 600 << 20)
+        if options.device is None:
+            path = loop_device(stack, 600 << 20)
+        else:
+            path = nbd_device(stack, options.device) if options.device.startswith("nbd") else options.device
         bench = Bench(stack, path, options.seconds)
         bench.profile(options.budget)
         for objective in options.objective or _LOADS:

@@ -73,6 +73,12 @@ THRESHOLDS: Mapping[str, Threshold] = {
         "the defaults, 1:1:1 "
         "with 0",
     ),
+    "bfq_max_budget": Threshold(
+        512,
+        "sectors",
+        "most that BFQ serves one before the next: with budgets of its own choice shares wander",
+        "measured on a loop device: the smallest share of 1:3:6 was 8 to 12 % with 0, 10 % with 512",
+    ),
     "deadline_part": Threshold(
         0.5,
         "",
@@ -372,6 +378,8 @@ def _parameters(scheduler: str, needs: Needs, weights: Weights) -> tuple[dict[st
         idle = THRESHOLDS["bfq_slice_idle_us"]
         found["low_latency"] = ("0", "its guesses at interactive tasks would override weights", idle.source)
         found["slice_idle_us"] = (f"{idle.value:.0f}", idle.meaning, idle.source)
+        budget = THRESHOLDS["bfq_max_budget"]
+        found["max_budget"] = (f"{budget.value:.0f}", budget.meaning, budget.source)
     elif scheduler == "mq-deadline" and target is not None:
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(target * part.value / 1000))}"

@@ -129,7 +129,9 @@ def test_keep_a_name_and_what_cannot_be_set(host: Host) -> None:
     host.profile(DISK)
     assert host.want(EQUAL, wish="keep") == {}
     assert host.want(EQUAL, wish="kyber") == {"scheduler": "kyber"}
-    assert host.want(UNEQUAL, wish="bfq")["scheduler"] == "bfq low_latency=0 slice_idle_us=8000"
+    assert (
+        host.want(UNEQUAL, wish="bfq")["scheduler"] == "bfq low_latency=0 slice_idle_us=8000 max_budget=512"
+    )
     (host.node / "sdx1").mkdir()
     (host.node / "sdx1" / "partition").write_text("1\n")
     (host.sys / "class" / "block" / "sdx1").symlink_to(host.node / "sdx1")

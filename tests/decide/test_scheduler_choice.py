@@ -69,7 +69,7 @@ def test_a_disk_without_weights_gets_mq_deadline() -> None:
 def test_a_disk_with_weights_gets_bfq_with_slices() -> None:
     choice = choose(FACTS, WEIGHTS, profiled(HDD))
     assert (choice.scheduler, choice.weights) == ("bfq", Weights.BFQ)
-    assert choice.parameters == {"low_latency": "0", "slice_idle_us": "8000"}
+    assert choice.parameters == {"low_latency": "0", "slice_idle_us": "8000", "max_budget": "512"}
 
 
 def test_a_flat_device_with_weights_gets_io_cost() -> None:
