@@ -51,7 +51,9 @@ def create(
         typer.Argument(
             metavar="name=NAME,KEY=VALUE,...",
             help="name=, and what `slo-ctl replay --device` takes: preset=, size=, op=, ...; "
-            "also placement=isolated|shared, scheduler=wfq|fifo|rr and age=yes (see `device age`).",
+            "also placement=isolated|shared, scheduler=wfq|fifo|rr and age=yes (see `device age`). "
+            "Hard disks: class=disk|raid0, preset=cheetah-15k7|barracuda-xt, disks=, stripe=, queue=, "
+            "write_cache=.",
         ),
     ],
     namespace: Annotated[
@@ -64,7 +66,7 @@ def create(
     ] = None,
     root: _ROOT = None,
 ) -> None:
-    """Make an emulated SSD. It takes space on disk as data is written to it."""
+    """Make an emulated SSD, hard disk or RAID-0. It takes space on disk as data is written to it."""
     from slo_ctl.device.plan import plan_device, wants_ageing
     from slo_ctl.device.programs import find_nbdkit, find_plugin
 
