@@ -44,6 +44,10 @@ _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _DEFAULT = re.compile(r"(?:default\s+)?(\d{1,10})", re.ASCII)
 
 
+class NoControllerError(ActError):
+    """The group is there, and some group above gives it no io controller."""
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     path: str
@@ -188,7 +192,7 @@ class CgroupActuator:
         """Why a group lacks a file of the io controller."""
         reason = f"{folder} has no {name}"
         if self._tree.version == 2 and (parent := self._parent_without_io(folder)) is not None:
-            return ActError(
+            return NoControllerError(
                 f"{reason}: {parent} gives its groups no io controller",
                 f"echo +io > {parent / 'cgroup.subtree_control'} (with systemd: Delegate=io)",
             )

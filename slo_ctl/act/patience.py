@@ -56,6 +56,7 @@ class PatientCalls:
         """`what` is said not to have answered."""
         self._what = what
         self._patience_s = patience_s
+        self._little_patience_s = _LITTLE_PATIENCE_S
         self._max_threads = max_threads
         self._clock = clock
         self._hanging: dict[str, _Call] = {}
@@ -76,7 +77,7 @@ class PatientCalls:
             self._threads += 1
             threading.Thread(target=_work, args=(self._queue,), name=self._what, daemon=True).start()
         self._queue.put(call)
-        if not call.done.wait(_LITTLE_PATIENCE_S if self._suspicious else self._patience_s):
+        if not call.done.wait(self._little_patience_s if self._suspicious else self._patience_s):
             self._suspicious = True
             self._hanging[key] = call
             raise self._silent(call)
@@ -85,6 +86,13 @@ class PatientCalls:
             raise call.error
         result: Result = call.result
         return result
+
+    def take_time(self, patience_s: float) -> None:
+        """No epoch waits any more: from now on wait so long for every call, and first for those that hang."""
+        self._patience_s = self._little_patience_s = patience_s
+        deadline_s = self._clock() + patience_s
+        for call in self._hanging.values():
+            call.done.wait(max(0.0, deadline_s - self._clock()))
 
     def close(self) -> None:
         """End the threads, those that hang as soon as they can; calls after this make new ones."""

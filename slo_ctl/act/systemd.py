@@ -11,21 +11,26 @@ import os
 import re
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator
+from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.io_weight import io_weight_for
+from slo_ctl.act.patience import PATIENCE_S, PatientCalls
 from slo_ctl.decide.systemd_unit import unit_of
 from slo_ctl.model import Knob, Lever
 from slo_ctl.model.capability import BFQ, IO_COST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-_ANSWER_S = 5.0
-_PATIENCE_S, _POLL_S = 1.0, 0.01
+_ANSWER_S = 20.0
+"""Then systemctl is ended; it is not waited for as long."""
+_LAST_PATIENCE_S = 10.0
+"""When no epoch waits any more: settings are given back before the daemon ends."""
+_FOLLOWS_S, _POLL_S = 1.0, 0.01
 _WEIGHT = "IOWeight"
 _LIMITS = {
     "read_iops": "IOReadIOPSMax",
@@ -34,8 +39,8 @@ _LIMITS = {
     "write_bytes_s": "IOWriteBandwidthMax",
 }
 _LATENCY_SET, _LATENCY_SHOWN = "IODeviceLatencyTargetSec", "IODeviceLatencyTargetUSec"
-_NOT_SET = {True: "", False: "infinity"}
-"""What takes a weight back, and what anything else."""
+_ENTRY = re.compile(r"(\w+)=(/.*) (\S+)", re.ASCII)
+"""A line of `systemctl show` for a property that has values by device."""
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _MOST_ANSWERED = 1 << 16
 
@@ -45,6 +50,9 @@ class SystemdActuator:
 
     What is read is what the cgroup has, as that is in force; it counts as nothing of its own where it is
     what systemd gives a unit of which nothing was asked.
+
+    Calls are made in threads of their own, as those of libvirt: one that is not answered in a moment goes on,
+    and the next epoch finds what came of it.
     """
 
     levers = frozenset({Lever.SYSTEMD_PROPERTY})
@@ -54,11 +62,22 @@ class SystemdActuator:
         cgroups: CgroupActuator,
         sys: Path,
         run_systemctl: Callable[[Sequence[str]], str] | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """`cgroups` reads the same tree, v2; `sys` names devices. `run_systemctl` takes arguments."""
         self._cgroups = cgroups
         self._sys = sys
         self._run = run_systemctl or _systemctl
+        self._calls = PatientCalls("systemd", patience_s=patience_s)
+
+    def take_time(self) -> None:
+        """From now on wait for longer: nothing else is to be done any more."""
+        self._calls.take_time(_LAST_PATIENCE_S)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._calls.close()
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its lever."""
@@ -71,65 +90,77 @@ class SystemdActuator:
 
     def read(self, knob: Knob) -> float | None:
         """What the cgroup has."""
-        in_force = self._cgroups.read(_behind(knob))
+        try:
+            in_force = self._cgroups.read(_behind(knob))
+        except NoControllerError:
+            # systemd enables it above a unit with the unit's first property of I/O.
+            return None
         return None if _is_weight(knob) and in_force == DEFAULT_WEIGHT else in_force
 
     def write(self, knob: Knob, value: float | None) -> None:
-        """Set the property, or take it back; systemd has to show it, and the cgroup to follow in a moment."""
+        """Set the property, or take it back, and give the cgroup a moment to follow.
+
+        Raises ActError where systemd refuses, or would take away a limit that somebody else wrote past it.
+        """
         unit = _unit(knob)
-        name, wanted = self._assignment(unit, knob, value)
-        self._run(["set-property", "--runtime", "--", unit, f"{name}={wanted}"])
-        if knob.name != LATENCY:  # shown in units of time of systemd's own choice
-            expected = wanted.rpartition(" ")[2]
-            told = self._told(unit, knob) or _NOT_SET[_is_weight(knob)]
-            if told != expected:
-                raise ActError(
-                    f"{unit} was given {name}={wanted}, and systemd says {told or 'that it has none'}"
-                )
+        foreign: dict[str, float] = {}
+        if _is_weight(knob):
+            assignment = f"{_WEIGHT}={'' if value is None else _io_weight(knob, value)}"
+        else:
+            shown = self._shown(unit)
+            foreign = self._foreign(knob, shown)
+            if foreign and value is not None:
+                raise _would_be_lost(unit, knob, foreign)
+            assignment = self._assignment(knob, value, shown)
+        self._call(unit, ["set-property", "--runtime", "--", unit, assignment])
         # systemd answers before it has written to the cgroup; whoever reads next must not be too early.
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _FOLLOWS_S
         while self.read(knob) != value and time.monotonic() < deadline:
             time.sleep(_POLL_S)
+        # With the last of its own limits there systemd lifts all of the device's, and is done with it.
+        for name, limit in foreign.items():
+            self._cgroups.write(replace(_behind(knob), name=name), limit)
 
-    def _assignment(self, unit: str, knob: Knob, value: float | None) -> tuple[str, str]:
-        if _is_weight(knob):
-            if value is None:
-                return _WEIGHT, _NOT_SET[True]
-            return _WEIGHT, str(io_weight_for(value) if knob.name == BFQ.knob else round(value))
-        path, none = self._path(unit, knob), _NOT_SET[False]
-        if knob.name == LATENCY:
-            return _LATENCY_SET, f"{path} {none if value is None else f'{value:.0f}us'}"
-        return _LIMITS[knob.name], f"{path} {none if value is None else f'{value:.0f}'}"
+    def _assignment(self, knob: Knob, value: float | None, shown: Mapping[str, Mapping[str, str]]) -> str:
+        is_latency = knob.name == LATENCY
+        entries = shown.get(_LATENCY_SHOWN if is_latency else _LIMITS[knob.name], {})
+        # As the property calls the device already: two names for one would be two entries at odds.
+        path = next((path for path in entries if self._is_device(path, knob)), "")
+        if not path:
+            folder = self._sys / "dev" / "block" / knob.device
+            if not folder.exists():
+                raise ActError(f"the block device {knob.device} is no more", gone=True)
+            path = f"/dev/{folder.resolve().name.replace('!', '/')}"
+        wanted = "infinity" if value is None else f"{value:.0f}{'us' if is_latency else ''}"
+        return f"{_LATENCY_SET if is_latency else _LIMITS[knob.name]}={path} {wanted}"
 
-    def _told(self, unit: str, knob: Knob) -> str:
-        """What systemd shows of it; empty where that is nothing."""
-        if _is_weight(knob):
-            told = "".join(self._shown(unit, knob))
-            return told if _NUMBER.fullmatch(told) else ""
-        return next(
-            (line.rpartition(" ")[2] for line in self._shown(unit, knob) if self._is_device(line, knob)), ""
-        )
+    def _foreign(self, knob: Knob, shown: Mapping[str, Mapping[str, str]]) -> dict[str, float]:
+        """Limits beside this one that systemd knows nothing of: it writes all four of a device at once."""
+        found = {}
+        for name in _LIMITS if knob.name in _LIMITS else ():
+            beside = replace(knob, name=name)
+            in_force = self.read(beside) if name != knob.name else None
+            if in_force is None:
+                continue
+            entries = shown.get(_LIMITS[name], {}).items()
+            told = next((number for path, number in entries if self._is_device(path, knob)), "")
+            if not _NUMBER.fullmatch(told) or float(told) != in_force:
+                found[name] = in_force
+        return found
 
-    def _shown(self, unit: str, knob: Knob) -> list[str]:
-        """Its property, a line for each device where there are several."""
-        name = _WEIGHT if _is_weight(knob) else _LIMITS.get(knob.name, _LATENCY_SHOWN)
-        lines = self._run(["show", f"--property={name}", "--", unit]).splitlines()
-        return [line.removeprefix(f"{name}=") for line in lines]
+    def _shown(self, unit: str) -> dict[str, dict[str, str]]:
+        """What systemd has of the unit by device: a value for each property and path."""
+        names = ",".join((*_LIMITS.values(), _LATENCY_SHOWN))
+        found: dict[str, dict[str, str]] = {}
+        for line in self._call(unit, ["show", f"--property={names}", "--", unit]).splitlines():
+            if entry := _ENTRY.fullmatch(line):
+                found.setdefault(entry[1], {})[entry[2]] = entry[3]
+        return found
 
-    def _path(self, unit: str, knob: Knob) -> str:
-        """The device, as the property calls it already: two names for one would be two entries at odds."""
-        for line in self._shown(unit, knob):
-            if self._is_device(line, knob):
-                return line.rpartition(" ")[0]
-        folder = self._sys / "dev" / "block" / knob.device
-        if not folder.exists():
-            raise ActError(f"the block device {knob.device} is no more", gone=True)
-        return f"/dev/{folder.resolve().name.replace('!', '/')}"
+    def _call(self, unit: str, arguments: Sequence[str]) -> str:
+        return self._calls.call(unit, lambda: self._run(arguments))
 
-    def _is_device(self, line: str, knob: Knob) -> bool:
-        path = line.rpartition(" ")[0]
-        if not path.startswith("/"):
-            return False
+    def _is_device(self, path: str, knob: Knob) -> bool:
         folder = self._sys / "dev" / "block" / knob.device
         if folder.exists() and path == f"/dev/{folder.resolve().name.replace('!', '/')}":
             return True
@@ -139,6 +170,19 @@ class SystemdActuator:
             # An entry for a device that is not there.
             return False
         return f"{os.major(number)}:{os.minor(number)}" == knob.device
+
+
+def _would_be_lost(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActError:
+    limits = ", ".join(f"{name} {limit:.0f}" for name, limit in foreign.items())
+    properties = " ".join(f"'{_LIMITS[name]}=DEVICE {limit:.0f}'" for name, limit in foreign.items())
+    return ActError(
+        f"somebody limits {unit} on {knob.device} past systemd ({limits}), which systemd would take away",
+        f"lift it in io.max, or hand it to systemd: systemctl set-property --runtime {unit} {properties}",
+    )
+
+
+def _io_weight(knob: Knob, weight: float) -> int:
+    return io_weight_for(weight) if knob.name == BFQ.knob else round(weight)
 
 
 def _is_weight(knob: Knob) -> bool:

@@ -245,6 +245,8 @@ class Daemon:
             self._close()
 
     def _give_back(self) -> list[Outcome]:
+        if self._systemd is not None:
+            self._systemd.take_time()
         outcomes = self._keeper.undo()
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:
@@ -257,6 +259,8 @@ class Daemon:
         self._devices.close()
         if self._libvirt is not None:
             self._libvirt.close()
+        if self._systemd is not None:
+            self._systemd.close()
         self._history.close()
 
     # Observing and deciding.
@@ -350,6 +354,8 @@ class Daemon:
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
+            if self._systemd is not None:
+                self._systemd.close()
             self._systemd = SystemdActuator(self._cgroups, self._sys) if self._cgroups is not None else None
         uri = self.config.libvirt.uri
         if uri is not None and self._libvirt is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,11 +69,9 @@ class FakeSystemd:
         verb, *_, dashes, unit = arguments if arguments[0] == "show" else arguments[:-1]
         assert (dashes, unit) == ("--", SCOPE)
         if verb == "show":
-            name = arguments[1].removeprefix("--property=")
-            if name == "IOWeight":
-                return f"IOWeight={self.weight or '[not set]'}\n"
-            told = self.properties.get(name, {}).items()
-            return "".join(f"{name}={path} {value}\n" for path, value in told if value != "infinity")
+            names = arguments[1].removeprefix("--property=").split(",")
+            told = [(name, *each) for name in names for each in self.properties.get(name, {}).items()]
+            return "".join(f"{name}={path} {value}\n" for name, path, value in told if value != "infinity")
         assert verb == "set-property"
         assert "--runtime" in arguments
         name, _, value = arguments[-1].partition("=")
@@ -92,7 +91,7 @@ class FakeSystemd:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
-    monkeypatch.setattr("slo_ctl.act.systemd._PATIENCE_S", 0.02)
+    monkeypatch.setattr("slo_ctl.act.systemd._FOLLOWS_S", 0.02)
     return FakeSystemd(tmp_path)
 
 
@@ -148,12 +147,69 @@ def test_a_device_keeps_the_name_that_the_property_has_for_it(systemd: FakeSyste
     assert systemd.properties["IOReadIOPSMax"]["/dev/nvme0n1"] == "400"
 
 
-def test_what_systemd_does_not_take_is_told(systemd: FakeSystemd) -> None:
+def test_what_systemd_does_not_take_is_told(systemd: FakeSystemd, tmp_path: Path) -> None:
     systemd.deaf = True
-    with pytest.raises(ActError, match="was given IOWeight=300, and systemd says that it has none"):
-        systemd.actuator.write(knob("cost_weight"), 300.0)
-    with pytest.raises(ActError, match="was given IOReadIOPSMax="):
-        systemd.actuator.write(knob("read_iops"), 300.0)
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    outcomes = keeper.apply([Setting(knob(name), 300.0, "web", "") for name in ("cost_weight", "read_iops")])
+    assert [(each.state, each.reason) for each in outcomes] == [
+        (OutcomeState.UNAPPLIED, "300 was written, none is read")
+    ] * 2
+
+
+def test_a_limit_written_past_systemd_is_not_taken_away(systemd: FakeSystemd, tmp_path: Path) -> None:
+    """systemd writes all four limits of a device at once, those that it does not know of as max."""
+    (systemd.group / "io.max").write_text(f"{NVME} rbps=max wbps=5000 riops=max wiops=max\n")
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
+    assert outcome.state is OutcomeState.UNAPPLIED
+    assert "past systemd (write_bytes_s 5000)" in outcome.reason
+    assert systemd.assigned() == []
+    # A limit that systemd knows is none of those.
+    systemd.properties["IOWriteBandwidthMax"] = {"/dev/nvme0n1": "5000"}
+    (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
+    assert outcome.state is OutcomeState.APPLIED
+
+
+def test_what_somebody_writes_beside_it_later_outlives_it(systemd: FakeSystemd, tmp_path: Path) -> None:
+    keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
+    keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
+    (systemd.group / "io.max").write_text(f"{NVME} rbps=max wbps=5000 riops=400 wiops=max\n")
+    (outcome,) = keeper.undo()
+    assert outcome.state is OutcomeState.RESTORED
+    # Written last; the kernel keeps the others, while this file is plain.
+    assert (systemd.group / "io.max").read_text().startswith(f"{NVME} wbps=5000\n")
+
+
+def test_a_group_without_the_controller_has_nothing_of_its_own(systemd: FakeSystemd) -> None:
+    """systemd enables it with the first property."""
+    for name in ("io.weight", "io.max"):
+        (systemd.group / name).unlink()
+    (systemd.group.parent / "cgroup.subtree_control").write_text("cpu memory\n")
+    assert systemd.actuator.read(knob("cost_weight")) is None
+    systemd.actuator.write(knob("read_iops"), 400.0)
+    assert systemd.actuator.read(knob("read_iops")) == 400.0
+
+
+def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    systemd = FakeSystemd(tmp_path)
+    answers = threading.Event()
+
+    def slow(arguments: Sequence[str]) -> str:
+        answers.wait(20.0)
+        return systemd(arguments)
+
+    cgroups = CgroupActuator(CgroupTree(2, tmp_path / "cgroup"), systemd.sys)
+    actuator = SystemdActuator(cgroups, systemd.sys, slow, patience_s=0.05)
+    for _ in range(2):
+        with pytest.raises(ActError, match="systemd has not answered"):
+            actuator.write(knob("cost_weight"), 300.0)
+    answers.set()
+    # At the end there is time: what hung has ended before anything is given back.
+    actuator.take_time()
+    assert systemd.weight == "300"
+    actuator.write(knob("cost_weight"), None)
+    assert systemd.weight == ""
+    actuator.close()
 
 
 def test_somebody_who_writes_past_systemd_is_found_out(systemd: FakeSystemd, tmp_path: Path) -> None:
