@@ -14,7 +14,7 @@ from slo_ctl.cli.outcome import (
     Outputs,
     QuietOption,
     SaveJsonOption,
-    deliver,
+    deliver_replay,
     run_scenario,
 )
 
@@ -55,7 +55,7 @@ def command(
     result = run_scenario(scenario, outputs)
     if not json:
         _conclude(result)
-    deliver(result, outputs)
+    deliver_replay(result, outputs)
 
 
 def introduction(scenario: Scenario) -> str:

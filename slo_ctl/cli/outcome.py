@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
 from slo_ctl.cli.output_file import check_writable, write_whole
+from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
     from slo_ctl.replay.result import Result
     from slo_ctl.replay.scenario import Scenario
 
@@ -52,24 +57,52 @@ def run_scenario(scenario: Scenario, outputs: Outputs) -> Result:
         return run(scenario, progress)
 
 
-def deliver(result: Result, outputs: Outputs) -> None:
-    """Write the files that were asked for, then print; raises typer.Exit(130) after an interrupted run."""
+class Outcome(Protocol):
+    """What a run gives."""
+
+    @property
+    def complete(self) -> bool:
+        """It was not interrupted."""
+        ...
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        ...
+
+
+_Outcome = TypeVar("_Outcome", bound=Outcome)
+
+
+def deliver(
+    result: _Outcome,
+    outputs: Outputs,
+    render: Callable[[_Outcome], str],
+    show: Callable[[Console, _Outcome], None],
+) -> None:
+    """Write the files that were asked for, then print; raises typer.Exit(130) after an interrupted run.
+
+    `render` makes the report, `show` prints the tables.
+    """
     if outputs.save_json is not None:
         write_whole("--save-json", outputs.save_json, result.to_json() + "\n")
     if outputs.report is not None:
-        from slo_ctl.show.report import render_report
-
-        write_whole("--report", outputs.report, render_report(result))
+        write_whole("--report", outputs.report, render(result))
     if outputs.json:
         sys.stdout.write(result.to_json() + "\n")
     else:
-        from slo_ctl.show.table import console_for, print_result
+        from slo_ctl.show.table import console_for
 
-        print_result(console_for(sys.stdout), result)
+        show(console_for(sys.stdout), result)
         if outputs.report is not None:
-            from slo_ctl.show.text import printable
-
             sys.stdout.write(f"report: {printable(str(outputs.report))}\n")
     sys.stdout.flush()
     if not result.complete:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def deliver_replay(result: Result, outputs: Outputs) -> None:
+    """Of a scenario."""
+    from slo_ctl.show.report import render_report
+    from slo_ctl.show.table import print_result
+
+    deliver(result, outputs, render_report, print_result)

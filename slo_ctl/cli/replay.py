@@ -15,7 +15,7 @@ from slo_ctl.cli.outcome import (
     Outputs,
     QuietOption,
     SaveJsonOption,
-    deliver,
+    deliver_replay,
     run_scenario,
 )
 from slo_ctl.errors import UserError
@@ -213,7 +213,7 @@ def command(
     }
     for key, value in settings.items():
         text.set(key, value)
-    deliver(run_scenario(build_scenario(text), outputs), outputs)
+    deliver_replay(run_scenario(build_scenario(text), outputs), outputs)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
-from slo_ctl.cli.outcome import EXIT_INTERRUPTED, Outputs
-from slo_ctl.cli.output_file import write_whole
+from slo_ctl.cli.outcome import Outputs, deliver
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from slo_ctl.allocation.result import AllocationResult
     from slo_ctl.allocation.sweep import Sweep
     from slo_ctl.allocation.traced import TraceSource
 
@@ -80,7 +75,10 @@ def compare_allocators(asked: Asked, outputs: Outputs) -> None:
     jobs = asked.jobs or os.cpu_count() or 1
     with progress_on_stderr(quiet=outputs.quiet) as progress:
         result = compare(sweep, asked.command(), progress, jobs)
-    _deliver(result, outputs)
+    from slo_ctl.show.allocation_report import render_allocation
+    from slo_ctl.show.allocation_table import print_allocation
+
+    deliver(result, outputs, render_allocation, print_allocation)
 
 
 def sweep_of(asked: Asked) -> Sweep:
@@ -165,25 +163,3 @@ def _whole(option: str, text: str) -> int:
     if number < 0:
         raise UserError(f"{option}: {text} is negative", "0 or more")
     return number
-
-
-def _deliver(result: AllocationResult, outputs: Outputs) -> None:
-    if outputs.save_json is not None:
-        write_whole("--save-json", outputs.save_json, result.to_json() + "\n")
-    if outputs.report is not None:
-        from slo_ctl.show.allocation_report import render_allocation
-
-        write_whole("--report", outputs.report, render_allocation(result))
-    if outputs.json:
-        sys.stdout.write(result.to_json() + "\n")
-    else:
-        from slo_ctl.show.allocation_table import print_allocation
-        from slo_ctl.show.table import console_for
-        from slo_ctl.show.text import printable
-
-        print_allocation(console_for(sys.stdout), result)
-        if outputs.report is not None:
-            sys.stdout.write(f"report: {printable(str(outputs.report))}\n")
-    sys.stdout.flush()
-    if not result.complete:
-        raise typer.Exit(EXIT_INTERRUPTED)
