@@ -206,7 +206,11 @@ class MappingWork:
         if not self._consent():
             return
         namespaces = Namespaces(self.tool, drive, SYS, DEV)
-        run = MappingRun(self.store, drive, namespaces, self._domains, DEV)
+
+        def user_of(nsid: int) -> str:
+            return self._users(drive, mapping.vm).get(nsid, "")
+
+        run = MappingRun(self.store, drive, namespaces, self._domains, DEV, user_of)
 
         def show(step: Step) -> None:
             if not self._json:

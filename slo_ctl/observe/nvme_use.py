@@ -48,6 +48,8 @@ def users_of(
 def _kernel_user(path: Path) -> str:
     try:
         held = is_held(path)
+    except FileNotFoundError:
+        return ""  # detached since the drive was looked at
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"
     return "mounted, swapped to, or part of another device (see lsblk)" if held else ""

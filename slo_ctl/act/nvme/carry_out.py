@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from slo_ctl.model.mapping import Mapping, Step
     from slo_ctl.model.nvme import NvmeDevice
 
+_CLOSE_PATIENCE_S = 5.0
+_POLL_S = 0.1
+
 
 class Domains(Protocol):
     """Where VMs are found that are given disks."""
@@ -48,12 +52,15 @@ class MappingRun:
         namespaces: Namespaces,
         domains: Domains,
         dev: Path = Path("/dev"),
+        user_of: Callable[[int], str] = lambda _nsid: "",
     ) -> None:
+        """`user_of` tells who uses a namespace besides its VM's definition; asked before it is taken away."""
         self._store = store
         self._device = device
         self._namespaces = namespaces
         self._domains = domains
         self._dev = dev
+        self._user_of = user_of
 
     def carry_out(
         self, mapping: Mapping, previous: Mapping | None, tell: Callable[[Step], None]
@@ -106,7 +113,7 @@ class MappingRun:
                 block = self._namespaces.block(nsid)
                 self._namespaces.deallocate(block, step.offset_bytes, step.length_bytes)
             case GiveDisk():
-                path = disks.stable_path(self._dev / self._namespaces.block(nsid))
+                path = disks.stable_path(self._dev / self._namespaces.block(nsid), nsid)
                 with self._domains(mapping.vm) as domain:
                     size_bytes = None if step.whole else step.size_bytes
                     target = disks.give(domain, path, step.target, step.bus, size_bytes)
@@ -116,8 +123,21 @@ class MappingRun:
                     disks.take(domain, mapping.target, mapping.path, unplug=step.unplug)
             case DetachNamespace():
                 if known is not None and known.attached:
+                    self._wait_until_unused(nsid)
                     self._namespaces.detach(nsid, step.controller_id)
             case DeleteNamespace():
                 if known is not None:
+                    self._wait_until_unused(nsid)
                     self._namespaces.delete(nsid)
         return mapping
+
+    def _wait_until_unused(self, nsid: int) -> None:
+        """A QEMU that let go of its disk closes it a moment later. Raises UserError when it stays in use."""
+        deadline = time.monotonic() + _CLOSE_PATIENCE_S
+        while user := self._user_of(nsid):
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"namespace {nsid} of {self._device.controller.name} is still in use: {user}",
+                    "stop that, then go on with `slo-ctl vm map VM --resume`",
+                )
+            time.sleep(_POLL_S)

@@ -15,27 +15,38 @@ if TYPE_CHECKING:
     from slo_ctl.act.domain_metadata import WritableDomain
 
 BY_ID = Path("/dev/disk/by-id")
-_STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-")
-"""Links that udev makes, the better first: by what the drive says of the namespace, by model and serial."""
+_STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
+"""Links that udev makes, the better first: by what the drive says of the namespace, or by drive and NSID."""
+_LINK_PATIENCE_S = 5.0
 _UNPLUG_PATIENCE_S = 10.0
 _POLL_S = 0.1
 
 
-def stable_path(block: Path, by_id: Path = BY_ID) -> Path:
-    """A path that means the same namespace after a boot; the block device itself when udev gives none."""
-    links = []
-    try:
-        links = [
-            each for each in by_id.iterdir() if each.name.startswith("nvme-") and each.resolve() == block
-        ]
-    except OSError:
-        return block
+def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, patience_s: float = _LINK_PATIENCE_S) -> Path:
+    """A path that means the same namespace after a boot; the block device itself when udev gives none.
+
+    udev makes it a moment after the block device is there. The link by model and serial alone is the
+    drive's, and means now the one namespace of it and now another: only that with the NSID is taken.
+    """
 
     def worth(link: Path) -> tuple[int, str]:
-        first = next(index for index, prefix in enumerate(_STABLE) if link.name.startswith(prefix))
-        return (first, link.name)
+        index = next((i for i, prefix in enumerate(_STABLE) if link.name.startswith(prefix)), len(_STABLE))
+        return (index, link.name)
 
-    return min(links, key=worth, default=block)
+    deadline = time.monotonic() + patience_s
+    while by_id.is_dir():
+        links = [
+            each
+            for each in by_id.glob("nvme-*")
+            if each.name.startswith((*_STABLE,)) or each.name.endswith(f"_{nsid}")
+            if each.resolve() == block
+        ]
+        if links:
+            return min(links, key=worth)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    return block
 
 
 def block_xml(path: Path, target: str, bus: str, size_bytes: int | None) -> str:

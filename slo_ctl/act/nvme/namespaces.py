@@ -153,7 +153,12 @@ class Namespaces:
         ]
         try:
             done = subprocess.run(  # noqa: S603 - no shell
-                command, capture_output=True, text=True, timeout=_DISCARD_PATIENCE_S, check=False
+                command,
+                stdin=subprocess.DEVNULL,  # of a terminal it would want --force where it finds a file system
+                capture_output=True,
+                text=True,
+                timeout=_DISCARD_PATIENCE_S,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"`{' '.join(command)}`: {error}", "install util-linux; see `dmesg`") from None
