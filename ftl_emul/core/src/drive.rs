@@ -135,6 +135,19 @@ impl Drive {
         with_mapping!(&self.mapping, m => m.geometry())
     }
 
+    /// The mapping and how it works.
+    #[must_use]
+    pub fn mapping_options(&self) -> MappingOptions {
+        match &self.mapping {
+            AnyMapping::Page32(m) => MappingOptions::Page(*m.options()),
+            AnyMapping::Page40(m) => MappingOptions::Page(*m.options()),
+            AnyMapping::Bast(m) => MappingOptions::Bast(*m.options()),
+            AnyMapping::Fast(m) => MappingOptions::Fast(*m.options()),
+            AnyMapping::Dftl32(m) => MappingOptions::Dftl(*m.options()),
+            AnyMapping::Dftl40(m) => MappingOptions::Dftl(*m.options()),
+        }
+    }
+
     /// See [`Mapping::block_pages`].
     #[must_use]
     pub fn block_pages(&self) -> u32 {

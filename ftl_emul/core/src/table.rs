@@ -22,7 +22,7 @@ pub struct Table<T> {
 impl<T: Zeroable + Copy> Table<T> {
     /// A zeroed table of `len` values. Fails when the address space is not to be had.
     pub fn zeroed(len: usize) -> Result<Self, FtlError> {
-        let out_of_memory = || FtlError::OutOfMemory { bytes: len as u64 * size_of::<T>() as u64 };
+        let out_of_memory = || FtlError::OutOfMemory { bytes: (len as u64).saturating_mul(size_of::<T>() as u64) };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(out_of_memory)?.max(1);
         let memory = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| out_of_memory())?;
         if bytes >= HUGE_PAGE_THRESHOLD_BYTES {

@@ -165,6 +165,7 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Res
         Err(e) => return Err(e.to_string()),
     };
     let options = config.drive_options().map_err(|e| e.to_string())?;
+    let mapping = config.mapping_options().map_err(|e| e.to_string())?;
     let (drive, label) = Drive::restore(&mut BufReader::new(file), options).map_err(|e| e.to_string())?;
     let label: Label = serde_json::from_str(&label).map_err(|e| format!("label: {e}"))?;
     if label.format_version != FORMAT_VERSION {
@@ -181,6 +182,7 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Res
     };
     let tenants: Vec<TenantId> = namespaces.iter().map(|n| n.tenant).collect();
     let all_the_same = *drive.geometry() == config.geometry
+        && drive.mapping_options() == mapping
         && label.namespaces.len() == namespaces.len()
         && drive.tenants() == tenants
         && namespaces.iter().zip(&label.namespaces).all(same);
@@ -296,13 +298,13 @@ mod tests {
     use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, Medium, NamespaceConfig};
     use crate::flash::{Counted, Flash};
     use crate::namespace::Flags;
-    use ftl_core::{Geometry, NandTiming};
+    use ftl_core::{Geometry, MAPPINGS, NandTiming};
     use proptest::prelude::*;
 
     const PAGES: u64 = 512;
     const PAGE: u64 = 4096;
 
-    fn config() -> DeviceConfig {
+    fn config(kind: &str) -> DeviceConfig {
         let namespace =
             |name: &str| NamespaceConfig { name: name.into(), size_bytes: PAGES * PAGE, weight: 1.0, ops_blocks: 20 };
         DeviceConfig {
@@ -322,6 +324,9 @@ mod tests {
                 },
                 timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
                 mapping: MappingConfig {
+                    kind: kind.into(),
+                    cluster_dies: 1,
+                    cached_entries: None,
                     victim: "greedy".into(),
                     separate_gc_frontier: false,
                     free_floor: 1,
@@ -342,8 +347,8 @@ mod tests {
         config.namespaces.iter().enumerate().map(open).collect()
     }
 
-    fn loaded(folder: &Path) -> (Flash, Origin, Vec<Namespace>) {
-        let config = config();
+    fn loaded(folder: &Path, kind: &str) -> (Flash, Origin, Vec<Namespace>) {
+        let config = config(kind);
         let namespaces = open(folder, &config);
         let Placed { drive, origin, .. } = load(folder, &config, &Settings::default(), &namespaces).unwrap();
         (Flash::Counted(Box::new(Counted::new(drive))), origin, namespaces)
@@ -383,6 +388,7 @@ mod tests {
         /// after a crash is what was placed before it.
         #[test]
         fn what_is_placed_after_a_crash_is_what_holds_data(
+            kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
             before in proptest::collection::vec(change(), 0..40),
             after in proptest::collection::vec(change(), 0..40),
             saved in any::<bool>(),
@@ -391,7 +397,7 @@ mod tests {
             for name in ["a.img", "b.img"] {
                 File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
             }
-            let (flash, origin, namespaces) = loaded(folder.path());
+            let (flash, origin, namespaces) = loaded(folder.path(), kind);
             prop_assert!(matches!(origin, Origin::Rebuilt(0, _)));
             apply(&flash, &namespaces, &before);
             if saved {
@@ -399,7 +405,7 @@ mod tests {
                 write(folder.path(), &state).unwrap();
             }
             apply(&flash, &namespaces, &after);
-            let (again, origin, _) = loaded(folder.path());
+            let (again, origin, _) = loaded(folder.path(), kind);
             prop_assert_eq!(matches!(origin, Origin::Corrected(_)), saved);
             prop_assert_eq!(mapped(&again), mapped(&flash));
         }
@@ -411,15 +417,28 @@ mod tests {
         for name in ["a.img", "b.img"] {
             File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
         }
-        let (flash, _, namespaces) = loaded(folder.path());
+        let (flash, _, namespaces) = loaded(folder.path(), "page");
         apply(&flash, &namespaces, &[(0, true, 3, 5)]);
         let state = flash.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
         write(folder.path(), &state).unwrap();
-        assert_eq!(loaded(folder.path()).1, Origin::Exact);
+        assert_eq!(loaded(folder.path(), "page").1, Origin::Exact);
         mark_serving(folder.path()).unwrap();
-        assert_eq!(loaded(folder.path()).1, Origin::Corrected(0));
+        assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(0));
         mark_stopped(folder.path()).unwrap();
         apply(&flash, &namespaces, &[(1, true, 0, 2)]);
-        assert_eq!(loaded(folder.path()).1, Origin::Corrected(2));
+        assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(2));
+    }
+    #[test]
+    fn a_checkpoint_of_another_mapping_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.img", "b.img"] {
+            File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
+        }
+        let (flash, _, namespaces) = loaded(folder.path(), "bast");
+        apply(&flash, &namespaces, &[(0, true, 3, 5)]);
+        let state = flash.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
+        write(folder.path(), &state).unwrap();
+        assert_eq!(loaded(folder.path(), "bast").1, Origin::Exact);
+        assert!(matches!(loaded(folder.path(), "fast").1, Origin::Rebuilt(5, _)));
     }
 }

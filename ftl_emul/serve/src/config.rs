@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use ftl_core::disk::{Array, ArrayOptions, DiskParameters};
 use ftl_core::engine::{SCHEDULERS, SchedulerPolicy, TimingModel};
-use ftl_core::{DriveOptions, Geometry, NandTiming, PageMappingOptions, Placement, victim_policy};
+use ftl_core::{
+    DriveOptions, Geometry, LogBlockOptions, MAPPINGS, MappingOptions, NandTiming, PageMappingOptions, Placement,
+    victim_policy,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ServeError, refuse};
@@ -116,6 +119,15 @@ pub struct DeviceConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MappingConfig {
+    /// Mapping by name; devices made before there was a choice map by page.
+    #[serde(default = "page_mapping")]
+    pub kind: String,
+    /// Dies that a block spans, where there are log blocks.
+    #[serde(default = "one_die")]
+    pub cluster_dies: u32,
+    /// Map entries in memory, where the map is on flash; None: what the mapping chooses.
+    #[serde(default)]
+    pub cached_entries: Option<u64>,
     /// Victim policy by name.
     pub victim: String,
     /// GC writes into blocks of its own.
@@ -130,6 +142,14 @@ pub struct MappingConfig {
     pub isolated: bool,
     /// Seed of random victim policies.
     pub seed: u64,
+}
+
+fn page_mapping() -> String {
+    "page".into()
+}
+
+fn one_die() -> u32 {
+    1
 }
 
 /// `[[namespace]]` of `device.toml`.
@@ -235,18 +255,25 @@ impl ArrayConfig {
 }
 
 impl FlashConfig {
-    /// Options of the page mapping.
-    pub fn mapping_options(&self) -> Result<PageMappingOptions, ServeError> {
-        let Some(victim) = victim_policy(&self.mapping.victim) else {
-            return refuse(format!("victim {} is not known", self.mapping.victim));
+    /// The mapping and its options.
+    pub fn mapping_options(&self) -> Result<MappingOptions, ServeError> {
+        let MappingConfig { kind, cluster_dies, cached_entries, victim, free_floor, .. } = &self.mapping;
+        let Some(&(_, kind, _)) = MAPPINGS.iter().find(|(known, ..)| known == kind) else {
+            let known: Vec<&str> = MAPPINGS.iter().map(|(known, ..)| *known).collect();
+            return refuse(format!("mapping {kind} is not known; {} are", known.join(", ")));
         };
-        Ok(PageMappingOptions {
+        let Some(victim) = victim_policy(victim) else {
+            return refuse(format!("victim {victim} is not known"));
+        };
+        let page = PageMappingOptions {
             victim,
             separate_gc_frontier: self.mapping.separate_gc_frontier,
-            free_floor: self.mapping.free_floor,
+            free_floor: *free_floor,
             wear_spread_limit: None,
             seed: self.mapping.seed,
-        })
+        };
+        let log_block = LogBlockOptions { cluster_dies: *cluster_dies, free_floor: *free_floor };
+        Ok(MappingOptions::new(kind, page, log_block, *cached_entries)?)
     }
 
     /// Options of the drive.

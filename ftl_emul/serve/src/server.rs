@@ -357,9 +357,9 @@ impl Server {
     }
 
     fn grow(&self, namespace: &Namespace, before: u64, size_bytes: u64) -> Result<(), ServeError> {
-        let geometry = &self.config.flash()?.geometry;
-        let (page, pages_per_block) = (u64::from(geometry.page_bytes), u64::from(geometry.pages_per_block));
+        let page = u64::from(self.config.flash()?.geometry.page_bytes);
         self.flash.with(|drive| {
+            let pages_per_block = u64::from(drive.block_pages());
             let (space, spare) = (drive.space(namespace.tenant)?, drive.spare_blocks());
             drive.resize_tenant(namespace.tenant, size_bytes / page).map_err(|refusal| {
                 let free = (space.ops_blocks.max(0) as u64)

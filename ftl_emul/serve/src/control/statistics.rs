@@ -90,13 +90,15 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
         Ok(told)
     };
     let namespaces: Result<Vec<Value>, ServeError> = server.namespaces.iter().map(of).collect();
-    let geometry = drive.geometry();
+    let (geometry, flash) = (drive.geometry(), server.config.flash()?);
     Ok(json!({
         "aged": server.aged(),
         "now_ns": server.time_scale.map(|_| drive.now_ns()),
         "page_bytes": geometry.page_bytes,
-        "pages_per_block": geometry.pages_per_block,
-        "blocks": geometry.blocks(),
+        "mapping": flash.mapping.kind,
+        // As namespaces own them: clustered blocks count as one.
+        "pages_per_block": drive.block_pages(),
+        "blocks": geometry.pages() / u64::from(drive.block_pages()),
         "spare_blocks": drive.spare_blocks(),
         "namespaces": namespaces?,
     }))
@@ -144,6 +146,7 @@ fn of_namespace(server: &Server, settings: &Settings, namespace: &Namespace) -> 
 
 fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
     let (flash, space) = (drive.counters(namespace.tenant)?, drive.space(namespace.tenant)?);
+    let merges = drive.mapping_counters(namespace.tenant)?;
     told["flash"] = json!({
         "host_page_writes": flash.host_page_writes,
         "host_page_reads": flash.host_page_reads,
@@ -156,6 +159,16 @@ fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<
         "victim_valid_pages": flash.victim_valid_pages,
         "erases": flash.erases,
         "moved_pages_of": flash.moved_pages_of,
+        "switch_merges": merges.switch_merges,
+        "partial_merges": merges.partial_merges,
+        "full_merges": merges.full_merges,
+        "merged_blocks": merges.merged_blocks,
+        "switch_merge_ns": merges.switch_merge_ns,
+        "partial_merge_ns": merges.partial_merge_ns,
+        "full_merge_ns": merges.full_merge_ns,
+        "map_reads": merges.map_reads,
+        "map_writes": merges.map_writes,
+        "map_ns": merges.map_ns,
     });
     told["space"] = json!({
         "logical_pages": space.logical_pages,
