@@ -15,6 +15,8 @@ from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Surroundings
     from slo_ctl.serra.line import Fit
@@ -143,17 +145,19 @@ def profile(
         raise UserError("--mpi and --node exclude each other", "ranks all measure what they know as TARGET")
     from slo_ctl.show.progress import progress_on_stderr
 
+    def tell_outcome(outcome: Outcome) -> None:
+        _tell_who_was_left_out(outcome.profile, quiet)
+        _deliver(outcome.profile, method, None, every_size, agios, plot, json_)
+
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:
-            measured = _profile_by_mpi(requests[0], around, store, progress)
-            if measured is None:
-                return
-            outcome = measured
+            interrupted = _profile_by_mpi(requests[0], around, store, progress, tell_outcome)
         else:
             outcome = _profile_here(requests, around, store, progress)
-    _tell_who_was_left_out(outcome.profile, quiet)
-    _deliver(outcome.profile, method, None, every_size, agios, plot, json_)
-    if outcome.interrupted:
+    if not mpi:
+        tell_outcome(outcome)
+        interrupted = outcome.interrupted
+    if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -225,20 +229,29 @@ def _profile_here(
 
 
 def _profile_by_mpi(
-    request: Request, around: Surroundings, store: ProfileStore, progress: ProgressSink
-) -> Outcome | None:
-    """What rank 0 has collected; None on every other rank."""
+    request: Request,
+    around: Surroundings,
+    store: ProfileStore,
+    progress: ProgressSink,
+    tell_outcome: Callable[[Outcome], None],
+) -> bool:
+    """Measure with all ranks, and have rank 0 tell what it has collected; whether it was interrupted.
+
+    That is told before MPI is ended: a second after Ctrl-C mpirun kills its ranks.
+    """
     from slo_ctl.serra.parallel.mpi import MpiNodes, World, serve_rank
     from slo_ctl.serra.parallel.session import profile_with_nodes
 
     world = World()
     if world.rank:
         serve_rank(world, request, around)
-        return None
+        return False
     if not world.survives:
         progress.note("should a rank die, mpirun ends the others, too, unless it has --enable-recovery")
     with MpiNodes(world, request, around) as nodes:
-        return profile_with_nodes(request, store, progress, nodes)
+        outcome = profile_with_nodes(request, store, progress, nodes)
+        tell_outcome(outcome)
+    return outcome.interrupted
 
 
 def _tell_who_was_left_out(profile: Profile, quiet: bool) -> None:

@@ -1,4 +1,4 @@
-"""One profile from three hosts by MPI; with a rank killed on the way; and from processes of one machine."""
+"""One profile from three hosts by MPI; with a rank or the master killed on the way, and interrupted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,12 @@ import fake_fio
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0
-START_PATIENCE_S, START_ATTEMPTS = 30.0, 3
+END_PATIENCE_S = 10.0
 SMALL = ("--interval", "8k-64k/8k", "--points", "3", "--file-size", "16MiB", "--json")
+SIX_TIMES = (
+    *(*SMALL, "--test-time", "300ms", "--min-repetitions", "6", "--repetitions", "6"),
+    *("--quiet", "--mpi"),
+)
 
 
 @pytest.fixture
@@ -89,10 +94,10 @@ def test_three_hosts_give_the_profile_of_one(
 def test_a_rank_that_is_killed_is_lost_and_the_others_complete_the_profile(
     root: Path, place: Path, hosts: Hosts
 ) -> None:
-    options = ("--test-time", "300ms", "--min-repetitions", "6", "--repetitions", "6", "--quiet")
-    process, victim = _measuring(root, hosts, str(place), *SMALL, *options, "--mpi")
-    os.kill(victim, signal.SIGKILL)
-    profile, said = finished(process)
+    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=("--enable-recovery",)))
+    with ending(process):
+        os.kill(_measuring_on(3, process, root, hosts), signal.SIGKILL)
+        profile, said = finished(process)
     assert profile["complete"]
     # Three sizes, six times, four tests each.
     assert len(times(profile)) == len(profile["measurement"]) == 3 * 6 * 4
@@ -103,25 +108,96 @@ def test_a_rank_that_is_killed_is_lost_and_the_others_complete_the_profile(
     assert list(place.iterdir()) == []
 
 
-def _measuring(root: Path, hosts: Hosts, *options: str) -> tuple[subprocess.Popen[str], int]:
-    """mpirun, once something is measured, and the rank on the third host.
+@pytest.mark.parametrize("options", [(), ("--enable-recovery",)])
+def test_when_rank_0_is_killed_what_was_measured_is_kept(
+    root: Path, place: Path, hosts: Hosts, options: tuple[str, ...]
+) -> None:
+    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=options))
+    with ending(process):
+        os.kill(_measuring_on(1, process, root, hosts), signal.SIGKILL)
+        kept = stored(root)
+        assert kept["measurement"]
+        _, said = process.communicate(timeout=PATIENCE_S)
+    if options:
+        assert "rank 0, which hands out the work, is lost" in said
+        assert "the same command again goes on from there" in said
+    else:
+        assert process.returncode != 0
+        assert "exited on signal 9" in said
+    assert stored(root)["measurement"] == kept["measurement"]
+    assert_nothing_is_left(place)
+    if options:
+        return  # What was kept is the same in both cases.
+    # It goes on from there, and keeps every test of before.
+    again, _ = finished(start(command(root, str(place), *SIX_TIMES[: SIX_TIMES.index("--mpi")])))
+    assert again["complete"]
+    assert times(kept).items() <= times(again).items()
 
-    It was seen to hang before any rank was up; that is not what is tested here, so it is started again.
-    """
-    told = ""
-    for attempt in range(START_ATTEMPTS):
-        kept = root / f"attempt-{attempt}"
-        process = start(hosts.mpirun(*command(kept, *options), options=("--enable-recovery",)))
-        try:
-            deadline_s = time.monotonic() + START_PATIENCE_S
-            while process.poll() is None and time.monotonic() < deadline_s:
-                if list((kept / "profiles").glob("*.json")) and (pid := hosts.rank_on(3)):
-                    return process, pid
-                time.sleep(0.05)
-        except BaseException:
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_on_mpirun_keeps_and_prints_what_was_measured(
+    root: Path, place: Path, hosts: Hosts, number: signal.Signals
+) -> None:
+    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=("--enable-recovery",)))
+    with ending(process):
+        _measuring_on(1, process, root, hosts)
+        process.send_signal(number)
+        out, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    printed = json.loads(out)
+    assert printed["stopped"] == "interrupted"
+    assert not printed["complete"]
+    assert printed["measurement"] == stored(root)["measurement"] != []
+    assert_nothing_is_left(place)
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.6])
+def test_ctrl_c_on_mpirun_before_anything_is_measured(
+    root: Path, place: Path, hosts: Hosts, after_s: float
+) -> None:
+    process = start(hosts.mpirun(*command(root, str(place), *SIX_TIMES), options=("--enable-recovery",)))
+    with ending(process):
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    assert_nothing_is_left(place)
+
+
+def stored(root: Path) -> dict[str, Any]:
+    """The only profile that is kept."""
+    (path,) = (root / "profiles").glob("*.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def assert_nothing_is_left(place: Path) -> None:
+    """What ranks had made is gone, at once or as soon as their processes see that they are alone."""
+    deadline_s = time.monotonic() + END_PATIENCE_S
+    while (left := list(place.iterdir())) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert left == []
+
+
+@contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A failed test leaves no mpirun."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
             process.terminate()
             process.communicate()
-            raise
-        process.terminate()
-        told = " ".join(process.communicate())
-    raise AssertionError(f"nothing is measured: {told}")
+
+
+def _measuring_on(host: int, process: subprocess.Popen[str], root: Path, hosts: Hosts) -> int:
+    """The rank on that host, once something is measured."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        if list((root / "profiles").glob("*.json")) and (pid := hosts.rank_on(host)):
+            return pid
+        time.sleep(0.05)
+    process.terminate()
+    raise AssertionError(f"nothing is measured: {' '.join(process.communicate())}")

@@ -32,7 +32,7 @@ MASTER = 0
 ALIVE_EVERY_S = 1.0
 SILENT_S = 15.0
 """After this a rank is taken for dead; it speaks every ALIVE_EVERY_S."""
-MASTER_SILENT_S = 60.0
+MASTER_SILENT_S = 30.0
 """The master is given more time: it writes profiles to disk in between."""
 _LOOK_EVERY_S = 0.02
 _FAREWELL_S = 3.0
@@ -205,30 +205,37 @@ class MpiNodes:
 def serve_rank(world: World, request: Request, around: Surroundings) -> None:
     """What every rank but the master does: pass work on to a process of its own, and back what comes of it.
 
-    Ends when the master says so, or is silent.
+    Ends when the master says so. Raises UserError when nothing is heard of the master any more.
     """
-    orderly = False
-    host = socket.gethostname()
     with LocalNodes([request], around, world.rank) as own:
-        heard_s, told_s = time.monotonic(), 0.0
-        while time.monotonic() - heard_s < MASTER_SILENT_S:
-            if time.monotonic() - told_s >= ALIVE_EVERY_S:
-                told_s = time.monotonic()
-                world.send(MASTER, _Alive(host))
-            while (message := world.receive()) is not None:
-                heard_s = time.monotonic()
-                said = message[1]
-                if isinstance(said, _End):
-                    orderly = said.orderly
-                    break
-                if isinstance(said, _Dismissed):
-                    own.close()
-                elif not isinstance(said, _Alive):
-                    own.give(world.rank, said)
-            else:
-                event = own.next_event(_LOOK_EVERY_S)
-                if event is not None:
-                    world.send(MASTER, event)
-                continue
-            break
-    world.leave(orderly)
+        end = _serve(world, own)
+    world.leave(end is not None and end.orderly)
+    if end is None:
+        raise UserError(
+            f"rank {MASTER}, which hands out the work, is lost: nothing was heard of it for "
+            f"{MASTER_SILENT_S:.0f} s",
+            "what was measured is kept on its host: the same command again goes on from there",
+        )
+
+
+def _serve(world: World, own: LocalNodes) -> _End | None:
+    """Until the master ends it; None: it is silent."""
+    host = socket.gethostname()
+    heard_s, told_s = time.monotonic(), 0.0
+    while time.monotonic() - heard_s < MASTER_SILENT_S:
+        if time.monotonic() - told_s >= ALIVE_EVERY_S:
+            told_s = time.monotonic()
+            world.send(MASTER, _Alive(host))
+        while (message := world.receive()) is not None:
+            heard_s = time.monotonic()
+            said = message[1]
+            if isinstance(said, _End):
+                return said
+            if isinstance(said, _Dismissed):
+                own.close()
+            elif not isinstance(said, _Alive):
+                own.give(world.rank, said)
+        event = own.next_event(_LOOK_EVERY_S)
+        if event is not None:
+            world.send(MASTER, event)
+    return None
