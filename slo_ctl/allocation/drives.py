@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slo_ctl.allocation.space import BLOCK_BYTES
+from slo_ctl.errors import UserError
 from traces.batch import Op
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ uses up all log blocks of any of them (section IV.A); with OPS of 1 %, the least
 it would be up to 640 MiB."""
 REQUEST_BLOCKS = 128
 """The kernel sends at most 512 KiB at once (max_sectors_kb)."""
+MOST_BYTES = 1 << 40
+"""The largest drive: a byte of memory for each block of 4 KiB, in every process."""
 _QUEUE_DEPTH = 32
 _NS_PER_S = 1e9
 
@@ -160,4 +163,11 @@ def plan_of(spec: str) -> DrivePlan:
     text.device = dict(split_pairs("device", spec))
     size = str(text.device.get("size") or DEFAULT_DEVICE_BYTES)
     text.vms = [("file system", {"name": "file system", "size": size, "workload": "uniform"})]
-    return plan_drive(build_scenario(text))
+    scenario = build_scenario(text)
+    size_bytes = scenario.vms[0].size_bytes
+    if size_bytes > MOST_BYTES:
+        raise UserError(
+            f"device: size={size} is more than allocators are compared on",
+            f"at most {MOST_BYTES >> 30} GiB",
+        )
+    return plan_drive(scenario)

@@ -37,8 +37,6 @@ class Experiment:
     """As for `slo-ctl replay --device`."""
     utilisation: float
     trim: bool = False
-    layout: str | None = None
-    """A name of `LAYOUTS`; None: the allocator's own."""
     churn: float = 0.0
     """Share of the filling that was deleted and replaced."""
     sync_bytes: int = SYNC_BYTES
@@ -73,7 +71,7 @@ def run(experiment: Experiment) -> Outcome:
     row = ALLOCATORS[experiment.allocator]
     drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
     space = SpaceMap(drive.blocks)
-    layout = LAYOUTS[experiment.layout or row.layout]()
+    layout = LAYOUTS[row.layout]()
     layout.prepare(space)
     allocator = row.allocator(space, drive.logical_block, experiment.trim)
     system = FileSystem(layout, allocator)

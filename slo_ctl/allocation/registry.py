@@ -30,4 +30,6 @@ ALLOCATORS = {
     ),
     "greedy-space": Row(GreedySpaceAllocator, "ext", "the logical block with the most free space first"),
     "greedy-local": Row(GreedyLocalAllocator, "ext", "greedy, what is written together kept together"),
+    "greedy-space-reiser": Row(GreedySpaceAllocator, "reiser", "greedy-space with ReiserFS's metadata"),
+    "greedy-local-reiser": Row(GreedyLocalAllocator, "reiser", "greedy-local with ReiserFS's metadata"),
 }

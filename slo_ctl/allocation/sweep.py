@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from slo_ctl.allocation.drives import DRIVES, log_blocks_of, plan_of
-from slo_ctl.allocation.experiment import Experiment, Outcome, run
+from slo_ctl.allocation.drives import DRIVES, LOG_BLOCKS, log_blocks_of, plan_of
+from slo_ctl.allocation.experiment import SYNC_BYTES, Experiment, Outcome, run
 from slo_ctl.allocation.result import CONFIDENCE, AllocationResult, DrivePoints, Mean, Point
 from slo_ctl.allocation.space import BLOCK_BYTES, NoSpaceError
 from slo_ctl.errors import UserError
@@ -39,6 +39,10 @@ class Sweep:
     utilisations: tuple[float, ...]
     trim: bool = False
     seeds: tuple[int, ...] = (1,)
+    churn: float = 0.0
+    """As in `Experiment`, like the next two."""
+    sync_bytes: int = SYNC_BYTES
+    log_blocks: int = LOG_BLOCKS
 
     @property
     def base(self) -> str:
@@ -56,6 +60,9 @@ class Sweep:
                 trim=self.trim,
                 seed=seed,
                 trace=self.trace,
+                churn=self.churn,
+                sync_bytes=self.sync_bytes,
+                log_blocks=self.log_blocks,
             )
             for drive, spec in self.drives.items()
             for utilisation in self.utilisations
@@ -77,7 +84,7 @@ def compare(sweep: Sweep, command: str, progress: ProgressSink, jobs: int) -> Al
     Ctrl-C ends it with the points that were whole by then (`complete` is then False). Raises UserError for a
     drive that cannot be, TraceError for a trace, and UserError where a file system is too small.
     """
-    drives = {name: _drive(name, spec) for name, spec in sweep.drives.items()}
+    drives = {name: _drive(name, spec, sweep.log_blocks) for name, spec in sweep.drives.items()}
     outcomes: dict[Key, Outcome] = {}
     notes: list[str] = []
     experiments = sweep.experiments()
@@ -126,10 +133,14 @@ def _worker_starts() -> None:
 
 
 def _measure(item: tuple[Key, Experiment]) -> tuple[Key, Outcome]:
-    return item[0], run(item[1])
+    (drive, allocator, utilisation, _), experiment = item
+    try:
+        return item[0], run(experiment)
+    except NoSpaceError as error:
+        raise NoSpaceError(f"{allocator} on {drive} at {utilisation:.0%}: {error}") from None
 
 
-def _drive(name: str, spec: str) -> DrivePoints:
+def _drive(name: str, spec: str, most_log_blocks: int) -> DrivePoints:
     plan = plan_of(spec)
     if plan.config.page_bytes != BLOCK_BYTES:
         raise UserError(
@@ -143,7 +154,7 @@ def _drive(name: str, spec: str) -> DrivePoints:
         device=spec,
         capacity_bytes=plan.total_pages * BLOCK_BYTES,
         logical_block_bytes=plan.block_pages * BLOCK_BYTES,
-        log_blocks=log_blocks_of(plan) if plan.merges else None,
+        log_blocks=log_blocks_of(plan, most_log_blocks) if plan.merges else None,
     )
 
 

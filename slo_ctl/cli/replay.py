@@ -100,7 +100,8 @@ def command(
         typer.Option(
             metavar="NAME,...",
             help="Instead of VMs: a file system on a drive that merges, its space given out by ext, reiser, "
-            "reiser-dirid, greedy-space, greedy-local; elapsed time by utilisation (docs/allocation.md).",
+            "reiser-dirid, greedy-space, greedy-local (the last two also as NAME-reiser, with its metadata); "
+            "elapsed time by utilisation (docs/allocation.md).",
         ),
     ] = None,
     workload: Annotated[

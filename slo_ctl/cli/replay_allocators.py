@@ -23,6 +23,7 @@ DEFAULT_DRIVE = "sandisk"
 DEFAULT_UTILISATION = "10..90"
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _STEP_PERCENT = 10
+_MOST_PERCENT = 95
 _MOST_SEEDS = 100
 
 
@@ -104,14 +105,14 @@ def sweep_of(asked: Asked) -> Sweep:
     elif workload not in SETTINGS:
         known = ", ".join(SETTINGS)
         raise UserError(f"--workload: {workload} is not known", f"known: {known}; or --trace FILE")
-    first = _whole("--seed", asked.seed or "1")
+    first = _whole("--seed", "1" if asked.seed is None else asked.seed)
     names = _names("--drive", asked.drive or DEFAULT_DRIVE, DRIVES)
     return Sweep(
         allocators=_names("--allocator", asked.allocator, ALLOCATORS),
         drives={name: preset(name, changes) for name in names},
         workload=workload,
         trace=trace,
-        utilisations=_utilisations(asked.utilisation or DEFAULT_UTILISATION),
+        utilisations=_utilisations(DEFAULT_UTILISATION if asked.utilisation is None else asked.utilisation),
         trim=asked.trim,
         seeds=tuple(range(first, first + asked.seeds)),
     )
@@ -146,11 +147,12 @@ def _utilisations(text: str) -> tuple[float, ...]:
     whole = _RANGE.fullmatch(text)
     if whole:
         low, high = int(whole[1]), int(whole[2])
-        percents: list[int] = list(range(low, high + 1, _STEP_PERCENT))
+        # The end counts although the steps may pass it by: 5..99 asks for more than there is.
+        percents: list[int] = [] if high > _MOST_PERCENT else list(range(low, high + 1, _STEP_PERCENT))
     else:
         percents = [_whole("--utilisation", part.strip().removesuffix("%")) for part in text.split(",")]
-    if not percents or any(not 0 <= each <= 95 for each in percents):
-        hint = "10..90, or per cents from 0 to 95 as 10,50,90"
+    if not percents or any(not 0 <= each <= _MOST_PERCENT for each in percents):
+        hint = f"10..90, or per cents from 0 to {_MOST_PERCENT} as 10,50,90"
         raise UserError(f"--utilisation: {text} is out of range", hint)
     return tuple(each / 100 for each in dict.fromkeys(percents))
 

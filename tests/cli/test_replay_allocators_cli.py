@@ -65,10 +65,14 @@ def test_a_block_trace_is_played_as_files(tmp_path: Path, capsys: pytest.Capture
         (["ext", "--drive", "sandsk"], "did you mean sandisk"),
         (["ext", "--workload", "mail"], "--workload: mail is not known"),
         (["ext", "--utilisation", "99"], "--utilisation: 99 is out of range"),
+        (["ext", "--utilisation", "5..99"], "--utilisation: 5..99 is out of range"),
+        (["ext", "--utilisation", ""], "no whole number"),
         (["ext", "--utilisation", "half"], "no whole number"),
         (["ext", "--seeds", "0"], "--seeds: 0 is out of range"),
         (["ext", "--workload", "fsl", "--trace", "x"], "two workloads"),
         (["ext", "--device", "page=8KiB"], "no file-system block"),
+        (["ext", "--device", "size=2TiB"], "at most 1024 GiB"),
+        (["ext", "--device", "size=64MiB,op=7%", "--jobs", "1"], "ext on sandisk at 10%"),
     ],
 )
 def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,3 +83,10 @@ def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest
 def test_options_of_allocators_need_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["replay", "--vm", "name=a,workload=uniform", "--trim"]) == 2
     assert "--trim is for --allocator" in capsys.readouterr().err
+
+
+def test_a_trace_without_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("128166372003061629,host,0,Read,0,65536,100\n")
+    assert run("ext", "--trace", str(trace)) == 2
+    assert "writes nothing" in capsys.readouterr().err
