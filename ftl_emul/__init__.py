@@ -23,9 +23,10 @@ from ftl_emul._core import (
     schedulers,
     victim_policies,
 )
-from ftl_emul.config import Config
+from ftl_emul.config import LEAST_LOG_BLOCKS, Config
 
 __all__ = [
+    "LEAST_LOG_BLOCKS",
     "Ageing",
     "Config",
     "Device",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEAST_LOG_BLOCKS = {"bast": 1, "fast": 2}
+"""Mappings that have log blocks and merge them, and how many of these a tenant needs at least."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:

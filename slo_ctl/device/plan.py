@@ -63,6 +63,9 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
         geometry=Geometry(**{key: getattr(plan.config, key) for key in Geometry.model_fields}),
         timing=Timing(**{key: getattr(plan.config, key) for key in Timing.model_fields}),
         mapping=Mapping(
+            kind=plan.config.mapping,
+            cluster_dies=plan.config.cluster_dies,
+            cached_entries=plan.config.cached_entries,
             victim=plan.config.victim,
             separate_gc_frontier=plan.config.separate_gc_frontier,
             free_floor=plan.config.free_floor,

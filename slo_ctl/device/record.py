@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ftl_emul import LEAST_LOG_BLOCKS
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,13 +72,25 @@ class Timing(_Table):
 class Mapping(_Table):
     """How the translation layer works."""
 
+    kind: str = "page"
+    """A name of `ftl_emul.mappings()`; devices made before there was a choice map by page."""
+    cluster_dies: int = Field(default=1, ge=1)
+    """Dies that a block spans, where there are log blocks."""
+    cached_entries: int | None = None
+    """Map entries in memory, where the map is on flash; None: what the mapping chooses."""
     victim: str
     separate_gc_frontier: bool
     free_floor: int
+    """Erased blocks of each namespace that GC keeps on each die, merges on all dies together."""
     copyback: bool
     scheduler: str
     isolated: bool
     seed: int
+
+    @property
+    def merges(self) -> bool:
+        """Whether it has log blocks, which it merges."""
+        return self.kind in LEAST_LOG_BLOCKS
 
 
 class Namespace(_Table):
@@ -165,6 +178,16 @@ class SsdRecord(DeviceRecord):
     mapping: Mapping
 
     @property
+    def block_pages(self) -> int:
+        """Pages of a block as namespaces own it: of several dies where blocks are clustered."""
+        return self.geometry.pages_per_block * self.mapping.cluster_dies
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks of a domain that GC or merges keep free."""
+        return self.mapping.free_floor * (1 if self.mapping.merges else self.geometry.dies)
+
+    @property
     def scheduler(self) -> str:  # noqa: D102 - as above
         return self.mapping.scheduler
 
@@ -211,7 +234,7 @@ def to_toml(record: DeviceRecord) -> str:
         tables = value if isinstance(value, tuple) else (value,) if isinstance(value, dict) else ()
         for table in tables:
             lines += ["", f"[[{key}]]" if isinstance(value, tuple) else f"[{key}]"]
-            lines += [_pair(name, item) for name, item in table.items()]
+            lines += [_pair(name, item) for name, item in table.items() if item is not None]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from ftl_emul import LEAST_LOG_BLOCKS, mappings
 from slo_ctl.show import numbers
 from slo_ctl.show.text import printable
 
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.device.status import DeviceStatus, NamespaceStatus
+
+
+_MERGES = {"SWITCH": "switch_merges", "PARTIAL": "partial_merges", "FULL MERGES": "full_merges"}
+_OF_MAPPING = {
+    **dict.fromkeys(LEAST_LOG_BLOCKS, _MERGES),
+    "dftl": {"MAP READS": "map_reads", "MAP WRITES": "map_writes"},
+}
+"""Headings and counters that a mapping has beside the WAF."""
 
 
 def device_table(devices: Sequence[DeviceStatus]) -> Table:
@@ -64,6 +73,7 @@ def _flash_facts(device: DeviceStatus) -> dict[str, str]:
     dies = geometry["channels"] * geometry["dies_per_channel"]
     return {
         "size": f"{numbers.size(device.size_bytes)} logical, {numbers.size(device.physical_bytes)} of flash",
+        "mapping": _mapping(geometry, mapping),
         "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
         f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
         "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
@@ -71,6 +81,16 @@ def _flash_facts(device: DeviceStatus) -> dict[str, str]:
         "placement": "blocks of its own for each namespace" if mapping["isolated"] else "shared blocks",
         "aged": _aged(device),
     }
+
+
+def _mapping(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
+    told = f"{mapping['kind']}: {dict(mappings()).get(mapping['kind'], 'not known here')}"
+    if mapping["cluster_dies"] > 1:
+        block_bytes = geometry["page_bytes"] * geometry["pages_per_block"] * mapping["cluster_dies"]
+        told += f"; blocks of {numbers.size(block_bytes)}, each over {mapping['cluster_dies']} dies"
+    if mapping["cached_entries"] is not None:
+        told += f"; {numbers.count(mapping['cached_entries'])} entries cached"
+    return told
 
 
 def _disk_facts(device: DeviceStatus) -> dict[str, str]:
@@ -112,13 +132,14 @@ def _namespaces(device: DeviceStatus) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     ssd = device.kind == "ssd"
     headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
-    activity = ["READS", "WRITES"] + (["WAF"] if ssd else [])
+    extra = _OF_MAPPING.get((device.mapping or {}).get("kind", ""), {})
+    activity = ["READS", "WRITES"] + (["WAF", *extra] if ssd else [])
     for heading in headings + (activity if told else []):
         table.add_column(heading, justify="left" if heading == "NAMESPACE" else "right")
     for namespace in device.namespaces:
         table.add_row(
             *_row(namespace)[: len(headings)],
-            *(_activity(told[namespace.name]) if namespace.name in told else ()),
+            *(_activity(told[namespace.name], tuple(extra.values())) if namespace.name in told else ()),
         )
     return table
 
@@ -134,7 +155,7 @@ def _row(namespace: NamespaceStatus) -> tuple[str, ...]:
     )
 
 
-def _activity(told: dict[str, Any]) -> tuple[str, ...]:
+def _activity(told: dict[str, Any], extra: tuple[str, ...]) -> tuple[str, ...]:
     counts = (
         numbers.count(told["answered"]["reads"]["requests"]),
         numbers.count(told["answered"]["writes"]["requests"]),
@@ -142,7 +163,8 @@ def _activity(told: dict[str, Any]) -> tuple[str, ...]:
     if "flash" not in told:
         return counts
     host, moved = told["flash"]["host_page_writes"], told["flash"]["gc_page_writes"]
-    return (*counts, numbers.decimal((host + moved) / host if host else None))
+    waf = numbers.decimal((host + moved) / host if host else None)
+    return (*counts, waf, *(numbers.count(told["flash"].get(counter)) for counter in extra))
 
 
 def _us(nanoseconds: int) -> str:

@@ -136,14 +136,14 @@ class ServedDevice:
 
     @property
     def _pages_per_block(self) -> int:
-        return self._record.geometry.pages_per_block if isinstance(self._record, SsdRecord) else 1
+        return self._record.block_pages if isinstance(self._record, SsdRecord) else 1
 
     def _timing(self) -> FlashTiming:
         if not isinstance(self._record, SsdRecord):
             return self._disk_timing()
         timing, geometry = self._record.timing, self._record.geometry
         return FlashTiming(
-            pages_per_block=geometry.pages_per_block,
+            pages_per_block=self._record.block_pages,
             read_us=timing.read_ns * _US_PER_NS,
             program_us=timing.program_ns // geometry.planes * _US_PER_NS,
             erase_us=timing.erase_ns * _US_PER_NS,
@@ -169,11 +169,11 @@ class ServedDevice:
         )
 
     def _blocks(self, namespace: dict[str, Any]) -> Blocks:
-        """As replay counts: a VM's own blocks that GC keeps free on each die are nobody's OPS."""
+        """As replay counts: a VM's own blocks that GC or merges keep free are nobody's OPS."""
         if not isinstance(self._record, SsdRecord):
             return Blocks(logical=0, ops=0, min_ops=0)
         space = namespace["space"]
-        held = self._record.geometry.dies * self._record.mapping.free_floor if space["isolated"] else 0
+        held = self._record.held_blocks if space["isolated"] else 0
         return Blocks(
             logical=space["logical_blocks"],
             ops=space["ops_blocks"] - held,
@@ -209,9 +209,7 @@ class ServedDevice:
             else None,
             size_bytes=namespace["size_bytes"],
             ops_blocks=ops_blocks,
-            ops_bytes=(ops_blocks or 0) * ssd.geometry.pages_per_block * ssd.geometry.page_bytes
-            if ssd
-            else None,
+            ops_bytes=(ops_blocks or 0) * ssd.block_pages * ssd.geometry.page_bytes if ssd else None,
         )
 
     def _ask(self) -> dict[str, Any]:

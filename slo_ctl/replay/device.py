@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ftl_emul import Config, Device, DriveError, Preset, presets
+from ftl_emul import LEAST_LOG_BLOCKS, Config, Device, DriveError, Preset, presets
 from slo_ctl.decide.allocation import allocate
 from slo_ctl.errors import UserError
 from slo_ctl.model import FlashTiming, TimingModel
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _FREE_FLOOR_BLOCKS = 1
 _LEAST_BLOCKS_PER_DIE = 4
-_LOG_BLOCKS = {"bast": 1, "fast": 2}
-"""Mappings whose OPS are log blocks, and how many of them they need at least."""
 _MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
 _US_PER_NS = 1e-3
 
@@ -48,7 +46,7 @@ class DrivePlan:
     @property
     def merges(self) -> bool:
         """Whether the mapping has log blocks, which it merges."""
-        return self.config.mapping in _LOG_BLOCKS
+        return self.config.mapping in LEAST_LOG_BLOCKS
 
     @property
     def total_pages(self) -> int:
@@ -107,13 +105,13 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
     )
     channels, dies_per_channel = _dies(spec, preset)
     dies = channels * dies_per_channel
-    mapping = _mapping(spec, noun)
+    mapping = spec.mapping or "page"
     cluster = _cluster(spec, dies)
     block_pages = pages_per_block * cluster
     logical_pages = tuple(max(1, vm.size_bytes // page_bytes) for vm in scenario.vms)
     logical_blocks = [-(-pages // block_pages) for pages in logical_pages]
     ops_blocks = _divide_ops(scenario, logical_pages, block_pages, dies, noun)
-    held_blocks = _FREE_FLOOR_BLOCKS * (1 if mapping in _LOG_BLOCKS else dies)
+    held_blocks = _FREE_FLOOR_BLOCKS * (1 if mapping in LEAST_LOG_BLOCKS else dies)
     blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(scenario.vms)
     config = Config(
         page_bytes=page_bytes,
@@ -149,14 +147,6 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
     )
 
 
-def _mapping(spec: DeviceSpec, noun: str) -> str:
-    mapping = spec.mapping or "page"
-    # Namespaces are those of served devices, whose program knows no other mapping.
-    if mapping != "page" and noun != "VM":
-        raise UserError(f"device: mapping={mapping} is for `slo-ctl replay`", "a served device maps by page")
-    return mapping
-
-
 def _cluster(spec: DeviceSpec, dies: int) -> int:
     """Dies that a block spans."""
     cluster = _or(spec.cluster, 1)
@@ -171,7 +161,7 @@ def _divide_ops(
     spec = scenario.device
     total = round(spec.op * sum(logical_pages) / block_pages)
     # On each die an open block (two with a GC frontier of its own), and one block's worth of slack.
-    minimum = _LOG_BLOCKS.get(spec.mapping or "page", dies * (3 if spec.separate_gc_frontier else 2))
+    minimum = LEAST_LOG_BLOCKS.get(spec.mapping or "page", dies * (3 if spec.separate_gc_frontier else 2))
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
         raise UserError(

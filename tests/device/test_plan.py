@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from ftl_emul import Config, Device
 from slo_ctl.device.plan import plan_device
+from slo_ctl.device.record import SsdRecord, read_record, to_toml
 from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB = 1 << 30
 
@@ -33,18 +39,55 @@ def test_the_drive_takes_what_was_planned(placement: str, preset: str) -> None:
     spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
     made = plan_device(spec, ["name=a", "name=b"])
     assert made.mapping.scheduler == "fifo"
+    fill(made)
+    assert made.mapping.isolated == (placement == "isolated")
+
+
+def fill(made: SsdRecord) -> tuple[Device, list[int]]:
+    """The drive of a record with its namespaces, and their tenant numbers."""
     device = Device(
         Config(
             **made.geometry.model_dump(),
             **made.timing.model_dump(),
+            mapping=made.mapping.kind,
+            cluster_dies=made.mapping.cluster_dies,
+            cached_entries=made.mapping.cached_entries,
             free_floor=made.mapping.free_floor,
             victim=made.mapping.victim,
         )
     )
-    for namespace in made.namespace:
-        pages = namespace.size_bytes // made.geometry.page_bytes
-        device.create_tenant(pages, made.mapping.isolated, namespace.ops_blocks)
-    assert made.mapping.isolated == (placement == "isolated")
+    tenants = [
+        device.create_tenant(
+            namespace.size_bytes // made.geometry.page_bytes, made.mapping.isolated, namespace.ops_blocks
+        )
+        for namespace in made.namespace
+    ]
+    return device, tenants
+
+
+@pytest.mark.parametrize("placement", ["isolated", "shared"])
+@pytest.mark.parametrize("mapping", ["page", "bast", "fast,cluster=2", "fast,cluster=4", "dftl,cmt=500"])
+def test_any_mapping_is_planned_kept_and_counted_alike(tmp_path: Path, mapping: str, placement: str) -> None:
+    spec = f"name=d,size=256MiB,op=25%,dies=4,block=512KiB,placement={placement},mapping={mapping}"
+    made = plan_device(spec, ["name=a", "name=b"])
+    assert isinstance(made, SsdRecord)
+    (tmp_path / "device.toml").write_text(to_toml(made))
+    assert read_record(tmp_path) == made
+    device, tenants = fill(made)
+    assert device.block_pages == made.block_pages
+    held = made.held_blocks if made.isolated else 0
+    for tenant in tenants:
+        # What is held is not all that a namespace needs at least, and each has more than that.
+        space = device.space(tenant)
+        assert held < space.min_ops_blocks <= space.ops_blocks
+
+
+def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) -> None:
+    made = plan_device("name=d,size=256MiB", [])
+    new = ("kind", "cluster_dies")
+    lines = [line for line in to_toml(made).splitlines() if not line.startswith(new)]
+    (tmp_path / "device.toml").write_text("\n".join(lines))
+    assert read_record(tmp_path) == made
 
 
 @pytest.mark.parametrize(
@@ -66,6 +109,11 @@ def test_the_drive_takes_what_was_planned(placement: str, preset: str) -> None:
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "namespaces' sizes"),
         ("name=d,size=1GiB", ["name=a,weight=0"], "weight=0"),
         ("name=d,age=maybe", [], "age=maybe"),
+        ("name=d,mapping=nftl", [], "mapping=nftl"),
+        ("name=d,mapping=page,cluster=2,dies=2", [], "no clustered blocks"),
+        ("name=d,mapping=bast,cluster=3,dies=4", [], "cluster=3"),
+        ("name=d,mapping=fast,cmt=100", [], "whole map in memory"),
+        ("name=d,mapping=fast,victim=random", [], "no GC"),
         ("name=d,size=1GiB", ["name=a,workload=uniform"], "unknown key workload"),
     ],
 )

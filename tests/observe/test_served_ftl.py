@@ -147,6 +147,19 @@ def test_a_window_of_a_timed_device(server: FakeServer) -> None:
     assert (window.p99_read_us, window.p99_write_us, window.throttle_wait_us) == (300.0, None, 0.5)
 
 
+def test_blocks_of_log_blocks_are_clustered_and_one_is_held(server: FakeServer) -> None:
+    hybrid = plan_device("name=h,size=64MiB,op=25%,dies=4,block=512KiB,mapping=fast,cluster=4", [])
+    served = ServedDevice("h", server.path, hybrid)
+    server.told = stats()
+    served.sample(ON)
+    server.told = stats(now_ns=10**9, done=1, host_page_writes=512, victims=2, victim_valid_pages=256)
+    sample = served.sample(ON)
+    assert sample.timing.pages_per_block == 512
+    assert sample.vms[0].u == 256 / (2 * 512)
+    assert (sample.vms[0].ops_blocks, sample.vms[0].min_ops_blocks) == (60 - 1, 30 - 1)
+    assert served.windows["h/web"].ops_bytes == 59 * 2 << 20
+
+
 def test_with_a_time_scale_everything_is_modelled_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
