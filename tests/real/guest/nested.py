@@ -1,0 +1,111 @@
+"""VMs inside of the guest: libvirt runs them, QEMU emulates them once more, they only write to their disk.
+
+Linux would take minutes to boot there; `tests/real/bare_writer` needs no operating system.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .recipe import TREE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .machine import Guest
+
+_SOURCES = TREE / "tests/real/bare_writer"
+_FOLDER = "/var/lib/bare-writer"
+_START_S = 240.0
+"""Patience with a VM, which takes 10 to 30 s to start: QEMU is emulated."""
+_POLL_S = 0.5
+_COMPILE = (
+    *("-m32", "-march=i686", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-nostdlib", "-static"),
+    *("-fno-pic", "-fno-pie", "-fno-stack-protector", "-fno-asynchronous-unwind-tables"),
+)
+
+
+def compile_writer(folder: Path) -> Path:
+    """The program that VMs boot; skips the test where it cannot be made."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler for the VMs in the guest (apt-get install gcc)")
+    program = folder / "bare_writer"
+    link = f"-Wl,--build-id=none,-z,max-page-size=4096,-T,{_SOURCES / 'bare_writer.ld'}"
+    command = ["cc", *_COMPILE, link, str(_SOURCES / "bare_writer.c"), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        pytest.skip(f"this C compiler makes no 32-bit program: {done.stderr[-300:]}")
+    return program
+
+
+class NestedVms:
+    """What libvirt of the guest runs."""
+
+    def __init__(self, guest: Guest, folder: Path) -> None:
+        """`folder` is the test's own, here."""
+        self._guest = guest
+        self._folder = folder
+        guest.run(f"mkdir -p {_FOLDER}")
+        guest.put(compile_writer(folder), f"{_FOLDER}/")
+
+    def define(self, name: str, block: str | None = None) -> None:
+        """A VM that does not run yet, with a block device of the guest as its `vda`."""
+        disk = "" if block is None else _disk(block)
+        self._guest.run("virsh define /dev/stdin", stdin=_domain(name, disk))
+
+    def start(self, name: str) -> None:
+        """Returns once it runs; `says` tells when it writes."""
+        self._guest.run(f"virsh start {name}", timeout_s=_START_S)
+
+    def destroy(self, name: str) -> None:
+        """As if its power went."""
+        self._guest.run(f"virsh destroy {name}", timeout_s=_START_S)
+
+    def says(self, name: str, text: str, patience_s: float = 120.0) -> None:
+        """Wait for a line on its console: `disk BYTES` once it writes, `let go`, `failed`."""
+        log = f"{_FOLDER}/{name}.log"
+        self.wait(f"grep -qx '{text}' {log}", f"cat {log}", patience_s)
+
+    def wait(self, condition: str, otherwise: str, patience_s: float) -> None:
+        """Until a command succeeds. Fails with what another says."""
+        tries = int(patience_s / _POLL_S)
+        loop = (
+            f"for i in $(seq {tries}); do {condition} && exit 0; sleep {_POLL_S}; done; {otherwise}; exit 1"
+        )
+        self._guest.run(loop, timeout_s=3 * patience_s)
+
+    def scope(self, name: str) -> str:
+        """Its cgroup, without /sys/fs/cgroup."""
+        found = self._guest.run(f"echo /sys/fs/cgroup/machine.slice/machine-qemu*{name}.scope").stdout
+        return found.strip().removeprefix("/sys/fs/cgroup")
+
+    def disks(self, name: str, *, definition: bool = False) -> dict[str, str]:
+        """Sources by target, as it runs or as it is defined."""
+        option = " --inactive" if definition else ""
+        lines = self._guest.run(f"virsh domblklist {name}{option}").stdout.splitlines()[2:]
+        return {line.split()[0]: line.split()[1] for line in lines if line.strip()}
+
+
+def disk_size(size_bytes: int) -> str:
+    """What a VM says of its disk."""
+    return f"disk 0x{size_bytes:016x}"
+
+
+def _disk(block: str) -> str:
+    return f"""<disk type='block' device='disk'><driver name='qemu' type='raw' cache='none' io='native'/>
+        <source dev='{block}'/><target dev='vda' bus='virtio'/></disk>"""
+
+
+def _domain(name: str, disk: str) -> str:
+    return f"""
+        <domain type='qemu'><name>{name}</name><memory unit='MiB'>16</memory><vcpu>1</vcpu>
+          <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{_FOLDER}/bare_writer</kernel></os>
+          <features><acpi/></features>
+          <on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot>
+          <devices>{disk}<controller type='usb' model='none'/><memballoon model='none'/>
+            <serial type='file'><source path='{_FOLDER}/{name}.log'/></serial></devices>
+        </domain>"""
