@@ -1,6 +1,6 @@
 """The same VMs under every I/O scheduler of a device: is what `device policy` chooses the best?
 
-    .venv/bin/python bench/policy_choice.py [--seconds 6] [--repeat 3] [--objective weights] [--json]
+    .venv/bin/python bench/policy_choice.py [--seconds 8] [--rounds 5] [--objective weights] [--json]
     python bench/policy_choice.py --device /dev/vdb --allow-write /dev/vdb      # any device: overwritten
     python bench/policy_choice.py --device URI --allow-write URI                # an NBD export, by nbdfuse
 
@@ -14,7 +14,10 @@ interleaved. Objectives:
 - weights: 1:3:6; total IOPS among those that keep every share within 15 %.
 - p99: one VM of three has a latency target; its 99th percentile.
 
-Exit code 1 where the chosen one is more than 5 % worse than the best. Needs root, fio and losetup.
+In the first two every VM has the same mixture of reads and writes, in sequence and at random, so that IOPS
+can be added up and shares mean something. How far the choice is behind the best is the mean over rounds of
+the logarithm of their ratio, with a 90 % interval. Exit code 1 where it is more than 5 %. Needs root, fio
+and losetup, for an NBD URI nbdfuse and nbdinfo.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+
+from nbd_block import is_uri, missing_for, over_export, over_file
+from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Lag, Round, Row, lag, one_round, show_rows
 
 from slo_ctl.act.block_queue import BlockQueueActuator
 from slo_ctl.act.capabilities import probe
@@ -42,71 +46,18 @@ from slo_ctl.decide.scheduler_choice import Needs
 from slo_ctl.device.places import places
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
 from slo_ctl.observe.cgroup import CgroupTree, find_tree
+from slo_ctl.observe.io_counters import read_counters
 from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
 from slo_ctl.serra.identity import Surroundings
 from slo_ctl.serra.store import ProfileStore
 from slo_ctl.serra.suited import Suited, suited
 
 SYS = Path("/sys")
-WEIGHTS = (1.0, 3.0, 6.0)
-NAMES = ("a", "b", "c")
-SHARE_BAR, BEST_BAR = 0.15, 0.05
-P99_TARGET_US = 20_000.0
-START_S = 10.0
-NBDFUSE = shutil.which("nbdfuse") or "nbdfuse"
-_SMALL = ("--rw=randrw", "--rwmixread=70", "--bs=4k", "--iodepth=16")
-_LOADS = {
-    "throughput": (
-        _SMALL,
-        ("--rw=read", "--bs=64k", "--iodepth=4"),
-        ("--rw=randwrite", "--bs=16k", "--iodepth=8"),
-    ),
-    "weights": (_SMALL,) * 3,
-    "p99": (
-        ("--rw=randread", "--bs=4k", "--iodepth=1"),
-        ("--rw=write", "--bs=256k", "--iodepth=8"),
-        ("--rw=randwrite", "--bs=16k", "--iodepth=16"),
-    ),
-}
-_NEEDS = {
-    "throughput": Needs(),
-    "weights": Needs(weights=True),
-    "p99": Needs(p99_target_us=P99_TARGET_US),
-}
 
 
-@dataclass(frozen=True)
-class Round:
-    """What the three groups got, in IOPS; the first one's p99 in microseconds."""
-
-    iops: tuple[float, ...]
-    p99_us: float
-
-    @property
-    def worst_share(self) -> float:
-        """How far a share is from its weight's, relative to it."""
-        total = sum(self.iops) or 1.0
-        wanted = [weight / sum(WEIGHTS) for weight in WEIGHTS]
-        return max(abs(each / total / share - 1) for each, share in zip(self.iops, wanted, strict=True))
-
-
-@dataclass(frozen=True)
-class Row:
-    """A scheduler, medians over its rounds."""
-
-    scheduler: str
-    weights: str
-    total_iops: float
-    worst_share: float
-    p99_us: float
-    spread: float
-    """Of the total between rounds: largest over smallest, less 1. A lag below it says little."""
-
-    def score(self, objective: str) -> float | None:
-        """More is better; None: it does not do what is asked."""
-        if objective == "p99":
-            return 1 / self.p99_us
-        return None if objective == "weights" and self.worst_share > SHARE_BAR else self.total_iops
+def needs_of_objective(objective: str, p99_target_us: float) -> Needs:
+    """What `device policy` would be told."""
+    return Needs(objective == "weights", p99_target_us if objective == "p99" else None)
 
 
 class Bench:
@@ -144,6 +95,8 @@ class Bench:
     def profile(self, budget: str) -> None:
         """By the command that an operator would type."""
         command = [sys.executable, "-m", "slo_ctl.cli", "device", "profile", self.path, "--budget", budget]
+        # Within the default 256 MiB seeks are so short that a fast disk hardly looks like one.
+        command += ["--file-size", f"{min(self._size, 4 << 30) >> 20}MiB"]
         subprocess.run(
             [*command, "--allow-write", self.path, "--root", str(self._root), "--quiet", "--json"],
             check=True,
@@ -173,20 +126,25 @@ class Bench:
     def round(self, objective: str) -> Round:
         """One run of the three groups at once."""
         part = self._size // len(self._vms) // (1 << 20) << 20
-        running = [
-            self._fio(vm, load, number * part, part)
-            for number, (vm, load) in enumerate(zip(self._vms, _LOADS[objective], strict=True))
-        ]
-        jobs = [json.loads(process.communicate()[0])["jobs"][0] for process in running]
-        iops = tuple(job["read"]["iops"] + job["write"]["iops"] for job in jobs)
-        latency = jobs[0]["read"]["clat_ns"].get("percentile", {})
-        return Round(iops, latency.get("99.000000", 0.0) / 1e3)
 
-    def _fio(self, vm: Vm, load: tuple[str, ...], offset: int, size: int) -> subprocess.Popen[str]:
+        def start(seconds: float) -> list[subprocess.Popen[str]]:
+            loads = enumerate(zip(self._vms, LOADS[objective], strict=True))
+            return [self._fio(vm, load, number * part, part, seconds) for number, (vm, load) in loads]
+
+        return one_round(start, self._counted, self._seconds)
+
+    def _counted(self) -> list[int]:
+        """Requests of each group on the device so far."""
+        found = [read_counters(self._tree, vm.cgroup or "", print).get(self._number) for vm in self._vms]
+        return [(each.reads or 0) + (each.writes or 0) if each else 0 for each in found]
+
+    def _fio(
+        self, vm: Vm, load: tuple[str, ...], offset: int, size: int, seconds: float
+    ) -> subprocess.Popen[str]:
         procs = self._tree.folder(vm.cgroup or "") / "cgroup.procs"
         common = (
             *("--name=load", f"--filename={self.path}", "--direct=1", "--ioengine=libaio", "--ramp_time=1"),
-            *(f"--offset={offset}", f"--size={size}", "--time_based", f"--runtime={self._seconds}"),
+            *(f"--offset={offset}", f"--size={size}", "--time_based", f"--runtime={seconds - 1:g}"),
             "--output-format=json",
         )
         enter = f"echo $$ > '{procs}' && exec fio \"$@\""
@@ -194,79 +152,31 @@ class Bench:
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def loop_device(stack: ExitStack, size_bytes: int) -> str:
-    """Over a file that is written, not sparse: first writes to a hole are the file system's work."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")))
-    with (folder / "image").open("wb") as file:
-        for _ in range(0, size_bytes, 1 << 20):
-            file.write(bytes(1 << 20))
-    return attached(stack, folder / "image")
-
-
-def attached(stack: ExitStack, file: Path) -> str:
-    """The loop device of a file."""
-    command = ["losetup", "--find", "--show", "--direct-io=on", str(file)]
-    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    stack.callback(subprocess.run, ["losetup", "--detach", path], check=False)
-    return path
-
-
-def nbd_device(stack: ExitStack, uri: str) -> str:
-    """A loop device over an NBD export."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-")))
-    (folder / "disk").touch()
-    server = subprocess.Popen([NBDFUSE, str(folder / "disk"), uri])
-    stack.callback(server.wait)
-    stack.callback(subprocess.run, ["fusermount3", "-u", "-z", str(folder / "disk")], check=False)
-    deadline = time.monotonic() + START_S
-    while (folder / "disk").stat().st_size == 0:
-        if time.monotonic() > deadline or server.poll() is not None:
-            sys.exit(f"nbdfuse shows nothing of {uri}")
-        time.sleep(0.1)
-    return attached(stack, folder / "disk")
-
-
-def measure(bench: Bench, objective: str, repeat: int) -> tuple[list[Row], Suited]:
+def measure(bench: Bench, objective: str, needs: Needs, rounds: int) -> tuple[list[Row], Suited]:
     """Every scheduler offered, and the choice."""
-    needs = _NEEDS[objective]
     chosen = bench.suits(needs)
-    rounds: dict[str, list[Round]] = {name: [] for name in chosen.facts.offered}
-    for _ in range(repeat):
-        for name, of_it in rounds.items():
-            bench.set_to(chosen if name == chosen.choice.scheduler else bench.suits(needs, name), needs)
-            of_it.append(bench.round(objective))
-    rows = [
-        Row(
-            name,
-            bench.suits(needs, name).choice.weights.value,
-            statistics.median(sum(each.iops) for each in of_it),
-            statistics.median(each.worst_share for each in of_it),
-            statistics.median(each.p99_us for each in of_it),
-            max(sum(each.iops) for each in of_it) / min(sum(each.iops) for each in of_it) - 1,
-        )
-        for name, of_it in rounds.items()
-    ]
-    return rows, chosen
-
-
-def lag(rows: list[Row], chosen: str, objective: str) -> float | None:
-    """By how much the chosen one is worse than the best; None where it does not do what is asked."""
-    scores = {row.scheduler: row.score(objective) for row in rows}
-    mine = scores[chosen]
-    return None if mine is None else 1 - mine / max(score for score in scores.values() if score is not None)
+    own = chosen.choice.scheduler
+    settings = {name: chosen if name == own else bench.suits(needs, name) for name in chosen.facts.offered}
+    got: dict[str, list[Round]] = {name: [] for name in settings}
+    for _ in range(rounds):
+        for name, setting in settings.items():
+            bench.set_to(setting, needs)
+            got[name].append(bench.round(objective))
+    return [Row(n, settings[n].choice.weights.value, tuple(each)) for n, each in got.items()], chosen
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", help="a block device or an NBD URI, instead of a file")
     parser.add_argument("--allow-write", help="the same device: it is overwritten")
-    parser.add_argument("--objective", choices=[*_LOADS], action="append")
-    parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--objective", choices=[*LOADS], action="append")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--p99-target", type=float, default=20_000.0, help="in microseconds")
     parser.add_argument("--budget", default="30s", help="of the profile")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    missing = [name for name in ("fio", "losetup") if shutil.which(name) is None]
+    missing = missing_for(options.device) + [name for name in ("fio",) if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
     if options.device != options.allow_write:
@@ -274,19 +184,20 @@ def main() -> int:
     late, told = False, {}
     with ExitStack() as stack:
         if options.device is None:
-            path = loop_device(stack, 600 << 20)
+            path = over_file(stack, 600 << 20)
         else:
-            path = nbd_device(stack, options.device) if options.device.startswith("nbd") else options.device
+            path = over_export(stack, options.device) if is_uri(options.device) else options.device
         bench = Bench(stack, path, options.seconds)
         bench.profile(options.budget)
-        for objective in options.objective or _LOADS:
-            rows, chosen = measure(bench, objective, options.repeat)
+        for objective in options.objective or LOADS:
+            needs = needs_of_objective(objective, options.p99_target)
+            rows, chosen = measure(bench, objective, needs, options.rounds)
             behind = lag(rows, chosen.choice.scheduler, objective)
-            late |= behind is None or behind > BEST_BAR
+            late |= behind is None or behind.behind > BEST_BAR
             told[objective] = {
                 "chosen": asdict(chosen.choice),
                 "rows": [asdict(row) for row in rows],
-                "lag": behind,
+                "lag": None if behind is None else asdict(behind),
             }
             if not options.json:
                 show(objective, rows, chosen, behind)
@@ -295,17 +206,9 @@ def main() -> int:
     return int(late)
 
 
-def show(objective: str, rows: list[Row], chosen: Suited, behind: float | None) -> None:
+def show(objective: str, rows: list[Row], chosen: Suited, behind: Lag | None) -> None:
     print(f"{objective}: {chosen.choice.choices[0].value}, {chosen.choice.choices[0].reason}")
-    for row in rows:
-        mark = "*" if row.scheduler == chosen.choice.scheduler else " "
-        print(
-            f" {mark} {row.scheduler:12} weights {row.weights:8} {row.total_iops:9.0f} IOPS, "
-            f"spread {row.spread:4.0%}  "
-            f"worst share {row.worst_share:5.0%} off  p99 {row.p99_us:9.0f} us"
-        )
-    told = "does not do what is asked" if behind is None else f"{behind:.1%} behind the best"
-    print(f"   chosen: {chosen.choice.scheduler}, {told}; at most {BEST_BAR:.0%} is wanted")
+    show_rows(rows, chosen.choice.scheduler, behind)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def _emulated(
     from slo_ctl.act.tenant_scheduler import TenantSchedulerActuator
     from slo_ctl.decide.device_needs import tenants_on
     from slo_ctl.decide.device_settings import tenant_setting
-    from slo_ctl.decide.scheduler_choice import choose_tenant_scheduler
+    from slo_ctl.decide.tenant_choice import choose_tenant_scheduler
     from slo_ctl.device.store import DeviceStore
 
     record = DeviceStore(host.places.devices).load(device)
@@ -169,7 +169,8 @@ def _emulated(
         return
     _, streams = named_as_configured(host)
     vms = tenants_on(device, streams)
-    choice = choose_tenant_scheduler(needs_of_vms(host, vms, given), len(record.namespace))
+    needs, tenants = needs_of_vms(host, vms, given), len(record.namespace)
+    choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd")
     if not (apply and json_):
         _print_tenant_choice(device, choice, json_)
     if apply:

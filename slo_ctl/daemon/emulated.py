@@ -14,10 +14,11 @@ from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.device_settings import tenant_setting
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.policies import make_policy
-from slo_ctl.decide.scheduler_choice import Choice, choose_tenant_scheduler, needs_of
+from slo_ctl.decide.scheduler_choice import Choice, needs_of
 from slo_ctl.decide.shares import due_shares
+from slo_ctl.decide.tenant_choice import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
 from slo_ctl.device.record import SsdRecord
-from slo_ctl.model import Decision, Knob, Lever, Setting, Slo, Target, Tenant, TimingModel
+from slo_ctl.model import Decision, Knob, Lever, Setting, Target, Tenant, TimingModel
 from slo_ctl.observe.served_ftl import ServedDevice
 from slo_ctl.observe.vm_reading import Standing
 
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from slo_ctl.device.record import DeviceRecord
     from slo_ctl.model import DeviceSample, DeviceWaf, VmSample
     from slo_ctl.observe.window import StreamWindow
-
-_FAIR_SCHEDULER = "wfq"
-_UNTIMED = (
-    "it is served without latency, so that nobody can be slowed or preferred (serve with --latency real)"
-)
 
 
 @dataclass(slots=True)
@@ -192,7 +188,7 @@ class EmulatedDevice:
         settings = list(self._scheduler_setting())
         for namespace, seat in self.seats.items():
             place = str(Tenant(self.name, namespace))
-            if self._served.scheduler == _FAIR_SCHEDULER:
+            if self._served.scheduler == FAIR_SCHEDULER:
                 weight, why = self._weight(seat)
                 settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, seat.vm, why))
             limit, why = self._limit(seat)
@@ -207,7 +203,8 @@ class EmulatedDevice:
             given = Choice("scheduler", self.scheduler_wish, "the configuration says so")
             return (tenant_setting(self.name, given),)
         needs = needs_of(seat.slo for seat in self.seats.values())
-        return (tenant_setting(self.name, choose_tenant_scheduler(needs, len(self.record.namespace))),)
+        tenants, rotates = len(self.record.namespace), self.record.kind != "ssd"
+        return (tenant_setting(self.name, choose_tenant_scheduler(needs, tenants, rotates=rotates)),)
 
     def _weight(self, seat: Seat) -> tuple[float, str]:
         """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""
@@ -273,15 +270,21 @@ class EmulatedDevice:
         due = [targets[key] for key in keys if key in targets]
         share = sum(target.share for target in due) if due else None
         iops = [target.iops for target in due if target.iops is not None]
-        promised = any(seat.slo != Slo() for seat in seats)
         return VmView(
             windows=tuple(self.windows[key] for key in keys if key in self.windows),
             disks=tuple(seat.disk for seat in seats if seat.disk),
             wants_more=self.timed and any(self.wants_more(key) for key in keys),
             target_share=share,
             target_iops=sum(iops) if iops else share * total if share is not None and total else None,
-            no_mechanism=_UNTIMED if self.sample is not None and not self.timed and promised else "",
+            no_mechanism=self._no_mechanism(seats),
         )
+
+    def _no_mechanism(self, seats: list[Seat]) -> str:
+        if self.sample is None:
+            return ""
+        own, everybody = [seat.slo for seat in seats], [seat.slo for seat in self.seats.values()]
+        ops = self.record.isolated
+        return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
 
     def _targets(self, total: float | None) -> Mapping[str, Target]:
         """What every awake stream is due: by the policy, or else by the weights alone."""

@@ -1,6 +1,6 @@
 """Which I/O scheduler a device should have, with which parameters, and by what weights are kept. Pure.
 
-Every number that decides something is in THRESHOLDS, with where it comes from; every choice gives its reason.
+Every number that decides something is in scheduler_thresholds.py; every choice gives its reason.
 """
 
 from __future__ import annotations
@@ -10,88 +10,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.iocost_model import iocost_model, page_time_s
+from slo_ctl.decide.scheduler_thresholds import THRESHOLDS
 from slo_ctl.quantity import format_bytes_exact
 from slo_ctl.serra.measurement import Access, Direction, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
+    from slo_ctl.decide.scheduler_thresholds import Threshold
     from slo_ctl.model import Slo
     from slo_ctl.serra.analysis import Analysis, RatioSummary
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """A number that decides."""
-
-    value: float
-    unit: str
-    meaning: str
-    source: str
-
-
-THRESHOLDS: Mapping[str, Threshold] = {
-    "seek_average_ratio": Threshold(
-        1.5,
-        "x",
-        "average read ratio over all sizes from which on a device counts as one that seeks",
-        "Boito et al. 2015, table 6: reads of disks and RAID-0 2.24 to 3.48, of SSDs 1.04 to 1.10; "
-        "this is near their "
-        "geometric mean. Reads before writes: caches confound the write ratio",
-    ),
-    "seek_average_write_ratio": Threshold(
-        1.5,
-        "x",
-        "the same for writes, where no reads were measured",
-        "Boito et al. 2015, table 6: writes of disks and RAID-0 1.62 to 2.02, of SSDs 0.99 to 1.38",
-    ),
-    "merge_ratio": Threshold(
-        3.0,
-        "x",
-        "largest ratio of any size from which on a device that does not seek still gains by order",
-        "public iocost models: an SSD at queue depth 1 has 8.9 for reads, common SSDs 1.05, 36 "
-        "measured SSDs at most "
-        "2.91; this is just above these",
-    ),
-    "bfq_cost_us": Threshold(
-        1.9,
-        "us",
-        "processor time of BFQ for each request",
-        "BFQ 1.9 us, mq-deadline 0.7 us (kernel's bfq-iosched.rst)",
-    ),
-    "bfq_share": Threshold(
-        0.1,
-        "",
-        "most of the shortest access time that BFQ may cost: 19 us, or 53 KIOPS at queue depth 1",
-        "BFQ tops out at 80 to 400 KIOPS (bfq-iosched.rst): this stays below the lower of the two",
-    ),
-    "bfq_slice_idle_us": Threshold(
-        8000,
-        "us",
-        "how long BFQ waits for the next request of the one it serves: without, there are no proportions",
-        "measured: weights 100/300/600 gave 1:3.19:5.96 with 8 ms and low_latency=0, 1:1.29:2.11 with "
-        "the defaults, 1:1:1 "
-        "with 0",
-    ),
-    "bfq_max_budget": Threshold(
-        512,
-        "sectors",
-        "most that BFQ serves one before the next: with budgets of its own choice shares wander",
-        "measured on a loop device: the smallest share of 1:3:6 was 8 to 12 % with 0, 10 % with 512",
-    ),
-    "deadline_part": Threshold(
-        0.5,
-        "",
-        "part of a latency target that a request may wait in mq-deadline before it must be sent",
-        "the device needs the rest; a choice of ours, to be confirmed by experiment",
-    ),
-    "kyber_write_factor": Threshold(
-        5.0,
-        "x",
-        "kyber's write target over its read target",
-        "the kernel's defaults: 2 ms and 10 ms (kyber-iosched.c)",
-    ),
-}
 
 
 class Character(StrEnum):
@@ -217,16 +145,6 @@ def choose(
     return SchedulerChoice(scheduler, parameters, weights, model, qos, tuple(choices), tuple(cautions))
 
 
-def choose_tenant_scheduler(needs: Needs, tenants: int) -> Choice:
-    """The scheduler of an emulated SSD, which orders its tenants' requests by itself."""
-    if tenants < 2:
-        return Choice("scheduler", "fifo", "one namespace has nobody to be told apart from")
-    why = "weights are to be kept" if needs.weights else "nobody should take more device time than others"
-    return Choice(
-        "scheduler", "wfq", f"{tenants} namespaces share the drive, and {why}: device time by weight"
-    )
-
-
 def characterise(
     facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]
 ) -> tuple[Character, Choice]:
@@ -245,7 +163,7 @@ def characterise(
                 f"{summary.half_width:.0%}, and "
                 f"{limit.value:g} decides: refine the profile (--budget)"
             )
-        return _by_ratio(summary, limit)
+        return _by_ratio(summary, limit, facts.rotational is True)
     cautions.append(f"{facts.name} has no valid profile: `slo-ctl device profile` makes one")
     if facts.rotational:
         return Character.SEEKS, Choice("character", Character.SEEKS, "the kernel says that it rotates")
@@ -256,7 +174,7 @@ def _straddles(average: float, half_width: float, limit: float) -> bool:
     return average / (1 + half_width) < limit < average * (1 + half_width)
 
 
-def _by_ratio(summary: RatioSummary, limit: Threshold) -> tuple[Character, Choice]:
+def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[Character, Choice]:
     average, most = summary.average or 0.0, summary.maximum or 0.0
     at = next((ratio.size_bytes for ratio in summary.ratios if ratio.value == summary.maximum), 0)
     told = (
@@ -266,6 +184,9 @@ def _by_ratio(summary: RatioSummary, limit: Threshold) -> tuple[Character, Choic
     if average >= limit.value:
         return Character.SEEKS, Choice("character", Character.SEEKS, told, limit.source)
     merge = THRESHOLDS["merge_ratio"]
+    if most >= merge.value and rotates:
+        told += "; the kernel says that it rotates: the profile's seeks were short beside large transfers"
+        return Character.SEEKS, Choice("character", Character.SEEKS, told, merge.source)
     if most >= merge.value:
         return Character.MERGES, Choice("character", Character.MERGES, told, merge.source)
     return Character.FLAT, Choice("character", Character.FLAT, told, limit.source)
@@ -348,18 +269,15 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character) -> list[tupl
         return [("none", "a virtual disk: the host orders requests, and doing it twice only costs time")]
     single = facts.hardware_queues is None or facts.hardware_queues <= 1
     if character is Character.SEEKS:
-        reason = "order pays on a device that seeks: requests are sorted, and none starves"
-        return [("mq-deadline", reason), ("bfq", f"{reason} (mq-deadline is not offered)")]
-    if needs.p99_target_us is not None and not single:
-        reason = "a latency target, and several hardware queues: kyber throttles by latency, without sorting"
-        return [
-            ("kyber", reason),
-            ("mq-deadline", f"{reason}; kyber is not offered (modprobe kyber-iosched)"),
-        ]
+        reason = (
+            "a latency target on a device that seeks: a reader's next request is waited for, not queued"
+            if needs.p99_target_us is not None
+            else "on a device that seeks, one VM at a time keeps the heads in its area and its runs whole"
+        )
+        return [("bfq", reason), ("mq-deadline", "requests are sorted (bfq is not offered: modprobe bfq)")]
     if needs.p99_target_us is not None:
-        return [
-            ("mq-deadline", "a latency target on one hardware queue: requests are sent by their deadline")
-        ]
+        reason = "a latency target: what makes requests late is held back, not only put in order"
+        return [("kyber", reason), ("mq-deadline", "kyber is not offered (modprobe kyber-iosched)")]
     if character is Character.MERGES:
         return [
             ("mq-deadline", "small requests gain by order: neighbours are merged and sorted at 0.7 us each")
@@ -383,9 +301,8 @@ def _parameters(scheduler: str, needs: Needs, weights: Weights) -> tuple[dict[st
     elif scheduler == "mq-deadline" and target is not None:
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(target * part.value / 1000))}"
-        reason = f"half of the p99 target of {target:g} us, in ms"
-        found["read_expire"] = (wait, reason, part.source)
-        found["write_expire"] = (wait, reason, part.source)
+        # Not write_expire: writes that are due as soon would go before the reads that are waited for.
+        found["read_expire"] = (wait, f"half of the p99 target of {target:g} us, in ms", part.source)
     elif scheduler == "kyber" and target is not None:
         factor = THRESHOLDS["kyber_write_factor"]
         found["read_lat_nsec"] = (f"{target * 1000:.0f}", f"the p99 target of {target:g} us", "")

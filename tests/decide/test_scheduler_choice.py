@@ -8,15 +8,15 @@ import pytest
 
 from slo_ctl.decide.iocost_model import iocost_model
 from slo_ctl.decide.scheduler_choice import (
-    THRESHOLDS,
     Character,
     DeviceFacts,
     Needs,
     Weights,
     choose,
-    choose_tenant_scheduler,
     needs_of,
 )
+from slo_ctl.decide.scheduler_thresholds import THRESHOLDS
+from slo_ctl.decide.tenant_choice import choose_tenant_scheduler, why_not_kept
 from slo_ctl.model import Slo
 from slo_ctl.serra.analysis import Analysis, analyse
 from slo_ctl.serra.measurement import (
@@ -60,10 +60,23 @@ READAHEAD_SSD = {SEQ_WRITE: (2, 30), RAND_WRITE: (2, 40), SEQ_READ: (2, 5), RAND
 FAST = dict.fromkeys(ACCESSES, (0.2, 8))
 
 
-def test_a_disk_without_weights_gets_mq_deadline() -> None:
-    choice = choose(FACTS, Needs(), profiled(HDD))
-    assert (choice.scheduler, choice.weights, choice.iocost_model) == ("mq-deadline", Weights.NONE, None)
+@pytest.mark.parametrize("needs", [Needs(), Needs(p99_target_us=20_000)])
+def test_a_disk_without_weights_gets_bfq_as_the_kernel_has_it(needs: Needs) -> None:
+    choice = choose(FACTS, needs, profiled(HDD))
+    assert (choice.scheduler, choice.weights, choice.iocost_model) == ("bfq", Weights.NONE, None)
+    assert choice.parameters == {}
     assert choice.choices[0].value == Character.SEEKS
+    without = replace(FACTS, offered=("none", "mq-deadline", "kyber"))
+    assert choose(without, needs, profiled(HDD)).scheduler == "mq-deadline"
+
+
+def test_what_rotates_and_gains_at_small_sizes_seeks_whatever_its_average() -> None:
+    short = {SEQ_WRITE: (8, 60), RAND_WRITE: (8, 900), SEQ_READ: (8, 60), RAND_READ: (8, 900)}
+    assert choose(FACTS, Needs(), profiled(short)).choices[0].value == Character.MERGES
+    rotates = choose(replace(FACTS, rotational=True), Needs(), profiled(short))
+    assert rotates.choices[0].value == Character.SEEKS
+    assert "rotates" in rotates.choices[0].reason
+    assert choose(replace(FACTS, rotational=True), Needs(), profiled(SSD)).choices[0].value == Character.FLAT
 
 
 def test_a_disk_with_weights_gets_bfq_with_slices() -> None:
@@ -90,16 +103,16 @@ def test_without_io_cost_bfq_unless_it_costs_too_much() -> None:
     assert "bfq would cost" in fast.choices[1].reason
 
 
-def test_a_latency_target_with_many_queues_gets_kyber() -> None:
-    choice = choose(replace(FACTS, hardware_queues=8), Needs(p99_target_us=2000), profiled(SSD))
+@pytest.mark.parametrize("queues", [1, 8])
+def test_a_latency_target_on_what_does_not_seek_gets_kyber(queues: int) -> None:
+    facts = replace(FACTS, hardware_queues=queues)
+    choice = choose(facts, Needs(p99_target_us=2000), profiled(SSD))
     assert choice.scheduler == "kyber"
     assert choice.parameters == {"read_lat_nsec": "2000000", "write_lat_nsec": "10000000"}
-
-
-def test_a_latency_target_on_one_queue_gets_deadlines() -> None:
-    choice = choose(FACTS, Needs(p99_target_us=20_000), profiled(HDD))
-    assert choice.scheduler == "mq-deadline"
-    assert choice.parameters == {"read_expire": "10", "write_expire": "10"}
+    without = replace(facts, offered=("none", "mq-deadline"))
+    deadlines = choose(without, Needs(p99_target_us=20_000), profiled(SSD))
+    assert deadlines.scheduler == "mq-deadline"
+    assert deadlines.parameters == {"read_expire": "10"}, "writes do not compete with reads"
 
 
 def test_a_target_reaches_the_qos_line() -> None:
@@ -190,9 +203,24 @@ def test_needs_of_slos() -> None:
     assert needs_of([Slo(p99_latency_us=500), Slo(p99_latency_us=200)]).p99_target_us == 200
 
 
-def test_tenants_of_an_emulated_ssd() -> None:
-    assert choose_tenant_scheduler(WEIGHTS, 1).value == "fifo"
-    assert choose_tenant_scheduler(WEIGHTS, 3).value == "wfq"
+def test_tenants_of_an_emulated_device() -> None:
+    for rotates in (False, True):
+        assert choose_tenant_scheduler(WEIGHTS, 1, rotates=rotates).value == "fifo"
+        assert choose_tenant_scheduler(WEIGHTS, 3, rotates=rotates).value == "wfq"
+    assert choose_tenant_scheduler(Needs(), 3).value == "wfq"
+    assert choose_tenant_scheduler(Needs(), 3, rotates=True).value == "fifo"
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "rr", "wfq"])
+@pytest.mark.parametrize("ops", [False, True])
+def test_weights_on_a_device_that_ignores_them_are_told(scheduler: str, ops: bool) -> None:
+    unequal, equal = [Slo(), Slo(weight=3)], [Slo(weight=3), Slo(weight=3)]
+    told = why_not_kept("d", scheduler, unequal[:1], unequal, timed=True, ops=ops)
+    assert bool(told) == (scheduler != "wfq" and not ops)
+    assert not told or (f"by {scheduler}" in told and "device policy d --apply" in told)
+    assert not why_not_kept("d", scheduler, equal[:1], equal, timed=True, ops=ops)
+    assert "without latency" in why_not_kept("d", scheduler, equal[:1], equal, timed=False, ops=ops)
+    assert not why_not_kept("d", scheduler, unequal[:1], unequal, timed=False, ops=ops)
 
 
 def test_every_threshold_has_a_source_and_every_choice_a_reason() -> None:

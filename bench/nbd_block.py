@@ -1,0 +1,71 @@
+"""Something that the kernel's I/O schedulers can be set for: a loop device over a file or an NBD export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+START_S = 10.0
+NBDFUSE, NBDINFO = (shutil.which(name) or name for name in ("nbdfuse", "nbdinfo"))
+_NEEDED = {"nbdfuse": "libnbd-bin", "nbdinfo": "libnbd-bin", "losetup": "mount"}
+
+
+def missing_for(device: str | None) -> list[str]:
+    """Programs, with their Debian packages, that a loop device over this needs and that are not installed."""
+    names = list(_NEEDED) if device is not None and is_uri(device) else ["losetup"]
+    return [f"{name} (package {_NEEDED[name]})" for name in names if shutil.which(name) is None]
+
+
+def is_uri(device: str) -> bool:
+    """Whether it is an NBD export."""
+    return device.startswith(("nbd:", "nbd+"))
+
+
+def over_file(stack: ExitStack, size_bytes: int) -> str:
+    """Over a file that is written, not sparse: first writes to a hole are the file system's work."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")))
+    with (folder / "image").open("wb") as file:
+        for _ in range(0, size_bytes, 1 << 20):
+            file.write(bytes(1 << 20))
+    return _attached(stack, folder / "image")
+
+
+def over_export(stack: ExitStack, uri: str) -> str:
+    """Over a file that nbdfuse shows of an NBD export; told to the kernel as rotating where the export is."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-")))
+    (folder / "disk").touch()
+    server = subprocess.Popen([NBDFUSE, str(folder / "disk"), uri])
+    stack.callback(server.wait)
+    stack.callback(subprocess.run, ["umount", "--lazy", str(folder / "disk")], check=False)
+    deadline = time.monotonic() + START_S
+    while (folder / "disk").stat().st_size == 0:
+        if time.monotonic() > deadline or server.poll() is not None:
+            sys.exit(f"nbdfuse shows nothing of {uri}")
+        time.sleep(0.1)
+    path = _attached(stack, folder / "disk")
+    # bfq waits longer and mixes queues less on what rotates; a loop device over FUSE does not know.
+    flag = Path("/sys/class/block") / Path(path).name / "queue" / "rotational"
+    stack.callback(flag.write_text, flag.read_text())
+    flag.write_text(str(int(_rotates(uri))))
+    return path
+
+
+def _rotates(uri: str) -> bool:
+    told = subprocess.run([NBDINFO, "--json", uri], capture_output=True, text=True, check=True).stdout
+    return bool(json.loads(told)["exports"][0]["is_rotational"])
+
+
+def _attached(stack: ExitStack, file: Path) -> str:
+    command = ["losetup", "--find", "--show", "--direct-io=on", str(file)]
+    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    stack.callback(subprocess.run, ["losetup", "--detach", path], check=False)
+    return path

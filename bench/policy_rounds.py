@@ -1,0 +1,145 @@
+"""What one scheduler gave three VMs in rounds of the same load, and how far a choice is behind the best."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slo_ctl.serra.student import half_width
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Sequence
+
+WEIGHTS = (1.0, 3.0, 6.0)
+NAMES = ("a", "b", "c")
+SHARE_BAR, BEST_BAR = 0.15, 0.05
+LEAD_S, TAIL_S = 2.0, 2.0
+_MIXED = ("--rw=randrw", "--rwmixread=70", "--percentage_random=50", "--bs=16k", "--iodepth=16")
+LOADS = {
+    "throughput": (_MIXED,) * 3,
+    "weights": (_MIXED,) * 3,
+    "p99": (
+        ("--rw=randread", "--bs=4k", "--iodepth=1"),
+        ("--rw=rw", "--rwmixread=50", "--bs=64k", "--iodepth=8"),
+        ("--rw=randrw", "--rwmixread=50", "--bs=16k", "--iodepth=16"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the three groups got, in IOPS; the first one's p99 in microseconds."""
+
+    iops: tuple[float, ...]
+    p99_us: float
+
+    @property
+    def worst_share(self) -> float:
+        """How far a share is from its weight's, relative to it."""
+        total = sum(self.iops) or 1.0
+        wanted = [weight / sum(WEIGHTS) for weight in WEIGHTS]
+        return max(abs(each / total / share - 1) for each, share in zip(self.iops, wanted, strict=True))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scheduler and its rounds."""
+
+    scheduler: str
+    weights: str
+    rounds: tuple[Round, ...]
+
+    @property
+    def total_iops(self) -> float:
+        """Median."""
+        return statistics.median(sum(each.iops) for each in self.rounds)
+
+    @property
+    def worst_share(self) -> float:
+        """How far a share is from its weight's over all rounds, relative to it."""
+        return Round(tuple(map(sum, zip(*(each.iops for each in self.rounds), strict=True))), 0).worst_share
+
+    @property
+    def p99_us(self) -> float:
+        """Median."""
+        return statistics.median(each.p99_us for each in self.rounds)
+
+    def scores(self, objective: str) -> list[float] | None:
+        """By round, more is better; None: it does not do what is asked."""
+        if objective == "p99":
+            return [1 / each.p99_us for each in self.rounds]
+        if objective == "weights" and self.worst_share > SHARE_BAR:
+            return None
+        return [sum(each.iops) for each in self.rounds]
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far the chosen one is behind the best."""
+
+    best: str
+    behind: float
+    low: float
+    high: float
+
+
+def lag(rows: list[Row], chosen: str, objective: str) -> Lag | None:
+    """By how much the chosen one is worse than the best; None where it does not do what is asked."""
+    logs = {
+        row.scheduler: [math.log(score) for score in scores]
+        for row in rows
+        if (scores := row.scores(objective)) is not None
+    }
+    if chosen not in logs:
+        return None
+    best = max(logs, key=lambda name: statistics.fmean(logs[name]))
+    behind = [theirs - mine for theirs, mine in zip(logs[best], logs[chosen], strict=True)]
+    mean, width = statistics.fmean(behind), half_width(behind)
+    return Lag(best, *(-math.expm1(-each) for each in (mean, mean - width, mean + width)))
+
+
+def one_round(
+    start: Callable[[float], list[subprocess.Popen[str]]],
+    counted: Callable[[], Sequence[int]],
+    seconds: float,
+) -> Round:
+    """Load by the fio of each VM, in the order of NAMES, that `start` begins for so many seconds.
+
+    Requests are counted in one window in which all run: processes start and end apart.
+    """
+    running = start(LEAD_S + seconds + TAIL_S)
+    time.sleep(LEAD_S)
+    began, before = time.monotonic(), counted()
+    time.sleep(seconds)
+    window_s, after = time.monotonic() - began, counted()
+    told = [process.communicate()[0] for process in running]
+    # fio's nbd engine may say something before the JSON.
+    first = json.loads(told[0][told[0].index("{") :])["jobs"][0]["read"]
+    iops = tuple((b - a) / window_s for a, b in zip(before, after, strict=True))
+    return Round(iops, first["clat_ns"]["percentile"]["99.000000"] / 1e3)
+
+
+def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
+    """A line for each scheduler, and the verdict on the chosen one."""
+    for row in rows:
+        mark = "*" if row.scheduler == chosen else " "
+        totals = [sum(each.iops) for each in row.rounds]
+        each_ms = [each.p99_us / 1e3 for each in row.rounds]
+        by_vm = zip(*(each.iops for each in row.rounds), strict=True)
+        shares = ":".join(f"{statistics.median(each):.0f}" for each in by_vm)
+        print(
+            f" {mark} {row.scheduler:12} weights {row.weights:8} "
+            f"{row.total_iops:8.0f} IOPS ({min(totals):.0f} to {max(totals):.0f}), {shares}, "
+            f"1:3:6 {row.worst_share:4.0%} off, "
+            f"p99 {row.p99_us / 1e3:7.1f} ms ({min(each_ms):.1f} to {max(each_ms):.1f})"
+        )
+    told = "does not do what is asked"
+    if behind is not None:
+        noise = f"{behind.low:.1%} to {behind.high:.1%}"
+        told = f"{behind.behind:.1%} ({noise}) behind {behind.best}; at most {BEST_BAR:.0%} is wanted"
+    print(f"   chosen: {chosen}, {told}", flush=True)

@@ -1,0 +1,123 @@
+"""The same VMs under every scheduler of an emulated device's own: is what `device policy` chooses the best?
+
+    .venv/bin/python bench/tenant_choice.py --device name=hdd0,preset=cheetah-15k7,size=24GiB [--time-scale 2]
+
+The device is made and served with three namespaces; a fio of its own loads each over NBD, as a VM would, with
+the loads and objectives of bench/policy_choice.py. Rounds of fifo, rr and wfq are interleaved. Exit code 1
+where the choice is more than 5 % behind the best. Needs nbdkit and fio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
+
+from slo_ctl.decide.scheduler_choice import Needs
+from slo_ctl.decide.tenant_choice import choose_tenant_scheduler
+from slo_ctl.device.control import ControlClient
+from slo_ctl.device.places import RunPlaces, places
+from slo_ctl.device.status import nbd_uri
+from slo_ctl.device.store import DeviceStore
+
+SCHEDULERS = ("fifo", "rr", "wfq")
+FIO = shutil.which("fio") or "fio"
+
+
+def serve(stack: ExitStack, root: Path, device: str, time_scale: float) -> str:
+    """Made and served until the stack is left; the name of the device."""
+    command = [sys.executable, "-m", "slo_ctl.cli", "device"]
+    parts = [word for name in NAMES for word in ("--namespace", f"name={name}")]
+    subprocess.run([*command, "create", device, *parts, "--root", str(root)], check=True, stdout=sys.stderr)
+    name = next(word.partition("=")[2] for word in device.split(",") if word.startswith("name="))
+    options = ("--latency", "real", "--time-scale", f"{time_scale:g}", "--root", str(root))
+    server = subprocess.Popen([*command, "serve", name, *options], stdout=subprocess.PIPE, text=True)
+    stack.callback(server.wait)
+    stack.callback(server.send_signal, signal.SIGTERM)
+    if not any(line.strip() == "ready" for line in server.stdout or ()):
+        sys.exit(f"{name} is not served")
+    return name
+
+
+def round_of(run: RunPlaces, objective: str, seconds: float) -> Round:
+    """The three VMs at once."""
+
+    def start(length: float) -> list[subprocess.Popen[str]]:
+        return [fio(run, name, load, length) for name, load in zip(NAMES, LOADS[objective], strict=True)]
+
+    def counted() -> list[int]:
+        with ControlClient(run.control) as control:
+            told = {each["name"]: each["answered"] for each in control.statistics()["namespaces"]}
+        return [sum(told[name][kind]["requests"] for kind in ("reads", "writes")) for name in NAMES]
+
+    return one_round(start, counted, seconds)
+
+
+def fio(run: RunPlaces, name: str, load: tuple[str, ...], seconds: float) -> subprocess.Popen[str]:
+    """As a VM on that namespace."""
+    uri = nbd_uri(run.export(name), name)
+    common = ("--name=load", "--ioengine=nbd", f"--uri={uri}", "--size=100%", "--ramp_time=1")
+    timed = ("--time_based", f"--runtime={seconds - 1:g}", "--output-format=json")
+    return subprocess.Popen([FIO, *common, *timed, *load], stdout=subprocess.PIPE, text=True)
+
+
+def measure(run: RunPlaces, objective: str, seconds: float, rounds: int) -> list[Row]:
+    """Every scheduler."""
+    got: dict[str, list[Round]] = {name: [] for name in SCHEDULERS}
+    for _ in range(rounds):
+        for scheduler, of_it in got.items():
+            with ControlClient(run.control) as control:
+                control.set_scheduler(scheduler)
+                for name, weight in zip(NAMES, WEIGHTS, strict=True):
+                    control.set_weight(name, weight if objective == "weights" else 1.0)
+            of_it.append(round_of(run, objective, seconds))
+    return [Row(name, "device" if name == "wfq" else "none", tuple(of_it)) for name, of_it in got.items()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", required=True, help="as for `slo-ctl device create`")
+    parser.add_argument("--time-scale", type=float, default=1.0)
+    parser.add_argument("--objective", choices=[*LOADS], action="append")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    missing = [name for name in ("fio", "nbdkit") if shutil.which(name) is None]
+    if missing:
+        sys.exit(f"not installed: {', '.join(missing)}")
+    late, told = False, {}
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")))
+        name = serve(stack, root, options.device, options.time_scale)
+        kind = DeviceStore(places(root)).load(name).kind
+        for objective in options.objective or LOADS:
+            rows = measure(places(root).run_of(name), objective, options.seconds, options.rounds)
+            needs = Needs(objective == "weights", 1.0 if objective == "p99" else None)
+            choice = choose_tenant_scheduler(needs, len(NAMES), rotates=kind != "ssd")
+            behind = lag(rows, choice.value, objective)
+            late |= behind is None or behind.behind > BEST_BAR
+            told[objective] = {
+                "chosen": asdict(choice),
+                "rows": [asdict(row) for row in rows],
+                "lag": None if behind is None else asdict(behind),
+            }
+            if not options.json:
+                print(f"{objective}: {choice.reason}")
+                show_rows(rows, choice.value, behind)
+    if options.json:
+        print(json.dumps(told, indent=1))
+    return int(late)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
