@@ -26,6 +26,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -182,6 +183,8 @@ def main() -> int:
     if options.device != options.allow_write:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
     late, told = False, {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
         if options.device is None:
             path = over_file(stack, 600 << 20)

@@ -96,6 +96,8 @@ def main() -> int:
     if missing:
         sys.exit(f"not installed: {', '.join(missing)}")
     late, told = False, {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")))
         name = serve(stack, root, options.device, options.time_scale)

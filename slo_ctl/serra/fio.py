@@ -70,6 +70,8 @@ class Fio:
         seed = self._seed(access, size_bytes, repetition) + part.begin
         start = (seed * size_bytes) % (span // 2 // size_bytes * size_bytes or size_bytes)
         start = start if access.order is Order.SEQUENTIAL else 0
+        # Whole milliseconds: of "0.3s" fio takes the 0, which is no limit.
+        limit = [f"--runtime={max(1, round(limit_s * 1000))}ms"] if limit_s is not None else []
         job = self._run(
             [
                 f"--rw={_RW[access.order, access.direction]}",
@@ -79,7 +81,7 @@ class Fio:
                 f"--io_size={len(part.of(span // size_bytes)) * size_bytes}",
                 f"--randseed={seed}",
                 "--norandommap=1",
-                *([f"--runtime={max(limit_s, 0.001):.3f}s"] if limit_s is not None else []),
+                *limit,
                 *(["--end_fsync=1"] if access.direction is Direction.WRITE else []),
                 *(["--readonly"] if access.direction is Direction.READ else []),
             ],

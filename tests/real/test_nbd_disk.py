@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -109,3 +110,20 @@ def test_what_was_flushed_survives_sigkill(root: Path) -> None:
         assert NbdClient(server.run.export("d"), "d").read(123 * 4096, 4096) == b"z" * 4096
         with server.control() as control:
             assert (control.hello()["kind"], control.statistics()["now_ns"]) == ("raid0", None)
+
+
+def test_a_short_profile_tells_that_it_seeks_and_keeps_its_times(root: Path) -> None:
+    require("nbdkit", "fio")
+    make_device(root, "name=d,preset=cheetah-15k7,size=4GiB")
+    with served(root, "d", "--latency", "real") as server:
+        told = run(
+            *(sys.executable, "-m", "slo_ctl.cli", "device", "profile", server.uri(), "--root", str(root)),
+            *("--interval", "64k-128k/64k", "--points", "2", "--file-size", "2GiB", "--test-time", "300ms"),
+            *("--min-repetitions", "2", "--repetitions", "2", "--quiet", "--json"),
+        )
+    profile = json.loads(told)
+    assert profile["identity"]["model"] == "EMULATED disk d"
+    assert profile["ratios"]["read"]["minimum"] > 1.5, "in sequence 0.4 ms, at random over 2 ms"
+    assert {each["access"] for each in profile["measurement"]} == {"sequential read", "random read"}
+    # All of the 2 GiB at random would take a minute and more: fio has to end by the clock.
+    assert max(each["elapsed_s"] for each in profile["measurement"]) < 5

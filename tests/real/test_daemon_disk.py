@@ -1,0 +1,58 @@
+"""The daemon on a served hard disk: weights that its scheduler ignores are told, and `auto` sees to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daemon_host import cgroups, clients, running
+from serving import make_device, require, served
+
+from slo_ctl.model import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from daemon_host import DaemonProcess
+
+VMS = ("a", "b")
+PATIENCE_S = 20
+CONFIG = '[daemon]\nepoch = "250ms"\nwindow = "4s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'
+
+
+def verdicts(daemon: DaemonProcess) -> list[Verdict]:
+    return [daemon.vm(name).verdict for name in VMS]
+
+
+def test_weights_on_a_disk(root: Path) -> None:
+    require("nbdkit", "fio")
+    make_device(root, "name=d,preset=cheetah-15k7,size=2GiB,scheduler=fifo", *(f"name={vm}" for vm in VMS))
+    with (
+        cgroups(*VMS) as groups,
+        clients(groups, root) as readers,
+        served(root, "d", "--latency", "real") as server,
+    ):
+        promises = "".join(
+            f'[vm.{vm}]\nweight = {weight}\ncgroup = "{groups.path(vm)}"\n'
+            for vm, weight in zip(VMS, (1, 3), strict=True)
+        )
+        (root / "slo-ctl.toml").write_text(CONFIG + promises)
+        for vm in VMS:
+            load = ("--rw=randread", "--bs=4k", "--iodepth=8", "--size=1g", "--time_based", "--runtime=600")
+            readers.start(vm, "--ioengine=nbd", f"--uri={server.uri(vm)}", *load)
+        with running(root) as daemon:
+            told = [Verdict.NO_MECHANISM] * len(VMS)
+            daemon.eventually("no mechanism", lambda _: verdicts(daemon) == told, PATIENCE_S)
+            assert "by fifo, by which weights have no effect" in daemon.vm("a").reason
+
+            (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n' + promises)
+            assert daemon.api.post("/v1/reload")["config_problem"] == ""
+
+            def kept(_: object) -> bool:
+                a, b = (daemon.vm(vm).iops or 0.0 for vm in VMS)
+                return a > 0 and 2.4 < b / a < 3.6 and Verdict.NO_MECHANISM not in verdicts(daemon)
+
+            daemon.eventually("1:3", kept, PATIENCE_S)
+            with server.control() as control:
+                assert control.statistics()["scheduler"] == "wfq"
+        with server.control() as control:
+            assert control.statistics()["scheduler"] == "fifo", "given back"
