@@ -15,9 +15,9 @@ interleaved. Objectives:
 - p99: one VM of three has a latency target; its 99th percentile.
 
 In the first two every VM has the same mixture of reads and writes, in sequence and at random, so that IOPS
-can be added up and shares mean something. How far the choice is behind the best is the mean over rounds of
-the logarithm of their ratio, with a 90 % interval. Exit code 1 where it is more than 5 %. Needs root, fio
-and losetup, for an NBD URI nbdfuse and nbdinfo.
+can be added up and shares mean something. How far the choice is behind the best is said by the medians of
+rounds, and for each round. Exit code 1 where it is more than 5 % by the medians. Needs root, fio and losetup,
+for an NBD URI nbdfuse and nbdinfo.
 """
 
 from __future__ import annotations

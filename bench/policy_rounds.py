@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from slo_ctl.serra.student import half_width
 
 if TYPE_CHECKING:
     import subprocess
@@ -80,27 +77,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far the chosen one is behind the best."""
+    """How far the chosen one is behind the best; negative: ahead."""
 
     best: str
     behind: float
-    low: float
-    high: float
+    """By the medians."""
+    by_round: tuple[float, ...]
+    """In each round, which says how much `behind` is worth."""
 
 
 def lag(rows: list[Row], chosen: str, objective: str) -> Lag | None:
-    """By how much the chosen one is worse than the best; None where it does not do what is asked."""
-    logs = {
-        row.scheduler: [math.log(score) for score in scores]
-        for row in rows
-        if (scores := row.scores(objective)) is not None
-    }
-    if chosen not in logs:
+    """By how much the chosen one is worse than the best; None where it does not do what is asked.
+
+    Medians, as other work on the host now and then spoils a round or spares it.
+    """
+    by_name = {row.scheduler: scores for row in rows if (scores := row.scores(objective)) is not None}
+    if chosen not in by_name:
         return None
-    best = max(logs, key=lambda name: statistics.fmean(logs[name]))
-    behind = [theirs - mine for theirs, mine in zip(logs[best], logs[chosen], strict=True)]
-    mean, width = statistics.fmean(behind), half_width(behind)
-    return Lag(best, *(-math.expm1(-each) for each in (mean, mean - width, mean + width)))
+    best = max(by_name, key=lambda name: (statistics.median(by_name[name]), name == chosen))
+    mine, theirs = by_name[chosen], by_name[best]
+    behind = 1 - statistics.median(mine) / statistics.median(theirs)
+    return Lag(best, behind, tuple(1 - a / b for a, b in zip(mine, theirs, strict=True)))
 
 
 def one_round(
@@ -140,6 +137,6 @@ def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
         )
     told = "does not do what is asked"
     if behind is not None:
-        noise = f"{behind.low:.1%} to {behind.high:.1%}"
+        noise = f"rounds {min(behind.by_round):.0%} to {max(behind.by_round):.0%}"
         told = f"{behind.behind:.1%} ({noise}) behind {behind.best}; at most {BEST_BAR:.0%} is wanted"
     print(f"   chosen: {chosen}, {told}", flush=True)

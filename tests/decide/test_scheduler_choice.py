@@ -207,6 +207,7 @@ def test_tenants_of_an_emulated_device() -> None:
     for rotates in (False, True):
         assert choose_tenant_scheduler(WEIGHTS, 1, rotates=rotates).value == "fifo"
         assert choose_tenant_scheduler(WEIGHTS, 3, rotates=rotates).value == "wfq"
+        assert choose_tenant_scheduler(Needs(p99_target_us=1e4), 3, rotates=rotates).value == "wfq"
     assert choose_tenant_scheduler(Needs(), 3).value == "wfq"
     assert choose_tenant_scheduler(Needs(), 3, rotates=True).value == "fifo"
 
