@@ -29,6 +29,9 @@ def choose_tenant_scheduler(needs: Needs, tenants: int, *, rotates: bool = False
     if needs.weights:
         reason = f"{tenants} namespaces share the drive, and weights are to be kept: device time by weight"
         return Choice("scheduler", "wfq", reason)
+    if needs.p99_target_us is not None:
+        reason = f"{tenants} namespaces share the drive: one with few requests must not queue behind others"
+        return Choice("scheduler", "wfq", reason)
     if rotates:
         reason = (
             "no weights to keep: the disks sort all that waits, of which wfq would show them one at a time"
