@@ -2,9 +2,12 @@
 
     .venv/bin/python bench/tenant_choice.py --device name=hdd0,preset=cheetah-15k7,size=24GiB [--time-scale 2]
 
+    .venv/bin/python bench/tenant_choice.py --replay --device preset=fast15,size=1GiB,op=15%   # virtual time
+
 The device is made and served with three namespaces; a fio of its own loads each over NBD, as a VM would, with
 the loads and objectives of bench/policy_choice.py. Rounds of fifo, rr and wfq are interleaved. Exit code 1
-where the choice is more than 5 % behind the best. Needs nbdkit and fio.
+where the choice is more than 5 % behind the best. Needs nbdkit and fio; --replay needs neither, is for SSDs,
+and has rounds of different seeds.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
+from replayed_tenants import replayed
 
 from slo_ctl.decide.scheduler_choice import Needs
 from slo_ctl.decide.tenant_choice import choose_tenant_scheduler
@@ -28,6 +33,9 @@ from slo_ctl.device.control import ControlClient
 from slo_ctl.device.places import RunPlaces, places
 from slo_ctl.device.status import nbd_uri
 from slo_ctl.device.store import DeviceStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEDULERS = ("fifo", "rr", "wfq")
 FIO = shutil.which("fio") or "fio"
@@ -70,16 +78,21 @@ def fio(run: RunPlaces, name: str, load: tuple[str, ...], seconds: float) -> sub
     return subprocess.Popen([FIO, *common, *timed, *load], stdout=subprocess.PIPE, text=True)
 
 
-def measure(run: RunPlaces, objective: str, seconds: float, rounds: int) -> list[Row]:
-    """Every scheduler."""
+def served_round(run: RunPlaces, scheduler: str, objective: str, seconds: float) -> Round:
+    """The same, once the device has been told how to divide itself."""
+    with ControlClient(run.control) as control:
+        control.set_scheduler(scheduler)
+        for name, weight in zip(NAMES, WEIGHTS, strict=True):
+            control.set_weight(name, weight if objective == "weights" else 1.0)
+    return round_of(run, objective, seconds)
+
+
+def measure(one: Callable[[str, int], Round], rounds: int) -> list[Row]:
+    """Every scheduler; `one` is a round of a scheduler, by its number."""
     got: dict[str, list[Round]] = {name: [] for name in SCHEDULERS}
-    for _ in range(rounds):
+    for number in range(rounds):
         for scheduler, of_it in got.items():
-            with ControlClient(run.control) as control:
-                control.set_scheduler(scheduler)
-                for name, weight in zip(NAMES, WEIGHTS, strict=True):
-                    control.set_weight(name, weight if objective == "weights" else 1.0)
-            of_it.append(round_of(run, objective, seconds))
+            of_it.append(one(scheduler, number))
     return [Row(name, "device" if name == "wfq" else "none", tuple(of_it)) for name, of_it in got.items()]
 
 
@@ -90,20 +103,31 @@ def main() -> int:
     parser.add_argument("--objective", choices=[*LOADS], action="append")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--replay", action="store_true", help="an SSD in virtual time")
+    parser.add_argument("--drive-writes", type=float, default=8, help="of a replay")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     missing = [name for name in ("fio", "nbdkit") if shutil.which(name) is None]
-    if missing:
+    if missing and not options.replay:
         sys.exit(f"not installed: {', '.join(missing)}")
     late, told = False, {}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")))
-        name = serve(stack, root, options.device, options.time_scale)
-        kind = DeviceStore(places(root)).load(name).kind
+        kind, run = "ssd", None
+        if not options.replay:
+            folder = tempfile.TemporaryDirectory(prefix="slo-ctl-bench-", dir="/var/tmp")
+            root = Path(stack.enter_context(folder))
+            name = serve(stack, root, options.device, options.time_scale)
+            kind, run = DeviceStore(places(root)).load(name).kind, places(root).run_of(name)
         for objective in options.objective or LOADS:
-            rows = measure(places(root).run_of(name), objective, options.seconds, options.rounds)
+
+            def one(scheduler: str, number: int, objective: str = objective) -> Round:
+                if run is None:
+                    return replayed(options.device, scheduler, objective, options.drive_writes, number + 1)
+                return served_round(run, scheduler, objective, options.seconds)
+
+            rows = measure(one, options.rounds)
             needs = Needs(objective == "weights", 1.0 if objective == "p99" else None)
             choice = choose_tenant_scheduler(needs, len(NAMES), rotates=kind != "ssd")
             behind = lag(rows, choice.value, objective)
