@@ -121,6 +121,13 @@ def test_a_target_reaches_the_qos_line() -> None:
     assert "rpct=99.00 rlat=5000" in qos
 
 
+def test_without_a_target_io_cost_keeps_the_kernels_period() -> None:
+    """rlat and wlat set the period also where no percentile is asked for; 0 would make it a millisecond."""
+    qos = choose(FACTS, Needs(weights=True), profiled(SSD)).iocost_qos
+    assert qos is not None
+    assert "rpct=0.00 rlat=25000 wpct=0.00 wlat=25000 min=100.00 max=100.00" in qos
+
+
 def test_readahead_makes_order_pay_for_small_requests() -> None:
     facts = replace(FACTS, hardware_queues=8)
     choice = choose(facts, Needs(), profiled(READAHEAD_SSD))
