@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-@pytest.fixture
-def made(root: Path) -> Path:
+@pytest.fixture(params=["page", "fast,cluster=2"])
+def made(root: Path, request: pytest.FixtureRequest) -> Path:
     require("nbdkit")
-    make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
+    spec = f"name=d,size=64MiB,op=40%,dies=2,mapping={request.param}"
+    make_device(root, spec, "name=a,size=32MiB", "name=b")
     with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:
         client.write(20 * MIB, b"kept" * 1024)
         client.flush()

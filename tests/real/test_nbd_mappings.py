@@ -1,0 +1,123 @@
+"""Served drives that do not map by page: merges and accesses to the map, counted and shown."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nbd_client import NbdClient
+from serving import Server, make_device, require, run, served
+
+from slo_ctl.cli import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = 4096
+BLOCK_PAGES = 128
+"""Of the preset, where blocks are not clustered."""
+
+
+def flash(server: Server, namespace: int = 0) -> dict[str, Any]:
+    with server.control() as control:
+        told: dict[str, Any] = control.statistics()["namespaces"][namespace]["flash"]
+        return told
+
+
+def write(server: Server, pages: list[int]) -> None:
+    with NbdClient(server.run.export("d"), "d") as client:
+        for page in pages:
+            client.write(page * PAGE, page.to_bytes(4) * (PAGE // 4))
+        client.flush()
+
+
+@pytest.mark.parametrize("latency", ["none", "real"])
+def test_merges_of_bast_by_hand(root: Path, latency: str) -> None:
+    """A logical block written over in order is switched, in part it is completed, backwards it is copied."""
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,op=25%,mapping=bast")
+    block = list(range(BLOCK_PAGES))
+    with served(root, "d", "--latency", latency, "--time-scale", "0.01") as server:
+        write(server, block)
+        write(server, block)
+        write(server, [0])  # The log block is full and in order.
+        assert merges(server) == (1, 0, 0)
+        write(server, [1, 2, *reversed(block)])  # A page out of order is not taken in order.
+        partial_and_full = merges(server)
+        assert partial_and_full[0] == 1
+        assert partial_and_full[2] >= 1
+        told = flash(server)
+        assert told["merged_blocks"] == told["full_merges"]
+        assert (told["full_merge_ns"] > 0) == (latency == "real")
+        assert told["map_reads"] == 0
+        assert told["host_page_writes"] == 2 * BLOCK_PAGES + 3 + BLOCK_PAGES
+
+
+def merges(server: Server) -> tuple[int, int, int]:
+    told = flash(server)
+    return told["switch_merges"], told["partial_merges"], told["full_merges"]
+
+
+def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,op=40%,mapping=dftl,cmt=16")
+    with served(root, "d") as server:
+        write(server, [page * 97 % 4096 for page in range(400)])
+        told = flash(server)
+        assert told["map_writes"] > 0
+        assert (told["switch_merges"], told["full_merges"]) == (0, 0)
+
+
+def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("nbdkit", "fio")
+    spec = "name=d,size=64MiB,op=25%,dies=4,block=256KiB,cluster=4,mapping=fast,age=yes"
+    assert app.run(["device", "create", spec, "--root", str(root)]) == 0
+    with served(root, "d", "--latency", "real", "--time-scale", "0.05") as server:
+        run(
+            *("fio", "--name=v", "--ioengine=nbd", f"--uri={server.uri()}", "--rw=randwrite", "--bs=4k"),
+            *("--size=16m", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1", "--minimal"),
+            timeout_s=240,
+        )
+        capsys.readouterr()
+        assert app.run(["device", "show", "d", "--root", str(root)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "blocks of 1 MiB, each over 4 dies" in shown
+        assert "FULL MERGES" in shown
+        assert app.run(["device", "show", "d", "--json", "--root", str(root)]) == 0
+        told = json.loads(capsys.readouterr().out)["statistics"]
+        assert (told["mapping"], told["pages_per_block"], told["blocks"]) == ("fast", 256, 64 + 16 + 1)
+        assert told["namespaces"][0]["flash"]["full_merges"] > 0
+
+
+def test_log_blocks_move_while_it_is_served(root: Path) -> None:
+    """The giver's log blocks are merged to be given; the taker then has more of them."""
+    require("nbdkit")
+    spec = "name=d,size=32MiB,op=40%,dies=2,block=128KiB,mapping=fast,age=yes"
+    assert (
+        app.run(
+            ["device", "create", spec, "--namespace", "name=a", "--namespace", "name=b", "--root", str(root)]
+        )
+        == 0
+    )
+    with (
+        served(root, "d", "--latency", "real", "--time-scale", "0.05") as server,
+        server.control() as control,
+    ):
+
+        def spaces() -> list[dict[str, Any]]:
+            return [each["space"] for each in control.statistics()["namespaces"]]
+
+        before = spaces()
+        control.move_ops("a", "b", 20)
+        deadline = time.monotonic() + 60
+        while spaces()[0]["pending_out_blocks"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        after = spaces()
+        assert [now["ops_blocks"] - was["ops_blocks"] for was, now in zip(before, after, strict=True)] == [
+            -20,
+            20,
+        ]
+        assert flash(server)["reclaim_page_writes"] > 0
