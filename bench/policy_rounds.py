@@ -110,11 +110,16 @@ def one_round(
     Requests are counted in one window in which all run: processes start and end apart.
     """
     running = start(LEAD_S + seconds + TAIL_S)
-    time.sleep(LEAD_S)
-    began, before = time.monotonic(), counted()
-    time.sleep(seconds)
-    window_s, after = time.monotonic() - began, counted()
-    told = [process.communicate()[0] for process in running]
+    try:
+        time.sleep(LEAD_S)
+        began, before = time.monotonic(), counted()
+        time.sleep(seconds)
+        window_s, after = time.monotonic() - began, counted()
+        told = [process.communicate()[0] for process in running]
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
     # fio's nbd engine may say something before the JSON.
     first = json.loads(told[0][told[0].index("{") :])["jobs"][0]["read"]
     iops = tuple((b - a) / window_s for a, b in zip(before, after, strict=True))

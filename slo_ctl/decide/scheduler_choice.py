@@ -270,7 +270,7 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character) -> list[tupl
     single = facts.hardware_queues is None or facts.hardware_queues <= 1
     if character is Character.SEEKS:
         reason = (
-            "a latency target on a device that seeks: a reader's next request is waited for, not queued"
+            "a latency target on a device that seeks: turns are short, and a reader keeps its own"
             if needs.p99_target_us is not None
             else "on a device that seeks, one VM at a time keeps the heads in its area and its runs whole"
         )
@@ -292,9 +292,14 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character) -> list[tupl
 def _parameters(scheduler: str, needs: Needs, weights: Weights) -> tuple[dict[str, str], list[Choice]]:
     found: dict[str, tuple[str, str, str]] = {}
     target = needs.p99_target_us
-    if scheduler == "bfq" and weights is Weights.BFQ:
+    if scheduler == "bfq" and (weights is Weights.BFQ or target is not None):
         idle = THRESHOLDS["bfq_slice_idle_us"]
-        found["low_latency"] = ("0", "its guesses at interactive tasks would override weights", idle.source)
+        guesses = (
+            "its guesses at interactive tasks would override weights"
+            if target is None
+            else "it favours what has just begun, not what is waited for"
+        )
+        found["low_latency"] = ("0", guesses, idle.source)
         found["slice_idle_us"] = (f"{idle.value:.0f}", idle.meaning, idle.source)
         budget = THRESHOLDS["bfq_max_budget"]
         found["max_budget"] = (f"{budget.value:.0f}", budget.meaning, budget.source)

@@ -66,7 +66,8 @@ THRESHOLDS: Mapping[str, Threshold] = {
         512,
         "sectors",
         "most that BFQ serves one before the next: with budgets of its own choice shares wander",
-        "measured on a loop device: the smallest share of 1:3:6 was 8 to 12 % with 0, 10 % with 512",
+        "measured on a loop device: the smallest share of 1:3:6 was 8 to 12 % with 0, 10 % with 512; on a "
+        "modelled RAID-0 a reader's p99 beside two busy VMs was 21 ms with it, and 100 ms with the defaults",
     ),
     "deadline_part": Threshold(
         0.5,

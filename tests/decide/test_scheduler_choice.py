@@ -61,10 +61,11 @@ FAST = dict.fromkeys(ACCESSES, (0.2, 8))
 
 
 @pytest.mark.parametrize("needs", [Needs(), Needs(p99_target_us=20_000)])
-def test_a_disk_without_weights_gets_bfq_as_the_kernel_has_it(needs: Needs) -> None:
+def test_a_disk_without_weights_gets_bfq(needs: Needs) -> None:
     choice = choose(FACTS, needs, profiled(HDD))
     assert (choice.scheduler, choice.weights, choice.iocost_model) == ("bfq", Weights.NONE, None)
-    assert choice.parameters == {}
+    short_turns = {"low_latency": "0", "slice_idle_us": "8000", "max_budget": "512"}
+    assert choice.parameters == (short_turns if needs.p99_target_us else {})
     assert choice.choices[0].value == Character.SEEKS
     without = replace(FACTS, offered=("none", "mq-deadline", "kyber"))
     assert choose(without, needs, profiled(HDD)).scheduler == "mq-deadline"
