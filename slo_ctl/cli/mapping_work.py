@@ -70,7 +70,7 @@ class MappingWork:
 
     def drive_of(self, mapping: Mapping) -> NvmeDevice:
         """The drive of a mapping, whatever the kernel calls it now."""
-        from slo_ctl.decide.namespace_plan import identity_of
+        from slo_ctl.decide.namespace_identity import identity_of
         from slo_ctl.observe import nvme_sysfs
         from slo_ctl.observe.nvme import discover
 
@@ -86,7 +86,8 @@ class MappingWork:
     def surroundings(self, drive: NvmeDevice) -> Surroundings:
         """What else is on the drive."""
         from slo_ctl.act.nvme.namespaces import Namespaces
-        from slo_ctl.decide.namespace_plan import Surroundings, identity_of
+        from slo_ctl.decide.namespace_identity import identity_of
+        from slo_ctl.decide.namespace_plan import Surroundings
 
         namespaces = Namespaces(self.tool, drive, SYS, DEV)
         mine = tuple(each for each in self.store.all() if each.drive == identity_of(drive))
@@ -149,14 +150,9 @@ class MappingWork:
 
         None: it had not been made, and the mapping is forgotten.
         """
-        from slo_ctl.decide.namespace_plan import ours_after_crash
-
         if mapping.nsid is not None:
             return mapping
-        taken = [
-            each.nsid for each in self.store.all() if each.nsid is not None and each.drive == mapping.drive
-        ]
-        nsid = ours_after_crash(mapping, drive, taken) if mapping.namespaces_before is not None else None
+        nsid = self._nsid_after_crash(mapping, drive)
         if nsid is None:
             if not self._dry_run:
                 self.store.put(mapping, None)
@@ -167,9 +163,17 @@ class MappingWork:
             self.store.put(mapping, made)
         return made
 
+    def _nsid_after_crash(self, mapping: Mapping, drive: NvmeDevice) -> int | None:
+        from slo_ctl.decide.namespace_identity import ours_after_crash
+
+        if mapping.namespaces_before is None:
+            return None
+        mine = (each for each in self.store.all() if each.drive == mapping.drive)
+        return ours_after_crash(mapping, drive, [each.nsid for each in mine if each.nsid is not None])
+
     def resume(self, vm: str, unfinished: Sequence[Mapping]) -> None:
         """Do what an interrupted run left to do."""
-        from slo_ctl.decide.namespace_plan import ours_after_crash
+        from slo_ctl.decide.namespace_identity import same_namespace
 
         if not unfinished:
             raise UserError(f"nothing of VM {vm} was interrupted", "`slo-ctl vm maps` has its namespaces")
@@ -177,9 +181,10 @@ class MappingWork:
             drive = self.drive_of(mapping)
             todo = replace(mapping, controller=drive.controller.name)
             if mapping.nsid is None and mapping.namespaces_before is not None:
-                taken = [each.nsid for each in self.store.all() if each.nsid is not None]
-                nsid = ours_after_crash(mapping, drive, taken)
+                nsid = self._nsid_after_crash(mapping, drive)
                 todo = replace(todo, nsid=nsid, done=1) if nsid else replace(todo, namespaces_before=None)
+            if drive.namespace(todo.nsid or 0) is not None:
+                same_namespace(todo, drive)  # what is left to do may destroy data
             self.confirm_and_carry_out(todo, mapping, drive)
 
     def forget(self, mapping: Mapping) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.namespace_pool import Pool, choose_pool
+from slo_ctl.decide.namespace_identity import identity_of, same_namespace
+from slo_ctl.decide.namespace_pool import Pool, choose_pool, handles_for
 from slo_ctl.errors import UserError
 from slo_ctl.model.mapping import (
     AttachNamespace,
@@ -16,7 +17,6 @@ from slo_ctl.model.mapping import (
     Deallocate,
     DeleteNamespace,
     DetachNamespace,
-    DriveIdentity,
     GiveDisk,
     Mapping,
     Placement,
@@ -29,7 +29,7 @@ from slo_ctl.model.nvme import Isolation
 from slo_ctl.quantity import format_bytes_exact
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from slo_ctl.model.mapping import LbaFormat, Step
     from slo_ctl.model.nvme import NvmeDevice, NvmeNamespace
@@ -80,12 +80,6 @@ class MapPlan:
     notes: tuple[str, ...]
 
 
-def identity_of(device: NvmeDevice) -> DriveIdentity:
-    """By what the drive is known again."""
-    controller = device.controller
-    return DriveIdentity(controller.model, controller.serial, controller.subsystem_nqn)
-
-
 def plan_map(device: NvmeDevice, request: MapRequest, around: Surroundings) -> MapPlan:
     """The steps that give the VM a namespace. Raises UserError that names what the drive lacks."""
     if request.adopt is not None:
@@ -110,7 +104,7 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
     form = _best_format(device, around.formats)
     size_bytes = _round_up(request.size_bytes, max(form.block_bytes, GRANULARITY_BYTES))
     pool = choose_pool(device, around.mappings, request.group, size_bytes, request.spare_bytes)
-    handles, notes = _handles(pool, around.places_handles)
+    handles, notes = handles_for(pool, around.places_handles)
     spare = Spare(request.spare_bytes, pool.spare_owner, "unallocated" if request.spare_bytes else "")
     steps: list[Step] = [
         CreateNamespace(
@@ -221,7 +215,7 @@ def plan_unmap(mapping: Mapping, device: NvmeDevice, user: str, *, delete: bool,
     running, and `unplug` asks for the disk back. Raises UserError, too, when the namespace is not the one
     that was mapped.
     """
-    namespace = _same_namespace(mapping, device)
+    namespace = same_namespace(mapping, device)
     if delete and not mapping.created:
         raise UserError(
             f"namespace {mapping.nsid} was not made by slo-ctl: it is never deleted",
@@ -242,44 +236,6 @@ def plan_unmap(mapping: Mapping, device: NvmeDevice, user: str, *, delete: bool,
     return replace(
         mapping, controller=device.controller.name, steps=tuple(steps), done=0, purpose=Purpose.UNMAP
     )
-
-
-def _same_namespace(mapping: Mapping, device: NvmeDevice) -> NvmeNamespace:
-    """The namespace that was mapped. Raises UserError when it is another by now, or gone."""
-    namespace = device.namespace(mapping.nsid or 0)
-    if namespace is None:
-        raise UserError(
-            f"{device.controller.name} has no namespace {mapping.nsid} any more",
-            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
-        )
-    other_id = bool(mapping.nguid and namespace.nguid) and mapping.nguid != namespace.nguid
-    if other_id or namespace.size_bytes != mapping.namespace_bytes:
-        raise UserError(
-            f"namespace {mapping.nsid} of {device.controller.name} is not the one that was mapped: it had "
-            f"{format_bytes_exact(mapping.namespace_bytes)} and {mapping.nguid or 'no NGUID'}, and now has "
-            f"{format_bytes_exact(namespace.size_bytes)} and {namespace.nguid or 'none'}",
-            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
-        )
-    return namespace
-
-
-def ours_after_crash(mapping: Mapping, device: NvmeDevice, taken: Collection[int]) -> int | None:
-    """NSID of the namespace that was being created when the program ended; None: it was not created yet.
-
-    `taken` are NSIDs of other mappings. Raises UserError when several could be it.
-    """
-    before = set(mapping.namespaces_before or ()) | set(taken)
-    candidates = [
-        each.nsid
-        for each in device.namespaces
-        if each.nsid not in before and not each.attached and each.size_bytes == mapping.namespace_bytes
-    ]
-    if len(candidates) > 1:
-        raise UserError(
-            f"{mapping}: which of namespaces {', '.join(map(str, candidates))} was made for it is not known",
-            f"forget the mapping (slo-ctl vm unmap {mapping.vm} --forget), then adopt the right one",
-        )
-    return candidates[0] if candidates else None
 
 
 def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
@@ -314,17 +270,6 @@ def _best_format(device: NvmeDevice, formats: Sequence[LbaFormat]) -> LbaFormat:
         return (_WANTED_BLOCK_BYTES.index(form.block_bytes), form.relative_performance, form.index)
 
     return min(usable, key=worth)
-
-
-def _handles(pool: Pool, places_handles: bool) -> tuple[tuple[int, ...], list[str]]:
-    """Reclaim unit handles for a new namespace, and what to say about it."""
-    if not pool.fdp:
-        return (), []
-    if not places_handles:
-        return (), ["FDP is enabled, and nvme-cli before 2.5 cannot give a namespace a handle of its own"]
-    if not pool.unused_handles:
-        return (), ["FDP is enabled, and every reclaim unit handle is in use: the drive's default is shared"]
-    return (pool.unused_handles[0],), []
 
 
 def _warnings(placement: Placement, spare: Spare) -> list[str]:

@@ -137,3 +137,14 @@ def _pool(
 
 def _unused(group: EnduranceGroup | None) -> tuple[int, ...]:
     return group.unused_handles if group is not None and group.fdp_enabled else ()
+
+
+def handles_for(pool: Pool, places_handles: bool) -> tuple[tuple[int, ...], list[str]]:
+    """Reclaim unit handles for a new namespace, and what to say about it."""
+    if not pool.fdp:
+        return (), []
+    if not places_handles:
+        return (), ["FDP is enabled, and nvme-cli before 2.5 cannot give a namespace a handle of its own"]
+    if not pool.unused_handles:
+        return (), ["FDP is enabled, and every reclaim unit handle is in use: the drive's default is shared"]
+    return (pool.unused_handles[0],), []

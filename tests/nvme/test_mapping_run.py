@@ -12,11 +12,10 @@ from xml_domains import XmlDomains
 from slo_ctl.act.nvme.carry_out import MappingRun
 from slo_ctl.act.nvme.namespaces import Namespaces
 from slo_ctl.act.nvme.store import MappingStore
+from slo_ctl.decide.namespace_identity import identity_of, ours_after_crash
 from slo_ctl.decide.namespace_plan import (
     MapRequest,
     Surroundings,
-    identity_of,
-    ours_after_crash,
     plan_map,
     plan_unmap,
 )

@@ -111,13 +111,10 @@ class MappingRun:
                     self._namespaces.attach(nsid, step.controller_id)
             case Deallocate():
                 block = self._namespaces.block(nsid)
+                self._wait_until_unused(nsid)
                 self._namespaces.deallocate(block, step.offset_bytes, step.length_bytes)
             case GiveDisk():
-                path = disks.stable_path(self._dev / self._namespaces.block(nsid), nsid)
-                with self._domains(mapping.vm) as domain:
-                    size_bytes = None if step.whole else step.size_bytes
-                    target = disks.give(domain, path, step.target, step.bus, size_bytes)
-                return replace(mapping, target=target, path=str(path))
+                return self._give(mapping, step, nsid)
             case TakeDisk():
                 with self._domains(mapping.vm) as domain:
                     disks.take(domain, mapping.target, mapping.path, unplug=step.unplug)
@@ -130,6 +127,15 @@ class MappingRun:
                     self._wait_until_unused(nsid)
                     self._namespaces.delete(nsid)
         return mapping
+
+    def _give(self, mapping: Mapping, step: GiveDisk, nsid: int) -> Mapping:
+        path = disks.stable_path(self._dev / self._namespaces.block(nsid), nsid)
+        with self._domains(mapping.vm) as domain:
+            if disks.target_of(domain, path) is None:
+                self._wait_until_unused(nsid)
+            size_bytes = None if step.whole else step.size_bytes
+            target = disks.give(domain, path, step.target, step.bus, size_bytes)
+        return replace(mapping, target=target, path=str(path))
 
     def _wait_until_unused(self, nsid: int) -> None:
         """A QEMU that let go of its disk closes it a moment later. Raises UserError when it stays in use."""
