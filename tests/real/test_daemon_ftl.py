@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VMS = ("a", "b", "c")
 TIME_SCALE = "0.5"
 """Real seconds for each modelled one; the window below is of modelled time."""
+HYBRID = "channels=4,dies=4,block=64KiB,mapping=fast"
 CONFIG = """
 [daemon]
 epoch = "250ms"
@@ -42,9 +43,9 @@ def slo_ctl(*words: str) -> str:
     return done.stdout
 
 
-def make_drive(root: Path) -> None:
+def make_drive(root: Path, extra: str = "channels=2,dies=2") -> None:
     names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
-    spec = "name=ssd0,preset=fast15,size=96MiB,op=25%,channels=2,dies=2,age=yes"
+    spec = f"name=ssd0,preset=fast15,size=96MiB,op=25%,age=yes,{extra}"
     slo_ctl("device", "create", spec, *names, "--root", str(root))
 
 
@@ -134,6 +135,32 @@ def test_shares_weights_crashes_and_a_clean_stop(root: Path) -> None:
             if daemon is not None:
                 print(daemon.log())  # noqa: T201 - shown when the test fails
                 daemon.stop()
+            server.stop()
+
+
+@pytest.mark.slow
+def test_shares_on_a_hybrid_drive(root: Path) -> None:
+    """Log blocks are the lever of OPS: they move to whom merges must cost less."""
+    require("fio", "nbdkit")
+    weights = {"a": 1.0, "b": 3.0, "c": 6.0}
+    make_drive(root, HYBRID)
+    with cgroups(*VMS) as groups, clients(groups, root) as writers:
+        configure(root, groups, weights)
+        server = Server(root, "ssd0", "--latency", "real", "--time-scale", TIME_SCALE)
+        try:
+            before = ops(server)
+            start_all(writers, server)
+            with running(root) as daemon:
+                status = daemon.eventually("shares", lambda s: close_to(s, weights, 0.1), 120)
+                sys.stderr.write(f"{shares(status)}, OPS blocks {ops(server)}\n")
+                now = ops(server)
+            assert now["a"][2] < before["a"][2]
+            assert now["c"][2] > before["c"][2]
+            with server.control() as control:
+                told = control.statistics()
+            assert told["mapping"] == "fast"
+            assert all(each["flash"]["full_merges"] > 0 for each in told["namespaces"])
+        finally:
             server.stop()
 
 
