@@ -301,7 +301,7 @@ def _parameters(scheduler: str, needs: Needs, weights: Weights) -> tuple[dict[st
         )
         found["low_latency"] = ("0", guesses, idle.source)
         found["slice_idle_us"] = (f"{idle.value:.0f}", idle.meaning, idle.source)
-        budget = THRESHOLDS["bfq_max_budget"]
+        budget = THRESHOLDS["bfq_max_budget" if weights is Weights.BFQ else "bfq_target_budget"]
         found["max_budget"] = (f"{budget.value:.0f}", budget.meaning, budget.source)
     elif scheduler == "mq-deadline" and target is not None:
         part = THRESHOLDS["deadline_part"]

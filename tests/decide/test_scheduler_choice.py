@@ -64,11 +64,15 @@ FAST = dict.fromkeys(ACCESSES, (0.2, 8))
 def test_a_disk_without_weights_gets_bfq(needs: Needs) -> None:
     choice = choose(FACTS, needs, profiled(HDD))
     assert (choice.scheduler, choice.weights, choice.iocost_model) == ("bfq", Weights.NONE, None)
-    short_turns = {"low_latency": "0", "slice_idle_us": "8000", "max_budget": "512"}
+    short_turns = {"low_latency": "0", "slice_idle_us": "8000", "max_budget": "128"}
     assert choice.parameters == (short_turns if needs.p99_target_us else {})
     assert choice.choices[0].value == Character.SEEKS
     without = replace(FACTS, offered=("none", "mq-deadline", "kyber"))
     assert choose(without, needs, profiled(HDD)).scheduler == "mq-deadline"
+
+
+def test_weights_decide_the_turns_where_there_is_a_target_too() -> None:
+    assert choose(FACTS, Needs(True, 20_000), profiled(HDD)).parameters["max_budget"] == "512"
 
 
 def test_what_rotates_and_gains_at_small_sizes_seeks_whatever_its_average() -> None:
