@@ -253,7 +253,7 @@ lint_tools() {
 }
 
 # Serving needs nbdkit; the others are clients that its tests run, which say so when they skip for want of one.
-readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
+readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin nbdfuse=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
 libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2 mkfs.xfs=xfsprogs \
 systemd-analyze=systemd dh=debhelper lintian=lintian mmdebstrap=mmdebstrap ssh=openssh-client"
 

@@ -72,7 +72,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
         128,
         "sectors",
         "the same where there is a latency target and no weights: who waits, waits for the others' turns",
-        "measured on a modelled RAID-0, p99 of a reader beside two busy VMs, three rounds: 20, 22, 22 ms with "
+        "measured on a modelled RAID-0, p99 of a reader beside two busy VMs, by round: 20, 22, 22 ms with "
         "128, 21, 27, 47 with 512, 100, 202, 215 with the kernel's defaults",
     ),
     "deadline_part": Threshold(
