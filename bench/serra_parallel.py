@@ -24,6 +24,7 @@ from serra import QUARTER_FULL
 
 from slo_ctl.replay.progress import Silent
 from slo_ctl.serra.analysis import analyse
+from slo_ctl.serra.complete import measure_as_the_paper
 from slo_ctl.serra.line import Fit
 from slo_ctl.serra.measurement import ACCESSES, Direction
 from slo_ctl.serra.models.array import BARRACUDA_XT, CHEETAH_15K7, ArrayParameters, DiskArray
@@ -31,7 +32,7 @@ from slo_ctl.serra.models.ssd import EmulatedSsd
 from slo_ctl.serra.parallel.coordinator import Coordinator
 from slo_ctl.serra.parallel.virtual import VirtualNodes
 from slo_ctl.serra.points import DEFAULT_INTERVALS, draw_points
-from slo_ctl.serra.profiler import Plan, run
+from slo_ctl.serra.profiler import Plan
 from slo_ctl.serra.stopping import StoppingRule
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ def speed_ups(name: str, make: Callable[[int], Benchmark], span_bytes: int, repe
         draw_points(DEFAULT_INTERVALS, 2, 1), ACCESSES, StoppingRule(0, repetitions, repetitions), None
     )
     alone = make(0)
-    sequential = run(plan, alone, [], Silent(), lambda _: None)
+    sequential = measure_as_the_paper(alone, plan.sizes_bytes, repetitions)
     tasks = len(plan.sizes_bytes) * repetitions
     sequential_s = alone.now_s() + tasks * OVERHEAD_S
-    expected = analyse(DEFAULT_INTERVALS, sequential.measurements, Fit.LEAST_SQUARES)
+    expected = analyse(DEFAULT_INTERVALS, sequential, Fit.LEAST_SQUARES)
     rows = []
     for workers in WORKERS:
         nodes = VirtualNodes([make(seed) for seed in range(workers)], OVERHEAD_S)

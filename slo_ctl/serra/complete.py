@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from slo_ctl.serra.measurement import Access, Direction, Order, accesses_of
+from slo_ctl.serra.measurement import ACCESSES, Access, Direction, Order, accesses_of
 from slo_ctl.serra.student import half_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from slo_ctl.serra.analysis import RatioSummary
-    from slo_ctl.serra.measurement import Benchmark
+    from slo_ctl.serra.measurement import Benchmark, Measurement
 
 MAX_ERROR = 0.10
 MIN_REPETITIONS = 6
@@ -82,6 +82,19 @@ def measure_completely(
         means |= {(access, size): fmean(values) for access, values in times.items()}
         repetitions += [len(values) for values in times.values()]
     return Complete(means, benchmark.now_s() - start, fmean(repetitions))
+
+
+def measure_as_the_paper(
+    benchmark: Benchmark, sizes_bytes: Sequence[int], repetitions: int
+) -> list[Measurement]:
+    """SeRRa's benchmark phase as published: all four tests of a size, whole, a given number of times (SAC'15,
+    section 3, step 2)."""
+    return [
+        benchmark.measure(access, size, repetition, None)
+        for repetition in range(repetitions)
+        for size in sorted(sizes_bytes, reverse=True)
+        for access in ACCESSES
+    ]
 
 
 def _settled(times: Sequence[float]) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from slo_ctl.replay.progress import Phase, ProgressSink
     from slo_ctl.serra.measurement import Benchmark, Measurement
+    from slo_ctl.serra.stopping import Task
 
 
 LONG_ENOUGH = 100
@@ -68,9 +69,7 @@ def run(
     phase = progress.phase("profiling", _amount(plan, session), "s" if plan.budget_s is not None else "tests")
     start = benchmark.now_s()
     try:
-        while (
-            task := next_task(session.measurements, plan.sizes_bytes, plan.accesses, plan.rule)
-        ) is not None:
+        while (task := _next_task(plan, session.measurements)) is not None:
             for access in task.accesses:
                 longest = longest_s(plan, session.measurements, access, task.size_bytes)
                 limit = _limit(plan, longest, benchmark.now_s() - start)
@@ -89,6 +88,11 @@ def run(
         phase.done()
         keep(session.measurements)
     return session
+
+
+def _next_task(plan: Plan, measurements: Sequence[Measurement]) -> Task | None:
+    by_round = plan.budget_s is not None
+    return next_task(measurements, plan.sizes_bytes, plan.accesses, plan.rule, by_round=by_round)
 
 
 def _amount(plan: Plan, session: Session) -> float:

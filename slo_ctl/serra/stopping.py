@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slo_ctl.serra.analysis import paired_log_ratios
-from slo_ctl.serra.measurement import Order
+from slo_ctl.serra.measurement import Direction, Order
 from slo_ctl.serra.student import half_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slo_ctl.serra.measurement import Access, Direction, Measurement
+    from slo_ctl.serra.measurement import Access, Measurement
 
 _LARGEST_EXPONENT = 700.0
 
@@ -31,11 +31,11 @@ class StoppingRule:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The tests of one size that are still wanted, once."""
+    """The tests of one size in one direction, once."""
 
     size_bytes: int
     repetition: int
-    """Numbered from 0 for each size."""
+    """Numbered from 0 for each size and direction."""
     accesses: tuple[Access, ...]
 
 
@@ -50,32 +50,37 @@ def next_task(
     sizes: Sequence[int],
     accesses: Sequence[Access],
     rule: StoppingRule,
+    *,
+    by_round: bool = False,
 ) -> Task | None:
     """The task to do now; None when the rule is content with every size.
 
-    Every size once before any twice, so that a profile cut short has whole lines; within a round the largest
-    first (parallel SeRRa, section 5.2, ends with the small ones). A direction whose ratio is known well
-    enough is not measured any more while the other one is.
+    All of the reads come before the writes: random writes scatter a file over an SSD's dies, and what is then
+    read in sequence is no longer what was written in sequence. Every size comes once before any twice, the
+    largest first (parallel SeRRa, section 5.2, ends with the small ones). `by_round`: both directions of
+    every size come once before any twice, so that a profile cut short has whole lines of both.
     """
     counts = repetitions_by_size(measurements)
-    best: tuple[int, int, tuple[Access, ...]] | None = None
+    best: tuple[tuple[int, int, int], int, Direction] | None = None
     for size in sizes:
-        wanted = {
-            direction: counts[size, direction]
-            for direction in {access.direction for access in accesses}
-            if _is_wanted(counts[size, direction], measurements, direction, size, rule)
-        }
-        if not wanted:
-            continue
-        least = min(wanted.values())
-        if best is None or (least, -size) < best[:2]:
-            due = tuple(access for access in accesses if wanted.get(access.direction) == least)
-            best = (least, -size, due)
+        for direction in {access.direction for access in accesses}:
+            count = counts[size, direction]
+            if not _is_wanted(count, measurements, direction, size, rule):
+                continue
+            last = direction is Direction.WRITE
+            key = (count, last, -size) if by_round else (last, count, -size)
+            if best is None or key < best[0]:
+                best = key, size, direction
     if best is None:
         return None
-    size = -best[1]
-    used = {each.repetition for each in measurements if each.size_bytes == size}
-    return Task(size, max(used, default=-1) + 1, best[2])
+    _, size, direction = best
+    used = {
+        each.repetition
+        for each in measurements
+        if each.size_bytes == size and each.access.direction is direction
+    }
+    due = tuple(access for access in accesses if access.direction is direction)
+    return Task(size, max(used, default=-1) + 1, due)
 
 
 def tests_at_most(

@@ -16,6 +16,7 @@ from slo_ctl.serra.nbd_export import NbdExport, parse_uri
 from slo_ctl.serra.points import SECTOR_BYTES
 from slo_ctl.show import numbers
 
+_DEVICES = Path("/dev")
 MADE_FILE = ".slo-ctl-profile"
 """Beginning of the name of a file that is made in a directory and removed in the end."""
 _SPARE_PART = 0.05
@@ -70,6 +71,9 @@ def find_target(given: str, connect: bool = True) -> Target:
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise UserError(f"{given}: there is no such place", "name a file or directory") from None
+        if _DEVICES in path.resolve().parents:
+            # A file made there would be in memory, and pass for the disk that was meant.
+            raise UserError(f"{given}: there is no such device", "`lsblk` lists those there are") from None
         return Target(given, Kind.MADE_FILE, path, None, _unit_bytes(path.parent.stat().st_dev))
     except OSError as error:
         raise UserError(f"{given}: {error.strerror}", "name a file, a directory or a device") from None

@@ -296,6 +296,13 @@ def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> No
     (sys / "dev" / "block" / "8:80").symlink_to(node)
 
 
+def test_a_device_that_is_not_there_is_not_made_in_memory(cli: Cli) -> None:
+    status, _, err = cli("profile", "/dev/slo-ctl-nosuch")
+    assert status == 2
+    assert "there is no such device" in err
+    assert not os.path.exists("/dev/slo-ctl-nosuch")  # noqa: PTH110
+
+
 def test_policy_reads_sys_and_touches_nothing(cli: Cli, tmp_path: Path) -> None:
     sys = tmp_path / "sys"
     block_device(sys, "none [mq-deadline] bfq", 1, 1)

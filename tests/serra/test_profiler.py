@@ -26,6 +26,25 @@ def test_every_size_once_before_any_twice_largest_first() -> None:
     assert first == [4 << 20, 65536, 8192]
 
 
+def test_reads_come_before_writes_disturb_what_they_read() -> None:
+    device = Formula(noise=0.2)
+    run(Plan(SIZES, ACCESSES, StoppingRule(), test_s=0.1), device, [], Silent(), lambda _: None)
+    directions = [access.direction for access, _, _ in device.calls]
+    reads = directions.count(Direction.READ)
+    assert 0 < reads < len(directions)
+    assert set(directions[:reads]) == {Direction.READ}
+
+
+def test_with_a_budget_every_size_comes_once_in_both_directions_before_any_twice() -> None:
+    device = Formula(noise=0.2)
+    plan = Plan(SIZES, ACCESSES, StoppingRule(precision=1e-9), test_s=0.1, budget_s=5.0)
+    run(plan, device, [], Silent(), lambda _: None)
+    first = [(access, size) for access, size, _ in device.calls[: len(SIZES) * len(ACCESSES)]]
+    assert len(device.calls) > len(first)
+    assert set(first) == {(access, size) for access in ACCESSES for size in SIZES}
+    assert [access.direction for access, _ in first[: len(first) // 2]] == [Direction.READ] * 6
+
+
 def test_it_stops_when_the_ratio_is_known() -> None:
     rule = StoppingRule(precision=0.05, min_repetitions=3, max_repetitions=50)
     quiet, noisy = Formula(noise=0.001), Formula(noise=0.05)
