@@ -1,0 +1,150 @@
+"""Properties of units, by the real systemd of cgroup v2: set, kept by fio, read back, taken back."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .drives import Medium, PlainNvme
+from .recipe import TREE
+from .vm_scopes import VmScope, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Boot
+    from .machine import Guest
+
+_LIMIT_IOPS = 200
+_SCOPE = VmScope("web", 1)
+_WANTED = {"cost_weight": 300.0, "read_iops": float(_LIMIT_IOPS), "write_bytes_s": 1048576.0}
+_ACT = r"""
+import json, sys
+from pathlib import Path
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.act.systemd import SystemdActuator
+from slo_ctl.model import Knob, Lever, Setting
+from slo_ctl.observe.cgroup import find_tree
+
+what, place, number = sys.argv[1:]
+# Under emulation systemctl alone takes a second.
+actuator = SystemdActuator(CgroupActuator(find_tree()), Path("/sys"), patience_s=30.0)
+keeper = SettingKeeper([actuator], Journal(Path("/root/journal.json")))
+if what == "undo":
+    outcomes = keeper.undo()
+else:
+    wanted = json.loads(what)
+    knobs = [
+        Knob(Lever.SYSTEMD_PROPERTY, place, name, "" if "weight" in name else number) for name in wanted
+    ]
+    outcomes = keeper.apply([Setting(knob, wanted[knob.name], "web", "") for knob in knobs])
+print(json.dumps([[o.setting.knob.name, o.state.value, o.before, o.after, o.reason] for o in outcomes]))
+"""
+
+
+@pytest.fixture(scope="module")
+def guest(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """With this tree's Python code in /root/tree, and a scope that is called like one of libvirt's.
+
+    Nothing asks for the io controller there, so that the scope has none of its files yet.
+    """
+    booted = boot((PlainNvme("PLAIN0", Medium(64 << 20)),))
+    archive: Path = tmp_path_factory.mktemp("systemd") / "tree.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(TREE / "slo_ctl", "slo_ctl", filter=lambda each: None if "__pycache__" in each.name else each)
+    booted.put(archive, "/root/tree.tar")
+    booted.run("mkdir -p /root/tree && tar -C /root/tree -xf /root/tree.tar")
+    booted.run("cat >/root/act.py", stdin=_ACT)
+    booted.run(
+        f"systemd-run --scope --slice=machine.slice --unit='{_SCOPE.unit}' sleep 3600"
+        " </dev/null >/dev/null 2>&1 &"
+    )
+    until(booted, f"[ -d '{_SCOPE.folder}' ]", 30)
+    return booted
+
+
+def number(guest: Guest) -> str:
+    return guest.run("cat /sys/block/nvme0n1/dev").stdout.strip()
+
+
+def act(guest: Guest, what: str) -> dict[str, tuple[Any, ...]]:
+    """By a process of its own, as after a crash: state, before, after, reason of each knob."""
+    done = guest.run(
+        f"cd /root/tree && PYTHONPATH=. python3 /root/act.py '{what}' '{_SCOPE.group}' {number(guest)}",
+        timeout_s=180,
+    )
+    return {name: tuple(rest) for name, *rest in json.loads(done.stdout)}
+
+
+def files(guest: Guest) -> str:
+    """What the scope's cgroup has; a file that is not there is left out."""
+    names = "io.weight io.bfq.weight io.max io.latency"
+    return guest.run(f"cd '{_SCOPE.folder}' && grep -s . {names}", check=False).stdout
+
+
+def shown(guest: Guest, *names: str) -> set[str]:
+    asked = " ".join(f"-p {name}" for name in names)
+    return set(guest.run(f"systemctl show {asked} -- '{_SCOPE.unit}'").stdout.splitlines())
+
+
+def test_properties_are_in_force_and_taken_back(guest: Guest) -> None:
+    before = files(guest)
+    assert "io.max" not in before
+    outcomes = act(guest, json.dumps(_WANTED))
+    assert {name: (state, after) for name, (state, _, after, _) in outcomes.items()} == {
+        name: ("applied", value) for name, value in _WANTED.items()
+    }
+    assert shown(guest, "IOWeight", "IOReadIOPSMax", "IOWriteBandwidthMax") == {
+        "IOWeight=300",
+        f"IOReadIOPSMax=/dev/nvme0n1 {_LIMIT_IOPS}",
+        "IOWriteBandwidthMax=/dev/nvme0n1 1048576",
+    }
+    assert "default 300" in files(guest)
+    # systemd sets its other properties again: what went through it stays.
+    guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' CPUWeight=50")
+    assert {state for state, *_ in act(guest, json.dumps(_WANTED)).values()} == {"unchanged"}
+
+    measured = guest.run(
+        f"echo $$ >'{_SCOPE.folder}/cgroup.procs' && fio --name=r --filename=/dev/nvme0n1 --rw=randread"
+        " --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --time_based --runtime=8 --output-format=json",
+        timeout_s=90,
+    )
+    iops = json.loads(measured.stdout)["jobs"][0]["read"]["iops"]
+    assert iops == pytest.approx(_LIMIT_IOPS, rel=0.03)
+
+    assert {state for state, *_ in act(guest, "undo").values()} == {"restored"}
+    assert shown(guest, "IOWeight", "IOReadIOPSMax") == {"IOWeight=[not set]"}
+    assert set(files(guest).splitlines()) <= {"io.weight:default 100", "io.bfq.weight:default 100"}
+
+
+def test_a_latency_target(guest: Guest) -> None:
+    if guest.run(f"ls '{_SCOPE.folder}/io.latency'", check=False).rc:
+        guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' IOAccounting=yes")
+        if guest.run(f"ls '{_SCOPE.folder}/io.latency'", check=False).rc:
+            pytest.skip("this kernel has no io.latency")
+    ((state, before, after, reason),) = act(guest, '{"latency_us": 5000}').values()
+    assert (state, before, after) == ("applied", None, 5000.0), reason
+    assert f"{number(guest)} target=5000" in files(guest)
+    assert {state for state, *_ in act(guest, "undo").values()} == {"restored"}
+    assert "target=" not in files(guest)
+
+
+def test_a_limit_that_somebody_wrote_past_systemd_stays(guest: Guest) -> None:
+    """systemd would write `max` in its place, as the second half shows."""
+    guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' IOAccounting=yes")
+    guest.run(f"echo '{number(guest)} wbps=5000000' >'{_SCOPE.folder}/io.max'")
+    ((state, _, _, reason),) = act(guest, '{"read_iops": 200}').values()
+    assert (state, "past systemd (write_bytes_s 5000000)" in reason) == ("unapplied", True), reason
+    assert "wbps=5000000" in files(guest)
+    guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' 'IOReadIOPSMax=/dev/nvme0n1 200'")
+    until(
+        guest,
+        f"grep -q 'wbps=max riops=200' '{_SCOPE.folder}/io.max'",
+        10,
+        show=f"cat '{_SCOPE.folder}/io.max'",
+    )

@@ -1,0 +1,85 @@
+"""VM-like scopes in the guest: fio in units that are called as libvirt's are, and what the kernel counts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .machine import Guest
+
+_STARTS_S = 60.0
+_COUNTED = re.compile(r"(\S+)/io\.stat:(\d+:\d+) .*?rios=(\d+) wios=(\d+)")
+
+
+@dataclass(frozen=True)
+class VmScope:
+    """A scope under machine.slice, as machined makes them for libvirt."""
+
+    vm: str
+    number: int
+
+    @property
+    def unit(self) -> str:
+        return rf"machine-qemu\x2d{self.number}\x2d{self.vm}.scope"
+
+    @property
+    def group(self) -> str:
+        """Its cgroup, as in /proc/PID/cgroup."""
+        return f"/machine.slice/{self.unit}"
+
+    @property
+    def folder(self) -> str:
+        return f"/sys/fs/cgroup{self.group}"
+
+    def configuration(self, **promises: object) -> str:
+        """The lines of slo-ctl.toml that say what the VM is promised."""
+        lines = "".join(f"{name} = {value}\n" for name, value in promises.items())
+        return f"[vm.{self.vm}]\ncgroup = '{self.group}'\n{lines}"
+
+
+def start(guest: Guest, scope: VmScope, *fio: str) -> None:
+    """Run fio in a new scope until `stop`; with every controller delegated, as machined does it."""
+    words = (
+        *("fio", f"--name={scope.vm}", "--direct=1", "--ioengine=libaio", "--time_based", "--runtime=3600"),
+        *fio,
+    )
+    log = f"/root/{scope.vm}.log"
+    guest.run(
+        f"systemd-run --quiet --scope --collect --slice=machine.slice -p Delegate=yes --unit='{scope.unit}'"
+        f" {' '.join(words)} >'{log}' 2>&1 </dev/null &"
+    )
+    until(guest, f"grep -q . '{scope.folder}/cgroup.procs'", _STARTS_S, show=f"cat '{log}'")
+
+
+def stop(guest: Guest, scopes: Sequence[VmScope]) -> None:
+    units = " ".join(f"'{each.unit}'" for each in scopes)
+    guest.run(f"systemctl stop {units}", timeout_s=_STARTS_S)
+
+
+def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -> None:
+    """Wait until a command of the shell succeeds; else the test fails with what `show` prints."""
+    guest.run(
+        f"end=$(($(date +%s) + {seconds:.0f})); while [ $(date +%s) -lt $end ]; do"
+        f" {{ {condition}; }} 2>/dev/null && exit 0; sleep 0.5; done; {show}; exit 1",
+        timeout_s=seconds + _STARTS_S,
+    )
+
+
+def rates(guest: Guest, scopes: Sequence[VmScope], device: str, seconds: float) -> dict[str, float]:
+    """Requests per second of each VM on a device (`MAJOR:MINOR`), by io.stat."""
+    look = "cut -d' ' -f1 /proc/uptime; grep -H . /sys/fs/cgroup/machine.slice/*/io.stat"
+    said = guest.run(f"{look}; sleep {seconds}; {look}", timeout_s=seconds + _STARTS_S).stdout
+    looks: list[tuple[float, dict[str, int]]] = []
+    for line in said.splitlines():
+        if re.fullmatch(r"\d+\.\d+", line):
+            looks.append((float(line), {}))
+        elif (match := _COUNTED.match(line)) and match[2] == device:
+            looks[-1][1][match[1].rpartition("/")[2]] = int(match[3]) + int(match[4])
+    (began, before), (ended, after) = looks
+    return {
+        each.vm: (after.get(each.unit, 0) - before.get(each.unit, 0)) / (ended - began) for each in scopes
+    }
