@@ -124,7 +124,9 @@ def choose(
         scheduler, by_scheduler = given, Choice("scheduler", given, "the configuration says so")
     else:
         weights, by_weights = _choose_weights(facts, needs, character, analysis)
-        scheduler, by_scheduler = _choose_scheduler(facts, needs, character, weights)
+        scheduler, by_scheduler = _choose_scheduler(
+            facts, needs, character, weights, _too_fast_for_bfq(analysis)
+        )
     parameters, by_parameters = _parameters(scheduler, needs, weights)
     model = qos = None
     choices = [found, by_weights, by_scheduler, *by_parameters]
@@ -253,18 +255,18 @@ def _too_fast_for_bfq(analysis: Analysis | None) -> str:
 
 
 def _choose_scheduler(
-    facts: DeviceFacts, needs: Needs, character: Character, weights: Weights
+    facts: DeviceFacts, needs: Needs, character: Character, weights: Weights, too_fast: str
 ) -> tuple[str, Choice]:
     if weights is Weights.BFQ:
         return "bfq", Choice("scheduler", "bfq", "it is what keeps the weights")
-    for name, reason in _wanted(facts, needs, character):
+    for name, reason in _wanted(facts, needs, character, too_fast):
         if name in facts.offered or name == "none":
             return name, Choice("scheduler", name, reason)
     return "none", Choice("scheduler", "none", "the kernel offers no other")
 
 
-def _wanted(facts: DeviceFacts, needs: Needs, character: Character) -> list[tuple[str, str]]:
-    """Schedulers from the best on, with reasons."""
+def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: str) -> list[tuple[str, str]]:
+    """Schedulers from the best on, with reasons; `too_fast` is why bfq would slow the device down."""
     if facts.in_guest:
         return [("none", "a virtual disk: the host orders requests, and doing it twice only costs time")]
     single = facts.hardware_queues is None or facts.hardware_queues <= 1
@@ -277,7 +279,13 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character) -> list[tupl
         return [("bfq", reason), ("mq-deadline", "requests are sorted (bfq is not offered: modprobe bfq)")]
     if needs.p99_target_us is not None:
         reason = "a latency target: what makes requests late is held back, not only put in order"
-        return [("kyber", reason), ("mq-deadline", "kyber is not offered (modprobe kyber-iosched)")]
+        others = [("kyber", reason), ("mq-deadline", "kyber is not offered (modprobe kyber-iosched)")]
+        if not single or too_fast:
+            return others
+        return [
+            ("bfq", "a latency target on one hardware queue: turns are short, and a reader keeps its own"),
+            *others,
+        ]
     if character is Character.MERGES:
         return [
             ("mq-deadline", "small requests gain by order: neighbours are merged and sorted at 0.7 us each")

@@ -108,9 +108,15 @@ def test_without_io_cost_bfq_unless_it_costs_too_much() -> None:
     assert "bfq would cost" in fast.choices[1].reason
 
 
-@pytest.mark.parametrize("queues", [1, 8])
-def test_a_latency_target_on_what_does_not_seek_gets_kyber(queues: int) -> None:
-    facts = replace(FACTS, hardware_queues=queues)
+def test_a_latency_target_on_one_queue_gets_short_turns_unless_they_cost_too_much() -> None:
+    target = Needs(p99_target_us=20_000)
+    choice = choose(FACTS, target, profiled(SSD))
+    assert (choice.scheduler, choice.parameters["max_budget"]) == ("bfq", "128")
+    assert choose(FACTS, target, profiled(FAST)).scheduler == "kyber"
+
+
+def test_a_latency_target_on_many_queues_gets_kyber() -> None:
+    facts = replace(FACTS, hardware_queues=8)
     choice = choose(facts, Needs(p99_target_us=2000), profiled(SSD))
     assert choice.scheduler == "kyber"
     assert choice.parameters == {"read_lat_nsec": "2000000", "write_lat_nsec": "10000000"}
