@@ -100,13 +100,16 @@ def take(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> Non
 
     A disk of that name with another source is somebody else's, and stays.
     """
+    if (
+        not unplug
+        and False in domain.states
+        and _disk_with(domain, target, path, definition=False) is not None
+    ):
+        raise UserError(f"VM {domain.name} runs with disk {target}", "stop it, or add --unplug")
     for definition in sorted(domain.states, reverse=True):
-        disk = disk_at(domain.xml(definition=definition), target)
-        source = disk.find("source") if disk is not None else None
-        if disk is None or source is None or source.get("dev") != path:
+        disk = _disk_with(domain, target, path, definition=definition)
+        if disk is None:
             continue
-        if not definition and not unplug:
-            raise UserError(f"VM {domain.name} runs with disk {target}", "stop it, or add --unplug")
         xml = ElementTree.tostring(disk, encoding="unicode")
         domain.call("detachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
         deadline = time.monotonic() + _UNPLUG_PATIENCE_S
@@ -117,3 +120,11 @@ def take(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> Non
                     "it was asked to; try again once it has, at the latest when it is stopped",
                 )
             time.sleep(_POLL_S)
+
+
+def _disk_with(
+    domain: WritableDomain, target: str, path: str, *, definition: bool
+) -> ElementTree.Element | None:
+    disk = disk_at(domain.xml(definition=definition), target)
+    source = disk.find("source") if disk is not None else None
+    return disk if source is not None and source.get("dev") == path else None

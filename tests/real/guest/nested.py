@@ -5,41 +5,19 @@ Linux would take minutes to boot there; `tests/real/bare_writer` needs no operat
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
-
-from .recipe import TREE
+from bare_guest import compile_writer, domain_xml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .machine import Guest
 
-_SOURCES = TREE / "tests/real/bare_writer"
 _FOLDER = "/var/lib/bare-writer"
 _START_S = 240.0
 """Patience with a VM, which takes 10 to 30 s to start: QEMU is emulated."""
 _POLL_S = 0.5
-_COMPILE = (
-    *("-m32", "-march=i686", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-nostdlib", "-static"),
-    *("-fno-pic", "-fno-pie", "-fno-stack-protector", "-fno-asynchronous-unwind-tables"),
-)
-
-
-def compile_writer(folder: Path) -> Path:
-    """The program that VMs boot; skips the test where it cannot be made."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler for the VMs in the guest (apt-get install gcc)")
-    program = folder / "bare_writer"
-    link = f"-Wl,--build-id=none,-z,max-page-size=4096,-T,{_SOURCES / 'bare_writer.ld'}"
-    command = ["cc", *_COMPILE, link, str(_SOURCES / "bare_writer.c"), "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
-        pytest.skip(f"this C compiler makes no 32-bit program: {done.stderr[-300:]}")
-    return program
 
 
 class NestedVms:
@@ -55,7 +33,8 @@ class NestedVms:
     def define(self, name: str, block: str | None = None) -> None:
         """A VM that does not run yet, with a block device of the guest as its `vda`."""
         disk = "" if block is None else _disk(block)
-        self._guest.run("virsh define /dev/stdin", stdin=_domain(name, disk))
+        xml = domain_xml(name, f"{_FOLDER}/bare_writer", f"{_FOLDER}/{name}.log", disk)
+        self._guest.run(f"cat >{_FOLDER}/{name}.xml && virsh define {_FOLDER}/{name}.xml", stdin=xml)
 
     def start(self, name: str) -> None:
         """Returns once it runs; `says` tells when it writes."""
@@ -90,22 +69,6 @@ class NestedVms:
         return {line.split()[0]: line.split()[1] for line in lines if line.strip()}
 
 
-def disk_size(size_bytes: int) -> str:
-    """What a VM says of its disk."""
-    return f"disk 0x{size_bytes:016x}"
-
-
 def _disk(block: str) -> str:
     return f"""<disk type='block' device='disk'><driver name='qemu' type='raw' cache='none' io='native'/>
         <source dev='{block}'/><target dev='vda' bus='virtio'/></disk>"""
-
-
-def _domain(name: str, disk: str) -> str:
-    return f"""
-        <domain type='qemu'><name>{name}</name><memory unit='MiB'>16</memory><vcpu>1</vcpu>
-          <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{_FOLDER}/bare_writer</kernel></os>
-          <features><acpi/></features>
-          <on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot>
-          <devices>{disk}<controller type='usb' model='none'/><memballoon model='none'/>
-            <serial type='file'><source path='{_FOLDER}/{name}.log'/></serial></devices>
-        </domain>"""

@@ -1,0 +1,65 @@
+"""Giving a block device to a VM of a real libvirt and taking it back, as `vm map` and `vm unmap` do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bare_guest import compile_writer, disk_line, domain_xml
+from cgroup_groups import loop_device
+from libvirt_host import LibvirtHost, libvirt_host, until  # noqa: F401 - a fixture
+
+from slo_ctl.act.domain_metadata import writable_domain
+from slo_ctl.act.nvme.disks import give, take, target_of
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+NAME = f"slo-give-{os.getpid()}"
+SIZE_BYTES, SLICE_BYTES = 8 << 20, 4 << 20
+
+
+@pytest.fixture
+def console(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[Path]:  # noqa: F811
+    """Of a VM that is defined, runs, and has no disk yet."""
+    folder = libvirt_host.folder
+    shutil.copy(compile_writer(tmp_path), folder / "bare_writer")
+    console = folder / f"{NAME}.log"
+    connection = libvirt_host.connect()
+    domain = connection.defineXML(domain_xml(NAME, str(folder / "bare_writer"), str(console)))
+    try:
+        domain.create()
+        yield console
+    finally:
+        if domain.isActive():
+            domain.destroy()
+        domain.undefine()
+        connection.close()
+
+
+@pytest.mark.parametrize("part_bytes", [None, SLICE_BYTES], ids=["whole", "slice"])
+def test_given_written_to_and_taken_back(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    console: Path,
+    part_bytes: int | None,
+) -> None:
+    with loop_device(SIZE_BYTES) as (device, _), writable_domain(libvirt_host.uri, NAME) as domain:
+        path = Path(device)
+        assert give(domain, path, None, None, part_bytes) == "vda"
+        assert give(domain, path, None, None, part_bytes) == "vda"  # as after a crash: nothing more to do
+        until(lambda: disk_line(part_bytes or SIZE_BYTES) in console.read_text(), "the VM's disk")
+        until(lambda: domain.call("blockStats", "vda")[2] > 100, "writes")
+        with pytest.raises(UserError, match="runs with disk vda"):
+            take(domain, "vda", device, unplug=False)
+        assert all(device in domain.xml(definition=definition) for definition in domain.states)
+        take(domain, "vda", device, unplug=True)
+        until(lambda: "let go" in console.read_text(), "that the VM let go")
+        assert target_of(domain, path) is None
+        content = path.read_bytes()
+        assert any(content[:SLICE_BYTES])
+        assert any(content[SLICE_BYTES:]) == (part_bytes is None)
