@@ -15,6 +15,7 @@ import numpy as np
 
 from slo_ctl.allocation.space import BLOCK_BYTES
 from slo_ctl.errors import UserError
+from slo_ctl.quantity import format_bytes_exact
 from traces.batch import Op
 
 if TYPE_CHECKING:
@@ -156,18 +157,13 @@ def log_blocks_of(plan: DrivePlan, most: int = LOG_BLOCKS) -> int:
 def plan_of(spec: str) -> DrivePlan:
     """The drive that `slo-ctl replay --device SPEC` would make for one VM. Raises UserError."""
     from slo_ctl.replay.device import plan_drive
-    from slo_ctl.replay.fields import split_pairs
-    from slo_ctl.replay.scenario_text import DEFAULT_DEVICE_BYTES, ScenarioText, build_scenario
+    from slo_ctl.replay.whole_drive import whole_drive
 
-    text = ScenarioText(device_where="device")
-    text.device = dict(split_pairs("device", spec))
-    size = str(text.device.get("size") or DEFAULT_DEVICE_BYTES)
-    text.vms = [("file system", {"name": "file system", "size": size, "workload": "uniform"})]
-    scenario = build_scenario(text)
+    scenario = whole_drive(spec, "file system")
     size_bytes = scenario.vms[0].size_bytes
     if size_bytes > MOST_BYTES:
         raise UserError(
-            f"device: size={size} is more than allocators are compared on",
+            f"device: size={format_bytes_exact(size_bytes)} is more than allocators are compared on",
             f"at most {MOST_BYTES >> 30} GiB",
         )
     return plan_drive(scenario)

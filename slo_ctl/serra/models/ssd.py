@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slo_ctl.replay.device import plan_drive
+from slo_ctl.replay.whole_drive import whole_drive
 from slo_ctl.serra.measurement import WHOLE, Access, Direction, Measurement, Order, Part
 
 if TYPE_CHECKING:
     from ftl_emul import Device
-    from slo_ctl.replay.device import DrivePlan
 
 _READ, _WRITE = 0, 1
 _FILL_BYTES = 1 << 20
@@ -28,7 +29,7 @@ class EmulatedSsd:
         With `one_file` all tests share one file, which is written first (in the time that is counted), as
         `slo-ctl device profile` does; else each repetition has one of its own, as IOzone does.
         """
-        plan = _plan(spec)
+        plan = plan_drive(whole_drive(spec, "file"))
         self._page_bytes = plan.config.page_bytes
         self._device: Device
         self._device, tenants = plan.create(isolated=True)
@@ -93,15 +94,3 @@ class EmulatedSsd:
         )
         self._device.end_input(self._tenant)
         self._device.run()
-
-
-def _plan(spec: str) -> DrivePlan:
-    from slo_ctl.replay.device import plan_drive
-    from slo_ctl.replay.fields import split_pairs
-    from slo_ctl.replay.scenario_text import DEFAULT_DEVICE_BYTES, ScenarioText, build_scenario
-
-    text = ScenarioText(device_where="device", noun="file")
-    text.device = dict(split_pairs("device", spec))
-    size = str(text.device.get("size") or DEFAULT_DEVICE_BYTES)
-    text.vms = [("file", {"name": "file", "size": size, "workload": "uniform"})]
-    return plan_drive(build_scenario(text))
