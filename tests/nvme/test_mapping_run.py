@@ -252,3 +252,29 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     first, second = MappingStore(tmp_path / "m.json"), MappingStore(tmp_path / "m.json")
     with first.locked(), pytest.raises(UserError, match="another slo-ctl"), second.locked():
         pass
+
+
+def test_what_somebody_uses_by_now_is_not_detached(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a mount that came after the plan was made."""
+    mapping = host.run(host.plan(MapRequest("web", 4 * GIB)), None)
+    assert mapping is not None
+    device = host.look()
+    undo = plan_unmap(mapping, device, "", delete=True, unplug=False)
+    monkeypatch.setattr("slo_ctl.act.nvme.carry_out._CLOSE_PATIENCE_S", 0.0)
+    users = {1: "mounted"}
+    run = MappingRun(
+        host.store,
+        device,
+        host.namespaces(device),
+        host.domains,
+        host.drive.dev,
+        lambda nsid: users.get(nsid, ""),
+    )
+    with pytest.raises(UserError, match="still in use: mounted"):
+        run.carry_out(undo, mapping, lambda _step: None)
+    assert host.drive.namespaces[1]["attached"]
+    (left,) = host.store.all()
+    assert (left.purpose, left.complete) == (Purpose.UNMAP, False)
+    users.clear()
+    assert run.carry_out(left, left, lambda _step: None) is None
+    assert host.drive.namespaces == {}

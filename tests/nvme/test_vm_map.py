@@ -123,3 +123,15 @@ def test_a_namespace_that_is_mapped_is_not_mapped_again(shell: Shell) -> None:
     status, _, err = shell("map", "db", "--device", "/dev/nvme1", "--adopt", "1", "--no-disk", "--yes")
     assert status == 2
     assert "mapped to VM web" in err
+
+
+def test_nothing_is_gone_on_with_on_another_namespace(shell: Shell, tmp_path: Path) -> None:
+    """Somebody deleted ours and made another with its NSID while we were interrupted."""
+    shell.json(*NEW, "--yes")
+    path = tmp_path / "root" / "mappings.json"
+    told = json.loads(path.read_text())
+    told["mappings"][0] |= {"done": 1, "namespace_bytes": 2 * GIB}
+    path.write_text(json.dumps(told))
+    status, _, err = shell("map", "web", "--resume", "--yes")
+    assert status == 2
+    assert "is not the one that was mapped" in err
