@@ -296,7 +296,7 @@ impl Fill {
 mod tests {
     use super::*;
     use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, Medium, NamespaceConfig};
-    use crate::flash::{Counted, Flash};
+    use crate::model::{Counted, Model};
     use crate::namespace::Flags;
     use ftl_core::{Geometry, MAPPINGS, NandTiming};
     use proptest::prelude::*;
@@ -347,16 +347,16 @@ mod tests {
         config.namespaces.iter().enumerate().map(open).collect()
     }
 
-    fn loaded(folder: &Path, kind: &str) -> (Flash, Origin, Vec<Namespace>) {
+    fn loaded(folder: &Path, kind: &str) -> (Model, Origin, Vec<Namespace>) {
         let config = config(kind);
         let namespaces = open(folder, &config);
         let Placed { drive, origin, .. } = load(folder, &config, &Settings::default(), &namespaces).unwrap();
-        (Flash::Counted(Box::new(Counted::new(drive))), origin, namespaces)
+        (Model::Counted(Box::new(Counted::new(drive))), origin, namespaces)
     }
 
-    fn mapped(flash: &Flash) -> Vec<Vec<bool>> {
+    fn mapped(model: &Model) -> Vec<Vec<bool>> {
         let of = |drive: &Drive, t: u16| (0..PAGES).map(|page| drive.is_mapped(TenantId(t), page)).collect();
-        flash
+        model
             .with(|drive| {
                 drive.check().unwrap();
                 vec![of(drive, 0), of(drive, 1)]
@@ -369,15 +369,15 @@ mod tests {
         (0..2usize, any::<bool>(), 0..PAGES, 1..40u64)
     }
 
-    fn apply(flash: &Flash, namespaces: &[Namespace], changes: &[(usize, bool, u64, u64)]) {
+    fn apply(model: &Model, namespaces: &[Namespace], changes: &[(usize, bool, u64, u64)]) {
         for &(which, write, page, count) in changes {
             let length = count.min(PAGES - page) * PAGE;
             let namespace = &namespaces[which];
             if write {
                 let data = vec![1; length as usize];
-                namespace.write(flash, &data, page * PAGE, Flags::default(), || false).unwrap();
+                namespace.write(model, &data, page * PAGE, Flags::default(), || false).unwrap();
             } else {
-                namespace.trim(flash, page * PAGE, length, Flags::default(), || false).unwrap();
+                namespace.trim(model, page * PAGE, length, Flags::default(), || false).unwrap();
             }
         }
     }
@@ -397,17 +397,17 @@ mod tests {
             for name in ["a.img", "b.img"] {
                 File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
             }
-            let (flash, origin, namespaces) = loaded(folder.path(), kind);
+            let (model, origin, namespaces) = loaded(folder.path(), kind);
             prop_assert!(matches!(origin, Origin::Rebuilt(0, _)));
-            apply(&flash, &namespaces, &before);
+            apply(&model, &namespaces, &before);
             if saved {
-                let state = flash.with(|drive| take(drive, &namespaces, None, false)).unwrap().unwrap();
+                let state = model.with(|drive| take(drive, &namespaces, None, false)).unwrap().unwrap();
                 write(folder.path(), &state).unwrap();
             }
-            apply(&flash, &namespaces, &after);
+            apply(&model, &namespaces, &after);
             let (again, origin, _) = loaded(folder.path(), kind);
             prop_assert_eq!(matches!(origin, Origin::Corrected(_)), saved);
-            prop_assert_eq!(mapped(&again), mapped(&flash));
+            prop_assert_eq!(mapped(&again), mapped(&model));
         }
     }
 
@@ -417,15 +417,15 @@ mod tests {
         for name in ["a.img", "b.img"] {
             File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
         }
-        let (flash, _, namespaces) = loaded(folder.path(), "page");
-        apply(&flash, &namespaces, &[(0, true, 3, 5)]);
-        let state = flash.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
+        let (model, _, namespaces) = loaded(folder.path(), "page");
+        apply(&model, &namespaces, &[(0, true, 3, 5)]);
+        let state = model.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
         write(folder.path(), &state).unwrap();
         assert_eq!(loaded(folder.path(), "page").1, Origin::Exact);
         mark_serving(folder.path()).unwrap();
         assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(0));
         mark_stopped(folder.path()).unwrap();
-        apply(&flash, &namespaces, &[(1, true, 0, 2)]);
+        apply(&model, &namespaces, &[(1, true, 0, 2)]);
         assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(2));
     }
     #[test]
@@ -434,9 +434,9 @@ mod tests {
         for name in ["a.img", "b.img"] {
             File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
         }
-        let (flash, _, namespaces) = loaded(folder.path(), "bast");
-        apply(&flash, &namespaces, &[(0, true, 3, 5)]);
-        let state = flash.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
+        let (model, _, namespaces) = loaded(folder.path(), "bast");
+        apply(&model, &namespaces, &[(0, true, 3, 5)]);
+        let state = model.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
         write(folder.path(), &state).unwrap();
         assert_eq!(loaded(folder.path(), "bast").1, Origin::Exact);
         assert!(matches!(loaded(folder.path(), "fast").1, Origin::Rebuilt(5, _)));

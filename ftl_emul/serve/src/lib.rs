@@ -1,7 +1,7 @@
 //! The emulated SSD as a block device: an nbdkit plugin.
 //!
 //! nbdkit speaks NBD, listens, authenticates and calls [`plugin`]; [`server`] has the device behind it: [`namespace`]s
-//! whose data lies in [`backing`] files, the [`flash`] that models placement and time beside them, the [`checkpoint`]
+//! whose data lies in [`backing`] files, the [`model`] of placement and time beside them, the [`checkpoint`]
 //! of the placement, and the [`control`] socket.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,7 +14,7 @@ mod checkpoint;
 mod config;
 mod control;
 mod error;
-mod flash;
+mod model;
 mod namespace;
 mod nbdkit;
 mod offline;

@@ -9,7 +9,7 @@ use ftl_core::{Op, TenantId};
 
 use crate::backing::{self, Backing};
 use crate::error::ServeError;
-use crate::flash::{Flash, Request};
+use crate::model::{Model, Request};
 use crate::recent::Latencies;
 
 /// Requests answered, by the codes of [`Op`], and their bytes.
@@ -44,7 +44,7 @@ impl Answered {
 pub struct Namespace {
     /// Export name.
     pub name: String,
-    /// Its number on the flash.
+    /// Its number on the model.
     pub tenant: TenantId,
     /// Its data.
     pub backing: Backing,
@@ -90,39 +90,39 @@ impl Namespace {
     }
 
     /// Reads.
-    pub fn read(&self, flash: &Flash, buffer: &mut [u8], offset: u64, gone: impl FnMut() -> bool) -> io::Result<()> {
+    pub fn read(&self, model: &Model, buffer: &mut [u8], offset: u64, gone: impl FnMut() -> bool) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(flash, Op::Read, offset, length, gone, || self.backing.read(buffer, offset))
+        self.serve(model, Op::Read, offset, length, gone, || self.backing.read(buffer, offset))
     }
 
     /// Writes.
     pub fn write(
         &self,
-        flash: &Flash,
+        model: &Model,
         buffer: &[u8],
         offset: u64,
         flags: Flags,
         gone: impl FnMut() -> bool,
     ) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(flash, Op::Write, offset, length, gone, || self.backing.write(buffer, offset, flags.fua))
+        self.serve(model, Op::Write, offset, length, gone, || self.backing.write(buffer, offset, flags.fua))
     }
 
     /// Puts everything answered so far on stable storage.
-    pub fn flush(&self, flash: &Flash, gone: impl FnMut() -> bool) -> io::Result<()> {
-        self.serve(flash, Op::Flush, 0, 0, gone, || self.backing.flush())
+    pub fn flush(&self, model: &Model, gone: impl FnMut() -> bool) -> io::Result<()> {
+        self.serve(model, Op::Flush, 0, 0, gone, || self.backing.flush())
     }
 
     /// Gives space back where the file system can; the guest may not rely on what it reads there afterwards.
     pub fn trim(
         &self,
-        flash: &Flash,
+        model: &Model,
         offset: u64,
         length: u64,
         flags: Flags,
         gone: impl FnMut() -> bool,
     ) -> io::Result<()> {
-        self.serve(flash, Op::Trim, offset, length, gone, || {
+        self.serve(model, Op::Trim, offset, length, gone, || {
             match self.backing.punch(offset, length) {
                 Err(e) if !backing::is_unsupported(&e) => return Err(e),
                 _ => {}
@@ -134,13 +134,13 @@ impl Namespace {
     /// Makes a range read as zeroes. `EOPNOTSUPP` where that would mean writing them.
     pub fn zero(
         &self,
-        flash: &Flash,
+        model: &Model,
         offset: u64,
         length: u64,
         flags: Flags,
         gone: impl FnMut() -> bool,
     ) -> io::Result<()> {
-        self.serve(flash, Op::WriteZeroes, offset, length, gone, || {
+        self.serve(model, Op::WriteZeroes, offset, length, gone, || {
             let zeroed =
                 if flags.may_trim { self.backing.punch(offset, length) } else { self.backing.zero(offset, length) };
             match zeroed {
@@ -156,7 +156,7 @@ impl Namespace {
     #[inline]
     fn serve(
         &self,
-        flash: &Flash,
+        model: &Model,
         op: Op,
         offset: u64,
         length: u64,
@@ -169,12 +169,12 @@ impl Namespace {
         }
         let request = Request { tenant: self.tenant, op, offset, length };
         let arrived = Instant::now();
-        let ticket = flash.begin(request, arrived);
+        let ticket = model.begin(request, arrived);
         let moved = move_data();
-        flash.end(request, ticket, moved.is_ok(), gone);
+        model.end(request, ticket, moved.is_ok(), gone);
         moved?;
         self.answered.count(op, length);
-        self.latencies.record(op, arrived.elapsed() + flash.on_top());
+        self.latencies.record(op, arrived.elapsed() + model.on_top());
         Ok(())
     }
 }

@@ -246,7 +246,7 @@ unsafe extern "C" fn pread(handle: *mut c_void, buffer: *mut c_void, count: u32,
         let (connected, buffer) =
             unsafe { (connected(handle), std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count as usize)) };
         let Some((namespace, device)) = connected else { return -1 };
-        answered(namespace.read(&device.server.flash, buffer, offset, nbdkit::is_gone))
+        answered(namespace.read(&device.server.model, buffer, offset, nbdkit::is_gone))
     })
 }
 
@@ -256,7 +256,7 @@ unsafe extern "C" fn pwrite(handle: *mut c_void, buffer: *const c_void, count: u
         let (connected, buffer) =
             unsafe { (connected(handle), std::slice::from_raw_parts(buffer.cast::<u8>(), count as usize)) };
         let Some((namespace, device)) = connected else { return -1 };
-        answered(namespace.write(&device.server.flash, buffer, offset, flags(given), nbdkit::is_gone))
+        answered(namespace.write(&device.server.model, buffer, offset, flags(given), nbdkit::is_gone))
     })
 }
 
@@ -264,7 +264,7 @@ unsafe extern "C" fn flush(handle: *mut c_void, _flags: u32) -> c_int {
     guarded(-1, || {
         // SAFETY: nbdkit passes what open returned.
         let Some((namespace, device)) = (unsafe { connected(handle) }) else { return -1 };
-        answered(namespace.flush(&device.server.flash, nbdkit::is_gone))
+        answered(namespace.flush(&device.server.model, nbdkit::is_gone))
     })
 }
 
@@ -272,7 +272,7 @@ unsafe extern "C" fn trim(handle: *mut c_void, count: u32, offset: u64, given: u
     guarded(-1, || {
         // SAFETY: nbdkit passes what open returned.
         let Some((namespace, device)) = (unsafe { connected(handle) }) else { return -1 };
-        answered(namespace.trim(&device.server.flash, offset, u64::from(count), flags(given), nbdkit::is_gone))
+        answered(namespace.trim(&device.server.model, offset, u64::from(count), flags(given), nbdkit::is_gone))
     })
 }
 
@@ -280,7 +280,7 @@ unsafe extern "C" fn zero(handle: *mut c_void, count: u32, offset: u64, given: u
     guarded(-1, || {
         // SAFETY: nbdkit passes what open returned.
         let Some((namespace, device)) = (unsafe { connected(handle) }) else { return -1 };
-        answered(namespace.zero(&device.server.flash, offset, u64::from(count), flags(given), nbdkit::is_gone))
+        answered(namespace.zero(&device.server.model, offset, u64::from(count), flags(given), nbdkit::is_gone))
     })
 }
 

@@ -1,4 +1,4 @@
-//! A device while it is served: its namespaces, its flash, and what keeps both in order in the background.
+//! A device while it is served: its namespaces, the model beside them, and what keeps both in order in the background.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use crate::backing::Ailment;
 use crate::checkpoint::{self, Origin, Placed};
 use crate::config::{DeviceConfig, Latency, Medium, Parameters, scheduler_named};
 use crate::error::{ServeError, refuse};
-use crate::flash::{Clock, Counted, Flash, Timed};
+use crate::model::{Clock, Counted, Model, Timed};
 use crate::namespace::Namespace;
 use crate::recent::{History, Throttled};
 use crate::settings::Settings;
@@ -35,8 +35,8 @@ pub struct Server {
     pub config: DeviceConfig,
     /// Its namespaces, by tenant number.
     pub namespaces: Vec<Namespace>,
-    /// Its flash.
-    pub flash: Flash,
+    /// The model beside its data.
+    pub model: Model,
     /// How its placement came about; None for disks, which have none.
     pub origin: Option<Origin>,
     /// Real seconds for each modelled one; None without a clock.
@@ -73,12 +73,12 @@ impl Server {
             Namespace::open(&folder, &given.name, TenantId(number as u16), size_bytes)
         };
         let namespaces: Vec<Namespace> = config.namespaces.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        let (flash, origin, aged) = model(parameters, &folder, &config, &settings, &namespaces)?;
-        let time_scale = flash.timed().map(|_| parameters.time_scale);
+        let (model, origin, aged) = model(parameters, &folder, &config, &settings, &namespaces)?;
+        let time_scale = model.timed().map(|_| parameters.time_scale);
         let server = Self {
             config,
             namespaces,
-            flash,
+            model,
             origin,
             time_scale,
             history: History::default(),
@@ -94,16 +94,16 @@ impl Server {
     }
 
     fn restore_settings(&self) -> Result<(), ServeError> {
-        let Some(timed) = self.flash.timed() else { return Ok(()) };
+        let Some(timed) = self.model.timed() else { return Ok(()) };
         let settings = self.settings();
         if let Some(name) = &settings.scheduler {
-            self.flash.set_scheduler(scheduler_named(name)?)?;
+            self.model.set_scheduler(scheduler_named(name)?)?;
         }
         for (namespace, given) in self.namespaces.iter().zip(&self.config.namespaces) {
             let kept = settings.of(&namespace.name);
-            self.flash.set_weight(namespace.tenant, kept.weight.unwrap_or(given.weight))?;
+            self.model.set_weight(namespace.tenant, kept.weight.unwrap_or(given.weight))?;
             let limit = Limit { iops: kept.limit_iops, bytes_s: kept.limit_bytes_s };
-            self.flash.set_limit(namespace.tenant, limit)?;
+            self.model.set_limit(namespace.tenant, limit)?;
         }
         timed.wake_clock();
         Ok(())
@@ -114,7 +114,7 @@ impl Server {
         if self.origin.is_some() {
             checkpoint::mark_serving(&self.folder)?;
         }
-        if let Some(timed) = self.flash.timed() {
+        if let Some(timed) = self.model.timed() {
             self.spawn("slo-ctl clock", move || timed.run_clock())?;
         }
         self.spawn("slo-ctl upkeep", move || self.keep_up())
@@ -133,7 +133,7 @@ impl Server {
     pub fn stop(&self) -> Result<(), ServeError> {
         *lock_anyway(&self.upkeep.stopping) = true;
         self.upkeep.stop.notify_all();
-        if let Some(timed) = self.flash.timed() {
+        if let Some(timed) = self.model.timed() {
             timed.stop();
         }
         for thread in lock_anyway(&self.upkeep.threads).drain(..) {
@@ -158,7 +158,7 @@ impl Server {
     /// Writes where every page lies.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
         let aged = self.aged();
-        let state = self.flash.with(|drive| checkpoint::take(drive, &self.namespaces, aged.as_ref(), clean))??;
+        let state = self.model.with(|drive| checkpoint::take(drive, &self.namespaces, aged.as_ref(), clean))??;
         checkpoint::write(&self.folder, &state)
     }
 
@@ -174,9 +174,9 @@ impl Server {
                 return;
             }
             drop(stopping);
-            let passes = if self.flash.timed().is_some() { GC_PASSES_TIMED } else { GC_PASSES_COUNTED };
+            let passes = if self.model.timed().is_some() { GC_PASSES_TIMED } else { GC_PASSES_COUNTED };
             // Err: the model has failed, which those who ask for it are told.
-            let _failed = self.flash.with(|drive| drive.advance_moves(passes));
+            let _failed = self.model.with(|drive| drive.advance_moves(passes));
             self.history.keep_up(self);
             self.look_after_namespaces(&mut ailing);
             if Instant::now() >= due {
@@ -216,15 +216,15 @@ impl Server {
             let of = |n: &Namespace| drive.counters(n.tenant).map_or(0, |c| c.host_page_writes + c.trimmed_pages);
             self.namespaces.iter().map(of).sum()
         };
-        self.flash.with(sum).unwrap_or(0)
+        self.model.with(sum).unwrap_or(0)
     }
 
     /// How long limits have held requests back, by namespace; empty without a clock.
     pub fn throttled(&self) -> Vec<Throttled> {
-        if self.flash.timed().is_none() {
+        if self.model.timed().is_none() {
             return Vec::new();
         }
-        let disks = self.flash.with_disks(|disks| {
+        let disks = self.model.with_disks(|disks| {
             let counters = |n: &Namespace| disks.queue_counters(n.tenant).ok();
             self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
         });
@@ -235,7 +235,7 @@ impl Server {
             let counters = |n: &Namespace| drive.queue_counters(n.tenant).ok();
             self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
         };
-        self.flash.with(of).unwrap_or_default()
+        self.model.with(of).unwrap_or_default()
     }
 
     /// The namespace of that name.
@@ -264,7 +264,7 @@ impl Server {
             going_on
         };
         let seed = self.config.flash()?.mapping.seed;
-        let (report, pages) = self.flash.with(|drive| {
+        let (report, pages) = self.model.with(|drive| {
             let pages = |t: TenantId| drive.space(t).map_or(0, |space| space.logical_pages);
             let pages = self.namespaces.iter().map(|n| pages(n.tenant)).sum();
             (drive.age(seed, &mut watched), pages)
@@ -284,7 +284,7 @@ impl Server {
             return refuse("a move needs two different ends: from and to, one of which may be the spare (null)");
         }
         let mut settings = self.settings();
-        let before = self.flash.with(|drive| {
+        let before = self.model.with(|drive| {
             let owned = |end: Option<TenantId>| end.and_then(|t| drive.space(t).ok());
             let before = (owned(ends.0), owned(ends.1));
             drive.request_move(ends.0, ends.1, blocks)?;
@@ -302,7 +302,7 @@ impl Server {
     /// Sets the weight of a namespace, for good.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
         let mut settings = self.settings();
-        self.flash.set_weight(namespace.tenant, weight)?;
+        self.model.set_weight(namespace.tenant, weight)?;
         settings.change(&self.folder, &namespace.name, |s| s.weight = Some(weight))
     }
 
@@ -310,14 +310,14 @@ impl Server {
     pub fn set_scheduler(&self, name: &str) -> Result<(), ServeError> {
         let policy = scheduler_named(name)?;
         let mut settings = self.settings();
-        self.flash.set_scheduler(policy)?;
+        self.model.set_scheduler(policy)?;
         settings.change_scheduler(&self.folder, name)
     }
 
     /// Sets or lifts the limits of a namespace, for good.
     pub fn set_limit(&self, namespace: &Namespace, limit: Limit) -> Result<(), ServeError> {
         let mut settings = self.settings();
-        self.flash.set_limit(namespace.tenant, limit)?;
+        self.model.set_limit(namespace.tenant, limit)?;
         settings.change(&self.folder, &namespace.name, |s| {
             s.limit_iops = limit.iops;
             s.limit_bytes_s = limit.bytes_s;
@@ -336,7 +336,7 @@ impl Server {
             self.grow(namespace, before, size_bytes)?;
             let kept = settings.change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes));
             if kept.is_err() {
-                self.flash.with(|drive| drive.resize_tenant(namespace.tenant, before / page))??;
+                self.model.with(|drive| drive.resize_tenant(namespace.tenant, before / page))??;
                 return kept;
             }
             namespace.set_size_bytes(size_bytes);
@@ -345,7 +345,7 @@ impl Server {
         // From here on nobody writes beyond the new end, so that what is looked for stays absent.
         namespace.set_size_bytes(size_bytes);
         let shrunk = self.check_shrinking(namespace, size_bytes, before, keep_data).and_then(|()| {
-            self.flash.with(|drive| drive.resize_tenant(namespace.tenant, size_bytes / page))?.map_err(Into::into)
+            self.model.with(|drive| drive.resize_tenant(namespace.tenant, size_bytes / page))?.map_err(Into::into)
         });
         if shrunk.is_err() {
             namespace.set_size_bytes(before);
@@ -358,7 +358,7 @@ impl Server {
 
     fn grow(&self, namespace: &Namespace, before: u64, size_bytes: u64) -> Result<(), ServeError> {
         let page = u64::from(self.config.flash()?.geometry.page_bytes);
-        self.flash.with(|drive| {
+        self.model.with(|drive| {
             let pages_per_block = u64::from(drive.block_pages());
             let (space, spare) = (drive.space(namespace.tenant)?, drive.spare_blocks());
             drive.resize_tenant(namespace.tenant, size_bytes / page).map_err(|refusal| {
@@ -377,7 +377,7 @@ impl Server {
         })??;
         resize_file(namespace, size_bytes).inspect_err(|_| {
             // Smaller always fits.
-            let _back = self.flash.with(|drive| drive.resize_tenant(namespace.tenant, before / page));
+            let _back = self.model.with(|drive| drive.resize_tenant(namespace.tenant, before / page));
         })
     }
 
@@ -419,7 +419,7 @@ fn model(
     config: &DeviceConfig,
     settings: &Settings,
     namespaces: &[Namespace],
-) -> Result<(Flash, Option<Origin>, Option<Aged>), ServeError> {
+) -> Result<(Model, Option<Origin>, Option<Aged>), ServeError> {
     let clock = (parameters.latency == Latency::Real).then(|| Clock::new(parameters.time_scale));
     if let Medium::Disks(array, disk) = &config.medium {
         let mut disks = array.make(*disk)?;
@@ -427,19 +427,19 @@ fn model(
             let tenant = disks.create_tenant(namespace.size_bytes())?;
             debug_assert_eq!(tenant, namespace.tenant);
         }
-        let flash = match clock {
-            None => Flash::Still,
-            Some(clock) => Flash::Disks(Arc::new(Timed::new(disks, clock)?)),
+        let model = match clock {
+            None => Model::Still,
+            Some(clock) => Model::Disks(Arc::new(Timed::new(disks, clock)?)),
         };
-        return Ok((flash, None, None));
+        return Ok((model, None, None));
     }
     let Placed { drive, origin, aged } = checkpoint::load(folder, config, settings, namespaces)?;
     ageing::tell(folder, aged.as_ref())?;
-    let flash = match clock {
-        None => Flash::Counted(Box::new(Counted::new(drive))),
-        Some(clock) => Flash::Timed(Arc::new(Timed::new(drive, clock)?)),
+    let model = match clock {
+        None => Model::Counted(Box::new(Counted::new(drive))),
+        Some(clock) => Model::Timed(Arc::new(Timed::new(drive, clock)?)),
     };
-    Ok((flash, Some(origin), aged))
+    Ok((model, Some(origin), aged))
 }
 
 /// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.

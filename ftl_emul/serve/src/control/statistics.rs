@@ -35,7 +35,7 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     let settings = server.settings().clone();
     let mut told = common(server, &settings);
     let parts = match server.config.medium {
-        Medium::Flash(_) => server.flash.with(|drive| flash_parts(server, &settings, drive))??,
+        Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &settings, drive))??,
         Medium::Disks(..) => disk_parts(server, &settings)?,
     };
     if let (Some(told), Value::Object(parts)) = (told.as_object_mut(), parts) {
@@ -66,7 +66,7 @@ fn common(server: &Server, settings: &Settings) -> Value {
         "emulated": true,
         "latency": if server.time_scale.is_some() { "real" } else { "none" },
         "time_scale": server.time_scale,
-        "punctuality": server.flash.timed().map(|timed| {
+        "punctuality": server.model.timed().map(|timed| {
             let now = timed.punctuality();
             json!({
                 "lead_ns": now.lead_ns,
@@ -83,7 +83,7 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
     let of = |namespace: &Namespace| -> Result<Value, ServeError> {
         let mut told = of_namespace(server, settings, namespace);
         tell_flash(&mut told, drive, namespace)?;
-        if let Some(queue) = server.flash.queue_counters(drive, namespace.tenant) {
+        if let Some(queue) = server.model.queue_counters(drive, namespace.tenant) {
             told["queue"] = of_queue(&queue);
             tell_latencies(&mut told["queue"], drive, namespace)?;
         }
@@ -107,7 +107,7 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
 fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError> {
     let mut namespaces: Vec<Value> =
         server.namespaces.iter().map(|namespace| of_namespace(server, settings, namespace)).collect();
-    let clocked = server.flash.with_disks(|disks| {
+    let clocked = server.model.with_disks(|disks| {
         for (told, namespace) in namespaces.iter_mut().zip(&server.namespaces) {
             if let Ok(queue) = disks.queue_counters(namespace.tenant) {
                 told["queue"] = of_queue(queue);

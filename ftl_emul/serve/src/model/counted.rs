@@ -5,7 +5,7 @@ use std::sync::{Mutex, TryLockError};
 use ftl_core::Drive;
 use ftl_core::count::Requests;
 
-use crate::flash::Request;
+use crate::model::Request;
 
 /// Requests gathered before someone applies them.
 const BATCH: usize = 64;

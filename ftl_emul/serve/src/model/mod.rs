@@ -35,7 +35,7 @@ pub struct Request {
 }
 
 /// Either way of modelling.
-pub enum Flash {
+pub enum Model {
     /// Placement only; requests are done when their data is.
     Counted(Box<Counted>),
     /// Placement and time.
@@ -51,7 +51,7 @@ pub enum Flash {
 #[must_use]
 pub struct Ticket(Option<timed::Waiting>);
 
-impl Flash {
+impl Model {
     /// Tells the model that a request has arrived.
     pub fn begin(&self, request: Request, arrived: Instant) -> Ticket {
         match self {

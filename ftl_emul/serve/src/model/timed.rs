@@ -14,9 +14,9 @@ use ftl_core::engine::{Arrival, Completion, Until};
 use ftl_core::{Drive, FtlError, Op, TenantId};
 
 use crate::error::ServeError;
-use crate::flash::Request;
-use crate::flash::punctuality::{Lessons, Punctuality};
-use crate::flash::release::{NEVER, Releases, Turn};
+use crate::model::Request;
+use crate::model::punctuality::{Lessons, Punctuality};
+use crate::model::release::{NEVER, Releases, Turn};
 
 /// How often a waiting request looks whether it is still wanted.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
