@@ -311,6 +311,10 @@ def _parameters(scheduler: str, needs: Needs, weights: Weights) -> tuple[dict[st
         found["slice_idle_us"] = (f"{idle.value:.0f}", idle.meaning, idle.source)
         budget = THRESHOLDS["bfq_max_budget" if weights is Weights.BFQ else "bfq_target_budget"]
         found["max_budget"] = (f"{budget.value:.0f}", budget.meaning, budget.source)
+    elif scheduler == "bfq":
+        # Said, as a scheduler that stays keeps what was set for weights or a target before.
+        for name, value in (("low_latency", "1"), ("slice_idle_us", "8000"), ("max_budget", "0")):
+            found[name] = (value, "the kernel's default", "")
     elif scheduler == "mq-deadline" and target is not None:
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(target * part.value / 1000))}"

@@ -65,7 +65,8 @@ def test_a_disk_without_weights_gets_bfq(needs: Needs) -> None:
     choice = choose(FACTS, needs, profiled(HDD))
     assert (choice.scheduler, choice.weights, choice.iocost_model) == ("bfq", Weights.NONE, None)
     short_turns = {"low_latency": "0", "slice_idle_us": "8000", "max_budget": "128"}
-    assert choice.parameters == (short_turns if needs.p99_target_us else {})
+    as_the_kernel = {"low_latency": "1", "slice_idle_us": "8000", "max_budget": "0"}
+    assert choice.parameters == (short_turns if needs.p99_target_us else as_the_kernel)
     assert choice.choices[0].value == Character.SEEKS
     without = replace(FACTS, offered=("none", "mq-deadline", "kyber"))
     assert choose(without, needs, profiled(HDD)).scheduler == "mq-deadline"

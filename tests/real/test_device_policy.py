@@ -88,9 +88,11 @@ def test_the_command_sets_what_it_chose_and_undoes_it(root: Path, capsys: pytest
         assert [each["state"] for each in json.loads(said)["outcomes"]] == ["unchanged"]
 
         status, said = policy(root, capsys, path, "--p99", "20ms", "--apply")
-        assert (status, queue.scheduler) == (0, "mq-deadline"), said
-        # Half of 20 ms, in whole ticks of the kernel's clock.
-        assert 10 <= int(queue.parameters()["read_expire"]) <= 20
+        assert (status, queue.scheduler) == (0, "bfq"), said
+        assert queue.parameters()["max_budget"] == "128"
+        status, said = policy(root, capsys, path, "--no-weights", "--apply")
+        assert (status, queue.scheduler) == (0, "bfq"), said
+        assert queue.parameters()["max_budget"] == "0", "what was set for a target is gone with it"
         status, said = policy(root, capsys, path, "--undo")
         assert (status, queue.all()) == (0, before), said
         assert "slo-ctl has set nothing there" in policy(root, capsys, path, "--undo")[1]

@@ -316,7 +316,7 @@ def test_policy_reads_sys_and_touches_nothing(cli: Cli, tmp_path: Path) -> None:
     status, out, _ = cli("policy", "/dev/sdx", *where, "--p99", "10ms", "--json")
     found = json.loads(out)
     assert found["format_version"] == 1
-    assert (found["scheduler"], found["parameters"]["read_expire"]) == ("mq-deadline", "5")
+    assert (found["scheduler"], found["parameters"]["max_budget"]) == ("bfq", "128")
     assert not cli.root.exists()
 
 
