@@ -165,7 +165,13 @@ def characterise(
                 f"{summary.half_width:.0%}, and "
                 f"{limit.value:g} decides: refine the profile (--budget)"
             )
-        return _by_ratio(summary, limit, facts.rotational is True)
+        character, choice = _by_ratio(summary, limit, facts.rotational is True)
+        if facts.rotational and character is not Character.SEEKS:
+            cautions.append(
+                "the kernel says that it rotates, and the profile that it does not seek: if it is a disk, "
+                "profile it anew while the host is idle (--fresh, a larger --file-size)"
+            )
+        return character, choice
     cautions.append(f"{facts.name} has no valid profile: `slo-ctl device profile` makes one")
     if facts.rotational:
         return Character.SEEKS, Choice("character", Character.SEEKS, "the kernel says that it rotates")

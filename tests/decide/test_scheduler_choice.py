@@ -82,7 +82,9 @@ def test_what_rotates_and_gains_at_small_sizes_seeks_whatever_its_average() -> N
     rotates = choose(replace(FACTS, rotational=True), Needs(), profiled(short))
     assert rotates.choices[0].value == Character.SEEKS
     assert "rotates" in rotates.choices[0].reason
-    assert choose(replace(FACTS, rotational=True), Needs(), profiled(SSD)).choices[0].value == Character.FLAT
+    flat = choose(replace(FACTS, rotational=True), Needs(), profiled(SSD))
+    assert flat.choices[0].value == Character.FLAT
+    assert any("profile it anew" in caution for caution in flat.cautions)
 
 
 def test_a_disk_with_weights_gets_bfq_with_slices() -> None:
