@@ -1,0 +1,137 @@
+"""`slo-ctl vm map` as installed: namespaces of an NVMe drive as disks of VMs, and taken back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bare_guest import disk_line
+
+from .drives import Medium, Namespace, NvmeSubsystem
+from .nested import NestedVms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .conftest import Boot
+    from .machine import Guest, Result
+
+_SIZE_BYTES = 128 << 20
+_MEDIUM = Medium(_SIZE_BYTES)
+_FIRST, _SECOND, _DETACHED = 2, 5, 7
+"""NSIDs. Block devices are counted from one, so that none has the number of its namespace."""
+_NAMES = {_FIRST: "nvme0n1", _SECOND: "nvme0n2", _DETACHED: "nvme0n3"}
+_COMMAND_S = 240.0
+
+
+@dataclass(frozen=True)
+class Host:
+    guest: Guest
+    vms: NestedVms
+
+    def vm(self, words: str) -> Result:
+        """`slo-ctl vm`; it may be refused."""
+        return self.guest.run(f"slo-ctl vm {words}", check=False, timeout_s=_COMMAND_S)
+
+    def done(self, words: str) -> str:
+        result = self.vm(words)
+        assert result.rc == 0, f"{result.stdout}{result.stderr}"
+        return result.stdout
+
+    def refused(self, words: str) -> str:
+        """What it says of why."""
+        result = self.vm(words)
+        assert result.rc == 2, f"{result.stdout}{result.stderr}"
+        return result.stderr
+
+    def maps(self) -> list[dict[str, Any]]:
+        told = json.loads(self.done("maps --json"))
+        assert told["format_version"] == 1
+        found: list[dict[str, Any]] = told["mappings"]
+        return found
+
+    def attached(self) -> set[int]:
+        """NSIDs that have block devices."""
+        return {int(each) for each in self.guest.run("cat /sys/block/nvme0n*/nsid").stdout.split()}
+
+    def nsid_behind(self, path: str) -> int:
+        return int(self.guest.run(f"cat /sys/block/$(basename $(readlink -f {path}))/nsid").stdout)
+
+
+@pytest.fixture(scope="module")
+def host(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    namespaces = (
+        Namespace(_FIRST, _MEDIUM),
+        Namespace(_SECOND, _MEDIUM),
+        Namespace(_DETACHED, _MEDIUM, attached=False),
+    )
+    guest = boot([NvmeSubsystem("MULTI0", namespaces)], installed=True)
+    # It is not what is tested here, and each program is emulated.
+    guest.run("systemctl stop slo-ctld", timeout_s=120)
+    vms = NestedVms(guest, tmp_path_factory.mktemp("nested"))
+    vms.define("web")
+    vms.define("db")
+    return Host(guest, vms)
+
+
+@pytest.fixture(scope="class")
+def web_runs(host: Host) -> Iterator[None]:
+    host.vms.start("web")
+    yield
+    host.vms.destroy("web")
+
+
+def test_a_drive_that_cannot_create_is_named_and_nothing_is_left(host: Host) -> None:
+    said = host.refused("map web --device /dev/nvme0 --size 64MiB --yes")
+    assert "QEMU's emulated drive claims namespace management (oacs bit 3), and lacks the command" in said
+    assert f"--adopt {_DETACHED}" in said
+    assert host.maps() == []
+
+
+@pytest.mark.usefixtures("web_runs")
+class TestRunning:
+    def test_a_detached_namespace_becomes_a_disk_of_a_vm_that_runs(self, host: Host) -> None:
+        assert host.attached() == {_FIRST, _SECOND}
+        made = json.loads(host.done(f"map web --device /dev/nvme0 --adopt {_DETACHED} --yes --json"))
+        assert (made["nsid"], made["complete"], made["created"], made["attached_by_us"]) == (
+            _DETACHED,
+            True,
+            False,
+            True,
+        )
+        assert host.attached() == {_FIRST, _SECOND, _DETACHED}
+        # By what stays the same when the kernel counts namespaces anew.
+        assert made["path"].startswith("/dev/disk/by-id/nvme-")
+        assert host.nsid_behind(made["path"]) == _DETACHED
+        for definition in (False, True):
+            assert host.vms.disks("web", definition=definition) == {made["target"]: made["path"]}
+        host.vms.says("web", disk_line(_SIZE_BYTES))
+        assert [(each["vm"], each["nsid"]) for each in host.maps()] == [("web", _DETACHED)]
+
+    def test_nobody_else_gets_it(self, host: Host) -> None:
+        for named in (_DETACHED, _NAMES[_DETACHED]):
+            said = host.refused(f"map db --device /dev/nvme0 --adopt {named} --yes")
+            assert f"namespace {_DETACHED} of nvme0 is in use: mapped to VM web" in said
+
+    def test_it_is_not_taken_from_a_vm_that_runs_unless_asked_to(self, host: Host) -> None:
+        said = host.refused(f"unmap web {_DETACHED} --yes")
+        assert "in use: disk vda of VM web" in said
+        assert "--unplug" in said
+        host.done(f"unmap web {_DETACHED} --unplug --yes")
+        host.vms.says("web", "let go")
+        assert host.vms.disks("web") == host.vms.disks("web", definition=True) == {}
+        assert host.attached() == {_FIRST, _SECOND}
+        assert host.maps() == []
+
+
+def test_namespaces_in_use_are_not_adopted(host: Host) -> None:
+    host.vms.define("mail", f"/dev/{_NAMES[_SECOND]}")
+    host.guest.run(f"mkfs.ext4 -q /dev/{_NAMES[_FIRST]} && mount /dev/{_NAMES[_FIRST]} /mnt")
+    said = host.refused(f"map web --device /dev/nvme0 --adopt {_FIRST} --yes")
+    assert f"namespace {_FIRST} of nvme0 is in use: mounted" in said
+    said = host.refused(f"map web --device /dev/nvme0 --adopt {_NAMES[_SECOND]} --yes")
+    assert f"namespace {_SECOND} of nvme0 is in use: disk vda of VM mail" in said
+    assert host.maps() == []
+    host.guest.run("umount /mnt; virsh undefine mail")
