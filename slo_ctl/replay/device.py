@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _FREE_FLOOR_BLOCKS = 1
 _LEAST_BLOCKS_PER_DIE = 4
+_MOST_PAGES = 2**32 - 2
+"""The core numbers physical pages with 32 bits."""
 _MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
 _US_PER_NS = 1e-3
 
@@ -113,6 +115,11 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
     ops_blocks = _divide_ops(scenario, logical_pages, block_pages, dies, noun)
     held_blocks = _FREE_FLOOR_BLOCKS * (1 if mapping in LEAST_LOG_BLOCKS else dies)
     blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(scenario.vms)
+    if blocks * block_pages > _MOST_PAGES:
+        raise UserError(
+            f"the drive would have {blocks * block_pages:,} pages of {page_bytes} bytes, OPS included",
+            f"at most {_MOST_PAGES:,} can be emulated: ask for less, or for larger pages",
+        )
     config = Config(
         page_bytes=page_bytes,
         pages_per_block=pages_per_block,

@@ -173,3 +173,13 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UserError, match="cannot write"):
         write_whole("--report", tmp_path / "none" / "out.html", "new")
+
+
+@pytest.mark.parametrize("size", ["99999TiB", "20TiB"])
+def test_a_drive_larger_than_can_be_emulated_is_refused(
+    size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("replay", "--vm", VM, "--device", f"size={size}") == 2
+    told = capsys.readouterr().err
+    assert "can be emulated" in told
+    assert "unexpected" not in told
