@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,14 +11,13 @@ from .drives import Medium, PlainNvme, VirtioDisk
 from .recipe import TREE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .conftest import Boot
     from .machine import Guest
 
 _SMALL = Medium(64 << 20)
 _DRIVES = (PlainNvme("PLAIN0", _SMALL), VirtioDisk("VIRTIO0", _SMALL))
 _COST = "/sys/fs/cgroup/io.cost"
+_PYTHON = "PYTHONPATH=/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor:/root python3"
 _STORE = """
 import sys, pathlib
 from slo_ctl.device.places import places
@@ -31,19 +29,12 @@ store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(mi
 
 
 @pytest.fixture(scope="module")
-def guest(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Guest:
-    """With this tree's Python code in /root/tree, and no libvirt to be asked."""
-    booted = boot(_DRIVES)
-    archive: Path = tmp_path_factory.mktemp("policy") / "tree.tar"
-    with tarfile.open(archive, "w") as tar:
-        tar.add(TREE / "slo_ctl", "slo_ctl", filter=lambda each: None if "__pycache__" in each.name else each)
-        tar.add(TREE / "tests/real/stored_profile.py", "stored_profile.py")
-    booted.put(archive, "/root/tree.tar")
-    booted.run("mkdir -p /root/tree /root/slo && tar -C /root/tree -xf /root/tree.tar")
-    missing = booted.run("python3 -c 'import typer, rich, pydantic'", check=False)
-    if missing.rc:
-        pytest.skip(f"the guest lacks what slo-ctl needs: {missing.stderr.splitlines()[-1]}")
-    booted.run("printf '[libvirt]\\nuri = \"none\"\\n' >/root/slo/slo-ctl.toml")
+def guest(boot: Boot) -> Guest:
+    """With the package, and no libvirt to be asked."""
+    booted = boot(_DRIVES, installed=True)
+    booted.put(TREE / "tests/real/stored_profile.py")
+    booted.run("cat >/root/store.py", stdin=_STORE)
+    booted.run("mkdir -p /root/slo && printf '[libvirt]\\nuri = \"none\"\\n' >/root/slo/slo-ctl.toml")
     return booted
 
 
@@ -56,8 +47,8 @@ def disk(guest: Guest, serial: str) -> tuple[str, str]:
 
 
 def policy(guest: Guest, *words: str) -> dict[str, Any]:
-    command = f"python3 -m slo_ctl.cli device policy {' '.join(words)} --root /root/slo --json"
-    found: dict[str, Any] = json.loads(guest.run(f"cd /root/tree && {command}", timeout_s=180).stdout)
+    command = f"slo-ctl device policy {' '.join(words)} --root /root/slo --json"
+    found: dict[str, Any] = json.loads(guest.run(command, timeout_s=180).stdout)
     return found
 
 
@@ -71,7 +62,7 @@ def cost(guest: Guest, what: str, number: str) -> set[str]:
 def test_io_cost_of_a_profile_is_in_force_and_goes_off_again(guest: Guest, serial: str) -> None:
     name, number = disk(guest, serial)
     before = guest.run(f"cat /sys/block/{name}/queue/scheduler").stdout
-    guest.run(f"cd /root/tree && python3 -c '{_STORE}' {number}", timeout_s=180)
+    guest.run(f"{_PYTHON} /root/store.py {number}", timeout_s=180)
 
     choice = policy(guest, name, "--weights", "--p99", "5ms")
     assert (choice["weights"], choice["needs"]["p99_target_us"]) == ("io.cost", 5000.0)
