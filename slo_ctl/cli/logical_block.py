@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of
 from slo_ctl.cli.say import tell, tell_json
 from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
@@ -94,6 +95,7 @@ def logical_block(
     check_plot(plot)
     if (target is None) == (emulated is None):
         raise UserError("one of TARGET and --emulated is needed", "name a directory, such as /srv/vms")
+    from slo_ctl.serra.logical_block.record import LogicalBlockStore
     from slo_ctl.serra.logical_block.session import Request, find_on_emulated, find_on_target
 
     if emulated is not None:
@@ -103,7 +105,7 @@ def logical_block(
         if queue_depth > 1:
             raise UserError("--queue-depth has no meaning with --emulated", "one request at a time is made")
     else:
-        around, store = _surroundings(root), _store(root)
+        around, store = surroundings(root), LogicalBlockStore(kept(root))
         if show:
             found = _require(str(target), around, store)
             _deliver(found.profile, False, found, plot, json_)
@@ -134,10 +136,11 @@ def logical_block(
 
 def tell_stored(target: str, root: Path | None) -> None:
     """A line about what is stored of a target's logical block, if anything is."""
+    from slo_ctl.serra.logical_block.record import LogicalBlockStore
     from slo_ctl.serra.logical_block.report import told
     from slo_ctl.serra.session import look
 
-    found = _store(root).find(look(target, _surroundings(root)))
+    found = LogicalBlockStore(kept(root)).find(look(target, surroundings(root)))
     if found is not None:
         told_of = told(found.profile, found.profile.finding())[0]
         tell(f"{told_of}{f'; {found.stale}' if found.stale else ''}")
@@ -160,20 +163,6 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
     if not 0.5 < sure < 1:
         raise UserError(f"--confidence: {confidence} is not between 50% and 100%", "such as 95%")
     return Rule(tolerance=share, confidence=sure, max_repetitions=repetitions)
-
-
-def _surroundings(root: Path | None) -> Surroundings:
-    from slo_ctl.device.places import places
-    from slo_ctl.serra.identity import Surroundings
-
-    return Surroundings(places(root))
-
-
-def _store(root: Path | None) -> LogicalBlockStore:
-    from slo_ctl.device.places import places
-    from slo_ctl.serra.logical_block.record import LogicalBlockStore
-
-    return LogicalBlockStore(places(root).state / "profiles")
 
 
 def _require(target: str, around: Surroundings, store: LogicalBlockStore) -> FoundLogicalBlock:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.cli.logical_block import tell_stored
+from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
 from slo_ctl.cli.say import tell_json
 from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
@@ -121,9 +122,11 @@ def profile(
     same command again refines it. A directory gets a file of ours, removed in the end; anything else is only
     read, unless --allow-write names it.
     """
+    from slo_ctl.serra.store import ProfileStore
+
     _check_outputs(agios, plot)
     method = _fit(fit)
-    around, store = _surroundings(root), _store(root)
+    around, store = surroundings(root), ProfileStore(kept(root))
     if show:
         found = _require(target, around, store)
         _deliver(found.profile, method, found, every_size, agios, plot, json_)
@@ -281,20 +284,6 @@ def _fit(text: str) -> Fit:
         return Fit(text)
     except ValueError:
         raise UserError(f"--fit: {text} is not known", "write theil-sen or least-squares") from None
-
-
-def _surroundings(root: Path | None) -> Surroundings:
-    from slo_ctl.device.places import places
-    from slo_ctl.serra.identity import Surroundings
-
-    return Surroundings(places(root))
-
-
-def _store(root: Path | None) -> ProfileStore:
-    from slo_ctl.device.places import places
-    from slo_ctl.serra.store import ProfileStore
-
-    return ProfileStore(places(root).state / "profiles")
 
 
 def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.measured import surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.cli.terminable import terminable
@@ -88,8 +89,6 @@ def device_write_cost(
 
             passes = measure(EmulatedDrive(emulated, span, seed), sizes, progress)
         else:
-            from slo_ctl.device.places import places
-            from slo_ctl.serra.identity import Surroundings
             from slo_ctl.serra.logical_block.session import Request, prepare_writes, writable_span
 
             request = Request(
@@ -100,7 +99,7 @@ def device_write_cost(
                 seed=seed,
                 allow_write=allow_write,
             )
-            with writable_span(request, Surroundings(places(root)), progress) as opened:
+            with writable_span(request, surroundings(root), progress) as opened:
                 prepare_writes(opened, 3 * len(sizes) * span, progress)
                 passes = measure(opened.fio, sizes, progress)
     cost = fit_passes(passes)
