@@ -112,7 +112,7 @@ vendored() { # vendored STAGE
 
 program() { # program STAGE
     mkdir -p "$1$PREFIX/bin"
-    sed -e "s|@PYTHON@|$PYTHON|" -e "s|@HOME_DIR@|$HOME_DIR|" scripts/slo-ctl.in >"$1$PREFIX/bin/slo-ctl"
+    sed -e "s|@PYTHON@|$PYTHON|" -e "s|@HOME_DIR@|$HOME_DIR|g" scripts/slo-ctl.in >"$1$PREFIX/bin/slo-ctl"
     chmod 755 "$1$PREFIX/bin/slo-ctl"
 }
 

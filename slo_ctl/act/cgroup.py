@@ -30,6 +30,8 @@ _V2_LIMITS = {"read_iops": "riops", "write_iops": "wiops", "read_bytes_s": "rbps
 _MOST_IOPS = float(2**32 - 2)
 """The kernel keeps them in 32 bits, and means no limit by the last value."""
 _MOST_BYTES_S = float(2**63)
+_LEAST_LIMIT = {1: 1.0, 2: 2.0}
+"""0 would lift the limit on v1; io.max refuses 0 and 1 (blk-throttle's tg_set_limit)."""
 
 LATENCY = "latency_us"
 """Name of the knob."""
@@ -89,8 +91,7 @@ class CgroupActuator:
         if value is None:
             return None
         most = _MOST_IOPS if knob.name.endswith("_iops") else _MOST_BYTES_S
-        # 0 would lift the limit on v1 and is refused on v2.
-        return float(int(min(most, max(1.0, value))))
+        return float(int(min(most, max(_LEAST_LIMIT[self._tree.version], value))))
 
     def read(self, knob: Knob) -> float | None:
         """The group's own value; of the group, not what its parents leave it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,15 @@ def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) ->
         str(home / "slo_ctl" / "device" / "programs.py"),
         str(home / "ftl_emul" / PLUGIN_FILE),
     ]
+
+
+def test_nothing_is_left_to_be_filled_in(installed: Installed) -> None:
+    """A path that was not put in hid what is vendored, which only a machine without it noticed."""
+    ours = [installed.program, *(installed.prefix / "lib" / "slo-ctl").glob("is-*")]
+    ours += installed.units.iterdir()
+    assert len(ours) > 4
+    assert [each.name for each in ours if re.search(r"@[A-Z_]+@", each.read_text())] == []
+    assert f'"{installed.prefix / "lib" / "slo-ctl" / "vendor"}"' in installed.program.read_text()
 
 
 def test_the_tree_it_was_built_in_is_not_named(installed: Installed) -> None:
