@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_ready_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("nbdkit")
-    make_device(root, "name=d,preset=fast15,size=16MiB")
+    make_device(root, "name=d,preset=fast15,size=64MiB,op=50%")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(root / "notify"))
         listener.settimeout(10)
