@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _SHOWN_CHARACTERS = 3000
+_DAEMON_IS_UP = "until systemctl is-active -q slo-ctld; do sleep 0.5; done"
+"""sshd answers before; a unit that is still starting cannot be reloaded."""
+_DAEMON_S = 240.0
 _running: list[Guest] = []
 _packages: list[Path] = []
 _cannot_have: dict[str, str] = {}
@@ -92,6 +95,8 @@ def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
             disk = _installed(parts, tmp_path_factory) if installed else None
             guest = current.enter_context(booted(parts, machine, tmp_path_factory.mktemp("guest"), disk))
             _running.append(guest)
+            if installed:
+                guest.run(_DAEMON_IS_UP, timeout_s=_DAEMON_S)
             return guest
 
         yield call
