@@ -20,7 +20,9 @@ _SCOPES = (VmScope("a", 1), VmScope("b", 2), VmScope("c", 3))
 _WEIGHTS = {"a": 1, "b": 3, "c": 6}
 _MODEL_IOPS = 450
 """Of the profile, at 4 KiB: well below what the drive does, as io.cost divides what its model says."""
-_MAX_IOPS = 120
+_MAX_IOPS = 203
+"""99 % of it are 200 writes, 20 in each of the kernel's slices of 100 ms, as it counts whole requests: a limit
+of 118 came out as 110."""
 _SECONDS = 15.0
 _SETTLE_S = 5.0
 _WITHIN = 0.10
@@ -138,7 +140,7 @@ def test_a_maximum_is_kept(guest: Guest) -> None:
     guest.run(f"slo-ctl vm set c max={_MAX_IOPS}", timeout_s=120)
     # Writes have all but 1 % of it once the daemon has seen that it does nothing else.
     file = f"'{_SCOPES[2].folder}/io.max'"
-    until(guest, f"grep -q 'wiops=11[89]' {file}", _IN_FORCE_S, show=f"cat {file}; {_SHOW}")
+    until(guest, f"grep -q 'wiops=200' {file}", _IN_FORCE_S, show=f"cat {file}; {_SHOW}")
     _, iops = shares(guest)
     if iops["c"] != pytest.approx(_MAX_IOPS, rel=_LIMIT_WITHIN):
         _, iops = shares(guest)
