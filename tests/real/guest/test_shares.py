@@ -21,8 +21,8 @@ _WEIGHTS = {"a": 1, "b": 3, "c": 6}
 _MODEL_IOPS = 450
 """Of the profile, at 4 KiB: well below what the drive does, as io.cost divides what its model says."""
 _MAX_IOPS = 203
-"""99 % of it are 200 writes, 20 in each of the kernel's slices of 100 ms, as it counts whole requests: a limit
-of 118 came out as 110."""
+"""99 % of it are 200 writes, 20 in each of the kernel's slices of 100 ms, as it counts whole requests: 118
+came out as 110."""
 _SECONDS = 15.0
 _SETTLE_S = 5.0
 _WITHIN = 0.10
