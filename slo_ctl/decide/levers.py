@@ -78,7 +78,8 @@ def settings_for(
             no_mechanism[use.key] = "; ".join(lacking)
     settings.extend(_emulated(slos, streams))
     backends = {use.key: _backend(use, capabilities) for use in uses}
-    cautions = dict.fromkeys(caution for use in uses for caution in use.can.cautions)
+    # They are about shares: nothing is wrong where nobody was promised a larger one.
+    cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
     return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions), limitable)
 
 

@@ -343,3 +343,8 @@ def test_of_an_emulated_ssd_only_the_bandwidth() -> None:
 def test_cautions_are_told_once() -> None:
     can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, cautions=("beware",))})
     assert decide([group("a"), group("b")], {"a": Slo(1), "b": Slo(2)}, can).notes == ("beware",)
+
+
+def test_cautions_about_shares_are_kept_back_where_weights_are_equal() -> None:
+    can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, cautions=("beware",))})
+    assert decide([group("a"), group("b")], {"a": Slo(2), "b": Slo(2)}, can).notes == ()

@@ -1,4 +1,4 @@
-"""`slo-ctl vm map` as installed: namespaces of an NVMe drive as disks of VMs, and taken back."""
+"""`slo-ctl vm map` as installed: namespaces of an NVMe drive as disks of VMs, taken back, and crashes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from .machine import Guest, Result
 
 _SIZE_BYTES = 128 << 20
+_SLICE_BYTES = 64 << 20
 _MEDIUM = Medium(_SIZE_BYTES)
 _FIRST, _SECOND, _DETACHED = 2, 5, 7
 """NSIDs. Block devices are counted from one, so that none has the number of its namespace."""
 _NAMES = {_FIRST: "nvme0n1", _SECOND: "nvme0n2", _DETACHED: "nvme0n3"}
 _COMMAND_S = 240.0
+_KILLER = """#!/bin/sh
+# The step is done, and slo-ctl killed before it can say so.
+case "$0 $1" in
+    *"{when}"*) "$REAL" "$@"; kill -KILL $PPID; exit 1 ;;
+esac
+exec "$REAL" "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +39,10 @@ class Host:
     guest: Guest
     vms: NestedVms
 
-    def vm(self, words: str) -> Result:
+    def vm(self, words: str, *, before: str = "") -> Result:
         """`slo-ctl vm`; it may be refused."""
-        return self.guest.run(f"slo-ctl vm {words}", check=False, timeout_s=_COMMAND_S)
+        # A shell that stays tells how it was killed.
+        return self.guest.run(f"{before} slo-ctl vm {words}; exit $?", check=False, timeout_s=_COMMAND_S)
 
     def done(self, words: str) -> str:
         result = self.vm(words)
@@ -58,6 +67,23 @@ class Host:
 
     def nsid_behind(self, path: str) -> int:
         return int(self.guest.run(f"cat /sys/block/$(basename $(readlink -f {path}))/nsid").stdout)
+
+    def killed(self, words: str, program: str, when: str) -> None:
+        """`slo-ctl vm`, killed just after a program it runs did something."""
+        folder = f"/root/killer-{program}"
+        real = self.guest.run(f"command -v {program}").stdout.strip()
+        self.guest.run(
+            f"mkdir -p {folder}; cat >{folder}/{program}; chmod 755 {folder}/{program}",
+            stdin=_KILLER.format(when=when).replace("$REAL", real),
+        )
+        result = self.vm(words, before=f"PATH={folder}:$PATH")
+        assert result.rc == 137, f"{result.stdout}{result.stderr}"
+
+    def hash(self, block: str, offset_bytes: int, length_bytes: int) -> str:
+        return self.guest.run(
+            f"dd if=/dev/{block} iflag=direct bs=1M skip={offset_bytes >> 20} count={length_bytes >> 20}"
+            " status=none | sha256sum"
+        ).stdout.split()[0]
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +161,41 @@ def test_namespaces_in_use_are_not_adopted(host: Host) -> None:
     assert f"namespace {_SECOND} of nvme0 is in use: disk vda of VM mail" in said
     assert host.maps() == []
     host.guest.run("umount /mnt; virsh undefine mail")
+
+
+def test_a_slice_killed_in_the_middle_of_mapping_and_of_unmapping(host: Host) -> None:
+    block, words = _NAMES[_DETACHED], f"--device /dev/nvme0 --adopt {_DETACHED} --size 64MiB --yes"
+    controller = host.guest.run("cat /sys/class/nvme/nvme0/cntlid").stdout.strip()
+    host.guest.run(f"nvme attach-ns /dev/nvme0 -n {_DETACHED} -c {controller}; udevadm settle", timeout_s=120)
+    host.vms.wait(f"[ -b /dev/{block} ]", "nvme list", 60)
+    host.guest.run(
+        f"dd if=/dev/urandom of=/dev/{block} oflag=direct bs=1M count=128 status=none", timeout_s=240
+    )
+    kept, rest = host.hash(block, 0, _SLICE_BYTES), host.hash(block, _SLICE_BYTES, _SLICE_BYTES)
+    host.guest.run(f"nvme detach-ns /dev/nvme0 -n {_DETACHED} -c {controller}", timeout_s=120)
+
+    host.killed(f"map web {words}", "blkdiscard", "blkdiscard")
+    (left,) = host.maps()
+    assert (left["complete"], left["done"], len(left["steps"])) == (False, 1, 3)
+    assert "is unfinished" in host.refused(f"map web {words}")
+    made = json.loads(host.done("map web --resume --yes --json"))
+    assert (made["complete"], made["size_bytes"]) == (True, _SLICE_BYTES)
+    assert made["spare"]["size_bytes"] == _SIZE_BYTES - _SLICE_BYTES
+    assert host.hash(block, 0, _SLICE_BYTES) == kept
+    zeroes = host.guest.run("head -c 64M /dev/zero | sha256sum").stdout.split()[0]
+    assert host.hash(block, _SLICE_BYTES, _SLICE_BYTES) == zeroes != rest
+
+    # The VM sees no more than its slice, writes to all of that and to nothing else.
+    host.vms.start("web")
+    host.vms.says("web", disk_line(_SLICE_BYTES))
+    host.vms.destroy("web")
+    assert host.hash(block, 0, _SLICE_BYTES) != kept
+    assert host.hash(block, _SLICE_BYTES, _SLICE_BYTES) == zeroes
+
+    host.killed(f"unmap web {block} --yes", "nvme", "detach-ns")
+    (left,) = host.maps()
+    assert (left["purpose"], left["complete"]) == ("unmap", False)
+    host.done("map web --resume --yes")
+    assert host.attached() == {_FIRST, _SECOND}
+    assert host.vms.disks("web", definition=True) == {}
+    assert host.maps() == []
