@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -138,9 +139,11 @@ class TaskDelay:
         return found
 
     def _ask(self, thread: int) -> Waits:
-        from pyroute2.netlink.exceptions import NetlinkError
-        from pyroute2.netlink.taskstats import TaskStats
-
+        try:
+            from pyroute2.netlink.exceptions import NetlinkError
+            from pyroute2.netlink.taskstats import TaskStats
+        except ImportError as error:
+            raise OSError(errno.ENOPKG, f"pyroute2 cannot be loaded ({error})") from None
         try:
             if self._stats is None:
                 self._stats = TaskStats()
