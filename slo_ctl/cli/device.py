@@ -12,6 +12,7 @@ from slo_ctl.cli import device_policy
 from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
 from slo_ctl.cli import write_cost as write_cost_command
+from slo_ctl.cli.device_options import JSON, QUIET  # noqa: TC001 - typer reads the annotations at run time
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.errors import UserError
 
@@ -41,7 +42,6 @@ _ROOT = Annotated[
         "/run/slo-ctl for root, else the user's state and runtime directories]",
     ),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
 
 @app.command()
@@ -88,7 +88,7 @@ def create(
 
 
 @app.command("list")
-def list_(root: _ROOT = None, json_: _JSON = False) -> None:
+def list_(root: _ROOT = None, json_: JSON = False) -> None:
     """List the devices there are."""
     from slo_ctl.device.status import FORMAT_VERSION, device_status
 
@@ -117,7 +117,7 @@ def show(
         str, typer.Argument(metavar="NAME|/dev/NVME", help="An emulated SSD, or an NVMe drive: /dev/nvme0.")
     ],
     root: _ROOT = None,
-    json_: _JSON = False,
+    json_: JSON = False,
 ) -> None:
     """Say what a device is. An emulated SSD: whether it is served, and how to reach it. An NVMe drive: its
     namespaces, detached ones included, and the strongest placement it offers, with what that isolates."""
@@ -162,8 +162,8 @@ def _show_nvme(device: str, json_: bool) -> None:
 def age(
     name: _NAME,
     root: _ROOT = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    json_: _JSON = False,
+    quiet: QUIET = False,
+    json_: JSON = False,
 ) -> None:
     """Bring a device that is not served to its steady state, so that GC counts from the start.
 

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.device_options import (
+    JSON,
+    ORDERS_SEED,
+    PASS_BYTES,
+    QUEUE_DEPTH,
+    QUIET,
+    TARGET_UNLESS_EMULATED,
+    check_one_source,
+)
 from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of
 from slo_ctl.cli.say import tell, tell_json
@@ -30,10 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def logical_block(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help="A file, directory, block device, or NBD URI."),
-    ] = None,
+    target: TARGET_UNLESS_EMULATED = None,
     emulated: Annotated[
         str | None,
         typer.Option(
@@ -42,10 +48,7 @@ def logical_block(
             "the paper), or KEY=VALUE,... as for `slo-ctl replay --device`.",
         ),
     ] = None,
-    bytes_: Annotated[
-        str,
-        typer.Option("--bytes", metavar="SIZE", help="Written by each pass, at the beginning of TARGET."),
-    ] = "1GiB",
+    bytes_: PASS_BYTES = "1GiB",
     sizes: Annotated[
         str, typer.Option(metavar="LOW-HIGH", help="Request sizes: LOW, doubled until HIGH at the most.")
     ] = "8KiB-32MiB",
@@ -59,8 +62,8 @@ def logical_block(
     repetitions: Annotated[
         int, typer.Option(min=2, max=100, help="Of each size, at the most; at the least there are 2.")
     ] = 8,
-    queue_depth: Annotated[int, typer.Option(min=1, max=4096, help="Requests under way at once.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random orders.")] = 1,
+    queue_depth: QUEUE_DEPTH = 1,
+    seed: ORDERS_SEED = 1,
     allow_write: Annotated[
         str | None,
         typer.Option(
@@ -76,14 +79,14 @@ def logical_block(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw both throughputs by size.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: QUIET = False,
     root: Annotated[
         Path | None,
         typer.Option(
             "--root", metavar="DIR", help="Keep searches below DIR. [default: as for `device create`]"
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    json_: JSON = False,
 ) -> None:
     """Find a drive's logical block: the smallest writes that are as fast at random as in sequence.
 
@@ -93,8 +96,7 @@ def logical_block(
     images and file systems.
     """
     check_plot(plot)
-    if (target is None) == (emulated is None):
-        raise UserError("one of TARGET and --emulated is needed", "name a directory, such as /srv/vms")
+    check_one_source(target, emulated)
     from slo_ctl.serra.logical_block.record import LogicalBlockStore
     from slo_ctl.serra.logical_block.session import Request, find_on_emulated, find_on_target
 
@@ -192,9 +194,8 @@ def _deliver(
 
         print_report(console_for(sys.stdout), record, emulated, found)
     if plot is not None:
+        from slo_ctl.cli.output_file import writing
         from slo_ctl.serra.logical_block.plot import save_plot
 
-        try:
+        with writing("--plot", plot):
             save_plot(record, emulated, plot)
-        except OSError as error:
-            raise UserError(f"--plot: cannot write {plot}: {error.strerror}", "name another file") from None

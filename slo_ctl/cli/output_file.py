@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
 from slo_ctl.whole_file import replace_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -28,7 +30,14 @@ def write_whole(option: str, path: Path, text: str) -> None:
 
     Raises UserError when the system refuses.
     """
-    try:
+    with writing(option, path):
         replace_file(path, text.encode())
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """While `path` is written: raises UserError when the system refuses."""
+    try:
+        yield
     except OSError as error:
         raise UserError(f"{option}: cannot write {path}: {error.strerror}", "name another file") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.device_options import JSON, QUEUE_DEPTH, QUIET, TARGET  # noqa: TC001 - typer reads the annotations at run time
 from slo_ctl.cli.logical_block import tell_stored
 from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
@@ -30,7 +31,6 @@ _ROOT = Annotated[
     Path | None,
     typer.Option("--root", metavar="DIR", help="Keep profiles below DIR. [default: as for `device create`]"),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,10 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def profile(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="A file, directory, block device, or NBD URI."),
-    ],
+    target: TARGET,
     interval: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,7 +68,7 @@ def profile(
         str | None,
         typer.Option(metavar="TIME", help="Measure for this long; the same again refines what is there."),
     ] = None,
-    queue_depth: Annotated[int, typer.Option(min=1, max=4096, help="Requests under way at once.")] = 1,
+    queue_depth: QUEUE_DEPTH = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the sizes and offsets drawn.")] = 1,
     fit: Annotated[
         str, typer.Option(metavar="theil-sen|least-squares", help="How lines are found.")
@@ -112,9 +109,9 @@ def profile(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw curves and ratios.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: QUIET = False,
     root: _ROOT = None,
-    json_: _JSON = False,
+    json_: JSON = False,
 ) -> None:
     """Measure how much faster a device is in sequence than at random, for every request size (SeRRa).
 
@@ -327,9 +324,8 @@ def _deliver(
 
         write_whole("--agios", agios, to_agios(analysis, profile.intervals))
     if plot is not None:
+        from slo_ctl.cli.output_file import writing
         from slo_ctl.serra.plot import save_plot
 
-        try:
+        with writing("--plot", plot):
             save_plot(profile, analysis, plot)
-        except OSError as error:
-            raise UserError(f"--plot: cannot write {plot}: {error.strerror}", "name another file") from None

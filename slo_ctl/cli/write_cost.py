@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.device_options import (
+    JSON,
+    ORDERS_SEED,
+    PASS_BYTES,
+    QUIET,
+    TARGET_UNLESS_EMULATED,
+    check_one_source,
+)
 from slo_ctl.cli.measured import surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot
 from slo_ctl.cli.say import remark, tell, tell_json
@@ -26,8 +34,6 @@ _PLOT = Annotated[
     Path | None,
     typer.Option(metavar="FILE.svg|.png", help="Draw response times over request numbers, spikes marked."),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
 def register_with_devices(app: typer.Typer) -> None:
@@ -41,42 +47,36 @@ def register_with_traces(app: typer.Typer) -> None:
 
 
 def device_write_cost(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help="A file, directory, block device, or NBD URI."),
-    ] = None,
+    target: TARGET_UNLESS_EMULATED = None,
     emulated: Annotated[
         str | None,
         typer.Option(
             metavar="DRIVE", help="Instead of TARGET an emulated drive, as for `device logical-block`."
         ),
     ] = None,
-    bytes_: Annotated[
-        str, typer.Option("--bytes", metavar="SIZE", help="Written by each pass, at the beginning of TARGET.")
-    ] = "1GiB",
+    bytes_: PASS_BYTES = "1GiB",
     size: Annotated[
         list[str] | None,
         typer.Option(metavar="SIZE", help="A request size. Repeatable. [default: 16KiB, 128KiB and 2MiB]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random orders.")] = 1,
+    seed: ORDERS_SEED = 1,
     allow_write: Annotated[
         str | None,
         typer.Option(metavar="TARGET", help="Overwrite it, as for `device logical-block`."),
     ] = None,
     plot: _PLOT = None,
-    quiet: _QUIET = False,
+    quiet: QUIET = False,
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="As for `device create`.")
     ] = None,
-    json_: _JSON = False,
+    json_: JSON = False,
 ) -> None:
     """Time every write of sequential and random passes and fit T(n) = T_merge + n S/B to them.
 
     OVERWRITES TARGET, as `device logical-block` does. Nothing is stored.
     """
     check_plot(plot)
-    if (target is None) == (emulated is None):
-        raise UserError("one of TARGET and --emulated is needed", "name a directory, such as /srv/vms")
+    check_one_source(target, emulated)
     from slo_ctl.serra.write_cost import fit_passes, measure
     from slo_ctl.show.progress import progress_on_stderr
 
@@ -121,7 +121,7 @@ def trace_write_cost(
         str, typer.Option("--on-error", metavar="raise|skip", help="Stop at a bad record, or go on.")
     ] = "raise",
     plot: _PLOT = None,
-    json_: _JSON = False,
+    json_: JSON = False,
 ) -> None:
     """Fit T(n) = T_merge + n S/B to the response times of a trace's writes."""
     check_plot(plot)
@@ -189,9 +189,8 @@ def _deliver(
     else:
         tell(title, *cost_lines(cost))
     if plot is not None:
+        from slo_ctl.cli.output_file import writing
         from slo_ctl.show.spike_plot import save_spike_plot
 
-        try:
+        with writing("--plot", plot):
             save_spike_plot(title, panels, cost, plot)
-        except OSError as error:
-            raise UserError(f"--plot: cannot write {plot}: {error.strerror}", "name another file") from None
