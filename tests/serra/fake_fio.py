@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 _ANSWERING = """#!{python} -IS
 import json, os, signal, sys, time
@@ -40,6 +44,16 @@ def install(folder: Path, extra: str = "", bandwidth: str = "1e8") -> Path:
     )
     program.chmod(0o755)
     return log
+
+
+def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Programs in `folder` are found before others."""
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def asked(log: Path) -> list[dict[str, str]]:
+    """The options of every call."""
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 NO_SPACE = 'sys.exit("fio: io_u error on file x: No space left on device: write offset=0")'

@@ -7,16 +7,17 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import fake_fio
 import pytest
 
-from slo_ctl.cli.app import run
 from slo_ctl.decide.logical_block_advice import advise
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from command_line import CommandLine
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL = ("--bytes", "16MiB", "--sizes", "8KiB-1MiB", "--quiet")
@@ -24,59 +25,20 @@ MERGING = "1e8 if not rw.startswith('rand') or size >= 131072 else 1e8 * size / 
 """Of a drive whose logical block has 128 KiB."""
 
 
-class Cli:
-    """The command below a root of the test's own."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = run(["device", "logical-block", *words, "--root", str(self.root)])
-        said = self._capsys.readouterr()
-        return status, said.out, said.err
-
-    def find(self, *words: str) -> dict[str, Any]:
-        status, out, err = self(*words, "--json")
-        assert status == 0, err
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-    def refused(self, *words: str) -> str:
-        """The error, which is one line and a hint."""
-        status, out, err = self(*words)
-        assert status == 2, (out, err)
-        first, hint = err.strip().splitlines()[-2:]
-        assert first.startswith("slo-ctl: ")
-        assert hint.startswith("hint: ")
-        return err
-
-
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(tmp_path / "root", capsys)
+def cli(device: CommandLine) -> CommandLine:
+    return device.verb("logical-block")
 
 
 @pytest.fixture
 def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = fake_fio.install(tmp_path / "bin", bandwidth=MERGING)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
     return log
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    folder = tmp_path / "place"
-    folder.mkdir()
-    return folder
-
-
-def asked(log: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def test_a_directory_is_searched_and_left_as_it_was(cli: Cli, fio: Path, place: Path) -> None:
-    found = cli.find(str(place), *SMALL)
+def test_a_directory_is_searched_and_left_as_it_was(cli: CommandLine, fio: Path, place: Path) -> None:
+    found = cli.answer(str(place), *SMALL)
     assert found["format_version"] == 1
     assert (found["outcome"], found["logical_block_bytes"], found["sure"]) == ("found", 128 * KIB, True)
     assert [each["size_bytes"] for each in found["sizes"]] == [8 * KIB << n for n in range(5)]
@@ -91,7 +53,7 @@ def test_a_directory_is_searched_and_left_as_it_was(cli: Cli, fio: Path, place: 
         "discard",
     }
     assert list(place.iterdir()) == []
-    fill, *passes = asked(fio)
+    fill, *passes = fake_fio.asked(fio)
     assert fill["rw"] == "write"
     assert found["written_bytes"] == (1 + len(passes)) * 16 * MIB
     for each in passes:
@@ -100,13 +62,13 @@ def test_a_directory_is_searched_and_left_as_it_was(cli: Cli, fio: Path, place: 
     assert len(set(random)) == len(random)
 
 
-def test_it_is_kept_shown_and_not_measured_again(cli: Cli, fio: Path, place: Path) -> None:
+def test_it_is_kept_shown_and_not_measured_again(cli: CommandLine, fio: Path, place: Path) -> None:
     assert "no logical block" in cli.refused(str(place), "--show")
-    first = cli.find(str(place), *SMALL)
-    calls = len(asked(fio))
-    again = cli.find(str(place), *SMALL)
+    first = cli.answer(str(place), *SMALL)
+    calls = len(fake_fio.asked(fio))
+    again = cli.answer(str(place), *SMALL)
     assert again["pair"] == first["pair"]
-    shown = cli.find(str(place), "--show")
+    shown = cli.answer(str(place), "--show")
     assert shown["validity"]["stale"] is None
     assert shown["logical_block_bytes"] == 128 * KIB
     status, out, _ = cli(str(place), "--show")
@@ -114,26 +76,28 @@ def test_it_is_kept_shown_and_not_measured_again(cli: Cli, fio: Path, place: Pat
     assert "logical block: 128KiB" in out
     assert "less than a minute ago: valid" in out
     assert "mkfs.ext4 -b 4096 -E stride=32,stripe_width=32 /dev/VOLUME" in out
-    assert len(asked(fio)) == calls
+    assert len(fake_fio.asked(fio)) == calls
     assert "--bytes 16777216" in cli.refused(str(place), *SMALL[2:], "--bytes", "32MiB")
-    cli.find(str(place), *SMALL, "--fresh")
-    assert len(asked(fio)) > calls
+    cli.answer(str(place), *SMALL, "--fresh")
+    assert len(fake_fio.asked(fio)) > calls
 
 
-def test_the_profile_tells_it(cli: Cli, fio: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = ["device", "profile", str(place), "--root", str(cli.root), "--quiet"]
-    assert run([*profile, "--interval", "8k-64k/8k", "--file-size", "1MiB"]) == 0
-    assert "logical block" not in capsys.readouterr().out
-    cli.find(str(place), *SMALL)
-    assert run([*profile, "--show"]) == 0
-    assert "logical block: 128KiB" in capsys.readouterr().out
+def test_the_profile_tells_it(cli: CommandLine, device: CommandLine, fio: Path, place: Path) -> None:
+    profile = ("profile", str(place), "--quiet")
+    status, out, _ = device(*profile, "--interval", "8k-64k/8k", "--file-size", "1MiB")
+    assert (status, "logical block" in out) == (0, False)
+    cli.answer(str(place), *SMALL)
+    status, out, _ = device(*profile, "--show")
+    assert (status, "logical block: 128KiB" in out) == (0, True)
     assert fio.exists()
 
 
-def test_it_lies_beside_the_profile_and_is_no_profile(cli: Cli, fio: Path, place: Path) -> None:
-    cli.find(str(place), *SMALL)
+def test_it_lies_beside_the_profile_and_is_no_profile(
+    cli: CommandLine, device: CommandLine, fio: Path, place: Path
+) -> None:
+    cli.answer(str(place), *SMALL)
     (file,) = (cli.root / "profiles" / "logical-blocks").glob("*.json")
-    assert run(["device", "profile", str(place), "--show", "--root", str(cli.root)]) == 2
+    assert device("profile", str(place), "--show")[0] == 2
     damaged = json.loads(file.read_text())
     damaged["pair"][0]["size_bytes"] = 12345
     absurd = json.loads(file.read_text())
@@ -149,13 +113,13 @@ def test_it_lies_beside_the_profile_and_is_no_profile(cli: Cli, fio: Path, place
 
 
 def test_no_advice_without_confidence(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
     """Throughputs that jump: the mean may be within the tolerance, but nobody knows."""
     noisy = f"({MERGING}) * (0.5 + (int(options['randseed']) * 7919 % 1000) / 1000)"
     fake_fio.install(tmp_path / "bin", bandwidth=noisy)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    found = cli.find(str(place), *SMALL)
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
+    found = cli.answer(str(place), *SMALL)
     assert found["outcome"] == "found"
     assert (found["sure"], found["advice"]) == (False, [])
     status, out, _ = cli(str(place), "--show")
@@ -165,27 +129,31 @@ def test_no_advice_without_confidence(
 
 
 def test_a_killed_fio_keeps_what_was_measured(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
     log = fake_fio.install(tmp_path / "bin", bandwidth=MERGING)
     fake_fio.install(tmp_path / "bin", fake_fio.killed_after(log, 14), bandwidth=MERGING)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
     assert "killed by SIGKILL" in cli.refused(str(place), *SMALL)
     assert list(place.iterdir()) == []
-    kept = cli.find(str(place), "--show")
+    kept = cli.answer(str(place), "--show")
     assert kept["outcome"] == "unfinished"
     assert len(kept["pair"]) == 4
     fake_fio.install(tmp_path / "bin", bandwidth=MERGING)
-    whole = cli.find(str(place), *SMALL)
+    whole = cli.answer(str(place), *SMALL)
     assert whole["pair"][:4] == kept["pair"]
     assert whole["logical_block_bytes"] == 128 * KIB
 
 
-def test_a_plot_of_both_throughputs(cli: Cli, fio: Path, place: Path, tmp_path: Path) -> None:
+def test_a_plot_of_both_throughputs(cli: CommandLine, fio: Path, place: Path, tmp_path: Path) -> None:
     svg = tmp_path / "p.svg"
-    cli.find(str(place), *SMALL, "--plot", str(svg))
+    cli.answer(str(place), *SMALL, "--plot", str(svg))
     for words in ("sequential writes", "random writes", "logical block, 128 KiB"):
         assert words in svg.read_text()
+    gone = tmp_path / "gone.svg"
+    gone.symlink_to(tmp_path / "no" / "p.svg")
+    told = cli.refused(str(place), "--show", "--plot", str(gone))
+    assert f"--plot: cannot write {gone}: No such file or directory" in told
     assert fio.exists()
 
 
@@ -205,14 +173,14 @@ def test_a_plot_of_both_throughputs(cli: Cli, fio: Path, place: Path, tmp_path: 
     ],
 )
 def test_what_cannot_be_is_refused(
-    cli: Cli, fio: Path, place: Path, words: tuple[str, ...], told: str
+    cli: CommandLine, fio: Path, place: Path, words: tuple[str, ...], told: str
 ) -> None:
     assert told in cli.refused(str(place), *words, "--quiet")
     assert not fio.exists(), "nothing is touched"
     assert list(place.iterdir()) == []
 
 
-def test_what_is_somebodys_is_not_overwritten(cli: Cli, fio: Path, place: Path) -> None:
+def test_what_is_somebodys_is_not_overwritten(cli: CommandLine, fio: Path, place: Path) -> None:
     mine = place / "mine"
     mine.write_bytes(b"x" * 16 * MIB)
     assert "would be overwritten" in cli.refused(str(mine), *SMALL)
@@ -225,7 +193,7 @@ def test_what_is_somebodys_is_not_overwritten(cli: Cli, fio: Path, place: Path) 
 
 
 def test_fio_that_is_missing_or_fails(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert "fio is not installed" in cli.refused(str(place), *SMALL)
@@ -235,13 +203,13 @@ def test_fio_that_is_missing_or_fails(
     assert list(place.iterdir()) == []
 
 
-def test_an_emulated_drive_in_virtual_time(cli: Cli) -> None:
+def test_an_emulated_drive_in_virtual_time(cli: CommandLine) -> None:
     drive = (
         "size=256MiB,op=10%,dies=4,channels=4,cluster=4,mapping=bast,page=4KiB,block=512KiB,read_us=25,"
         "program_us=200,erase_us=1500,transfer_us=25"
     )
     words = ("--emulated", drive, "--bytes", "128MiB", "--sizes", "64KiB-8MiB", "-q")
-    found = cli.find(*words)
+    found = cli.answer(*words)
     assert (found["logical_block_bytes"], found["emulated_in_virtual_time"]) == (2 * MIB, True)
     status, out, _ = cli(*words)
     assert status == 0

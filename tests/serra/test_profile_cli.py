@@ -5,80 +5,42 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import fake_fio
 import pytest
 
-from slo_ctl.cli.app import run
 from slo_ctl.serra.agios import from_agios
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from command_line import CommandLine
+
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
 
 
-class Cli:
-    """The command line below a root of the test's own."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root = root
-        self._capsys = capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = run(["device", *words, "--root", str(self.root)])
-        said = self._capsys.readouterr()
-        return status, said.out, said.err
-
-    def profile(self, *words: str) -> dict[str, Any]:
-        status, out, err = self("profile", *words, "--json")
-        assert status == 0, err
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-    def refused(self, *words: str) -> str:
-        """The error, which is one line and a hint."""
-        status, out, err = self("profile", *words)
-        assert status == 2, (out, err)
-        first, hint = err.strip().splitlines()[-2:]
-        assert first.startswith("slo-ctl: ")
-        assert hint.startswith("hint: ")
-        return err
-
-
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(tmp_path / "root", capsys)
+def cli(device: CommandLine) -> CommandLine:
+    return device.verb("profile")
 
 
 @pytest.fixture
 def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = fake_fio.install(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
     return log
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    folder = tmp_path / "place"
-    folder.mkdir()
-    return folder
-
-
-def asked(log: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def test_a_directory_is_profiled_and_left_as_it_was(cli: Cli, fio: Path, place: Path) -> None:
-    profile = cli.profile(str(place), *SMALL)
+def test_a_directory_is_profiled_and_left_as_it_was(cli: CommandLine, fio: Path, place: Path) -> None:
+    profile = cli.answer(str(place), *SMALL)
     assert profile["format_version"] == 1
     assert profile["complete"] is True
     ratio = profile["ratios"]["read"]["sizes"][0]
     assert (ratio["size_bytes"], ratio["ratio"]) == (8192, pytest.approx(5080 / 180))
     assert len(profile["ratios"]["write"]["sizes"]) == 8
     assert list(place.iterdir()) == []
-    fill, *tests = asked(fio)
+    fill, *tests = fake_fio.asked(fio)
     assert fill["rw"] == "write"
     assert {test["rw"] for test in tests} == {"read", "randread", "write", "randwrite"}
     for test in tests:
@@ -86,55 +48,55 @@ def test_a_directory_is_profiled_and_left_as_it_was(cli: Cli, fio: Path, place: 
         assert "readonly" in test or "write" in test["rw"]
 
 
-def test_again_refines(cli: Cli, fio: Path, place: Path) -> None:
-    first = cli.profile(str(place), *SMALL, "--repetitions", "3")
-    calls = len(asked(fio))
-    assert cli.profile(str(place), *SMALL) == first
-    assert len(asked(fio)) == calls, "precise enough: nothing is measured, and no file made"
-    more = cli.profile(str(place), *SMALL, "--min-repetitions", "5")
+def test_again_refines(cli: CommandLine, fio: Path, place: Path) -> None:
+    first = cli.answer(str(place), *SMALL, "--repetitions", "3")
+    calls = len(fake_fio.asked(fio))
+    assert cli.answer(str(place), *SMALL) == first
+    assert len(fake_fio.asked(fio)) == calls, "precise enough: nothing is measured, and no file made"
+    more = cli.answer(str(place), *SMALL, "--min-repetitions", "5")
     assert len(more["measurement"]) == 5 * 3 * 4
     assert more["measurement"][: len(first["measurement"])] == first["measurement"]
     assert more["created"] == first["created"]
     assert len(list((cli.root / "profiles").iterdir())) == 1
-    fresh = cli.profile(str(place), *SMALL, "--fresh")
+    fresh = cli.answer(str(place), *SMALL, "--fresh")
     assert len(fresh["measurement"]) == 3 * 3 * 4
     assert fio.exists()
 
 
-def test_a_profile_of_another_file_size_is_not_mixed_in(cli: Cli, fio: Path, place: Path) -> None:
-    cli.profile(str(place), *SMALL)
+def test_a_profile_of_another_file_size_is_not_mixed_in(cli: CommandLine, fio: Path, place: Path) -> None:
+    cli.answer(str(place), *SMALL)
     assert "--file-size 1048576" in cli.refused(str(place), *SMALL[:2], "--file-size", "2MiB", "-q")
     assert fio.exists()
 
 
-def test_show_and_its_validity(cli: Cli, fio: Path, place: Path) -> None:
+def test_show_and_its_validity(cli: CommandLine, fio: Path, place: Path) -> None:
     assert "there is no profile" in cli.refused(str(place), "--show")
-    cli.profile(str(place), *SMALL)
-    calls = len(asked(fio))
-    status, out, _ = cli("profile", str(place), "--show", "--every-size")
+    cli.answer(str(place), *SMALL)
+    calls = len(fake_fio.asked(fio))
+    status, out, _ = cli(str(place), "--show", "--every-size")
     assert status == 0
     assert "less than a minute ago: valid" in out
     assert "estimated" in out
-    assert len(asked(fio)) == calls
+    assert len(fake_fio.asked(fio)) == calls
     (file,) = (cli.root / "profiles").iterdir()
     stored = json.loads(file.read_text())
     stored["identity"]["kernel"] = "2.6.32"
     file.unlink()
     (file.parent / f"{file.name.rsplit('-', 1)[0]}-000000000000.json").write_text(json.dumps(stored))
-    status, out, _ = cli("profile", str(place), "--show")
+    status, out, _ = cli(str(place), "--show")
     assert "stale: kernel was 2.6.32, is " in out
-    assert cli.profile(str(place), "--show")["validity"]["stale"].startswith("stale")
+    assert cli.answer(str(place), "--show")["validity"]["stale"].startswith("stale")
     # Measured anew, not mixed with the old one.
-    assert len(cli.profile(str(place), *SMALL)["measurement"]) == 3 * 3 * 4
+    assert len(cli.answer(str(place), *SMALL)["measurement"]) == 3 * 3 * 4
 
 
 @pytest.mark.parametrize(
     "damage", ["", "{", '{"format_version": 2}', '{"format_version": 1, "measurement": [{}]}', "\xff\x00"]
 )
 def test_a_damaged_profile_is_refused_saying_what_to_do(
-    cli: Cli, fio: Path, place: Path, damage: str
+    cli: CommandLine, fio: Path, place: Path, damage: str
 ) -> None:
-    cli.profile(str(place), *SMALL)
+    cli.answer(str(place), *SMALL)
     (file,) = (cli.root / "profiles").iterdir()
     file.write_bytes(damage.encode("latin-1"))
     for words in ((str(place), "--show"), (str(place), *SMALL)):
@@ -142,49 +104,49 @@ def test_a_damaged_profile_is_refused_saying_what_to_do(
         assert str(file) in told
         assert "--fresh" in told
     assert file.read_bytes() == damage.encode("latin-1")
-    assert cli.profile(str(place), *SMALL, "--fresh")["complete"]
+    assert cli.answer(str(place), *SMALL, "--fresh")["complete"]
     assert fio.exists()
 
 
-def test_outputs(cli: Cli, fio: Path, place: Path, tmp_path: Path) -> None:
+def test_outputs(cli: CommandLine, fio: Path, place: Path, tmp_path: Path) -> None:
     func, svg, png = tmp_path / "access_times.func", tmp_path / "p.svg", tmp_path / "p.png"
-    status, out, err = cli("profile", str(place), *SMALL, "--agios", str(func), "--plot", str(svg))
+    status, out, err = cli(str(place), *SMALL, "--agios", str(func), "--plot", str(svg))
     assert status == 0, err
     assert "read: average" in out
     assert "a line does not fit" not in out
     (interval,) = from_agios(func.read_text())
     assert (interval.low_kb, interval.high_kb) == (8, 64)
     assert "<svg" in svg.read_text()
-    assert cli("profile", str(place), "--show", "--plot", str(png))[0] == 0
+    assert cli(str(place), "--show", "--plot", str(png))[0] == 0
     assert png.read_bytes().startswith(b"\x89PNG")
     assert ".svg" in cli.refused(str(place), "--show", "--plot", str(tmp_path / "p.jpg"))
     assert "no directory" in cli.refused(str(place), "--show", "--agios", str(tmp_path / "no" / "x"))
     assert fio.exists()
 
 
-def test_an_existing_file_is_only_read(cli: Cli, fio: Path, place: Path) -> None:
+def test_an_existing_file_is_only_read(cli: CommandLine, fio: Path, place: Path) -> None:
     file = place / "data"
     file.write_bytes(b"x" * (1 << 20))
-    profile = cli.profile(str(file), *SMALL)
+    profile = cli.answer(str(file), *SMALL)
     assert set(profile["ratios"]) == {"read"}
-    assert all("readonly" in test for test in asked(fio))
+    assert all("readonly" in test for test in fake_fio.asked(fio))
     assert file.read_bytes() == b"x" * (1 << 20)
 
 
-def test_allow_write_names_exactly_the_target(cli: Cli, fio: Path, place: Path) -> None:
+def test_allow_write_names_exactly_the_target(cli: CommandLine, fio: Path, place: Path) -> None:
     file, other = place / "data", place / "other"
     file.write_bytes(b"x" * (1 << 20))
     other.write_bytes(b"x" * (1 << 20))
     assert "--allow-write names" in cli.refused(str(file), *SMALL, "--allow-write", str(other))
     assert "--allow-write names" in cli.refused(f"{place}/./data", *SMALL, "--allow-write", str(file))
     assert not fio.exists()
-    assert set(cli.profile(str(file), *SMALL, "--allow-write", str(file))["ratios"]) == {"read", "write"}
+    assert set(cli.answer(str(file), *SMALL, "--allow-write", str(file))["ratios"]) == {"read", "write"}
 
 
 @pytest.mark.skipif(
     shutil.which("mkfs.ext4", path="/usr/sbin:/sbin") is None, reason="mkfs.ext4 is not there"
 )
-def test_a_signature_forbids_writing(cli: Cli, fio: Path, place: Path) -> None:
+def test_a_signature_forbids_writing(cli: CommandLine, fio: Path, place: Path) -> None:
     import subprocess
 
     file = place / "image"
@@ -198,12 +160,12 @@ def test_a_signature_forbids_writing(cli: Cli, fio: Path, place: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_preconditioning_tells_what_it_writes(cli: Cli, fio: Path, place: Path) -> None:
+def test_preconditioning_tells_what_it_writes(cli: CommandLine, fio: Path, place: Path) -> None:
     words = [word for word in SMALL if word != "--quiet"]
-    status, _, err = cli("profile", str(place), *words, "--precondition")
+    status, _, err = cli(str(place), *words, "--precondition")
     assert status == 0
     assert "(28311552 bytes) will be written" in err, "27 times 1 MiB at the most"
-    shown = cli.profile(str(place), "--show")
+    shown = cli.answer(str(place), "--show")
     # A steady fake: two passes and five rounds.
     assert shown["conditioning"] == {"written_bytes": 7 << 20, "steady": True}
     file = place / "data"
@@ -229,7 +191,7 @@ def test_preconditioning_tells_what_it_writes(cli: Cli, fio: Path, place: Path) 
         (("--fit", "curved"), "--fit: curved is not known"),
     ],
 )
-def test_bad_input(cli: Cli, fio: Path, place: Path, words: tuple[str, ...], told: str) -> None:
+def test_bad_input(cli: CommandLine, fio: Path, place: Path, words: tuple[str, ...], told: str) -> None:
     assert told in cli.refused(str(place), *words)
     assert not fio.exists(), "nothing was started"
     assert list(place.iterdir()) == []
@@ -247,37 +209,41 @@ def test_bad_input(cli: Cli, fio: Path, place: Path, words: tuple[str, ...], tol
         ("nbd://127.0.0.1:1/x", "Connection refused"),
     ],
 )
-def test_bad_targets(cli: Cli, fio: Path, place: Path, target: str, told: str) -> None:
+def test_bad_targets(cli: CommandLine, fio: Path, place: Path, target: str, told: str) -> None:
     (place / "empty").touch()
     os.mkfifo(place / "fifo")
     assert told in cli.refused(target.format(place=place), *SMALL)
     assert not fio.exists()
 
 
-def test_a_read_only_directory(cli: Cli, fio: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_directory(
+    cli: CommandLine, fio: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "it is read-only, or not yours" in cli.refused(str(place), *SMALL)
     assert not fio.exists()
 
 
-def test_fio_is_missing(cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fio_is_missing(
+    cli: CommandLine, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "fio is not installed" in cli.refused(str(place), *SMALL)
     assert list(place.iterdir()) == []
 
 
 def test_fio_is_killed_and_what_was_measured_is_kept(
-    cli: Cli, fio: Path, place: Path, tmp_path: Path
+    cli: CommandLine, fio: Path, place: Path, tmp_path: Path
 ) -> None:
     fake_fio.install(tmp_path / "bin", fake_fio.killed_after(fio, 10))
     assert "fio was killed by SIGKILL" in cli.refused(str(place), *SMALL)
     assert list(place.iterdir()) == []
-    shown = cli.profile(str(place), "--show")
+    shown = cli.answer(str(place), "--show")
     assert len(shown["measurement"]) == 9, "one of the ten wrote the file"
     assert shown["complete"] is False
 
 
-def test_fio_fails(cli: Cli, fio: Path, place: Path, tmp_path: Path) -> None:
+def test_fio_fails(cli: CommandLine, fio: Path, place: Path, tmp_path: Path) -> None:
     fake_fio.install(tmp_path / "bin", fake_fio.NO_SPACE)
     assert "No space left on device" in cli.refused(str(place), *SMALL)
     assert list(place.iterdir()) == []
@@ -296,38 +262,38 @@ def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> No
     (sys / "dev" / "block" / "8:80").symlink_to(node)
 
 
-def test_a_device_that_is_not_there_is_not_made_in_memory(cli: Cli) -> None:
-    status, _, err = cli("profile", "/dev/slo-ctl-nosuch")
+def test_a_device_that_is_not_there_is_not_made_in_memory(cli: CommandLine) -> None:
+    status, _, err = cli("/dev/slo-ctl-nosuch")
     assert status == 2
     assert "there is no such device" in err
     assert not os.path.exists("/dev/slo-ctl-nosuch")  # noqa: PTH110
 
 
-def test_policy_reads_sys_and_touches_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Path) -> None:
     sys = tmp_path / "sys"
     block_device(sys, "none [mq-deadline] bfq", 1, 1)
     where = ("--sys", str(sys), "--cgroup-root", str(tmp_path))
-    status, out, _ = cli("policy", "sdx", *where, "--weights", "--explain")
+    status, out, _ = device("policy", "sdx", *where, "--weights", "--explain")
     assert status == 0
     assert "sdx: scheduler bfq (now mq-deadline)" in out
     assert "the kernel says that it rotates" in out
     assert "source: measured: weights 100/300/600" in out
     assert "no valid profile" in out
-    status, out, _ = cli("policy", "/dev/sdx", *where, "--p99", "10ms", "--json")
+    status, out, _ = device("policy", "/dev/sdx", *where, "--p99", "10ms", "--json")
     found = json.loads(out)
     assert found["format_version"] == 1
     assert (found["scheduler"], found["parameters"]["max_budget"]) == ("bfq", "128")
-    assert not cli.root.exists()
+    assert not device.root.exists()
 
 
-def test_policy_of_what_is_not_there(cli: Cli, tmp_path: Path) -> None:
-    status, _, err = cli("policy", "nosuch", "--sys", str(tmp_path))
+def test_policy_of_what_is_not_there(device: CommandLine, tmp_path: Path) -> None:
+    status, _, err = device("policy", "nosuch", "--sys", str(tmp_path))
     assert status == 2
     assert "there is no such block device" in err
 
 
-def test_policy_of_an_emulated_ssd(cli: Cli) -> None:
-    assert cli("create", "name=d,size=128MiB", "--namespace", "name=a", "--namespace", "name=b")[0] == 0
-    status, out, _ = cli("policy", "d")
+def test_policy_of_an_emulated_ssd(device: CommandLine) -> None:
+    assert device("create", "name=d,size=128MiB", "--namespace", "name=a", "--namespace", "name=b")[0] == 0
+    status, out, _ = device("policy", "d")
     assert status == 0
     assert "d (EMULATED): scheduler wfq" in out

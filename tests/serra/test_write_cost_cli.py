@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import fake_fio
 import numpy as np
 import pytest
+from command_line import CommandLine
 
-from slo_ctl.cli.app import run
 from traces.formats.vscsi import V2
 from traces.reader import open_trace
 
@@ -23,22 +21,9 @@ DRIVE = f"size=256MiB,op=10%,dies=8,cluster=8,mapping=bast,{CHIPS}"
 SMALL = ("--emulated", DRIVE, "--bytes", "64MiB", "--quiet")
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    status = run([*words, "--json"])
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    found: dict[str, Any] = json.loads(said.out)
-    return found
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    status = run(list(words))
-    said = capsys.readouterr()
-    assert status == 2, (said.out, said.err)
-    first, hint = said.err.strip().splitlines()[-2:]
-    assert first.startswith("slo-ctl: ")
-    assert hint.startswith("hint: ")
-    return said.err
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
 
 
 def times_us(sizes: tuple[int, ...], count: int, merge_us: float) -> tuple[np.ndarray, np.ndarray]:
@@ -49,10 +34,10 @@ def times_us(sizes: tuple[int, ...], count: int, merge_us: float) -> tuple[np.nd
     return lengths, np.where(np.arange(count) % 5 == 0, response + merge_us, response)
 
 
-def test_of_an_emulated_drive(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_an_emulated_drive(command: CommandLine, tmp_path: Path) -> None:
     plot = tmp_path / "spikes.svg"
-    found = answer(
-        capsys, "device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB", "--plot", str(plot)
+    found = command.answer(
+        "device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB", "--plot", str(plot)
     )
     assert found["format_version"] == 1
     assert found["emulated_in_virtual_time"] is True
@@ -65,22 +50,22 @@ def test_of_an_emulated_drive(capsys: pytest.CaptureFixture[str], tmp_path: Path
     drawn = plot.read_text()
     for words in ("random writes of 64KiB", "sequential writes of 512KiB", "T_merge", "MB/s", "spikes"):
         assert words in drawn
-    assert run(["device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB"]) == 0
-    text = capsys.readouterr().out
+    status, text, _ = command("device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB")
+    assert status == 0
     assert "T(n) = T_merge + n S/B, 95 % confidence" in text
     assert "EMULATED" in text
 
 
-def test_where_pages_are_mapped_there_are_hardly_merges(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_pages_are_mapped_there_are_hardly_merges(command: CommandLine) -> None:
     page = f"size=1GiB,op=50%,dies=8,{CHIPS}"
     words = ("--emulated", page, "--bytes", "64MiB", "--quiet", "--size", "64KiB", "--size", "512KiB")
-    hybrid = answer(capsys, "device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB")
-    assert answer(capsys, "device", "write-cost", *words)["spikes_per_request"] < 0.1
+    hybrid = command.answer("device", "write-cost", *SMALL, "--size", "64KiB", "--size", "512KiB")
+    assert command.answer("device", "write-cost", *words)["spikes_per_request"] < 0.1
     assert hybrid["spikes_per_request"] > 0.3
 
 
 def test_of_a_target_by_fio(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: CommandLine, tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = """
 if "write_lat_log" in options:
@@ -92,21 +77,19 @@ if "write_lat_log" in options:
             print(f"{n}, {base + (9_000_000 if slow and n % 2 else 0)}, 1, 8192, 0, 0", file=times)
 """
     fake_fio.install(tmp_path / "bin", extra)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    place = tmp_path / "place"
-    place.mkdir()
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
     words = ("--bytes", "4MiB", "--size", "16KiB", "--size", "64KiB", "--quiet", "--root", str(tmp_path))
-    found = answer(capsys, "device", "write-cost", str(place), *words)
+    found = command.answer("device", "write-cost", str(place), *words)
     assert found["merge_us"]["value"] == pytest.approx(9000)
     assert found["bandwidth_bytes_s"]["value"] == pytest.approx(50e6)
     assert found["fixed_us"]["value"] == pytest.approx(100)
     assert found["spikes_per_request"] == pytest.approx(0.25)
     assert list(place.iterdir()) == []
     (place / "mine").write_bytes(bytes(4 << 20))
-    assert "would be overwritten" in refused(capsys, "device", "write-cost", str(place / "mine"), *words)
+    assert "would be overwritten" in command.refused("device", "write-cost", str(place / "mine"), *words)
 
 
-def test_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_a_trace(command: CommandLine, tmp_path: Path) -> None:
     lengths, response = times_us((4 * KIB, 16 * KIB, 64 * KIB), 3000, 20_000)
     lines = [
         f"{128166372003061629 + 10_000 * n},web,0,{'Read' if n % 10 == 3 else 'Write'},{n * 65536},{size},"
@@ -118,17 +101,17 @@ def test_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lines += ["128166402003061630,web,1,Write,0,512,77"] * 150
     trace, plot = tmp_path / "t.csv", tmp_path / "t.png"
     trace.write_text("\n".join(lines) + "\n")
-    found = answer(capsys, "trace", "write-cost", str(trace), "--volume", "web.0", "--plot", str(plot))
+    found = command.answer("trace", "write-cost", str(trace), "--volume", "web.0", "--plot", str(plot))
     assert found["merge_us"]["value"] == pytest.approx(20_000, rel=0.02)
     assert found["bandwidth_bytes_s"]["value"] == pytest.approx(50e6, rel=0.02)
     assert found["spikes_per_request"] == pytest.approx(2 / 9, abs=0.01)
     assert sum(each["requests"] for each in found["sizes"]) == 2700
     assert plot.read_bytes().startswith(b"\x89PNG")
-    only = answer(capsys, "trace", "write-cost", str(trace), "--size", "16KiB")
+    only = command.answer("trace", "write-cost", str(trace), "--size", "16KiB")
     assert [each["request_bytes"] for each in only["sizes"]] == [16 * KIB]
-    assert "no volume 'db'" in refused(capsys, "trace", "write-cost", str(trace), "--volume", "db")
-    assert "fewer than 100 writes of 8192" in refused(
-        capsys, "trace", "write-cost", str(trace), "--size", "8KiB"
+    assert "no volume 'db'" in command.refused("trace", "write-cost", str(trace), "--volume", "db")
+    assert "fewer than 100 writes of 8192" in command.refused(
+        "trace", "write-cost", str(trace), "--size", "8KiB"
     )
 
 
@@ -169,18 +152,14 @@ def test_response_times_are_read_in_every_format_that_has_them(tmp_path: Path) -
         (("trace", "write-cost", "x", "--on-error", "never"), "neither raise nor skip"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
-) -> None:
-    assert told in refused(capsys, *words)
+def test_what_cannot_be_is_refused(command: CommandLine, words: tuple[str, ...], told: str) -> None:
+    assert told in command.refused(*words)
 
 
-def test_traces_without_response_times_are_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_traces_without_response_times_are_refused(command: CommandLine, tmp_path: Path) -> None:
     spc = tmp_path / "t.spc"
     spc.write_text("0,20941264,8192,W,0.551706\n" * 200)
-    assert "formats that do: msr, systor17, vscsi" in refused(capsys, "trace", "write-cost", str(spc))
+    assert "formats that do: msr, systor17, vscsi" in command.refused("trace", "write-cost", str(spc))
     few = tmp_path / "few.csv"
     few.write_text("128166372003061629,web,0,Write,0,4096,1000\n" * 20)
-    assert "fewer than 100" in refused(capsys, "trace", "write-cost", str(few))
+    assert "fewer than 100" in command.refused("trace", "write-cost", str(few))
