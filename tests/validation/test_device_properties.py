@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftl_emul import Device, DriveError, schedulers, victim_policies
-from tests.validation.drive import (
-    FLUSH,
-    PAGE,
-    READ,
-    TRIM,
-    WRITE,
-    WRITE_ZEROES,
-    apply,
-    config,
-    feed,
-    plain,
-    state,
+from ftl_emul import schedulers, victim_policies
+from tests.validation.drive import READ, WRITE, WRITE_ZEROES, apply, config, feed, state
+from tests.validation.tenants import (
+    PLACEMENTS,
+    batch_lists,
+    expect_models,
+    expect_the_same_future,
+    filled_drive,
+    filled_models,
+    play,
+    request,
 )
-from tests.validation.page_model import PageModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from ftl_emul import Config
+    from ftl_emul import Config, Device
+    from tests.validation.page_model import PageModel
 
-OPS = st.sampled_from([READ, WRITE, WRITE, WRITE, TRIM, WRITE_ZEROES, FLUSH])
-PAGES = 150
-"""Of every tenant."""
-BYTES = PAGES * PAGE
 KINDS = ("reads", "writes", "trims", "write_zeroes", "flushes")
 
 
@@ -61,68 +54,27 @@ def configs(draw: st.DrawFn) -> Config:
     )
 
 
-@st.composite
-def request(draw: st.DrawFn) -> tuple[int, int, int]:
-    """Any request inside a namespace: aligned or not, empty, or all of it; reads and writes have a length."""
-    op = draw(OPS)
-    unit = draw(st.sampled_from([1, 512, PAGE, PAGE]))
-    offset = unit * draw(st.integers(0, BYTES // unit))
-    length = min(BYTES - offset, unit * draw(st.integers(0, 40 * PAGE // unit)))
-    if length == 0 and op in (READ, WRITE):
-        return (op, BYTES - unit, unit)
-    return (op, offset, length)
-
-
 def with_tenants(config: Config, placements: list[bool]) -> Device:
     """A drive with a tenant for each placement (isolated or not), filled sequentially."""
-    device = Device(config)
     dies = config.channels * config.dies_per_channel
-    ops_blocks = dies * (config.free_floor + 2 + config.separate_gc_frontier)
-    for isolated in placements:
-        tenant = device.create_tenant(PAGES, isolated, ops_blocks)
-        apply(device, tenant, [(WRITE, 0, BYTES)])
-    return device
+    return filled_drive(config, placements, dies * (config.free_floor + 2 + config.separate_gc_frontier))
 
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
-    """The invariants hold and the counters are those of the model."""
-    device.check()
-    for tenant, model in models.items():
-        seen = plain(device.counters(tenant)) | plain(device.space(tenant))
-        assert {name: seen[name] for name in model.counters()} == model.counters()
-        assert sum(seen["moved_pages_of"]) == seen["gc_page_writes"]
+    """As the models; what GC and wear levelling moved accounts for each other."""
+    for seen in expect_models(device, models):
         assert sum(seen["victim_histogram"]) == seen["victims"]
         assert seen["victim_valid_pages"] + seen["wear_page_writes"] == seen["gc_page_writes"]
 
 
-def filled(placements: list[bool]) -> dict[int, PageModel]:
-    """The models of `with_tenants`."""
-    return {tenant: PageModel(set(range(PAGES)), host_page_writes=PAGES) for tenant in range(len(placements))}
-
-
-PLACEMENTS = st.lists(st.booleans(), min_size=1, max_size=3)
-BATCHES = st.lists(
-    st.tuples(st.integers(0, 2), st.lists(request(), max_size=30), st.integers(-20, 20)),
-    min_size=1,
-    max_size=12,
-)
+BATCHES = batch_lists(12)
 
 
 @settings(max_examples=120, deadline=None)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
     """apply(), with OPS blocks moving at any moment."""
-    device, models = with_tenants(config, placements), filled(placements)
-    for number, requests, blocks in batches:
-        tenant = number % len(placements)
-        for one in requests:
-            models[tenant].request(*one)
-        apply(device, tenant, requests)
-        source, target = (tenant, None) if blocks < 0 else (None, tenant)
-        with suppress(DriveError):
-            device.request_move(source, target, abs(blocks))
-        device.advance_moves(abs(blocks) % 3)
-        expect(device, models)
+    play(with_tenants(config, placements), filled_models(placements), batches, expect)
 
 
 @settings(max_examples=120, deadline=None)
@@ -137,7 +89,7 @@ def test_timed_requests(
     config: Config, placements: list[bool], batches: Any, depths: list[int | None], gap_ns: int
 ) -> None:
     """feed() and run(), closed loop at a queue depth or open loop by time stamps."""
-    device, models = with_tenants(config, placements), filled(placements)
+    device, models = with_tenants(config, placements), filled_models(placements)
     fed: dict[int, list[tuple[int, int, int]]] = {tenant: [] for tenant in models}
     for tenant in models:
         device.open_queue(tenant, depths[tenant])
@@ -200,12 +152,4 @@ def test_a_restored_drive_has_the_same_counters_and_the_same_future(
     path: Path = tmp_path_factory.getbasetemp() / "drive"
     device = with_tenants(config, placements)
     apply(device, 0, before)
-    device.save(path, "a label, 標籤")
-    restored, label = Device.restore(path, config)
-    assert label == "a label, 標籤"
-    assert state(restored) == state(device)
-    for drive in (device, restored):
-        for tenant in drive.tenants():
-            apply(drive, tenant, after)
-        drive.check()
-    assert state(restored) == state(device)
+    expect_the_same_future(path, device, config, after)

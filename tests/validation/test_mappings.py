@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,15 +15,24 @@ from slo_ctl.replay.device import plan_drive
 from slo_ctl.replay.progress import Silent
 from slo_ctl.replay.scenario_command import command_line
 from slo_ctl.replay.scenario_text import ScenarioText, build_scenario
-from tests.validation.drive import PAGE, WRITE, apply, columns, config, feed, plain, state
-from tests.validation.page_model import PageModel
-from tests.validation.test_device_properties import BYTES, PAGES, request
+from tests.validation.drive import PAGE, WRITE, apply, columns, config, feed
+from tests.validation.tenants import (
+    PLACEMENTS,
+    batch_lists,
+    expect_models,
+    expect_the_same_future,
+    filled_drive,
+    filled_models,
+    play,
+    request,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from slo_ctl.replay.result import RunResult
     from slo_ctl.replay.scenario import Scenario
+    from tests.validation.page_model import PageModel
 
 HYBRID = ("bast", "fast")
 SHARE_BAR = 0.05
@@ -52,55 +60,31 @@ def configs(draw: st.DrawFn) -> Config:
 
 def with_tenants(config: Config, placements: list[bool]) -> Device:
     """A drive with a tenant for each placement (isolated or not), filled sequentially."""
-    device = Device(config)
-    for isolated in placements:
-        tenant = device.create_tenant(PAGES, isolated, 4 if config.mapping in HYBRID else 3 * config.channels)
-        apply(device, tenant, [(WRITE, 0, BYTES)])
-    return device
+    return filled_drive(config, placements, 4 if config.mapping in HYBRID else 3 * config.channels)
 
 
 def expect(device: Device, models: dict[int, PageModel]) -> None:
-    """The invariants hold, the host's counters are those of the model, the others account for each other."""
-    device.check()
-    for tenant, model in models.items():
-        seen = plain(device.counters(tenant)) | plain(device.space(tenant))
-        assert {name: seen[name] for name in model.counters()} == model.counters()
-        assert sum(seen["moved_pages_of"]) == seen["gc_page_writes"] == seen["victim_valid_pages"]
+    """As the models; what GC and merges moved accounts for each other."""
+    for seen in expect_models(device, models):
+        assert seen["gc_page_writes"] == seen["victim_valid_pages"]
         assert seen["full_merges"] <= seen["merged_blocks"]
 
 
-PLACEMENTS = st.lists(st.booleans(), min_size=1, max_size=3)
-BATCHES = st.lists(
-    st.tuples(st.integers(0, 2), st.lists(request(), max_size=30), st.integers(-20, 20)),
-    min_size=1,
-    max_size=10,
-)
+BATCHES = batch_lists(10)
 
 
 @settings(max_examples=80, deadline=None)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_counted_requests(config: Config, placements: list[bool], batches: Any) -> None:
-    """apply(), with blocks moving at any moment, and a drive saved and restored at the end."""
-    device = with_tenants(config, placements)
-    models = {t: PageModel(set(range(PAGES)), host_page_writes=PAGES) for t in range(len(placements))}
-    for number, requests, blocks in batches:
-        tenant = number % len(placements)
-        for one in requests:
-            models[tenant].request(*one)
-        apply(device, tenant, requests)
-        source, target = (tenant, None) if blocks < 0 else (None, tenant)
-        with suppress(DriveError):
-            device.request_move(source, target, abs(blocks))
-        device.advance_moves(abs(blocks) % 3)
-        expect(device, models)
+    """apply(), with blocks moving at any moment."""
+    play(with_tenants(config, placements), filled_models(placements), batches, expect)
 
 
 @settings(max_examples=60, deadline=None)
 @given(configs(), PLACEMENTS, BATCHES)
 def test_timed_requests(config: Config, placements: list[bool], batches: Any) -> None:
     """feed() and run(): everything completes, overhead is a part of the device's time."""
-    device = with_tenants(config, placements)
-    models = {t: PageModel(set(range(PAGES)), host_page_writes=PAGES) for t in range(len(placements))}
+    device, models = with_tenants(config, placements), filled_models(placements)
     for tenant in models:
         device.open_queue(tenant, 3)
     for number, requests, _ in batches:
@@ -127,14 +111,7 @@ def test_a_restored_drive_has_the_same_future(
     path: Path = tmp_path_factory.getbasetemp() / "drive"
     device = with_tenants(config, placements)
     apply(device, 0, before)
-    device.save(path, "label")
-    restored, label = Device.restore(path, config)
-    assert label == "label"
-    for drive in (device, restored):
-        for tenant in drive.tenants():
-            apply(drive, tenant, after)
-        drive.check()
-    assert state(restored) == state(device)
+    expect_the_same_future(path, device, config, after)
 
 
 @pytest.mark.parametrize(
