@@ -1,11 +1,9 @@
-"""The managed devices: which there are at the moment, each with its part of the work."""
+"""The emulated devices that are managed: which there are at the moment, each with its part of the work."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slo_ctl.daemon.blocks import BlockPart
 from slo_ctl.daemon.emulated import EmulatedDevice
 from slo_ctl.device.record import FILE
 from slo_ctl.device.store import DeviceStore
@@ -19,44 +17,41 @@ if TYPE_CHECKING:
 _Identity = tuple[int, int]
 
 
-class Devices:
-    """Every emulated device that is served or listed in the configuration, and the block devices listed."""
+class EmulatedDevices:
+    """Every emulated device that is served or listed in the configuration."""
 
-    def __init__(self, places: Places, journal: Journal, sys: Path) -> None:
-        self.emulated: dict[str, EmulatedDevice] = {}
-        self.blocks: dict[str, BlockPart] = {}
+    def __init__(self, places: Places, journal: Journal) -> None:
+        self.parts: dict[str, EmulatedDevice] = {}
         self.notes: list[str] = []
         """What of the configuration cannot be had."""
         self._store = DeviceStore(places)
         self._journal = journal
-        self._sys = sys
         self._identities: dict[str, _Identity] = {}
         self._window_s = 0.0
 
     def refresh(self, config: Config) -> None:
-        """Bring both up to date with what is there and what is configured."""
+        """Bring them up to date with what is there and what is configured."""
         self.notes = []
         window_s = config.daemon.window_s
         changed, self._window_s = window_s != self._window_s, window_s
-        self._refresh_blocks(config, changed)
         listed = {device.name: device for device in config.devices if device.path is None}
         there = set(self._store.names())
         for name in listed.keys() - there:
             self.notes.append(f"device {name} ({listed[name].source}): there is no emulated device {name}")
-        for name in self.emulated.keys() - there:
+        for name in self.parts.keys() - there:
             self._drop(name)
         for name in sorted(there):
             policy = config.daemon.policy
             if name in listed and listed[name].policy is not None:
                 policy = listed[name].policy or policy
             self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
-            if name in self.emulated:
+            if name in self.parts:
                 wish = listed[name].scheduler if name in listed else "keep"
-                self.emulated[name].scheduler_wish = wish
+                self.parts[name].scheduler_wish = wish
 
     def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         identity = self._identity(name)
-        known = self.emulated.get(name)
+        known = self.parts.get(name)
         if known is not None and self._identities.get(name) == identity and not changed:
             known.choose(policy)
             return
@@ -77,7 +72,7 @@ class Devices:
         part = EmulatedDevice(record, run, self._journal, policy, self._window_s)
         if same_device:
             part.take_over()
-        self.emulated[name], self._identities[name] = part, identity
+        self.parts[name], self._identities[name] = part, identity
 
     def _identity(self, name: str) -> _Identity:
         try:
@@ -87,20 +82,9 @@ class Devices:
         return found.st_ino, found.st_mtime_ns
 
     def _drop(self, name: str) -> None:
-        self.emulated.pop(name).close()
-
-    def _refresh_blocks(self, config: Config, changed: bool) -> None:
-        wanted = {device.name: device.path for device in config.devices if device.path is not None}
-        for name, part in list(self.blocks.items()):
-            if changed or wanted.get(name) != str(part.path):
-                self.blocks.pop(name).close()
-        for name, path in wanted.items():
-            if name not in self.blocks:
-                self.blocks[name] = BlockPart(name, Path(path), self._sys, self._window_s)
+        self.parts.pop(name).close()
 
     def close(self) -> None:
         """Hang up everywhere."""
-        for part in self.emulated.values():
+        for part in self.parts.values():
             part.close()
-        for block in self.blocks.values():
-            block.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slo_ctl.daemon.problems import Problems
     from slo_ctl.model import DeviceWaf
     from slo_ctl.observe.window import StreamWindow
 
@@ -60,3 +63,11 @@ def total_iops(windows: list[StreamWindow]) -> float | None:
     """Of all streams of a device; None when none is known."""
     known = [window.iops for window in windows if window.iops is not None]
     return sum(known) if known else None
+
+
+def guarded_view(name: str, kind: str, make: Callable[[], DeviceView], problems: Problems) -> DeviceView:
+    """What `make` says of a device, with its problem; an empty view where even that went wrong."""
+    made: list[DeviceView] = []
+    problems.guarded(name, lambda: made.append(make()))
+    problem = problems.of.get(name, "")
+    return replace(made[0], problem=problem) if made else DeviceView(name, kind, "", "", problem=problem)

@@ -270,11 +270,11 @@ def test_whether_systemd_maps_weights_is_found_out_and_passed_on(tmp_path: Path)
     )
     try:
         daemon.epoch()
-        assert daemon._libvirt is not None
-        assert not daemon._libvirt.systemd_maps_weights
+        assert daemon._actuators.libvirt is not None
+        assert not daemon._actuators.libvirt.systemd_maps_weights
         scheduler.write_text("none [bfq]")
         observer.tree = CgroupTree(2, tmp_path)
         daemon.epoch()
-        assert daemon._libvirt.systemd_maps_weights
+        assert daemon._actuators.libvirt.systemd_maps_weights
     finally:
         daemon.stop(undo=True)
