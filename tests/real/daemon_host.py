@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from own_process import READY_S, OwnProcess
 
 from slo_ctl.api.client import ApiClient, ApiUnreachable
 from slo_ctl.daemon.places import DaemonPlaces
@@ -26,33 +25,14 @@ if TYPE_CHECKING:
 
     from slo_ctl.model import HostStatus, VmStatus
 
-READY_S = 30
 
-
-class DaemonProcess:
+class DaemonProcess(OwnProcess):
     """A daemon below `root`, ready."""
 
     def __init__(self, root: Path, *options: str) -> None:
+        super().__init__("daemon", "--root", str(root), *options)
         self.root = root
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the daemon
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(root), *options],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == "ready":
-                break
-        else:
-            self.process.wait(READY_S)
-            raise AssertionError(f"not ready: {self.log()}")
         self.api = ApiClient(DaemonPlaces(root).api_socket)
-
-    def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode()
 
     def status(self) -> HostStatus:
         return from_json(self.api.get("/v1/status"))
@@ -63,14 +43,6 @@ class DaemonProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(READY_S)
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(READY_S)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return status
 
     def eventually(self, what: str, holds: Callable[[HostStatus], Any], patience_s: float) -> HostStatus:
         """Wait for a status of which `holds`."""

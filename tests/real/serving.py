@@ -6,12 +6,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from own_process import READY_S, OwnProcess
 
 from slo_ctl.device.control import ControlClient
 from slo_ctl.device.places import RunPlaces, places
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-READY_S = 30
-
 
 def require(*programs: str) -> None:
     """Skip the test when a program is not there, naming it; our own plugin has to be."""
@@ -35,29 +32,17 @@ def require(*programs: str) -> None:
     find_plugin()
 
 
-class Server:
+class Server(OwnProcess):
     """A running server of device `name` below `root`."""
 
     def __init__(self, root: Path, name: str, *options: str) -> None:
+        super().__init__("device", "serve", name, "--root", str(root), *options)
         self.run: RunPlaces = places(root).run_of(name)
         self.name = name
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "slo_ctl.cli", "device", "serve", name, "--root", str(root), *options],
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == "ready":
-                return
-        self.process.wait(READY_S)
-        raise AssertionError(f"not ready: {self.errors()}")
 
     def errors(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode()
+        """What it and nbdkit said on stderr."""
+        return self.log()
 
     def uri(self, namespace: str | None = None) -> str:
         namespace = namespace or self.name
@@ -70,14 +55,6 @@ class Server:
         """SIGKILL to nbdkit itself."""
         os.kill(int(self.run.pid_file.read_text()), signal.SIGKILL)
         self.process.wait(READY_S)
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(READY_S)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return status
 
 
 def make_device(root: Path, spec: str, *namespaces: str) -> None:

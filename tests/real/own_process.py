@@ -1,0 +1,44 @@
+"""A `slo-ctl` that goes on until it is told to end, in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+
+READY_S = 30
+
+
+class OwnProcess:
+    """It said that it is ready."""
+
+    def __init__(self, *words: str) -> None:
+        """`words` follow `slo-ctl`. Raises AssertionError with its stderr when it ends instead."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slo_ctl.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.strip() == "ready":
+                return
+        self.process.wait(READY_S)
+        raise AssertionError(f"not ready: {self.log()}")
+
+    def log(self) -> str:
+        """What it said on stderr so far."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def stop(self) -> int:
+        """SIGTERM, unless it has ended; returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(READY_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
