@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter
 
 from slo_ctl.allocation.registry import ALLOCATORS
 from slo_ctl.show import numbers
 from slo_ctl.show.allocation_table import cell, drive_line, headline, legend
 from slo_ctl.show.inline_svg import Plot, inline_svg, plot_figure
-from slo_ctl.show.palette import ROLES, vm_colour, vm_dashes
+from slo_ctl.show.page import render_page
+from slo_ctl.show.palette import vm_colour, vm_dashes
 from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:
@@ -23,15 +22,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 def render_allocation(result: AllocationResult) -> str:
     """The HTML of `result`; every text in it is escaped, whoever chose it."""
-    environment = Environment(
-        loader=PackageLoader("slo_ctl.show"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["printable"] = printable
-    return environment.get_template("allocation.html.j2").render(
+    return render_page(
+        "allocation.html.j2",
         result=result,
         title=f"Space allocation: {printable(result.workload)}",
         headline=headline(result),
@@ -41,9 +33,7 @@ def render_allocation(result: AllocationResult) -> str:
             (drive_line(drive), _rows(result, drive), _merge_rows(result, drive)) for drive in result.drives
         ],
         plots=[_plot(result, drive) for drive in result.drives if drive.points],
-        svg=lambda plot: Markup(plot.svg),  # noqa: S704 - drawn here; matplotlib escapes the texts in it
         descriptions=[(name, ALLOCATORS[name].description) for name in result.allocators],
-        roles=ROLES,
     )
 
 

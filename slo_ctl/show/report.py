@@ -6,12 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from slo_ctl.show import numbers
 from slo_ctl.show.merges import MERGE_HEADINGS, MERGE_LEGEND, merge_rows
-from slo_ctl.show.palette import ROLES, vm_colour
+from slo_ctl.show.page import render_page
+from slo_ctl.show.palette import vm_colour
 from slo_ctl.show.plots import all_plots
 from slo_ctl.show.story import story
 from slo_ctl.show.table import comparison_cells, run_line, vm_cells, vm_headings
@@ -63,15 +61,8 @@ _SECTIONS = (
 
 def render_report(result: Result) -> str:
     """The HTML of `result`; every text in it is escaped, whoever chose it."""
-    environment = Environment(
-        loader=PackageLoader("slo_ctl.show"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["printable"] = printable
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "report.html.j2",
         result=result,
         title=_title(result),
         synthetic=any("synthetic" in vm.workload for run in result.runs for vm in run.vms),
@@ -85,9 +76,7 @@ def render_report(result: Result) -> str:
         sections=_sections(all_plots(result)),
         facts=_facts(result),
         headline=_headline(result),
-        roles=ROLES,
         tolerance=numbers.percent(TOLERANCE, 0),
-        svg=lambda plot: Markup(plot.svg),  # noqa: S704 - drawn here; matplotlib escapes the texts in it
         result_hash=result.result_hash(),
         scenario=_scenario(result),
     )
