@@ -119,7 +119,7 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
     ]
     if request.disk:
         steps.append(GiveDisk(request.target, request.bus, size_bytes, whole=True))
-    placement = Placement(Isolation.SEPARATION, "FDP") if handles and not pool.alone else pool.placement
+    placement = _placement(pool, own_handles=bool(handles))
     mapping = Mapping(
         vm=request.vm,
         drive=identity_of(device),
@@ -185,8 +185,7 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
         for handle in each.handles
     }
     own = {handle.reclaim_unit_handle for handle in namespace.handles}
-    separate = bool(own) and not own & others
-    placement = Placement(Isolation.SEPARATION, "FDP") if separate and not pool.alone else pool.placement
+    placement = _placement(pool, own_handles=bool(own) and not own & others)
     mapping = Mapping(
         vm=request.vm,
         drive=identity_of(device),
@@ -236,6 +235,11 @@ def plan_unmap(mapping: Mapping, device: NvmeDevice, user: str, *, delete: bool,
     return replace(
         mapping, controller=device.controller.name, steps=tuple(steps), done=0, purpose=Purpose.UNMAP
     )
+
+
+def _placement(pool: Pool, *, own_handles: bool) -> Placement:
+    """Where a namespace ends up; handles that no other has count where its pool is not its own anyway."""
+    return Placement(Isolation.SEPARATION, "FDP") if own_handles and not pool.alone else pool.placement
 
 
 def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
