@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.iocost_model import iocost_model, page_time_s
+from slo_ctl.decide.bfq_cost import too_fast_for_bfq
+from slo_ctl.decide.iocost_model import iocost_model
+from slo_ctl.decide.scheduler_parameters import iocost_qos, parameters_of
 from slo_ctl.decide.scheduler_thresholds import THRESHOLDS
 from slo_ctl.quantity import format_bytes_exact
-from slo_ctl.serra.measurement import Access, Direction, Order
+from slo_ctl.serra.measurement import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -125,17 +127,21 @@ def choose(
     else:
         weights, by_weights = _choose_weights(facts, needs, character, analysis)
         scheduler, by_scheduler = _choose_scheduler(
-            facts, needs, character, weights, _too_fast_for_bfq(analysis)
+            facts, needs, character, weights, too_fast_for_bfq(analysis)
         )
-    parameters, by_parameters = _parameters(scheduler, needs, weights)
+    parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=weights is Weights.BFQ)
+    by_parameters = [
+        Choice(f"{scheduler} {name}", each.value, each.reason, each.source)
+        for name, each in parameters.items()
+    ]
     model = qos = None
     choices = [found, by_weights, by_scheduler, *by_parameters]
     if weights is Weights.IO_COST and analysis is not None:
         model = iocost_model(analysis).line(facts.number)
-        qos = _qos(facts, needs)
+        qos, qos_reason = iocost_qos(facts.number, needs.p99_target_us)
         reason = f"{queue_depth} at a time: rates in sequence and at random, read off the profile's lines"
         choices.append(Choice("io.cost.model", model or "the kernel's own", reason))
-        choices.append(Choice("io.cost.qos", qos, _qos_reason(needs)))
+        choices.append(Choice("io.cost.qos", qos, qos_reason))
         if queue_depth == 1:
             cautions.append(
                 "the profile is of queue depth 1: proportions are exact below what the device can do, "
@@ -144,7 +150,8 @@ def choose(
             )
         if analysis.summary(Direction.WRITE) is None:
             cautions.append("writes were not measured: the kernel keeps its own model of them")
-    return SchedulerChoice(scheduler, parameters, weights, model, qos, tuple(choices), tuple(cautions))
+    values = {name: each.value for name, each in parameters.items()}
+    return SchedulerChoice(scheduler, values, weights, model, qos, tuple(choices), tuple(cautions))
 
 
 def characterise(
@@ -212,7 +219,7 @@ def _choose_weights(
     if facts.io_cost and analysis is not None:
         reason = "io.cost works with every scheduler, and the profile fills its model"
         return Weights.IO_COST, Choice("weights", Weights.IO_COST, reason)
-    too_fast = _too_fast_for_bfq(analysis)
+    too_fast = too_fast_for_bfq(analysis)
     if bfq and not too_fast:
         why = (
             "there is no io.cost here (cgroup v2 has it)"
@@ -242,22 +249,6 @@ def _weights_beside(
     no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
     reason = f"{scheduler} keeps no shares: {no_cost}"
     return Weights.NONE, Choice("weights", Weights.NONE, reason)
-
-
-def _too_fast_for_bfq(analysis: Analysis | None) -> str:
-    """Why BFQ would slow the device down; empty when it would not."""
-    if analysis is None:
-        return ""
-    times = [
-        time
-        for direction in Direction
-        if (time := page_time_s(analysis, Access(Order.RANDOM, direction))) is not None
-    ]
-    if not times:
-        return ""
-    share = THRESHOLDS["bfq_cost_us"].value / (min(times) * 1e6)
-    limit = THRESHOLDS["bfq_share"].value
-    return f"bfq would cost {share:.0%} of an access of {min(times) * 1e6:.0f} us" if share > limit else ""
 
 
 def _choose_scheduler(
@@ -301,60 +292,3 @@ def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: st
             ("mq-deadline", "one hardware queue: the kernel's own default, fair between reads and writes")
         ]
     return [("none", "order gains nothing, and several hardware queues need no lock between them")]
-
-
-def _parameters(scheduler: str, needs: Needs, weights: Weights) -> tuple[dict[str, str], list[Choice]]:
-    found: dict[str, tuple[str, str, str]] = {}
-    target = needs.p99_target_us
-    if scheduler == "bfq" and (weights is Weights.BFQ or target is not None):
-        idle = THRESHOLDS["bfq_slice_idle_us"]
-        guesses = (
-            "its guesses at interactive tasks would override weights"
-            if target is None
-            else "it favours what has just begun, not what is waited for"
-        )
-        found["low_latency"] = ("0", guesses, idle.source)
-        found["slice_idle_us"] = (f"{idle.value:.0f}", idle.meaning, idle.source)
-        budget = THRESHOLDS["bfq_max_budget" if weights is Weights.BFQ else "bfq_target_budget"]
-        found["max_budget"] = (f"{budget.value:.0f}", budget.meaning, budget.source)
-    elif scheduler == "bfq":
-        # Said, as a scheduler that stays keeps what was set for weights or a target before.
-        for name, value in (("low_latency", "1"), ("slice_idle_us", "8000"), ("max_budget", "0")):
-            found[name] = (value, "the kernel's default", "")
-    elif scheduler == "mq-deadline" and target is not None:
-        part = THRESHOLDS["deadline_part"]
-        wait = f"{max(1, round(target * part.value / 1000))}"
-        # Not write_expire: writes that are due as soon would go before the reads that are waited for.
-        found["read_expire"] = (wait, f"half of the p99 target of {target:g} us, in ms", part.source)
-    elif scheduler == "kyber" and target is not None:
-        factor = THRESHOLDS["kyber_write_factor"]
-        found["read_lat_nsec"] = (f"{target * 1000:.0f}", f"the p99 target of {target:g} us", "")
-        found["write_lat_nsec"] = (
-            f"{target * 1000 * factor.value:.0f}",
-            f"{factor.value:g} times that of reads: writes wait in caches, reads are waited for",
-            factor.source,
-        )
-    choices = [Choice(f"{scheduler} {name}", *rest) for name, rest in found.items()]
-    return {name: rest[0] for name, rest in found.items()}, choices
-
-
-_NO_TARGET_US = 25_000
-"""With a percentile of 0 no latency is a target, and still the kernel accounts in periods of twice this
-(`ioc_refresh_period_us` in blk-iocost.c). 25 ms is its own default for SSDs. With 0 periods are 1 ms: hardly
-a request of a slow drive fits in, and on an emulated NVMe drive 1:3:6 came out as 1:2.6:4.7, where it is
-1:2.9:5.9 with 25 ms."""
-
-
-def _qos(facts: DeviceFacts, needs: Needs) -> str:
-    if needs.p99_target_us is None:
-        targets = f"rpct=0.00 rlat={_NO_TARGET_US} wpct=0.00 wlat={_NO_TARGET_US}"
-        return f"{facts.number} enable=1 ctrl=user {targets} min=100.00 max=100.00"
-    target = f"{needs.p99_target_us:.0f}"
-    targets = f"rpct=99.00 rlat={target} wpct=99.00 wlat={target}"
-    return f"{facts.number} enable=1 ctrl=user {targets} min=50.00 max=150.00"
-
-
-def _qos_reason(needs: Needs) -> str:
-    if needs.p99_target_us is None:
-        return "no latency target: the device's rate is what the model says, so that shares are exact"
-    return f"the rate is lowered while p99 is over {needs.p99_target_us:g} us, and raised while it is not"
