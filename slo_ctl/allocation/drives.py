@@ -154,8 +154,14 @@ def log_blocks_of(plan: DrivePlan, most: int = LOG_BLOCKS) -> int:
     return min(most, plan.ops_blocks[0])
 
 
-def plan_of(spec: str) -> DrivePlan:
-    """The drive that `slo-ctl replay --device SPEC` would make for one VM. Raises UserError."""
+def plan_of(
+    spec: str, where: str = "device", too_large: str = "is more than allocators are compared on"
+) -> DrivePlan:
+    """The drive that `slo-ctl replay --device SPEC` would make for one VM.
+
+    Raises UserError; that of a drive larger than MOST_BYTES says `where` the spec was given, and why it is
+    `too_large`.
+    """
     from slo_ctl.replay.device import plan_drive
     from slo_ctl.replay.whole_drive import whole_drive
 
@@ -163,7 +169,7 @@ def plan_of(spec: str) -> DrivePlan:
     size_bytes = scenario.vms[0].size_bytes
     if size_bytes > MOST_BYTES:
         raise UserError(
-            f"device: size={format_bytes_exact(size_bytes)} is more than allocators are compared on",
+            f"{where}: size={format_bytes_exact(size_bytes)} {too_large}",
             f"at most {MOST_BYTES >> 30} GiB",
         )
     return plan_drive(scenario)

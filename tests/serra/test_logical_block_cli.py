@@ -219,6 +219,13 @@ def test_an_emulated_drive_in_virtual_time(cli: CommandLine) -> None:
         assert "no meaning with --emulated" in cli.refused(*words, *option)
 
 
+def test_a_drive_too_large_to_be_written_all_over_is_refused_before_it_is_made(cli: CommandLine) -> None:
+    told = cli.refused("--emulated", "size=2TiB")
+    assert "--emulated: size=2TiB is more than can be written all over before it is measured" in told
+    assert "hint: at most 1024 GiB" in told
+    assert "allocators" not in told
+
+
 @pytest.mark.parametrize("block_bytes", [8 * KIB << n for n in range(13)])
 def test_advice_keeps_to_what_programs_take(block_bytes: int) -> None:
     lines = {each.what: each.commands for each in advise(block_bytes)}

@@ -148,6 +148,10 @@ def test_response_times_are_read_in_every_format_that_has_them(tmp_path: Path) -
         (("device", "write-cost", *SMALL, "--size", "16MiB"), "cannot be written with requests of 16MiB"),
         (("device", "write-cost", *SMALL, "--plot", "x.pdf"), "neither .svg nor .png"),
         (("device", "write-cost", "--emulated", "size=0"), "size"),
+        (
+            ("device", "write-cost", "--emulated", "size=2TiB"),
+            "--emulated: size=2TiB is more than can be written all over before it is measured",
+        ),
         (("trace", "write-cost", "/nowhere/t.csv"), "/nowhere/t.csv"),
         (("trace", "write-cost", "x", "--on-error", "never"), "neither raise nor skip"),
     ],

@@ -33,7 +33,9 @@ class EmulatedDrive:
 
         Raises UserError for an impossible drive, and one that is smaller than the span.
         """
-        plan = plan_of(DRIVES.get(spec, spec))
+        plan = plan_of(
+            DRIVES.get(spec, spec), "--emulated", "is more than can be written all over before it is measured"
+        )
         if spec in DRIVES:
             plan = replace(plan, ops_blocks=(LOG_BLOCKS,))
         size = plan.total_pages * plan.config.page_bytes
