@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from own_process import READY_S, OwnProcess
+from own_process import READY_S as READY_S
+from own_process import OwnProcess
 
 from slo_ctl.device.control import ControlClient
 from slo_ctl.device.places import RunPlaces, places
