@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slo_ctl.cli import app
@@ -12,13 +13,19 @@ from slo_ctl.observe.requirements import Finding, Requirement
 if TYPE_CHECKING:
     import pytest
 
+    from slo_ctl.observe.requirements import Host
+
+
+def _found(finding: Finding, _host: Host) -> Finding:
+    return finding
+
 
 def host_with(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
     monkeypatch.setattr(
         requirements,
         "REQUIREMENTS",
         tuple(
-            Requirement(f"need{number}", "something", lambda _host, found=found: found)
+            Requirement(f"need{number}", "something", partial(_found, found))
             for number, found in enumerate(findings)
         ),
     )

@@ -20,7 +20,8 @@ def test_the_file_by_hand() -> None:
     assert lines[:2] == ["2", "8\t64"]
     # Sequential write: 1e-8 s/byte are 10240 ns/KB, and 1e-4 s are 100000 ns.
     slope, intercept = map(float, lines[2].split("\t"))
-    assert (slope, intercept) == (pytest.approx(10240), pytest.approx(100_000))
+    assert slope == pytest.approx(10240)
+    assert intercept == pytest.approx(100_000)
     assert lines[6] == "64\t4096"
     assert len(lines) == 11
 

@@ -23,7 +23,8 @@ def test_least_squares_against_numpy() -> None:
     y = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.float64)
     slope, intercept = np.polyfit(X, y, 1)
     line = fit(Fit.LEAST_SQUARES, X, y)
-    assert (line.slope_s_per_byte, line.intercept_s) == (pytest.approx(slope), pytest.approx(intercept))
+    assert line.slope_s_per_byte == pytest.approx(slope)
+    assert line.intercept_s == pytest.approx(intercept)
 
 
 def test_an_outlier_bends_least_squares_only() -> None:

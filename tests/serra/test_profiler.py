@@ -8,7 +8,17 @@ import pytest
 from made_up import Formula
 
 from slo_ctl.replay.progress import Silent
-from slo_ctl.serra.measurement import ACCESSES, RAND_READ, SEQ_READ, SEQ_WRITE, Access, Direction, Measurement
+from slo_ctl.serra.measurement import (
+    ACCESSES,
+    RAND_READ,
+    SEQ_READ,
+    SEQ_WRITE,
+    WHOLE,
+    Access,
+    Direction,
+    Measurement,
+    Part,
+)
 from slo_ctl.serra.profiler import Ended, Plan, run
 from slo_ctl.serra.profiler import longest_s as limit_s
 from slo_ctl.serra.stopping import StoppingRule, next_task, width
@@ -81,10 +91,12 @@ class Interrupting(Formula):
         super().__init__()
         self._after, self._by = after, by
 
-    def measure(self, access: Access, size_bytes: int, repetition: int, limit_s: float | None) -> Measurement:
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
         if len(self.calls) == self._after:
             raise self._by
-        return super().measure(access, size_bytes, repetition, limit_s)
+        return super().measure(access, size_bytes, repetition, limit_s, part)
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 17])
@@ -122,10 +134,10 @@ def test_a_task_cut_short_is_done_again_under_another_number() -> None:
 def test_a_direction_that_is_known_is_left_alone() -> None:
     class OneNoisy(Formula):
         def measure(
-            self, access: Access, size_bytes: int, repetition: int, limit_s: float | None
+            self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
         ) -> Measurement:
             self._noise = 0.2 if access.direction is Direction.WRITE else 0.001
-            return super().measure(access, size_bytes, repetition, limit_s)
+            return super().measure(access, size_bytes, repetition, limit_s, part)
 
     device = OneNoisy()
     run(Plan(SIZES, ACCESSES, StoppingRule(), 0.1), device, [], Silent(), lambda _: None)

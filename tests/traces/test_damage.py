@@ -246,7 +246,7 @@ def test_random_bytes(name: str, data: st.DataObject, tmp_path: Path) -> None:
     for format_ in (name, None):
         for on_error in ("raise", "skip"):
             try:
-                for batch in open_trace(path, format_, on_error):  # type: ignore[arg-type]
+                for batch in open_trace(path, format_, on_error):
                     assert (batch.end_bytes <= 2**63).all()
                     assert ((batch.length_bytes > 0) | (batch.op == 4)).all()
             except TraceError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,7 +149,7 @@ def test_reads_and_sizes() -> None:
     assert summary.average_read_bytes == 512
     assert summary.average_write_bytes == pytest.approx(7168, rel=0.01)
     assert summary.records_by_op.keys() == {"read", "write"}
-    assert Op.READ == 0
+    assert int(Op.READ) == 0
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,12 @@ def test_wrong_parameters(name: str, parameters: dict[str, object], reason: str)
 
 
 def test_wrong_span_and_seed() -> None:
-    for options in ({"span_bytes": 4095}, {"span_bytes": 2**63}, {"span_bytes": GIB, "seed": -1}):
+    refused: tuple[dict[str, Any], ...] = (
+        {"span_bytes": 4095},
+        {"span_bytes": 2**63},
+        {"span_bytes": GIB, "seed": -1},
+    )
+    for options in refused:
         with pytest.raises(ValueError, match=r"^[^\n]+$"):
             workload("uniform", **options)
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_batch import Request, batch_of
 
 from traces import Batch, Op
 from traces.merge import merge_in_time
-from traces.remap import Align, Compact, Modulo, OnlyVolumes, Partition, Scale, Shift, apply
+from traces.remap import Align, Compact, Modulo, OnlyVolumes, Partition, Remap, Scale, Shift, apply
 from traces.summary import summarise
 from traces.timewarp import GapCap, Monotonic, OnlyOps, TimeScale, Window, loop
 
 PAGE = 4096
-Request = tuple[int, int, int, int, int]
 requests = st.lists(
     st.tuples(
         st.integers(0, 50),
@@ -27,12 +27,6 @@ requests = st.lists(
     ),
     max_size=40,
 )
-
-
-def batch_of(rows: list[Request]) -> Batch:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 5
-    kinds = (np.int64, np.uint8, np.uint64, np.uint64, np.int32)
-    return Batch(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))  # type: ignore[arg-type]
 
 
 def cut(batch: Batch, size: int) -> list[Batch]:
@@ -56,7 +50,7 @@ def test_page_span_is_floor_arithmetic(rows: list[Request]) -> None:
 def test_remaps_with_a_size_stay_inside(rows: list[Request], size: int) -> None:
     batch = batch_of(rows)
     span = int(batch.end_bytes.max(initial=1))
-    remaps = [Modulo(size), Scale(size, span)]
+    remaps: list[Remap] = [Modulo(size), Scale(size, span)]
     if size >= 4 * PAGE:
         remaps.append(Partition.equal(size, 4))
     for remap in remaps:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_batch import batch_of
 
 from traces import Batch, Op, TraceError, open_trace
 from traces.formats.registry import writable
@@ -26,12 +26,6 @@ LIMITS = {
     "iolog": ([Op.READ, Op.WRITE, Op.TRIM, Op.FLUSH], 1000, 1, False),
 }
 COLUMNS = ("time_ns", "op", "offset_bytes", "length_bytes", "volume")
-
-
-def make(rows: list[tuple[int, Op, int, int, int]]) -> Batch:
-    columns = zip(*rows, strict=True)
-    kinds = (np.int64, np.uint8, np.uint64, np.uint64, np.int32)
-    return Batch(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))  # type: ignore[arg-type]
 
 
 def test_every_writable_format_is_tested_here() -> None:
@@ -63,7 +57,7 @@ def test_round_trip(format_: str, suffix: str, data: st.DataObject, tmp_path: Pa
         else (0 if k == 0 else t * tick_ns, op, a * unit, n, v)
         for k, (t, op, a, n, v) in enumerate(rows)
     ]
-    batch = make(rows)
+    batch = batch_of(rows)
     names = ["a.0", "b.1", "c.2"]
     path = tmp_path / f"out{suffix}"
     with TraceWriter(path, format_, overwrite=True) as writer:
@@ -91,7 +85,7 @@ def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
         ("iolog", (0, Op.WRITE_ZEROES, 0, 1, 0), "the format knows no write-zeroes"),
     ]:
         with pytest.raises(TraceError, match=reason), TraceWriter(tmp_path / "out", format_) as writer:
-            writer.write(make([row]), ["0"])
+            writer.write(batch_of([row]), ["0"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +96,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
         TraceWriter(path)
     interrupted = TraceWriter(path, overwrite=True)
     with contextlib.suppress(KeyboardInterrupt), interrupted as writer:
-        writer.write(make([(0, Op.READ, 0, 1, 0)]), ["0"])
+        writer.write(batch_of([(0, Op.READ, 0, 1, 0)]), ["0"])
         raise KeyboardInterrupt
     assert interrupted.records == 1
     assert path.read_text() == "old"

@@ -189,6 +189,7 @@ def test_proportional_holds_shares_by_log_blocks(mapping: str, workload: str) ->
     assert worst(run) < SHARE_BAR < worst(static)
     blocks = [vm.ops_blocks or 0 for vm in run.vms]
     assert blocks[2] == max(blocks)
+    assert run.gc_pages_moved is not None
     assert all(sum(row) == row[i] for i, row in enumerate(run.gc_pages_moved.pages)), "isolation"
 
 
