@@ -11,7 +11,7 @@ use crate::disk::drive::{Command, Disk, Task, Told};
 use crate::disk::mechanics::Mechanics;
 use crate::disk::parameters::DiskParameters;
 use crate::disk::stripe::Stripe;
-use crate::engine::throttle::Throttle;
+use crate::engine::throttle::{Gate, Throttle};
 use crate::engine::{Completion, Limit, QueueCounters, Scheduler, SchedulerPolicy, Standing};
 use crate::error::{FtlError, invalid};
 use crate::op::{Op, TenantId};
@@ -65,7 +65,6 @@ struct Tenant {
     line: VecDeque<usize>,
     outstanding: u32,
     throttle: Throttle,
-    unthrottle_scheduled: bool,
     standing: Standing,
     counters: QueueCounters,
     accounted_ns: u64,
@@ -172,7 +171,6 @@ impl Array {
             line: VecDeque::new(),
             outstanding: 0,
             throttle: Throttle::default(),
-            unthrottle_scheduled: false,
             standing: Standing::new(1.0),
             counters: QueueCounters::default(),
             accounted_ns: self.now_ns,
@@ -196,11 +194,7 @@ impl Array {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        if !(weight.is_finite() && weight > 0.0) {
-            return invalid("weight", format!("{weight} is not a positive number"));
-        }
-        self.tenant_mut(tenant)?.standing.set_weight(weight);
-        Ok(())
+        self.tenant_mut(tenant)?.standing.set_weight(weight)
     }
 
     /// Divides the disks in another way from now on; what tenants were served before is forgotten.
@@ -228,9 +222,8 @@ impl Array {
 
     /// Sets the limits of a tenant; finite and above 0 where given.
     pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
-        limit.validate()?;
         let now_ns = self.now_ns;
-        self.tenant_mut(tenant)?.throttle.set(limit, now_ns);
+        self.tenant_mut(tenant)?.throttle.set(limit, now_ns)?;
         self.wake(tenant.0);
         Ok(())
     }
@@ -324,7 +317,7 @@ impl Array {
                 }
                 Event::Done { slot } => self.done(slot),
                 Event::Unthrottle { tenant } => {
-                    self.tenants[usize::from(tenant)].unthrottle_scheduled = false;
+                    self.tenants[usize::from(tenant)].throttle.rang();
                     self.wake(tenant);
                 }
             }
@@ -385,13 +378,10 @@ impl Array {
         let now_ns = self.now_ns;
         let tenant = &mut self.tenants[usize::from(number)];
         let Some(&slot) = tenant.line.front() else { return };
-        if tenant.throttle.eligible_ns > now_ns {
-            if !tenant.unthrottle_scheduled {
-                tenant.unthrottle_scheduled = true;
-                let at_ns = tenant.throttle.eligible_ns;
-                self.schedule(at_ns, Event::Unthrottle { tenant: number });
-            }
-            return;
+        match tenant.throttle.gate(now_ns) {
+            Gate::Open => {}
+            Gate::Shut => return,
+            Gate::ShutUntil(at_ns) => return self.schedule(at_ns, Event::Unthrottle { tenant: number }),
         }
         self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns);
     }
@@ -404,11 +394,10 @@ impl Array {
             let tenant = &mut self.tenants[usize::from(number)];
             self.scheduler.taken(&mut tenant.standing, 0);
             // A limit may have been set while it stood in the line.
-            if tenant.throttle.eligible_ns <= now_ns {
+            if tenant.throttle.is_open(now_ns) {
                 if let Some(slot) = tenant.line.pop_front() {
                     let request = self.requests[slot];
-                    tenant.counters.throttled_ns += tenant.throttle.held_ns(request.arrival_ns, now_ns);
-                    tenant.throttle.start(now_ns, request.length);
+                    tenant.counters.throttled_ns += tenant.throttle.start(now_ns, request.arrival_ns, request.length);
                     self.in_flight += 1;
                     self.hand_over(slot);
                 }

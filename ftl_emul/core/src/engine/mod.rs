@@ -24,6 +24,7 @@ use crate::mapping::Mapping;
 use crate::mapping::move_pace::MovePace;
 use crate::op::{Op, PageSpan, TenantId};
 use queue::{Request, TenantQueue};
+use throttle::Gate;
 
 /// Requests ahead of the one arriving whose map entries are fetched.
 const PREFETCH_AHEAD: usize = 8;
@@ -236,11 +237,7 @@ impl Engine {
 
     /// Sets the weight of a tenant's device time; finite and above 0.
     pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        if !(weight.is_finite() && weight > 0.0) {
-            return invalid("weight", format!("{weight} is not a positive number"));
-        }
-        self.queue_mut(tenant)?.standing.set_weight(weight);
-        Ok(())
+        self.queue_mut(tenant)?.standing.set_weight(weight)
     }
 
     /// Divides the device in another way from now on. Requests that wait keep their order within each tenant; what
@@ -266,10 +263,8 @@ impl Engine {
 
     /// Sets the limits of a tenant; finite and above 0 where given.
     pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
-        limit.validate()?;
         let now = self.timeline.now;
-        let queue = self.queue_mut(tenant)?;
-        queue.throttle.set(limit, now);
+        self.queue_mut(tenant)?.throttle.set(limit, now)?;
         self.wake(tenant.0);
         Ok(())
     }
@@ -372,7 +367,7 @@ impl Engine {
             }
             Event::Unthrottle { tenant } => {
                 if let Some(queue) = self.slot_mut(tenant) {
-                    queue.unthrottle_scheduled = false;
+                    queue.throttle.rang();
                 }
                 self.wake(tenant);
             }
@@ -428,13 +423,12 @@ impl Engine {
         if request.op == Op::Flush && queue.outstanding_count as usize > queue.arrived.len() {
             return;
         }
-        if starting && queue.throttle.eligible_ns > now {
-            if !queue.unthrottle_scheduled {
-                queue.unthrottle_scheduled = true;
-                let at = queue.throttle.eligible_ns;
-                self.schedule(at, Event::Unthrottle { tenant });
+        if starting {
+            match queue.throttle.gate(now) {
+                Gate::Open => {}
+                Gate::Shut => return,
+                Gate::ShutUntil(at) => return self.schedule(at, Event::Unthrottle { tenant }),
             }
-            return;
         }
         let arrival_ns = queue.outstanding[slot as usize].arrival_ns;
         self.scheduler.enqueue(tenant, &mut queue.standing, arrival_ns);
@@ -473,8 +467,7 @@ impl Engine {
         let page = queue.next_page;
         if page == request.first {
             let waited_from = queue.outstanding[slot as usize].arrival_ns;
-            queue.counters.throttled_ns += queue.throttle.held_ns(waited_from, now);
-            queue.throttle.start(now, u64::from(request.bytes));
+            queue.counters.throttled_ns += queue.throttle.start(now, waited_from, u64::from(request.bytes));
         }
         queue.next_page += 1;
         if queue.next_page >= request.end || request.op == Op::Trim {

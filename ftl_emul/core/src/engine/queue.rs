@@ -98,9 +98,8 @@ pub(crate) struct TenantQueue {
     pub free_slots: Vec<u32>,
     pub outstanding_count: u32,
     pub throttle: Throttle,
-    /// An event will wake the tenant: its next arrival, or the end of its wait for the limit.
+    /// An event will wake the tenant at its next arrival.
     pub arrival_scheduled: bool,
-    pub unthrottle_scheduled: bool,
     /// Backlog is accounted up to this moment.
     pub accounted_ns: u64,
     pub standing: Standing,
@@ -123,7 +122,6 @@ impl TenantQueue {
             outstanding_count: 0,
             throttle: Throttle::default(),
             arrival_scheduled: false,
-            unthrottle_scheduled: false,
             accounted_ns: 0,
             standing: Standing::new(1.0),
             counters: QueueCounters::default(),

@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{FtlError, invalid};
+
 /// How the device divides itself among tenants that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchedulerPolicy {
@@ -59,9 +61,13 @@ impl Standing {
         Self::new(self.weight)
     }
 
-    /// Changes the weight for service from now on.
-    pub fn set_weight(&mut self, weight: f64) {
+    /// Changes the weight for service from now on; finite and above 0.
+    pub fn set_weight(&mut self, weight: f64) -> Result<(), FtlError> {
+        if !(weight.is_finite() && weight > 0.0) {
+            return invalid("weight", format!("{weight} is not a positive number"));
+        }
         self.weight = weight;
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Upper bounds on what a tenant may do.
+//! Upper bounds on what a tenant may do, on flash and on disks.
 
 use crate::error::{FtlError, invalid};
 
@@ -26,34 +26,70 @@ impl Limit {
     }
 }
 
+/// Whether a limit lets a tenant's next request start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// It may start now.
+    Open,
+    /// It waits, and somebody has already been asked to call [`Throttle::rang`] in time.
+    Shut,
+    /// It waits: whoever asked calls [`Throttle::rang`] at this moment, and looks again.
+    ShutUntil(u64),
+}
+
 /// A limit, and when it lets the next request start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Throttle {
     limit: Limit,
     /// When the limit lets the next request start.
-    pub eligible_ns: u64,
+    eligible_ns: u64,
+    /// An alarm will ring when it does.
+    alarm_set: bool,
 }
 
 impl Throttle {
     /// Changes the limit from now on.
-    pub fn set(&mut self, limit: Limit, now: u64) {
+    pub fn set(&mut self, limit: Limit, now: u64) -> Result<(), FtlError> {
+        limit.validate()?;
         self.limit = limit;
         self.eligible_ns = self.eligible_ns.min(now);
+        Ok(())
     }
 
-    /// Counts a request against the limit as it starts.
-    pub fn start(&mut self, now: u64, bytes: u64) {
-        if self.limit == Limit::default() {
-            return;
+    /// True when the limit lets a request start.
+    #[inline]
+    pub fn is_open(&self, now: u64) -> bool {
+        self.eligible_ns <= now
+    }
+
+    /// Whether a request may start, and when to look again if not.
+    #[inline]
+    pub fn gate(&mut self, now: u64) -> Gate {
+        if self.is_open(now) {
+            Gate::Open
+        } else if std::mem::replace(&mut self.alarm_set, true) {
+            Gate::Shut
+        } else {
+            Gate::ShutUntil(self.eligible_ns)
         }
-        let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
-        let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| bytes as f64 * 1e9 / rate);
-        let cost_ns = per_request.max(per_bytes) as u64;
-        self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
     }
 
-    /// For how long a request that arrived at a moment and starts now was held up by the limit.
-    pub fn held_ns(&self, arrived: u64, now: u64) -> u64 {
-        self.eligible_ns.min(now).saturating_sub(arrived)
+    /// The alarm of [`Gate::ShutUntil`] has rung.
+    pub fn rang(&mut self) {
+        self.alarm_set = false;
+    }
+
+    /// Counts a request that arrived at a moment against the limit as it starts; returns for how long the limit has
+    /// held it up.
+    #[inline]
+    pub fn start(&mut self, now: u64, arrived: u64, bytes: u64) -> u64 {
+        let held_ns = self.eligible_ns.min(now).saturating_sub(arrived);
+        if self.limit != Limit::default() {
+            let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
+            let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| bytes as f64 * 1e9 / rate);
+            let cost_ns = per_request.max(per_bytes) as u64;
+            self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
+        }
+        held_ns
     }
 }
