@@ -11,6 +11,8 @@ use crate::disk::drive::{Command, Disk, Task, Told};
 use crate::disk::mechanics::Mechanics;
 use crate::disk::parameters::DiskParameters;
 use crate::disk::stripe::Stripe;
+use crate::engine::account::Account;
+use crate::engine::slots::Slots;
 use crate::engine::throttle::{Gate, Throttle};
 use crate::engine::{Completion, Limit, QueueCounters, Scheduler, SchedulerPolicy, Standing};
 use crate::error::{FtlError, invalid};
@@ -38,7 +40,7 @@ enum Event {
     /// The arm of a disk is free.
     Arm { disk: usize },
     /// A request is done.
-    Done { slot: usize },
+    Done { slot: u32 },
     /// The limit of a tenant lets it go on.
     Unthrottle { tenant: u16 },
 }
@@ -62,21 +64,10 @@ struct Tenant {
     first_byte: u64,
     size_bytes: u64,
     /// Slots of requests that wait for the scheduler.
-    line: VecDeque<usize>,
-    outstanding: u32,
+    line: VecDeque<u32>,
     throttle: Throttle,
     standing: Standing,
-    counters: QueueCounters,
-    accounted_ns: u64,
-}
-
-impl Tenant {
-    fn account_backlog(&mut self, now_ns: u64) {
-        if self.outstanding > 0 {
-            self.counters.backlog_ns += now_ns - self.accounted_ns;
-        }
-        self.accounted_ns = now_ns;
-    }
+    account: Account,
 }
 
 /// One or more disks with a clock.
@@ -91,8 +82,7 @@ pub struct Array {
     given_depth: Option<u32>,
     in_flight: u32,
     tenants: Vec<Tenant>,
-    requests: Vec<Request>,
-    free: Vec<usize>,
+    requests: Slots<Request>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     event_number: u64,
     now_ns: u64,
@@ -122,8 +112,7 @@ impl Array {
             given_depth: queue_depth,
             in_flight: 0,
             tenants: Vec::new(),
-            requests: Vec::new(),
-            free: Vec::new(),
+            requests: Slots::default(),
             events: BinaryHeap::new(),
             event_number: 0,
             now_ns: 0,
@@ -169,11 +158,9 @@ impl Array {
             first_byte,
             size_bytes,
             line: VecDeque::new(),
-            outstanding: 0,
             throttle: Throttle::default(),
             standing: Standing::new(1.0),
-            counters: QueueCounters::default(),
-            accounted_ns: self.now_ns,
+            account: Account::default(),
         });
         Ok(TenantId(number))
     }
@@ -230,12 +217,12 @@ impl Array {
 
     /// What a tenant's requests have seen. `device_ns` is the time of arms; there is no GC.
     pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
-        Ok(&self.tenant(tenant)?.counters)
+        Ok(&self.tenant(tenant)?.account.counters)
     }
 
     /// Requests of a tenant that have arrived and are not done.
     pub fn outstanding(&self, tenant: TenantId) -> Result<u32, FtlError> {
-        Ok(self.tenant(tenant)?.outstanding)
+        Ok(self.tenant(tenant)?.account.outstanding())
     }
 
     /// Virtual time, nanoseconds.
@@ -272,10 +259,9 @@ impl Array {
         if length_bytes == 0 && op != Op::Flush {
             return invalid("length", "a request has at least one byte");
         }
-        of.account_backlog(now_ns);
-        of.outstanding += 1;
+        of.account.arrived(now_ns);
         let offset = of.first_byte + offset_bytes;
-        let request = Request {
+        let slot = self.requests.put(Request {
             tenant: tenant.0,
             op,
             offset,
@@ -284,17 +270,7 @@ impl Array {
             arrival_ns: now_ns,
             parts_left: 0,
             done_ns: now_ns,
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.requests[slot] = request;
-                slot
-            }
-            None => {
-                self.requests.push(request);
-                self.requests.len() - 1
-            }
-        };
+        });
         self.tenants[usize::from(tenant.0)].line.push_back(slot);
         self.wake(tenant.0);
         self.issue();
@@ -327,7 +303,7 @@ impl Array {
             self.now_ns = self.now_ns.max(until_ns);
         }
         let now_ns = self.now_ns;
-        self.tenants.iter_mut().for_each(|tenant| tenant.account_backlog(now_ns));
+        self.tenants.iter_mut().for_each(|tenant| tenant.account.count_backlog(now_ns));
     }
 
     /// Plays requests of one kind and size, `queue_depth` of them at a time, until the first that ends after
@@ -397,7 +373,8 @@ impl Array {
             if tenant.throttle.is_open(now_ns) {
                 if let Some(slot) = tenant.line.pop_front() {
                     let request = self.requests[slot];
-                    tenant.counters.throttled_ns += tenant.throttle.start(now_ns, request.arrival_ns, request.length);
+                    tenant.account.counters.throttled_ns +=
+                        tenant.throttle.start(now_ns, request.arrival_ns, request.length);
                     self.in_flight += 1;
                     self.hand_over(slot);
                 }
@@ -406,7 +383,7 @@ impl Array {
         }
     }
 
-    fn hand_over(&mut self, slot: usize) {
+    fn hand_over(&mut self, slot: u32) {
         let Request { tenant, op, offset, length, .. } = self.requests[slot];
         let task = match op {
             Op::Read => Some(Task::Read),
@@ -429,7 +406,7 @@ impl Array {
         };
         for disk in 0..count {
             if let Some((offset, length)) = part(&self.stripe, disk) {
-                let command = Command { task, offset, length, token: slot as u64, tenant };
+                let command = Command { task, offset, length, token: u64::from(slot), tenant };
                 self.disks[disk as usize].accept(command, self.now_ns, &mut self.told);
                 self.take_note(disk as usize);
             }
@@ -443,16 +420,17 @@ impl Array {
             match each {
                 Told::Spent { tenant, ns } => {
                     let tenant = &mut self.tenants[usize::from(tenant)];
-                    tenant.counters.device_ns += ns;
+                    tenant.account.counters.device_ns += ns;
                     self.scheduler.charge(&mut tenant.standing, ns);
                 }
                 Told::Done { token, at_ns } => {
-                    let request = &mut self.requests[token as usize];
+                    let slot = token as u32;
+                    let request = &mut self.requests[slot];
                     request.done_ns = request.done_ns.max(at_ns);
                     request.parts_left -= 1;
                     if request.parts_left == 0 {
                         let at_ns = request.done_ns;
-                        self.decided(token as usize, at_ns);
+                        self.decided(slot, at_ns);
                     }
                 }
             }
@@ -466,25 +444,17 @@ impl Array {
     }
 
     /// It is known when a request will be done.
-    fn decided(&mut self, slot: usize, at_ns: u64) {
+    fn decided(&mut self, slot: u32, at_ns: u64) {
         self.completions.push(Completion { token: self.requests[slot].token, at_ns });
         self.schedule(at_ns, Event::Done { slot });
     }
 
-    fn done(&mut self, slot: usize) {
+    fn done(&mut self, slot: u32) {
         let Request { tenant, op, length, arrival_ns, .. } = self.requests[slot];
         let now_ns = self.now_ns;
         let tenant = &mut self.tenants[usize::from(tenant)];
-        tenant.account_backlog(now_ns);
-        tenant.outstanding -= 1;
-        tenant.counters.completed[op as usize] += 1;
-        tenant.counters.latency_ns += now_ns - arrival_ns;
-        match op {
-            Op::Read => tenant.counters.read_bytes += length,
-            Op::Write | Op::WriteZeroes => tenant.counters.write_bytes += length,
-            Op::Trim | Op::Flush => {}
-        }
-        self.free.push(slot);
+        tenant.account.completed(now_ns, arrival_ns, op, length);
+        self.requests.release(slot);
         self.in_flight -= 1;
     }
 }

@@ -3,17 +3,20 @@
 //! A discrete-event loop. Requests *arrive* (by timestamp, or to keep a queue depth), wait in their tenant's line,
 //! are *issued* page by page as the device has room and the scheduler decides, and *complete* with their last page.
 
+pub(crate) mod account;
 mod latency;
 mod queue;
 mod scheduler;
+pub(crate) mod slots;
 pub(crate) mod throttle;
 mod timeline;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+pub use account::QueueCounters;
 pub use latency::{Histogram, LatencyRecord};
-pub use queue::{Arrival, Completion, QueueCounters};
+pub use queue::{Arrival, Completion};
 pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, Standing};
 pub use throttle::Limit;
 pub use timeline::{PageCosts, Timeline, TimingModel};
@@ -139,7 +142,7 @@ impl Engine {
     /// Drops the queue of a tenant, if it has one.
     pub fn close_queue(&mut self, tenant: TenantId) -> Result<(), FtlError> {
         let Some(slot) = self.queues.get_mut(tenant.0 as usize) else { return Ok(()) };
-        if slot.as_ref().is_some_and(|q| q.outstanding_count > 0) {
+        if slot.as_ref().is_some_and(|q| q.account.outstanding() > 0) {
             return Err(FtlError::State(format!("tenant {} still has requests outstanding", tenant.0)));
         }
         if slot.take().is_some() {
@@ -271,12 +274,12 @@ impl Engine {
 
     /// What a tenant's requests have seen.
     pub fn counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
-        Ok(&self.queue(tenant)?.counters)
+        Ok(&self.queue(tenant)?.account.counters)
     }
 
     /// Requests of a tenant that have arrived and are not complete.
     pub fn outstanding(&self, tenant: TenantId) -> Result<u32, FtlError> {
-        Ok(self.queue(tenant)?.outstanding_count)
+        Ok(self.queue(tenant)?.account.outstanding())
     }
 
     /// Latencies of a tenant since they were last cleared.
@@ -294,14 +297,14 @@ impl Engine {
     /// True when nothing is in flight, so that the mapping's state stands by itself.
     #[must_use]
     pub fn is_quiescent(&self) -> bool {
-        self.queues.iter().flatten().all(|q| q.outstanding_count == 0)
+        self.queues.iter().flatten().all(|q| q.account.outstanding() == 0)
     }
 
     /// Lets time pass until a condition is met or a tenant needs input. An idle device lets time pass too.
     pub fn run<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
         let stopped = self.run_events(mapping, until);
         let now = self.timeline.now;
-        self.queues.iter_mut().flatten().for_each(|queue| queue.account_backlog(now));
+        self.queues.iter_mut().flatten().for_each(|queue| queue.account.count_backlog(now));
         stopped
     }
 
@@ -383,15 +386,15 @@ impl Engine {
         }
         match queue.arrival {
             Arrival::Closed { queue_depth } => {
-                let before = queue.outstanding_count;
-                while queue.outstanding_count < queue_depth && !queue.input.is_empty() {
+                let before = queue.account.outstanding();
+                while queue.account.outstanding() < queue_depth && !queue.input.is_empty() {
                     prefetch(mapping, TenantId(tenant), queue);
                     queue.arrive(now);
                 }
-                if queue.outstanding_count < queue_depth && !queue.input_ended {
+                if queue.account.outstanding() < queue_depth && !queue.input_ended {
                     self.starved.push(TenantId(tenant));
                 }
-                if self.slot_mut(tenant).is_some_and(|q| q.outstanding_count > before) {
+                if self.slot_mut(tenant).is_some_and(|q| q.account.outstanding() > before) {
                     self.wake(tenant);
                 }
             }
@@ -420,7 +423,7 @@ impl Engine {
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         let Some(&(request, slot)) = queue.arrived.front() else { return };
         let starting = queue.next_page == request.first;
-        if request.op == Op::Flush && queue.outstanding_count as usize > queue.arrived.len() {
+        if request.op == Op::Flush && queue.account.outstanding() as usize > queue.arrived.len() {
             return;
         }
         if starting {
@@ -430,7 +433,7 @@ impl Engine {
                 Gate::ShutUntil(at) => return self.schedule(at, Event::Unthrottle { tenant }),
             }
         }
-        let arrival_ns = queue.outstanding[slot as usize].arrival_ns;
+        let arrival_ns = queue.outstanding[slot].arrival_ns;
         self.scheduler.enqueue(tenant, &mut queue.standing, arrival_ns);
     }
 
@@ -445,8 +448,8 @@ impl Engine {
             self.issue_page(mapping, tenant);
             let (device_ns, gc_ns) = (self.timeline.device_ns, self.timeline.gc_ns);
             if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
-                queue.counters.device_ns += device_ns;
-                queue.counters.gc_ns += gc_ns;
+                queue.account.counters.device_ns += device_ns;
+                queue.account.counters.gc_ns += gc_ns;
                 self.scheduler.taken(&mut queue.standing, device_ns);
             }
             self.wake(tenant);
@@ -466,8 +469,8 @@ impl Engine {
         let Some(&(request, slot)) = queue.arrived.front() else { return };
         let page = queue.next_page;
         if page == request.first {
-            let waited_from = queue.outstanding[slot as usize].arrival_ns;
-            queue.counters.throttled_ns += queue.throttle.start(now, waited_from, u64::from(request.bytes));
+            let waited_from = queue.outstanding[slot].arrival_ns;
+            queue.account.counters.throttled_ns += queue.throttle.start(now, waited_from, u64::from(request.bytes));
         }
         queue.next_page += 1;
         if queue.next_page >= request.end || request.op == Op::Trim {
@@ -510,7 +513,7 @@ impl Engine {
                 span.whole().for_each(|p| mapping.trim_page(id, p, &mut self.timeline));
                 self.timeline.finish += self.timeline.command_ns();
                 if let Some(queue) = self.slot_mut(tenant) {
-                    let entry = &mut queue.outstanding[slot as usize];
+                    let entry = &mut queue.outstanding[slot];
                     (entry.pages_left, entry.pages_unscheduled) = (1, 1);
                 }
             }

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::account::Account;
 use crate::engine::latency::LatencyRecord;
 use crate::engine::scheduler::Standing;
+use crate::engine::slots::Slots;
 use crate::engine::throttle::Throttle;
 use crate::op::Op;
 
@@ -57,28 +59,6 @@ pub(crate) struct Outstanding {
     pub token: u64,
 }
 
-/// What a tenant's requests have seen.
-#[derive(Debug, Clone, Default)]
-pub struct QueueCounters {
-    /// Requests completed, by kind of operation.
-    pub completed: [u64; 5],
-    /// Bytes that reads asked for.
-    pub read_bytes: u64,
-    /// Bytes that writes brought.
-    pub write_bytes: u64,
-    /// Die and channel time spent.
-    pub device_ns: u64,
-    /// The part of it that GC took.
-    pub gc_ns: u64,
-    /// Time that requests waited for the rate limit.
-    pub throttled_ns: u64,
-    /// Time from arrival to completion, summed over completed requests; over a window's length, less the throttled
-    /// time, this is the mean number of requests on the device (Little).
-    pub latency_ns: u64,
-    /// Time during which at least one request was outstanding.
-    pub backlog_ns: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct TenantQueue {
     /// Requests fed and not yet arrived.
@@ -94,16 +74,12 @@ pub(crate) struct TenantQueue {
     pub arrived: VecDeque<(Request, u32)>,
     /// Next page of the first of them.
     pub next_page: u64,
-    pub outstanding: Vec<Outstanding>,
-    pub free_slots: Vec<u32>,
-    pub outstanding_count: u32,
+    pub outstanding: Slots<Outstanding>,
     pub throttle: Throttle,
     /// An event will wake the tenant at its next arrival.
     pub arrival_scheduled: bool,
-    /// Backlog is accounted up to this moment.
-    pub accounted_ns: u64,
     pub standing: Standing,
-    pub counters: QueueCounters,
+    pub account: Account,
     pub latency: LatencyRecord,
 }
 
@@ -117,14 +93,11 @@ impl TenantQueue {
             time_offset_ns: 0,
             arrived: VecDeque::new(),
             next_page: 0,
-            outstanding: Vec::new(),
-            free_slots: Vec::new(),
-            outstanding_count: 0,
+            outstanding: Slots::default(),
             throttle: Throttle::default(),
             arrival_scheduled: false,
-            accounted_ns: 0,
             standing: Standing::new(1.0),
-            counters: QueueCounters::default(),
+            account: Account::default(),
             latency: LatencyRecord::new(),
         }
     }
@@ -132,8 +105,8 @@ impl TenantQueue {
     /// Lets the next fed request arrive at `now`.
     pub fn arrive(&mut self, now: u64) {
         let Some(request) = self.input.pop_front() else { return };
-        self.account_backlog(now);
-        let entry = Outstanding {
+        self.account.arrived(now);
+        let slot = self.outstanding.put(Outstanding {
             arrival_ns: now,
             pages_left: (request.end - request.first).max(1),
             pages_unscheduled: (request.end - request.first).max(1),
@@ -141,22 +114,11 @@ impl TenantQueue {
             op: request.op,
             bytes: request.bytes,
             token: request.token,
-        };
-        let slot = match self.free_slots.pop() {
-            Some(slot) => {
-                self.outstanding[slot as usize] = entry;
-                slot
-            }
-            None => {
-                self.outstanding.push(entry);
-                self.outstanding.len() as u32 - 1
-            }
-        };
+        });
         if self.arrived.is_empty() {
             self.next_page = request.first;
         }
         self.arrived.push_back((request, slot));
-        self.outstanding_count += 1;
     }
 
     /// Takes the first arrived request off the line, all its pages having been issued.
@@ -169,7 +131,7 @@ impl TenantQueue {
 
     /// It is known when one more page of a request will be done; says so of the request when it was the last.
     pub fn page_scheduled(&mut self, slot: u32, at_ns: u64) -> Option<Completion> {
-        let entry = &mut self.outstanding[slot as usize];
+        let entry = &mut self.outstanding[slot];
         entry.pages_unscheduled -= 1;
         entry.done_ns = entry.done_ns.max(at_ns);
         (entry.pages_unscheduled == 0).then_some(Completion { token: entry.token, at_ns: entry.done_ns })
@@ -177,36 +139,19 @@ impl TenantQueue {
 
     /// One page of a request is done; counts the request when it was the last.
     pub fn page_done(&mut self, slot: u32, now: u64) -> bool {
-        let entry = &mut self.outstanding[slot as usize];
+        let entry = &mut self.outstanding[slot];
         entry.pages_left -= 1;
         if entry.pages_left > 0 {
             return false;
         }
         let Outstanding { arrival_ns, op, bytes, .. } = *entry;
-        self.counters.completed[op as usize] += 1;
         match op {
-            Op::Read => {
-                self.counters.read_bytes += u64::from(bytes);
-                self.latency.read(now - arrival_ns);
-            }
-            Op::Write | Op::WriteZeroes => {
-                self.counters.write_bytes += u64::from(bytes);
-                self.latency.write(now - arrival_ns);
-            }
+            Op::Read => self.latency.read(now - arrival_ns),
+            Op::Write | Op::WriteZeroes => self.latency.write(now - arrival_ns),
             Op::Trim | Op::Flush => {}
         }
-        self.account_backlog(now);
-        self.counters.latency_ns += now - arrival_ns;
-        self.free_slots.push(slot);
-        self.outstanding_count -= 1;
+        self.account.completed(now, arrival_ns, op, u64::from(bytes));
+        self.outstanding.release(slot);
         true
-    }
-
-    /// Brings the time with a backlog up to date; call it before the number outstanding changes.
-    pub fn account_backlog(&mut self, now: u64) {
-        if self.outstanding_count > 0 {
-            self.counters.backlog_ns += now - self.accounted_ns;
-        }
-        self.accounted_ns = now;
     }
 }

@@ -1,0 +1,72 @@
+//! What a tenant's requests have seen, counted as they come and go, on flash and on disks.
+
+use crate::op::Op;
+
+/// What a tenant's requests have seen.
+#[derive(Debug, Clone, Default)]
+pub struct QueueCounters {
+    /// Requests completed, by kind of operation.
+    pub completed: [u64; 5],
+    /// Bytes that reads asked for.
+    pub read_bytes: u64,
+    /// Bytes that writes brought.
+    pub write_bytes: u64,
+    /// Die and channel time spent.
+    pub device_ns: u64,
+    /// The part of it that GC took.
+    pub gc_ns: u64,
+    /// Time that requests waited for the rate limit.
+    pub throttled_ns: u64,
+    /// Time from arrival to completion, summed over completed requests; over a window's length, less the throttled
+    /// time, this is the mean number of requests on the device (Little).
+    pub latency_ns: u64,
+    /// Time during which at least one request was outstanding.
+    pub backlog_ns: u64,
+}
+
+/// The counters of a tenant, and the requests that have arrived and are not complete.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Account {
+    pub counters: QueueCounters,
+    outstanding: u32,
+    /// Backlog is counted up to this moment.
+    counted_ns: u64,
+}
+
+impl Account {
+    /// Requests that have arrived and are not complete.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// A request arrives.
+    #[inline]
+    pub fn arrived(&mut self, now: u64) {
+        self.count_backlog(now);
+        self.outstanding += 1;
+    }
+
+    /// A request that arrived at a moment is complete.
+    #[inline]
+    pub fn completed(&mut self, now: u64, arrived: u64, op: Op, bytes: u64) {
+        self.count_backlog(now);
+        self.outstanding -= 1;
+        self.counters.completed[op as usize] += 1;
+        self.counters.latency_ns += now - arrived;
+        match op {
+            Op::Read => self.counters.read_bytes += bytes,
+            Op::Write | Op::WriteZeroes => self.counters.write_bytes += bytes,
+            Op::Trim | Op::Flush => {}
+        }
+    }
+
+    /// Brings the time with a backlog up to date.
+    #[inline]
+    pub fn count_backlog(&mut self, now: u64) {
+        if self.outstanding > 0 {
+            self.counters.backlog_ns += now - self.counted_ns;
+        }
+        self.counted_ns = now;
+    }
+}
