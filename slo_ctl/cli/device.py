@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli import device_policy
+from slo_ctl.cli import device_policy, device_serve
 from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
 from slo_ctl.cli import write_cost as write_cost_command
-from slo_ctl.cli.device_options import JSON, QUIET  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.device_options import JSON, NAME, QUIET, ROOT  # noqa: TC001 - typer reads the annotations at run time
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.errors import UserError
 
@@ -31,17 +31,6 @@ profile_commands.register(app)
 device_policy.register(app)
 logical_block_command.register(app)
 write_cost_command.register_with_devices(app)
-
-_NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
-_ROOT = Annotated[
-    Path | None,
-    typer.Option(
-        "--root",
-        metavar="DIR",
-        help="Keep devices and sockets below DIR, for trying out. [default: /var/lib/slo-ctl and "
-        "/run/slo-ctl for root, else the user's state and runtime directories]",
-    ),
-]
 
 
 @app.command()
@@ -64,7 +53,7 @@ def create(
             "weight=. Repeatable. [default: one of the whole size, named as the device]",
         ),
     ] = None,
-    root: _ROOT = None,
+    root: ROOT = None,
 ) -> None:
     """Make an emulated SSD, hard disk or RAID-0. It takes space on disk as data is written to it."""
     from slo_ctl.device.plan import plan_device, wants_ageing
@@ -88,7 +77,7 @@ def create(
 
 
 @app.command("list")
-def list_(root: _ROOT = None, json_: JSON = False) -> None:
+def list_(root: ROOT = None, json_: JSON = False) -> None:
     """List the devices there are."""
     from slo_ctl.device.status import FORMAT_VERSION, device_status
 
@@ -116,7 +105,7 @@ def show(
     name: Annotated[
         str, typer.Argument(metavar="NAME|/dev/NVME", help="An emulated SSD, or an NVMe drive: /dev/nvme0.")
     ],
-    root: _ROOT = None,
+    root: ROOT = None,
     json_: JSON = False,
 ) -> None:
     """Say what a device is. An emulated SSD: whether it is served, and how to reach it. An NVMe drive: its
@@ -160,8 +149,8 @@ def _show_nvme(device: str, json_: bool) -> None:
 
 @app.command()
 def age(
-    name: _NAME,
-    root: _ROOT = None,
+    name: NAME,
+    root: ROOT = None,
     quiet: QUIET = False,
     json_: JSON = False,
 ) -> None:
@@ -209,7 +198,7 @@ def resize(
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Make it smaller than the data it holds, which is lost.")
     ] = False,
-    root: _ROOT = None,
+    root: ROOT = None,
 ) -> None:
     """Give a namespace another size. Clients see it when they connect anew: an NBD export keeps its size."""
     from slo_ctl.device.resizing import resize as resize_namespace
@@ -231,9 +220,9 @@ def resize(
 
 @app.command()
 def delete(
-    name: _NAME,
+    name: NAME,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    root: _ROOT = None,
+    root: ROOT = None,
 ) -> None:
     """Delete a device and all data on it."""
     store = _store(root)
@@ -246,69 +235,7 @@ def delete(
     tell(f"device {name} is deleted")
 
 
-@app.command()
-def serve(
-    name: _NAME,
-    nbdkit: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- NBDKIT-OPTION...]", help="More for nbdkit, such as --tls=require."),
-    ] = None,
-    latency: Annotated[
-        str,
-        typer.Option(
-            metavar="real|none", help="Complete requests when the modelled drive would, or at once."
-        ),
-    ] = "none",
-    time_scale: Annotated[
-        float,
-        typer.Option(min=1e-6, max=1e6, help="With --latency real: real seconds for each modelled one."),
-    ] = 1.0,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=4096,
-            help="Requests in work at once on each connection. [default: 4, with --latency real 128]",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        float, typer.Option(min=0.1, max=1e9, metavar="SECONDS", help="How often the placement is saved.")
-    ] = 60.0,
-    group: Annotated[
-        str | None,
-        typer.Option(help="Group that may use the disks' sockets, such as that of QEMU. [default: slo-ctl]"),
-    ] = None,
-    root: _ROOT = None,
-) -> None:
-    """Serve a device over NBD until SIGTERM or Ctrl-C: one Unix socket for each namespace."""
-    from slo_ctl.device.server import ServeOptions
-    from slo_ctl.device.server import serve as run_server
-
-    if latency not in ("real", "none"):
-        raise UserError(f"--latency: {latency} is not known", "write real or none")
-    store = _store(root)
-    record = store.load(name)
-    options = ServeOptions(
-        latency=latency,
-        time_scale=time_scale,
-        threads=threads,
-        checkpoint_s=checkpoint,
-        group=group,
-        nbdkit=tuple(nbdkit or ()),
-    )
-    status = run_server(store, record, options, lambda: _tell_ready(store, name, options.latency))
-    raise typer.Exit(status)
-
-
-def _tell_ready(store: DeviceStore, name: str, latency: str) -> None:
-    from slo_ctl.device.status import nbd_uri
-
-    run, record = store.places.run_of(name), store.load(name)
-    timed = "modelled latency" if latency == "real" else "no modelled latency"
-    tell(f"serving {name} (EMULATED, {timed})")
-    for namespace in record.namespace:
-        tell(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
-    tell(f"  control: {run.control}", "ready")
+device_serve.register(app)
 
 
 def _store(root: Path | None) -> DeviceStore:

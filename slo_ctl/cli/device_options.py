@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slo_ctl.errors import UserError
 
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
+ROOT = Annotated[
+    Path | None,
+    typer.Option(
+        "--root",
+        metavar="DIR",
+        help="Keep devices and sockets below DIR, for trying out. [default: /var/lib/slo-ctl and "
+        "/run/slo-ctl for root, else the user's state and runtime directories]",
+    ),
+]
 _TARGET = typer.Argument(metavar="TARGET", help="A file, directory, block device, or NBD URI.")
 TARGET = Annotated[str, _TARGET]
 TARGET_UNLESS_EMULATED = Annotated[str | None, _TARGET]

@@ -12,14 +12,12 @@ from slo_ctl.cli.device_options import JSON, QUEUE_DEPTH, QUIET, TARGET  # noqa:
 from slo_ctl.cli.logical_block import tell_stored
 from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
+from slo_ctl.cli.profile_run import for_each_target, profile_by_mpi, profile_here
 from slo_ctl.cli.say import tell_json
 from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slo_ctl.replay.progress import ProgressSink
     from slo_ctl.serra.identity import Surroundings
     from slo_ctl.serra.line import Fit
     from slo_ctl.serra.profile import Profile
@@ -140,7 +138,7 @@ def profile(
         seed,
         (precondition, fresh),
     )
-    requests = _for_each_target(request, node or [], allow_write or [])
+    requests = for_each_target(request, node or [], allow_write or [])
     if mpi and node:
         raise UserError("--mpi and --node exclude each other", "ranks all measure what they know as TARGET")
     from slo_ctl.show.progress import progress_on_stderr
@@ -151,9 +149,9 @@ def profile(
 
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:
-            interrupted = _profile_by_mpi(requests[0], around, store, progress, tell_outcome)
+            interrupted = profile_by_mpi(requests[0], around, store, progress, tell_outcome)
         else:
-            outcome = _profile_here(requests, around, store, progress)
+            outcome = profile_here(requests, around, store, progress)
     if not mpi:
         tell_outcome(outcome)
         interrupted = outcome.interrupted
@@ -193,65 +191,6 @@ def _request(
         precondition=precondition,
         fresh=fresh,
     )
-
-
-def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
-    """The request, and the same for every other target; each may write only where it is named."""
-    from dataclasses import replace
-
-    targets = [request.target, *nodes]
-    if len(set(targets)) < len(targets):
-        raise UserError("--node: a target is named twice", "each has to be a device of its own")
-    strange = [name for name in allowed if name not in targets]
-    if strange:
-        raise UserError(
-            f"--allow-write names {strange[0]}, and the target is {', '.join(targets)}",
-            "name the target itself, letter by letter",
-        )
-    return [
-        replace(request, target=target, allow_write=target if target in allowed else None)
-        for target in targets
-    ]
-
-
-def _profile_here(
-    requests: list[Request], around: Surroundings, store: ProfileStore, progress: ProgressSink
-) -> Outcome:
-    if len(requests) == 1:
-        from slo_ctl.serra.session import profile_target
-
-        return profile_target(requests[0], around, store, progress)
-    from slo_ctl.serra.parallel.local import LocalNodes
-    from slo_ctl.serra.parallel.session import profile_with_nodes
-
-    with LocalNodes(requests, around) as nodes:
-        return profile_with_nodes(requests[0], store, progress, nodes)
-
-
-def _profile_by_mpi(
-    request: Request,
-    around: Surroundings,
-    store: ProfileStore,
-    progress: ProgressSink,
-    tell_outcome: Callable[[Outcome], None],
-) -> bool:
-    """Measure with all ranks, and have rank 0 tell what it has collected; whether it was interrupted.
-
-    That is told before MPI is ended: a second after Ctrl-C mpirun kills its ranks.
-    """
-    from slo_ctl.serra.parallel.mpi import MpiNodes, World, serve_rank
-    from slo_ctl.serra.parallel.session import profile_with_nodes
-
-    world = World()
-    if world.rank:
-        serve_rank(world, request, around)
-        return False
-    if not world.survives:
-        progress.note("should a rank die, mpirun ends the others, too, unless it has --enable-recovery")
-    with MpiNodes(world, request, around) as nodes:
-        outcome = profile_with_nodes(request, store, progress, nodes)
-        tell_outcome(outcome)
-    return outcome.interrupted
 
 
 def _tell_who_was_left_out(profile: Profile, quiet: bool) -> None:
