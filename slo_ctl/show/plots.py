@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from slo_ctl.show import numbers
-from slo_ctl.show.inline_svg import Plot, inline_svg, plot_figure, tick
-from slo_ctl.show.palette import GRID, MUTED, SURFACE, vm_colour, vm_dashes
-from slo_ctl.show.text import printable
+from slo_ctl.show.inline_svg import Plot, inline_svg, plot_figure
+from slo_ctl.show.palette import MUTED, SURFACE, vm_colour
+from slo_ctl.show.plot_parts import (
+    bar,
+    headroom,
+    legend_of_vms,
+    legend_place,
+    name_bars,
+    short_name,
+    strength,
+)
+from slo_ctl.show.time_plots import over_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from matplotlib.axes import Axes
+    from slo_ctl.replay.result import Result, RunResult, VmResult
 
-    from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
-
-LABEL_CHARACTERS = 14
-LEGEND_CHARACTERS = 50
-"""What fits next to each other at the legend's size."""
 _MARKERS = ("o", "s", "^", "D", "v")
 
 _HOLLOW: dict[str, Any] = {"facecolor": SURFACE.stand_in, "edgecolor": MUTED.stand_in, "linewidth": 1}
@@ -102,7 +103,7 @@ def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
             for index, vm in enumerate(run.vms):
                 x = group - 0.4 + width * (index + 0.5)
                 rate = (vm.bandwidth_bytes_s or 0.0) / 1e6
-                _bar(axes, x, rate, width, index)
+                bar(axes, x, rate, width, index)
                 ratio = _ratio(vm, base)
                 if ratio is not None:
                     axes.annotate(
@@ -115,8 +116,8 @@ def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
                     )
         axes.set_xticks(range(len(runs)), [run.policy for run in runs])
         axes.set_ylabel("MB/s")
-        _headroom(axes)
-        _legend_of_vms(axes, [f"{_label(vm.name)} (w {vm.weight:g})" for vm in runs[-1].vms])
+        headroom(axes)
+        legend_of_vms(axes, [f"{short_name(vm.name)} (w {vm.weight:g})" for vm in runs[-1].vms])
         svg = inline_svg(figure, "bandwidth-by-weight")
     return Plot(
         "bandwidth-by-weight",
@@ -170,64 +171,6 @@ def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
     )
 
 
-def over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
-    """One column of the time series per run, all to one scale; runs that lack it are left out."""
-    drawn = [run for run in runs if any(_known(series, column) for series in run.series.vms)]
-    if not drawn:
-        return []
-    # The first few epochs after a start swing widely; they must not squeeze the rest of every plot.
-    top = max(_high(run, column) for run in drawn) * 1.12
-    return [_over_time(run, column, f"{title}: {run.policy}", caption, top) for run in drawn]
-
-
-def _over_time(run: RunResult, column: str, title: str, caption: str, top: float) -> Plot:
-    with plot_figure() as (figure, axes):
-        times = run.series.drive_writes
-        window = run.window
-        axes.axvspan(
-            window.from_drive_writes, window.to_drive_writes, color=GRID.stand_in, alpha=0.45, linewidth=0
-        )
-        targets = {vm.name: vm.target_share for vm in run.vms}
-        for index, series in enumerate(run.series.vms):
-            values = getattr(series, column)
-            if not values:
-                continue
-            drawn = [float("nan") if value is None else value for value in values]
-            colour = vm_colour(index).stand_in
-            axes.plot(times, drawn, color=colour, linestyle=vm_dashes(index), linewidth=1.5)
-            target = targets.get(series.name)
-            if column == "share" and target:
-                axes.plot(
-                    [window.from_drive_writes, window.to_drive_writes],
-                    [target, target],
-                    color=colour,
-                    linestyle=(0, (1, 1.6)),
-                    linewidth=1.2,
-                )
-        for event in run.events:
-            axes.axvline(event.drive_writes, color=MUTED.stand_in, linewidth=0.9, linestyle=(0, (3, 2)))
-            axes.annotate(
-                _label(f"{event.vm} {event.action}"),
-                (event.drive_writes, top),
-                (3, -2),
-                textcoords="offset points",
-                va="top",
-                fontsize=7,
-                color=MUTED.stand_in,
-            )
-        axes.set_ylim(0, top)
-        axes.set_xlim(0, max(times))
-        axes.set_xlabel("full drive writes")
-        axes.xaxis.set_major_formatter(FuncFormatter(tick))
-        if column == "share":
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f}%"))
-        _legend_of_vms(axes, [_label(series.name) for series in run.series.vms])
-        svg = inline_svg(figure, f"{column}-{run.policy}")
-    return Plot(
-        f"{column.replace('_', '-')}-{run.policy}", title, f"{caption} Shaded: the measured window.", svg
-    )
-
-
 def _alone_and_together(
     runs: Sequence[RunResult],
     key: str,
@@ -253,13 +196,13 @@ def _alone_and_together(
         for number, run in enumerate(runs):
             for index, vm in enumerate(run.vms):
                 x = index - 0.41 + width * (first + number + 0.5)
-                _bar(axes, x, together(vm) or 0.0, width, index, alpha=_strength(number, len(runs)))
-            patch = Patch(facecolor=MUTED.stand_in, alpha=_strength(number, len(runs)), linewidth=0)
+                bar(axes, x, together(vm) or 0.0, width, index, alpha=strength(number, len(runs)))
+            patch = Patch(facecolor=MUTED.stand_in, alpha=strength(number, len(runs)), linewidth=0)
             handles.append((patch, run.policy))
-        _name_bars(axes, [vm.name for vm in runs[-1].vms])
+        name_bars(axes, [vm.name for vm in runs[-1].vms])
         axes.set_ylabel(unit)
-        _headroom(axes)
-        axes.legend(*zip(*handles, strict=True), **_legend_place(axes, [name for _, name in handles]))
+        headroom(axes)
+        axes.legend(*zip(*handles, strict=True), **legend_place(axes, [name for _, name in handles]))
         svg = inline_svg(figure, key)
     return Plot(key, title, caption, svg)
 
@@ -272,13 +215,13 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
         for column, row in enumerate(moved.pages):
             base = 0
             for owner, pages in enumerate(row):
-                _bar(axes, column, pages, 0.62, owner, bottom=base)
+                bar(axes, column, pages, 0.62, owner, bottom=base)
                 base += pages
-        _name_bars(axes, moved.vms)
+        name_bars(axes, moved.vms)
         axes.set_ylim(0, top * 1.05)
         axes.set_ylabel("pages moved by GC")
         axes.set_xlabel("VM whose writes GC worked for")
-        _legend_of_vms(axes, [_label(name) for name in moved.vms])
+        legend_of_vms(axes, [short_name(name) for name in moved.vms])
         svg = inline_svg(figure, f"pages-moved-{run.policy}")
     return Plot(
         f"pages-moved-{run.policy}",
@@ -287,28 +230,6 @@ def _pages_moved(run: RunResult, top: int) -> Plot:
         "no neighbour's pages.",
         svg,
     )
-
-
-def _bar(
-    axes: Axes, x: float, height: float, width: float, vm: int, alpha: float = 1.0, bottom: float = 0.0
-) -> None:
-    if alpha < 1:  # or the grid would shine through
-        axes.bar(x, height, width * 0.92, bottom=bottom, color=SURFACE.stand_in)
-    axes.bar(
-        x,
-        height,
-        width * 0.92,
-        bottom=bottom,
-        color=vm_colour(vm).stand_in,
-        alpha=alpha,
-        edgecolor=SURFACE.stand_in,
-        linewidth=0.6,
-    )
-
-
-def _strength(number: int, of: int) -> float:
-    """How opaque the bars of a run are: the policy in question, which comes last, most."""
-    return 1.0 if of == 1 else 0.35 + 0.65 * number / (of - 1)
 
 
 def _smallest_weight(run: RunResult) -> VmResult | None:
@@ -327,64 +248,3 @@ def _weight_ratios(run: RunResult) -> list[float]:
     base = _smallest_weight(run)
     least = base.weight if base is not None else min(vm.weight for vm in run.vms)
     return [vm.weight / least for vm in run.vms]
-
-
-def _known(series: VmSeries, column: str) -> list[float]:
-    return [value for value in getattr(series, column) if value is not None]
-
-
-def _high(run: RunResult, column: str) -> float:
-    """The top of the axis: what all but the wildest hundredth of the points stay below."""
-    values = sorted(value for series in run.series.vms for value in _known(series, column))
-    return max(values[int(0.99 * (len(values) - 1))], 1e-9) if values else 1e-9
-
-
-def _label(name: str) -> str:
-    shown = printable(name)
-    return shown if len(shown) <= LABEL_CHARACTERS else shown[: LABEL_CHARACTERS - 1] + "\u2026"
-
-
-def _legend_of_vms(axes: Axes, labels: Sequence[str]) -> None:
-    handles = [Patch(facecolor=vm_colour(index).stand_in, linewidth=0) for index in range(len(labels))]
-    legend = axes.legend(handles, ["." for _ in labels], **_legend_place(axes, labels))
-    # A label given to `legend` loses a leading underscore's entry; a text set afterwards is taken as it is.
-    for text, label in zip(legend.get_texts(), labels, strict=True):
-        text.set_text(label)
-
-
-def _legend_place(axes: Axes, labels: Sequence[str]) -> dict[str, Any]:
-    """Above the plot, in as many columns as fit; the figure grows by the rows that takes."""
-    one_row = sum(len(label) + 4 for label in labels) <= LEGEND_CHARACTERS
-    columns = len(labels) if one_row else max(1, LEGEND_CHARACTERS // (max(map(len, labels)) + 5))
-    _grow(axes, (math.ceil(len(labels) / columns) - 1) * 0.17)
-    return {
-        "loc": "lower left",
-        "bbox_to_anchor": (0.0, 1.0, 1.0, 0.0),
-        "ncols": columns,
-        "borderaxespad": 0.3,
-        "columnspacing": 1.2,
-    }
-
-
-def _name_bars(axes: Axes, names: Sequence[str]) -> None:
-    labels = [_label(name) for name in names]
-    crowded = sum(len(label) + 2 for label in labels) > LEGEND_CHARACTERS
-    if crowded:
-        _grow(axes, 0.5)
-    axes.set_xticks(
-        range(len(labels)),
-        labels,
-        rotation=35 if crowded else 0,
-        ha="right" if crowded else "center",
-        rotation_mode="anchor" if crowded else "default",
-    )
-
-
-def _grow(axes: Axes, inches: float) -> None:
-    figure = axes.get_figure()
-    if isinstance(figure, Figure):
-        figure.set_figheight(figure.get_figheight() + inches)
-
-
-def _headroom(axes: Axes) -> None:
-    axes.set_ylim(0, max(axes.get_ylim()[1] * 1.04, 1e-9))
