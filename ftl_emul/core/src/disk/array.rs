@@ -12,6 +12,7 @@ use crate::disk::mechanics::Mechanics;
 use crate::disk::parameters::DiskParameters;
 use crate::disk::stripe::Stripe;
 use crate::engine::account::Account;
+use crate::engine::agenda::Agenda;
 use crate::engine::slots::Slots;
 use crate::engine::throttle::{Gate, Throttle};
 use crate::engine::{Completion, Limit, QueueCounters, Scheduler, SchedulerPolicy, Standing};
@@ -83,8 +84,7 @@ pub struct Array {
     in_flight: u32,
     tenants: Vec<Tenant>,
     requests: Slots<Request>,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    event_number: u64,
+    agenda: Agenda<Event>,
     now_ns: u64,
     completions: Vec<Completion>,
     told: Vec<Told>,
@@ -113,8 +113,7 @@ impl Array {
             in_flight: 0,
             tenants: Vec::new(),
             requests: Slots::default(),
-            events: BinaryHeap::new(),
-            event_number: 0,
+            agenda: Agenda::new(),
             now_ns: 0,
             completions: Vec::new(),
             told: Vec::new(),
@@ -234,7 +233,7 @@ impl Array {
     /// When something will happen next; None when nothing is under way.
     #[must_use]
     pub fn next_event_ns(&self) -> Option<u64> {
-        self.events.peek().map(|&Reverse((time, ..))| time)
+        self.agenda.next_ns()
     }
 
     /// Requests whose end became known since they were last taken. It may lie in the future.
@@ -279,11 +278,7 @@ impl Array {
 
     /// Lets time pass.
     pub fn run(&mut self, until_ns: u64) {
-        while let Some(&Reverse((time_ns, _, event))) = self.events.peek() {
-            if time_ns > until_ns {
-                break;
-            }
-            self.events.pop();
+        while let Some((time_ns, event)) = self.agenda.take_by(until_ns) {
             self.now_ns = time_ns;
             match event {
                 Event::Arm { disk } => {
@@ -344,11 +339,6 @@ impl Array {
         Ok((ended, self.now_ns - begun_ns))
     }
 
-    fn schedule(&mut self, at_ns: u64, event: Event) {
-        self.event_number += 1;
-        self.events.push(Reverse((at_ns, self.event_number, event)));
-    }
-
     /// Puts a tenant that has a request in the scheduler's line, or sets its alarm where a limit holds it.
     fn wake(&mut self, number: u16) {
         let now_ns = self.now_ns;
@@ -357,7 +347,7 @@ impl Array {
         match tenant.throttle.gate(now_ns) {
             Gate::Open => {}
             Gate::Shut => return,
-            Gate::ShutUntil(at_ns) => return self.schedule(at_ns, Event::Unthrottle { tenant: number }),
+            Gate::ShutUntil(at_ns) => return self.agenda.add(at_ns, Event::Unthrottle { tenant: number }),
         }
         self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns);
     }
@@ -439,14 +429,14 @@ impl Array {
         let next_ns = self.disks[disk].next_ns();
         if let Some(at_ns) = next_ns.filter(|_| self.armed[disk].is_none()) {
             self.armed[disk] = next_ns;
-            self.schedule(at_ns, Event::Arm { disk });
+            self.agenda.add(at_ns, Event::Arm { disk });
         }
     }
 
     /// It is known when a request will be done.
     fn decided(&mut self, slot: u32, at_ns: u64) {
         self.completions.push(Completion { token: self.requests[slot].token, at_ns });
-        self.schedule(at_ns, Event::Done { slot });
+        self.agenda.add(at_ns, Event::Done { slot });
     }
 
     fn done(&mut self, slot: u32) {

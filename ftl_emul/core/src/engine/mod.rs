@@ -4,15 +4,13 @@
 //! are *issued* page by page as the device has room and the scheduler decides, and *complete* with their last page.
 
 pub(crate) mod account;
+pub(crate) mod agenda;
 mod latency;
 mod queue;
 mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod throttle;
 mod timeline;
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 pub use account::QueueCounters;
 pub use latency::{Histogram, LatencyRecord};
@@ -26,6 +24,7 @@ use crate::geometry::Geometry;
 use crate::mapping::Mapping;
 use crate::mapping::move_pace::MovePace;
 use crate::op::{Op, PageSpan, TenantId};
+use agenda::Agenda;
 use queue::{Request, TenantQueue};
 use throttle::Gate;
 
@@ -76,8 +75,7 @@ pub struct Engine {
     timeline: Timeline,
     scheduler: Scheduler,
     queues: Vec<Option<TenantQueue>>,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    event_number: u64,
+    agenda: Agenda<Event>,
     /// Page operations issued and not complete, and the most there may be.
     in_flight: u32,
     device_queue_depth: u32,
@@ -101,8 +99,7 @@ impl Engine {
             timeline: Timeline::new(geometry, costs),
             scheduler: Scheduler::new(policy),
             queues: Vec::new(),
-            events: BinaryHeap::new(),
-            event_number: 0,
+            agenda: Agenda::new(),
             in_flight: 0,
             device_queue_depth: device_queue_depth.unwrap_or(geometry.dies()).max(1),
             host_page_writes: 0,
@@ -147,8 +144,8 @@ impl Engine {
         }
         if slot.take().is_some() {
             // Alarms of the old queue must not ring for a later one of the same number.
-            self.events.retain(|Reverse((_, _, event))| {
-                !matches!(event, Event::Arrival { tenant: t } | Event::Unthrottle { tenant: t } if *t == tenant.0)
+            self.agenda.retain(|event| {
+                !matches!(event, Event::Arrival { tenant: t } | Event::Unthrottle { tenant: t } if t == tenant.0)
             });
         }
         Ok(())
@@ -210,13 +207,13 @@ impl Engine {
     /// When something will happen next; None when nothing is under way.
     #[must_use]
     pub fn next_event_ns(&self) -> Option<u64> {
-        self.events.peek().map(|&Reverse((time, ..))| time)
+        self.agenda.next_ns()
     }
 
     /// True when that is the end of a read on its die, which decides when its request will be done.
     #[must_use]
     pub fn next_event_is_read(&self) -> bool {
-        matches!(self.events.peek(), Some(Reverse((_, _, Event::PageRead { .. }))))
+        matches!(self.agenda.next_event(), Some(Event::PageRead { .. }))
     }
 
     /// Says that a tenant's input is complete: it falls idle when it is used up.
@@ -321,17 +318,16 @@ impl Engine {
             if !self.issue(mapping, until.host_page_writes) {
                 return Stopped::Writes;
             }
-            match self.events.peek() {
+            match self.agenda.take_by(until.time_ns) {
+                Some((time, event)) => {
+                    self.timeline.now = time;
+                    self.handle(mapping, event);
+                }
                 None if until.time_ns == u64::MAX => return Stopped::Idle,
-                Some(&Reverse((time, ..))) if time <= until.time_ns => {}
-                _ => {
+                None => {
                     self.timeline.now = self.timeline.now.max(until.time_ns);
                     return Stopped::Time;
                 }
-            }
-            if let Some(Reverse((time, _, event))) = self.events.pop() {
-                self.timeline.now = time;
-                self.handle(mapping, event);
             }
         }
     }
@@ -408,7 +404,7 @@ impl Engine {
                         let at = (next.time_ns + queue.time_offset_ns).max(now);
                         queue.arrival_scheduled = true;
                         prefetch(mapping, TenantId(tenant), queue);
-                        self.schedule(at, Event::Arrival { tenant });
+                        self.agenda.add(at, Event::Arrival { tenant });
                     }
                     None if !queue.input_ended => self.starved.push(TenantId(tenant)),
                     None => {}
@@ -430,7 +426,7 @@ impl Engine {
             match queue.throttle.gate(now) {
                 Gate::Open => {}
                 Gate::Shut => return,
-                Gate::ShutUntil(at) => return self.schedule(at, Event::Unthrottle { tenant }),
+                Gate::ShutUntil(at) => return self.agenda.add(at, Event::Unthrottle { tenant }),
             }
         }
         let arrival_ns = queue.outstanding[slot].arrival_ns;
@@ -483,7 +479,7 @@ impl Engine {
             Op::Read => {
                 if let Some(die) = mapping.read_page(id, page, &mut self.timeline) {
                     let at = self.timeline.finish;
-                    self.schedule(at, Event::PageRead { tenant, slot, die });
+                    self.agenda.add(at, Event::PageRead { tenant, slot, die });
                     return;
                 }
                 self.timeline.finish += self.timeline.command_ns();
@@ -524,17 +520,11 @@ impl Engine {
     }
 
     fn schedule_page_done(&mut self, at: u64, tenant: u16, slot: u32) {
-        self.schedule(at, Event::PageDone { tenant, slot });
+        self.agenda.add(at, Event::PageDone { tenant, slot });
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if queue.arrival == Arrival::Live {
             self.completions.extend(queue.page_scheduled(slot, at));
         }
-    }
-
-    #[inline]
-    fn schedule(&mut self, at: u64, event: Event) {
-        self.event_number += 1;
-        self.events.push(Reverse((at, self.event_number, event)));
     }
 
     fn slot_mut(&mut self, tenant: u16) -> Option<&mut TenantQueue> {

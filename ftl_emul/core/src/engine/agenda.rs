@@ -1,0 +1,50 @@
+//! What will happen when, in virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Events by time; those of one moment in the order in which they were added.
+#[derive(Debug)]
+pub(crate) struct Agenda<E> {
+    events: BinaryHeap<Reverse<(u64, u64, E)>>,
+    added: u64,
+}
+
+impl<E: Copy + Ord> Agenda<E> {
+    /// Nothing will happen.
+    pub fn new() -> Self {
+        Self { events: BinaryHeap::new(), added: 0 }
+    }
+
+    /// Lets something happen at a moment.
+    #[inline]
+    pub fn add(&mut self, at_ns: u64, event: E) {
+        self.added += 1;
+        self.events.push(Reverse((at_ns, self.added, event)));
+    }
+
+    /// When the next thing happens; None when nothing will.
+    #[inline]
+    pub fn next_ns(&self) -> Option<u64> {
+        self.events.peek().map(|&Reverse((time_ns, ..))| time_ns)
+    }
+
+    /// What that is.
+    pub fn next_event(&self) -> Option<E> {
+        self.events.peek().map(|&Reverse((.., event))| event)
+    }
+
+    /// Takes the next event off, with its time; None when none is due by `until_ns`.
+    #[inline]
+    pub fn take_by(&mut self, until_ns: u64) -> Option<(u64, E)> {
+        if self.next_ns()? > until_ns {
+            return None;
+        }
+        self.events.pop().map(|Reverse((time_ns, _, event))| (time_ns, event))
+    }
+
+    /// Drops the events that do not pass.
+    pub fn retain(&mut self, passes: impl Fn(E) -> bool) {
+        self.events.retain(|&Reverse((.., event))| passes(event));
+    }
+}
