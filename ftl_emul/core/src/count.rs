@@ -1,6 +1,5 @@
 //! Count-only runs: requests of many tenants in the order given, without a clock.
 
-use crate::engine::checked_span;
 use crate::error::{FtlError, invalid};
 use crate::mapping::Mapping;
 use crate::mapping::move_pace::MovePace;
@@ -67,7 +66,7 @@ fn check<M: Mapping>(mapping: &M, requests: &Requests<'_>, shift: u32) -> Result
         if pages == 0 {
             return Err(FtlError::UnknownTenant(tenant[i]));
         }
-        checked_span(offset_bytes[i], length_bytes[i], shift, pages)?;
+        PageSpan::within(offset_bytes[i], length_bytes[i], shift, pages)?;
     }
     Ok(())
 }

@@ -71,6 +71,18 @@ impl PageSpan {
         Self { first, end, partial_first: head || (one && tail), partial_last: tail || (one && head) }
     }
 
+    /// The pages of a byte range of a namespace, when all of them exist.
+    pub(crate) fn within(offset_bytes: u64, length_bytes: u64, page_shift: u32, pages: u64) -> Result<Self, FtlError> {
+        if offset_bytes.checked_add(length_bytes).is_none() {
+            return Err(FtlError::OutOfRange { page: u64::MAX >> page_shift, pages });
+        }
+        let span = Self::of(offset_bytes, length_bytes, page_shift);
+        if span.end > pages {
+            return Err(FtlError::OutOfRange { page: span.end.saturating_sub(1).max(pages), pages });
+        }
+        Ok(span)
+    }
+
     /// The pages covered wholly.
     #[inline]
     #[must_use]

@@ -2,6 +2,7 @@ use super::*;
 use crate::geometry::preset;
 use crate::mapping::Placement;
 use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::op::Op;
 use crate::victim::below;
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
