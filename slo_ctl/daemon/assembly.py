@@ -163,12 +163,16 @@ def _concerns(outcome: Outcome, device: DeviceView) -> bool:
 
 def _delivered(view: VmView, device: DeviceView) -> Delivered:
     iops = _sum(window.iops for window in view.windows)
+    everywhere = iops if view.drive_iops is None else view.drive_iops
+    of_iops = device.total_iops if device.drive_iops is None else device.drive_iops
     return Delivered(
         asked=bool(iops) or (view.wants_more and device.kind == "emulated"),
         wants_more=view.wants_more,
         guessed=view.guessed,
         iops=iops,
-        share=iops / device.total_iops if iops is not None and device.total_iops else None,
+        drive_iops=view.drive_iops,
+        share=everywhere / of_iops if everywhere is not None and of_iops else None,
+        of_drive=device.drive_iops is not None,
         bandwidth_bytes_s=_sum(window.bandwidth_bytes_s for window in view.windows),
         p99_read_us=_most(window.p99_read_us for window in view.windows),
         p99_write_us=_most(window.p99_write_us for window in view.windows),

@@ -1,7 +1,8 @@
-"""The block devices that are managed: one epoch of each, and what is to be set for the VMs on them."""
+"""The block devices that are managed: an epoch of all of them, and what is to be set for the VMs on them."""
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from functools import partial
@@ -9,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.act.capabilities import probe
+from slo_ctl.daemon.block_places import block_places
 from slo_ctl.daemon.blocks import BlockPart
 from slo_ctl.daemon.device_policies import DevicePolicies, Wish
 from slo_ctl.daemon.mixes import Mixes
 from slo_ctl.daemon.parts import guarded_view
+from slo_ctl.daemon.pools import Pool
 from slo_ctl.daemon.wanted import WantedSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
     from slo_ctl.config import Config
     from slo_ctl.daemon.device_policies import Situation
@@ -31,31 +34,41 @@ if TYPE_CHECKING:
     from slo_ctl.observe.inventory import Inventory
     from slo_ctl.observe.task_delay import BlockDelay
 
+log = logging.getLogger("slo_ctl.daemon")
+
 
 class BlockDevices:
-    """Every block device that the configuration lists."""
+    """Every block device that the configuration lists, by itself or as a namespace of an NVMe drive."""
 
     def __init__(self, places: Places, sys: Path, run: Path, problems: Problems) -> None:
         self.parts: dict[str, BlockPart] = {}
         self.policies = DevicePolicies(places, sys)
+        self.notes: tuple[str, ...] = ()
+        """What of the configuration cannot be had."""
         self._sys = sys
         self._run = run
         self._problems = problems
         self._wanted_settings = WantedSettings()
         self._mixes = Mixes()
         self._wishes: dict[str, Wish] = {}
+        self._pools: dict[str, Pool] = {}
         self._window_s = 0.0
 
     def refresh(self, config: Config) -> None:
-        """Bring them up to date with what is configured."""
+        """Bring them up to date with what is configured, and which namespaces drives have now."""
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
-        self._wishes = {each.name: Wish(each.path, each.scheduler) for each in config.devices if each.path}
+        found, self.notes = block_places(config.devices, self._sys)
+        self._wishes = {name: Wish(place.path, place.scheduler) for name, place in found.items()}
         for name, part in list(self.parts.items()):
             if changed or name not in self._wishes or self._wishes[name].path != str(part.path):
                 self.parts.pop(name).close()
-        for name, wish in self._wishes.items():
+                if name not in self._wishes:
+                    log.info("device %s (%s) is not managed any more", name, part.path)
+        for name, place in found.items():
             if name not in self.parts:
-                self.parts[name] = BlockPart(name, Path(wish.path), self._sys, self._window_s)
+                self.parts[name] = BlockPart(name, Path(place.path), self._sys, self._window_s)
+                if place.of_drive:
+                    log.info("device %s: %s is managed, a namespace of %s", name, place.path, place.of_drive)
 
     @property
     def numbers(self) -> dict[str, DeviceNumber]:
@@ -70,32 +83,49 @@ class BlockDevices:
         delays = observer.delays(inventory, active)[0] if active else {}
         for part in parts:
             self._problems.guarded(part.name, partial(_look_at, part, inventory.streams, delays))
+        self._form_pools()
+        for pool in self._pools.values():
+            self._problems.guarded(pool.name, partial(pool.look, inventory.streams, delays))
+
+    def _form_pools(self) -> None:
+        members: dict[str, list[BlockPart]] = {}
+        for part in self.parts.values():
+            members.setdefault(_pool_of(part), []).append(part)
+        self._pools = {key: self._pools.get(key) or Pool() for key in members}
+        for key, parts in members.items():
+            self._pools[key].parts = tuple(parts)
 
     def wanted(
-        self, tree: CgroupTree | None, situation: Situation, default_weight: float, *, dry_run: bool
+        self,
+        tree: CgroupTree | None,
+        situation: Situation,
+        default_weight: float,
+        weighted: Set[str],
+        *,
+        dry_run: bool,
     ) -> Wanted:
-        """What is to be set for the VMs; after `look`."""
+        """What is to be set for the VMs; after `look`. Those in `weighted` were promised their weight."""
         slos, streams, numbers = situation.slos, situation.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
-        held = {} if dry_run else self._held(slos)
+        held = {} if dry_run else self._held(slos, weighted)
         self._mixes.look(streams, slos, set(numbers.values()), held)
         return self._wanted_settings.of(
             *(situation.vms, slos, streams, numbers, capabilities, set(situation.promised)),
             *(default_weight, self._mixes.splits, held),
+            drives={name: _pool_of(part) for name, part in self.parts.items()},
+            by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
         )
 
-    def _held(self, slos: Mapping[str, Slo]) -> dict[tuple[str, DeviceNumber], HeldBack]:
+    def _held(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[tuple[str, DeviceNumber], HeldBack]:
         """Limits for others' sake."""
+        limitable = self._wanted_settings.limitable
         held = {}
-        for part in self.parts.values():
-            number = part.number
-            if number is None:
-                continue
-            limitable = self._wanted_settings.limitable(part.name)
-            self._problems.guarded(part.name, partial(part.protect, slos, limitable))
-            held.update({(vm, number): limit for vm, limit in part.held.items()})
-        return held
+        for pool in self._pools.values():
+            self._problems.guarded(pool.name, partial(pool.protect, slos, limitable, weighted))
+            held.update(pool.guard.held)
+        there = set(self.numbers.values())
+        return {(vm, number): limit for (vm, number), limit in held.items() if number in there}
 
     def for_devices(self, tree: CgroupTree | None, situation: Situation) -> list[Setting]:
         """What the devices as a whole are to be set to."""
@@ -104,6 +134,9 @@ class BlockDevices:
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         """For the status."""
         views = []
+        for pool in self._pools.values():
+            names = {part.name for part in pool.parts}
+            pool.slos = {vm: slos[vm] for vm, device in wanted.backends if device in names}
         for part in self.parts.values():
             used = {vm: slos[vm] for vm, device in wanted.backends if device == part.name}
             disks = {
@@ -111,7 +144,8 @@ class BlockDevices:
                 for vm in vms
                 if vm.name in used
             }
-            view = guarded_view(part.name, part.kind, partial(part.view, used, disks, wanted), self._problems)
+            make = partial(part.view, used, disks, wanted, self._pools[_pool_of(part)])
+            view = guarded_view(part.name, part.kind, make, self._problems)
             told = (*self.policies.reasons.get(part.name, ()), *view.reasons)
             views.append(replace(view, policy=self.policies.label(part.name), reasons=told))
         return views
@@ -125,3 +159,8 @@ class BlockDevices:
 def _look_at(part: BlockPart, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
     part.find()
     part.look(streams, delays)
+
+
+def _pool_of(part: BlockPart) -> str:
+    """The drive of a namespace; any other device is one by itself."""
+    return part.drive or part.name

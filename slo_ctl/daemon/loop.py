@@ -120,7 +120,10 @@ class Daemon:
         promised = named.keys() | {vm for vm, promise in promises.items() if promise.source != DEFAULT}
         situation = Situation(vms, streams, slos, promised)
         default_weight = self.config.default_slo.weight
-        wanted = self._blocks.wanted(inventory.tree, situation, default_weight, dry_run=self._dry_run)
+        weighted = {vm for vm, promise in promises.items() if promise.sources.get("weight") != DEFAULT}
+        wanted = self._blocks.wanted(
+            inventory.tree, situation, default_weight, weighted, dry_run=self._dry_run
+        )
         for_devices = self._blocks.for_devices(inventory.tree, situation)
         self._act(inventory.tree, wanted, for_devices)
 
@@ -225,7 +228,7 @@ class Daemon:
 
     def _look(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
         now_s = time.monotonic()
-        notes = list(self._emulated.notes)
+        notes = [*self._emulated.notes, *self._blocks.notes]
         self._problems.begin()
         for part in self._emulated.parts.values():
             seats, taken = seats_on(part.name, inventory.streams, slos, part.seats)

@@ -25,6 +25,8 @@ class VmView:
     """Nobody tells whether it would have taken more: by how busy the device was."""
     target_share: float | None = None
     target_iops: float | None = None
+    drive_iops: float | None = None
+    """On all namespaces of the drive, of a VM that uses several; a minimum and a share are of these."""
     no_mechanism: str = ""
     """Why nothing there can keep what was promised."""
     aside: str = ""
@@ -42,6 +44,8 @@ class DeviceView:
     policy: str
     total_iops: float | None = None
     """Of all streams, those of nobody known included."""
+    drive_iops: float | None = None
+    """The same of its whole drive, where shares are of that; None: they are of the device."""
     capacity_iops: float | None = None
     sum_min_iops: float = 0.0
     problem: str = ""

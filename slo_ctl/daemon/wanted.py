@@ -22,9 +22,10 @@ class WantedSettings:
         self._basis: tuple[object, ...] | None = None
         self._wanted = Wanted()
 
-    def limitable(self, device: str) -> set[str]:
-        """VMs whose IOPS on a device could be limited, as of the last time."""
-        return {vm for vm, name in self._wanted.limitable if name == device}
+    @property
+    def limitable(self) -> frozenset[tuple[str, str]]:
+        """By VM and device, whose IOPS there could be limited, as of the last time."""
+        return self._wanted.limitable
 
     def of(
         self,
@@ -37,6 +38,9 @@ class WantedSettings:
         default_weight: float,
         splits: Mapping[tuple[str, DeviceNumber], Splits],
         held: Mapping[tuple[str, DeviceNumber], HeldBack],
+        *,
+        drives: Mapping[str, str],
+        by_limits: Set[str],
     ) -> Wanted:
         """As `settings_for`; the same object as before when nothing has changed."""
         routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
@@ -44,7 +48,7 @@ class WantedSettings:
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
         basis = (
             *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
-            *(promised, default_weight, shares, held),
+            *(promised, default_weight, shares, held, dict(drives), set(by_limits)),
         )
         if basis != self._basis:
             self._basis = basis
@@ -58,5 +62,7 @@ class WantedSettings:
                 default_weight=default_weight,
                 splits=splits,
                 held=held,
+                drives=drives,
+                by_limits=by_limits,
             )
         return self._wanted

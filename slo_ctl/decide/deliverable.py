@@ -21,6 +21,9 @@ _GIVES_WAY_IN_S = 12.0
 """Time constant of the way down while a minimum is missed all the same."""
 _LEAST = 0.5
 """Of what was measured with nobody held back: how far it gives way."""
+_LEAST_BY_WEIGHT = 0.01
+"""The same where shares are kept: somebody is held back all the time then, so that what was measured without
+is old, and limits that leave the device idle are noticed by that (`decide.protection`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +53,21 @@ class Deliverable:
         short: bool,
         waf: float | None = None,
         write_share: float = 1.0,
+        by_weight: bool = False,
     ) -> Deliverable:
         """After `length_s` in which the device did `total_iops`.
 
         `wanted_more`: some VM would have taken more. `held`: some VM is held back for another's sake.
-        `short`: and still somebody misses a minimum, with nobody left above what is due.
+        `short`: and still somebody misses a minimum, with nobody left above what is due. `by_weight`: shares
+        are kept, not only minimums.
         """
         known = self._moved_to(waf, write_share)
         if known.iops is None:
             return Deliverable(total_iops, total_iops, waf) if wanted_more else self
         if short:
             way = known.iops * math.exp(-length_s / _GIVES_WAY_IN_S)
-            return replace(known, iops=max(way, _LEAST * (known.free_iops or known.iops)))
+            least = _LEAST_BY_WEIGHT if by_weight else _LEAST
+            return replace(known, iops=max(way, least * (known.free_iops or known.iops)))
         follows = total_iops > known.iops or (wanted_more and not held)
         if not follows:
             return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.lever_use import Use, uses_of
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
     from slo_ctl.model.capability import Capabilities, WeightScale
+
+
+_NO_DRIVES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ def settings_for(
     default_weight: float = 1.0,
     splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
     held: Mapping[tuple[str, DeviceNumber], HeldBack] | None = None,
+    drives: Mapping[str, str] = _NO_DRIVES,
+    by_limits: Collection[str] = (),
 ) -> Wanted:
     """Settings that keep the promises, VM by VM in their order.
 
@@ -52,8 +58,9 @@ def settings_for(
     by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
     `promised` are the VMs that the operator named (None: all); `default_weight` is that of all others.
     `splits` divide maximums where reads and writes are limited apart, by default evenly. `held` are limits
-    for others' sake: of such a one and a maximum promised the tighter is set. A VM is touched
-    on account of a device only
+    for others' sake: of such a one and a maximum promised the tighter is set. `drives` are those that devices
+    are namespaces of, by name of the device, `by_limits` those of them between whose namespaces shares are
+    kept by such limits. A VM is touched on account of a device only
     - that one of its disks is on, or that its cgroup was counted I/O on;
     - or any of them, when it was promised something and no disk of it is known.
     One that nobody promised anything gets its weight only beside one that was, and once it did I/O there.
@@ -66,14 +73,22 @@ def settings_for(
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
     limitable = frozenset(use.key for use in uses if use.limitable)
+    on_drive: dict[str, list[Use]] = defaultdict(list)
+    for use in uses:
+        on_drive[drives.get(use.device, use.device)].append(use)
     for use in uses:
         key = (use.vm.name, use.can.device)
         limits, lacking = limits_of(use, (splits or {}).get(key, Splits()), (held or {}).get(key))
         settings.extend(limits)
         latency, without_latency = latency_of(use)
         settings.extend(latency)
-        minimum = _without_minimum(use, uses, limitable)
-        lacking = [*_without_weights(use, unequal), *minimum, *lacking, *without_latency]
+        drive = drives.get(use.device, use.device)
+        minimum = _without_minimum(use, on_drive[drive], limitable)
+        if drive in by_limits:
+            weight = _without_limits(use, on_drive[drive], limitable)
+        else:
+            weight = _without_weights(use, unequal)
+        lacking = [*weight, *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
     settings.extend(_emulated(slos, streams))
@@ -129,14 +144,25 @@ def _without_weights(use: Use, unequal: set[str]) -> list[str]:
     return [] if use.place else [f"{use.vm.name} has no cgroup that could have a weight"]
 
 
-def _without_minimum(use: Use, uses: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
-    """A minimum is kept by holding others back: why nobody can be."""
+def _without_limits(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
+    """Between namespaces of a drive shares are kept by limits: why they are not."""
+    if not use.promised or any(each.key in limitable for each in _others(use, on_drive)):
+        return []
+    return [f"nothing shares the drive of {use.device} by weight: no other VM on it can be limited"]
+
+
+def _without_minimum(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
+    """A minimum is kept by holding others back, on its device or another namespace of its drive: why not."""
     if use.slo.min_iops is None:
         return []
-    others = [other.key for other in uses if other.device == use.device and other.vm.name != use.vm.name]
-    if any(other in limitable for other in others) or (not others and use.can.limits):
+    others = _others(use, on_drive)
+    if any(each.key in limitable for each in others) or (not others and use.can.limits):
         return []
     return [f"min_iops {use.slo.min_iops:g}: no other VM on {use.device} can be limited in its favour"]
+
+
+def _others(use: Use, uses: Sequence[Use]) -> list[Use]:
+    return [each for each in uses if each.vm.name != use.vm.name]
 
 
 def _emulated(slos: Mapping[str, Slo], streams: Sequence[Stream]) -> list[Setting]:

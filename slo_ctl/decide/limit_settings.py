@@ -27,6 +27,8 @@ class HeldBack:
     iops: float
     served: tuple[str, ...]
     """Those VMs."""
+    of_drive_iops: float | None = None
+    """The limit on all namespaces of a drive together, where this is a part of it."""
 
 
 def latency_of(use: Use) -> tuple[list[Setting], list[str]]:
@@ -75,7 +77,8 @@ def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
     found = []
     most = use.slo.max_iops
     if held is not None and (most is None or held.iops < most):
-        found.append((f"{held.iops:.0f} IOPS for the minimum of {', '.join(held.served)}", "iops", held.iops))
+        part = "" if held.of_drive_iops is None else f" (part of {held.of_drive_iops:.0f} on the drive)"
+        found.append((f"{held.iops:.0f} IOPS{part} for {', '.join(held.served)}", "iops", held.iops))
     elif most is not None:
         found.append((f"max_iops {most:g}", "iops", most))
     if (bandwidth := use.slo.max_bandwidth_bytes_s) is not None:

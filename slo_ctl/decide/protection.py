@@ -10,6 +10,11 @@ so that neither noise nor the device's own answer to a step brings the next one.
 again right after it was let go waits twice as long the next time. And where holding others back brings
 nothing, since the VM has too few requests or wants no more, that is noticed, told, and ended.
 
+Where nothing in the kernel shares by weight, as between the namespaces of one NVMe drive, shares are kept by
+the same means: a VM that wants more is also owed its share by weight, and is short below 95 % of it, or below
+all of it while somebody has 10 % more than is due. Who is held back by a limit of its own takes nothing from
+others, and never are all held back: somebody has to take what the device has to spare.
+
 All of it is arithmetic on windows: no I/O, no clock.
 """
 
@@ -20,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.dues import AIM, SHORT, dues
+from slo_ctl.decide.who_pays import level_of, to_be_left_free
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,6 +48,12 @@ _NOT_TRIED_DWELLS = 6.0
 """So many times the dwell nobody is held back for a VM for which that did nothing."""
 _HELPED = 0.1
 """Of what was missing: what must have come of it."""
+_VAIN_S = 5.0
+"""The same where shares are kept: what the device is counted on for has given way by a third by then."""
+_LEFT_IDLE = 0.1
+"""Of what all did: when others gave up so much, it is seen whether anybody is served instead."""
+_TAKEN_UP = 0.5
+"""Of what others gave up: what has to have come of it for a share."""
 _FELL = 0.97
 """Of what the device delivered when limits were set: below it they follow."""
 _WORTH_IT = 0.01
@@ -70,8 +82,12 @@ class Protection:
     """By VM that is short: since when."""
     had_iops: Mapping[str, float] = field(default_factory=dict)
     """By VM for whose sake others are held back: what it had before."""
+    weakest: str = ""
+    """Who missed its share by weight most when others were held back last."""
     at_due_s: float = 0.0
     """Since that was so first, while somebody is short."""
+    at_due_iops: Mapping[str, float] = field(default_factory=dict)
+    """What each VM did then."""
     given_up_s: Mapping[str, float] = field(default_factory=dict)
     """By VM for whom holding others back does nothing: how long it is not tried."""
     calm_s: float = 0.0
@@ -86,14 +102,20 @@ def step(
     deliverable_iops: float | None,
     length_s: float,
     window_s: float,
+    *,
+    by_weight: bool = False,
 ) -> Protection:
     """What is in force from now on.
 
     `length_s` has passed since the last step, `window_s` is what the contenders' figures are means over.
     `deliverable_iops` is what the device can be counted on to do; None: what it does.
+    `by_weight`: shares by weight have to be kept too, as nothing else does it.
     """
     total = deliverable_iops or sum(each.iops for each in vms)
-    look = dues(vms, before.limits, total)
+    if by_weight:
+        # A share that a VM cannot use is everybody else's.
+        vms = [replace(v, wants_more=v.wants_more and v.vm not in before.given_up_s) for v in vms]
+    look = dues(vms, before.limits, total, by_weight=by_weight)
     now = _passed(before, vms, look, length_s)
     if now.unchanged_s <= window_s:
         return now
@@ -101,7 +123,10 @@ def step(
     urgent = [each for each in short if now.short_s[each.vm] >= window_s]
     if urgent:
         return _squeezed(now, vms, look, urgent)
-    now = replace(now, at_due=False, at_due_s=0.0)
+    now = replace(now, at_due=False, at_due_s=0.0, at_due_iops={})
+    if now.limits and (free := to_be_left_free(now.limits, vms, look, now.weakest)):
+        limits = {vm: limit for vm, limit in now.limits.items() if vm != free}
+        return replace(now, limits=limits, unchanged_s=0.0)
     if now.limits and total < _FELL * now.deliverable_iops:
         return _lowered(now, look, total / now.deliverable_iops)
     if now.limits and now.calm_s >= now.dwell_s:
@@ -150,7 +175,7 @@ def _squeezed(
     now: Protection, vms: Sequence[Contender], look: Dues, short: Sequence[Contender]
 ) -> Protection:
     """Take what is missing from those above what they are due, as far as one step goes."""
-    if now.at_due_s >= _PATIENCE_S and (in_vain := _in_vain(now, look, short)):
+    if in_vain := _in_vain(now, vms, look, short):
         return _given_up(now, in_vain)
     names = {each.vm for each in short}
     above = [v for v in vms if v.limitable and v.vm not in names and v.iops > look.due[v.vm]]
@@ -159,7 +184,7 @@ def _squeezed(
     if slow > 1.0:
         excess = sum(each.iops - look.due[each.vm] for each in above)
         missing = max(missing, min(_LATENCY_STEP, slow - 1.0) * excess)
-    level = _level(above, look.due, missing)
+    level = level_of(above, look.due, missing)
     # Who is short may be held back itself, since it was owed less before.
     limits = {
         vm: max(limit, AIM * look.owed.get(vm, 0.0)) if vm in names else limit
@@ -170,11 +195,18 @@ def _squeezed(
         wanted = max(look.due[each.vm] * level, _STEP_DOWN * min(limit, each.iops))
         if wanted < min(limit, each.iops):
             limits[each.vm] = max(wanted, look.due[each.vm])
+    if free := to_be_left_free(limits, vms, look, now.weakest):
+        del limits[free]
+    of_share = [each for each in short if each.vm in look.shares and each.vm not in look.held]
+    if of_share:
+        weakest = min(of_share, key=lambda each: each.iops / look.shares[each.vm]).vm
+        now = replace(now, weakest=weakest)
     had = {each.vm: now.had_iops.get(each.vm, each.iops) for each in short}
     now = replace(now, served=tuple(sorted({*now.served, *names})), had_iops={**now.had_iops, **had})
     if not _differ(limits, now.limits):
         # Where not all minimums can be kept what is owed has shrunk already.
-        return replace(now, at_due=look.part >= 1.0)
+        began = now.at_due_iops or {each.vm: each.iops for each in vms}
+        return replace(now, at_due=look.part >= 1.0, at_due_iops=began)
     return replace(
         now,
         limits=limits,
@@ -192,15 +224,27 @@ def _differ(limits: Mapping[str, float], before: Mapping[str, float]) -> bool:
     return any(vm not in before or abs(limit / before[vm] - 1) > _WORTH_IT for vm, limit in limits.items())
 
 
-def _in_vain(now: Protection, look: Dues, short: Sequence[Contender]) -> set[str]:
-    """VMs that have hardly more than before others were held back for them."""
-    return {
-        each.vm
-        for each in short
-        if each.over_p99 <= 1.0
-        and each.vm in now.had_iops
-        and each.iops - now.had_iops[each.vm] < _HELPED * (look.owed[each.vm] - now.had_iops[each.vm])
-    }
+def _in_vain(now: Protection, vms: Sequence[Contender], look: Dues, short: Sequence[Contender]) -> set[str]:
+    """VMs for which holding others back does nothing."""
+    of_minimum = [each for each in short if each.iops < SHORT * look.minimums.get(each.vm, 0.0)]
+    found = set()
+    if now.at_due_s >= _PATIENCE_S:
+        # They have hardly more than before.
+        found = {
+            each.vm
+            for each in of_minimum
+            if each.over_p99 <= 1.0
+            and each.vm in now.had_iops
+            and each.iops - now.had_iops[each.vm] < _HELPED * (look.owed[each.vm] - now.had_iops[each.vm])
+        }
+    if now.at_due_s >= _VAIN_S and not of_minimum:
+        # What others gave up is left idle. A device that has become slower is not: it is as busy as before.
+        gained = {each.vm: each.iops - now.at_due_iops.get(each.vm, each.iops) for each in vms}
+        names = {each.vm for each in short}
+        given = -sum(more for vm, more in gained.items() if vm not in names)
+        if given > _LEFT_IDLE * sum(now.at_due_iops.values()):
+            found |= {vm for vm in names if gained[vm] < _TAKEN_UP * given / len(names)}
+    return found
 
 
 def _given_up(now: Protection, in_vain: Collection[str]) -> Protection:
@@ -213,23 +257,11 @@ def _given_up(now: Protection, in_vain: Collection[str]) -> Protection:
         had_iops={vm: had for vm, had in now.had_iops.items() if vm in served},
         at_due=False,
         at_due_s=0.0,
+        at_due_iops={},
         unchanged_s=now.unchanged_s if served else 0.0,
         given_up_s={**now.given_up_s, **dict.fromkeys(in_vain, _NOT_TRIED_DWELLS * dwell_s)},
         dwell_s=dwell_s,
     )
-
-
-def _level(above: Sequence[Contender], due_iops: Mapping[str, float], missing_iops: float) -> float:
-    """How many times its due each may have at the most, for so much to be left: the most above pay first."""
-    ordered = sorted(above, key=lambda each: each.iops / due_iops[each.vm], reverse=True)
-    iops = due = 0.0
-    for place, each in enumerate(ordered):
-        iops, due = iops + each.iops, due + due_iops[each.vm]
-        after = ordered[place + 1] if place + 1 < len(ordered) else None
-        level = (iops - missing_iops) / due
-        if after is not None and level >= after.iops / due_iops[after.vm]:
-            return max(1.0, level)
-    return max(1.0, (iops - missing_iops) / due) if due > 0 else 1.0
 
 
 def _lowered(now: Protection, look: Dues, part: float) -> Protection:

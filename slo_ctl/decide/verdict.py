@@ -30,11 +30,26 @@ class Delivered:
     guessed: bool = False
     """`wants_more` is a guess, by how busy the device was."""
     iops: float | None = None
+    drive_iops: float | None = None
+    """On all namespaces of its drive, of a VM that uses several; a minimum is of these."""
     share: float | None = None
-    """Of the device's IOPS."""
+    """Of the device's IOPS, or its drive's."""
+    of_drive: bool = False
+    """`share` is of the drive's."""
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
     p99_write_us: float | None = None
+
+    @property
+    def all_iops(self) -> float | None:
+        """What a minimum is compared with."""
+        return self.iops if self.drive_iops is None else self.drive_iops
+
+    @property
+    def share_told(self) -> str:
+        """`share` for people; empty where it is not known."""
+        whole = "drive" if self.of_drive else "device"
+        return "" if self.share is None else f"{_percent(self.share)} of the {whole}'s IOPS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +111,14 @@ def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
 
 
 def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: float, at_bound: float) -> str:
+    iops = got.all_iops
     if got.wants_more:
-        if slo.min_iops is not None and got.iops is not None and got.iops < slo.min_iops * (1 - at_bound):
-            return f"{got.iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}{_guess(got)}"
+        if slo.min_iops is not None and iops is not None and iops < slo.min_iops * (1 - at_bound):
+            return f"{iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}{_guess(got)}"
         # Who was promised a minimum and has it is not said to miss a share on a mere guess.
         judged = target_share and not (got.guessed and slo.min_iops is not None)
         if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
-            told = f"{_percent(got.share)} of the device's IOPS, below its target of {_percent(target_share)}"
+            told = f"{got.share_told}, below its target of {_percent(target_share)}"
             return told + _guess(got)
     for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
         if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:
@@ -115,13 +131,13 @@ def _guess(got: Delivered) -> str:
 
 
 def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
-    minimum = slo.min_iops
-    if minimum is not None and got.iops is not None and got.iops >= minimum * (1 - _AT_BOUND):
-        return f"{got.iops:,.0f} IOPS, minimum {minimum:,.0f}"
+    minimum, iops = slo.min_iops, got.all_iops
+    if minimum is not None and iops is not None and iops >= minimum * (1 - _AT_BOUND):
+        return f"{iops:,.0f} IOPS, minimum {minimum:,.0f}"
     if not got.wants_more:
         return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
     if target_share and got.share is not None:
-        return f"{_percent(got.share)} of the device's IOPS, target {_percent(target_share)}"
+        return f"{got.share_told}, target {_percent(target_share)}"
     return "nothing that was promised is missed"
 
 

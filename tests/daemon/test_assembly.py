@@ -131,3 +131,18 @@ def test_minimums_above_the_capacity() -> None:
     crowded = replace(SSD, capacity_iops=150.0, sum_min_iops=200.0)
     assert build(crowded)[0].devices[0].overcommitted
     assert not build(replace(crowded, capacity_iops=None))[0].devices[0].overcommitted
+
+
+def test_a_vm_on_a_drive_that_is_shared_as_a_whole() -> None:
+    """Its row has what it does on that namespace; share and minimum are of the drive."""
+    on_two = replace(VIEW, target_share=0.4, target_iops=200.0, drive_iops=200.0, aside="limited to 200 IOPS")
+    device = DeviceView("fast-n1", "block", "", "", total_iops=150.0, drive_iops=500.0, vms={"web": on_two})
+    _, row = build(device, promised=promise(weight=4.0, min_iops=190.0))
+    assert (row.verdict, row.iops, row.share) == (Verdict.OK, 100.0, 0.4)
+    assert row.reason == "200 IOPS, minimum 190; limited to 200 IOPS"
+    _, row = build(device, promised=promise(weight=4.0))
+    assert row.reason == "40.0 % of the drive's IOPS, target 40.0 %; limited to 200 IOPS"
+    alone = replace(device, vms={"web": replace(on_two, drive_iops=None)})
+    _, row = build(alone, promised=promise(weight=4.0))
+    assert (row.verdict, row.share) == (Verdict.INSUFFICIENT, 0.2)
+    assert "20.0 % of the drive's IOPS, below its target of 40.0 %" in row.reason

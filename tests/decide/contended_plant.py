@@ -68,6 +68,9 @@ class Loop:
     told: set[str] = field(default_factory=set)
     guessing: bool = False
     """The observer takes everybody for wanting more, as it does where it only sees a busy device."""
+    by_weight: bool = False
+    """Every VM has a namespace of its own: shares are kept by limits, and a VM that is held back by one looks
+    as if it wanted no more, since its namespace is not busy."""
 
     def run(self, seconds: int) -> Loop:
         for _ in range(seconds):
@@ -75,7 +78,7 @@ class Loop:
             iops = plant.iops()
             self.history.append((iops, dict(plant.limits)))
             vms = [
-                Contender(name, vm.slo, max(0.0, iops[name]), self.guessing or iops[name] < 0.93 * vm.demand)
+                Contender(name, vm.slo, max(0.0, iops[name]), self._wants_more(name, iops[name]))
                 for name, vm in plant.vms.items()
             ]
             self.deliverable = self.deliverable.after(
@@ -85,13 +88,22 @@ class Loop:
                 held=bool(self.protection.limits),
                 short=self.protection.at_due,
                 waf=plant.waf,
+                by_weight=self.by_weight,
             )
             self.protection = step(
-                self.protection, vms, self.deliverable.at(plant.waf, 1.0), length_s=1.0, window_s=1.0
+                *(self.protection, vms, self.deliverable.at(plant.waf, 1.0)),
+                length_s=1.0,
+                window_s=1.0,
+                by_weight=self.by_weight,
             )
             plant.limits = self.protection.limits
             self.told.update(self.protection.told)
         return self
+
+    def _wants_more(self, name: str, iops: float) -> bool:
+        if self.by_weight and iops > 0.95 * self.plant.limits.get(name, float("inf")):
+            return False
+        return self.guessing or iops < 0.93 * self.plant.vms[name].demand
 
     def mean(self, vm: str, last: int) -> float:
         return sum(iops[vm] for iops, _ in self.history[-last:]) / last

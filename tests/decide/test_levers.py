@@ -251,7 +251,7 @@ def test_who_is_held_back_gets_the_tighter_limit() -> None:
     def limits(most: float | None) -> dict[tuple[str, str], float | None]:
         slos = {"a": Slo(max_iops=most), "web": Slo(max_iops=most)}
         wanted = settings_for(vms, slos, (), DEVICES, PLAIN, held=held)
-        reasons = [s.reason for s in wanted.settings if "IOPS for the minimum of" in s.reason]
+        reasons = [s.reason for s in wanted.settings if "IOPS for x" in s.reason]
         assert len(reasons) == (0 if most == 200 else 3)
         return {(s.knob.place, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
 
@@ -348,3 +348,26 @@ def test_cautions_are_told_once() -> None:
 def test_cautions_about_shares_are_kept_back_where_weights_are_equal() -> None:
     can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, cautions=("beware",))})
     assert decide([group("a"), group("b")], {"a": Slo(2), "b": Slo(2)}, can).notes == ()
+
+
+def test_between_namespaces_of_a_drive_limits_stand_in_for_weights_and_minimums() -> None:
+    one, two = DeviceNumber(259, 1), DeviceNumber(259, 2)
+    can = {number: BlockCapability(number, "nvme", None, True, "no bfq") for number in (one, two)}
+    vms = [domain("a", disk("vda", one)), domain("b", disk("vda", two))]
+    slos = {"a": Slo(3, min_iops=100), "b": Slo(1)}
+    devices = {"fast-n1": one, "fast-n2": two}
+
+    able = Capabilities(2, can)
+    drives = dict.fromkeys(devices, "nqn")
+
+    def lacking() -> dict[tuple[str, str], str]:
+        wanted = settings_for(vms, slos, (), devices, able, drives=drives, by_limits={"nqn"})
+        return wanted.no_mechanism
+
+    # Each has a namespace of its own: no weight is missed, and the minimum is kept at the other's cost.
+    assert lacking() == {}
+    vms = [domain("a", disk("vda", one)), domain("b", disk("vda", two, kind="vhostuser"))]
+    assert lacking() == {
+        ("a", "fast-n1"): "nothing shares the drive of fast-n1 by weight: no other VM on it can be limited; "
+        "min_iops 100: no other VM on fast-n1 can be limited in its favour"
+    }

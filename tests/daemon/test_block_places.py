@@ -1,0 +1,133 @@
+"""Which block devices an NVMe controller's path means, on a made-up /sys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.daemon import block_places as module
+from slo_ctl.daemon.block_places import BlockPlace, block_places
+from slo_ctl.model import DeviceNumber
+from slo_ctl.observe.nvme_drive import controller_at, drive_of
+
+_NULL = "1:3"
+"""/dev/null is a character device that every host has: it stands for /dev/nvme0."""
+
+
+class Drive:
+    """/sys with one controller, whose namespaces come and go."""
+
+    def __init__(self, sys: Path, nqn: str = "nqn.test:drive") -> None:
+        self.sys = sys
+        self.folder = sys / "class" / "nvme" / "nvme0"
+        self.folder.mkdir(parents=True)
+        (self.folder / "dev").write_text(f"{_NULL}\n")
+        (self.folder / "subsysnqn").write_text(f"{nqn}\n")
+        (sys / "dev" / "block").mkdir(parents=True)
+
+    def attach(self, block: str, nsid: int | None, folder: str = "") -> None:
+        made = self.folder / (folder or block)
+        made.mkdir()
+        if nsid is not None:
+            (made / "nsid").write_text(f"{nsid}\n")
+        minor = int(block.rpartition("n")[2])
+        if not folder:
+            (self.sys / "dev" / "block" / f"259:{minor}").symlink_to(made)
+
+    def detach(self, block: str) -> None:
+        for file in (self.folder / block).iterdir():
+            file.unlink()
+        (self.folder / block).rmdir()
+
+
+@pytest.fixture
+def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drive:
+    def number(path: str, sys: Path) -> DeviceNumber | None:
+        del sys
+        name = Path(path).name
+        return DeviceNumber(259, int(name.rpartition("n")[2])) if name.startswith("nvme0n") else None
+
+    monkeypatch.setattr(module, "_number", number)
+    return Drive(tmp_path / "sys")
+
+
+def fast(path: str = "/dev/null", scheduler: str = "auto", name: str = "fast") -> DeviceConfig:
+    return DeviceConfig(name, path, None, "slo-ctl.toml:1", scheduler)
+
+
+def test_namespaces_are_named_by_their_nsids_and_come_and_go(drive: Drive) -> None:
+    assert block_places([fast()], drive.sys) == (
+        {},
+        ("device fast (slo-ctl.toml:1): /dev/null has no namespace that is attached",),
+    )
+    drive.attach("nvme0n1", 7)
+    drive.attach("nvme0n2", 2)
+    found, notes = block_places([fast(scheduler="none")], drive.sys)
+    assert found == {
+        "fast-n2": BlockPlace("/dev/nvme0n2", "none", "fast"),
+        "fast-n7": BlockPlace("/dev/nvme0n1", "none", "fast"),
+    }
+    assert notes == ()
+    drive.detach("nvme0n2")
+    assert set(block_places([fast()], drive.sys)[0]) == {"fast-n7"}
+
+
+def test_a_namespace_listed_by_itself_keeps_its_name_and_scheduler(drive: Drive) -> None:
+    for minor in (1, 2):
+        drive.attach(f"nvme0n{minor}", minor)
+    own = fast("/dev/nvme0n2", "bfq", "db")
+    for devices in ([fast(), own], [own, fast()]):
+        found, _ = block_places(devices, drive.sys)
+        assert found == {
+            "db": BlockPlace("/dev/nvme0n2", "bfq"),
+            "fast-n1": BlockPlace("/dev/nvme0n1", "auto", "fast"),
+        }
+
+
+def test_a_drive_that_is_listed_twice_is_managed_once(drive: Drive, tmp_path: Path) -> None:
+    drive.attach("nvme0n1", 1)
+    link = tmp_path / "pci-0000:00:04.0-nvme"
+    link.symlink_to("/dev/null")
+    found, _ = block_places([fast(), fast(str(link), name="same")], drive.sys)
+    assert found == {"fast-n1": BlockPlace("/dev/nvme0n1", "auto", "fast")}
+
+
+def test_names_that_are_taken_or_unknown_are_the_kernels(drive: Drive) -> None:
+    drive.attach("nvme0n1", 1)
+    drive.attach("nvme0n2", None)
+    other = fast("/dev/sdb", name="fast-n1")
+    assert set(block_places([fast(), other], drive.sys)[0]) == {"fast-n1", "fast-nvme0n1", "fast-nvme0n2"}
+
+
+def test_heads_of_multipath_stand_for_their_paths(drive: Drive) -> None:
+    drive.attach("nvme0n1", 4, "nvme0c0n1")
+    assert block_places([fast()], drive.sys)[0] == {"fast-n4": BlockPlace("/dev/nvme0n1", "auto", "fast")}
+
+
+def test_a_node_that_udev_has_yet_to_make_is_waited_for(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive.attach("nvme0n1", 1)
+    monkeypatch.setattr(module, "_number", lambda *_: None)
+    assert block_places([fast()], drive.sys)[0] == {}
+
+
+def test_other_paths_are_taken_as_they_are(drive: Drive, tmp_path: Path) -> None:
+    """Whether there is a block device is found out, and told, when it is looked at."""
+    file = tmp_path / "file"
+    file.touch()
+    for path in ("/dev/zero", "/dev/nowhere", str(file)):
+        assert controller_at(path, drive.sys) is None
+        assert block_places([fast(path)], drive.sys)[0] == {"fast": BlockPlace(path, "auto")}
+
+
+def test_namespaces_of_one_subsystem_are_of_one_drive(drive: Drive) -> None:
+    drive.attach("nvme0n1", 1)
+    drive.attach("nvme0n2", 2)
+    found = {drive_of(DeviceNumber(259, minor), drive.sys) for minor in (1, 2)}
+    assert found == {"nqn.test:drive"}
+    assert drive_of(DeviceNumber(7, 0), drive.sys) is None
+    (drive.folder / "subsysnqn").unlink()
+    assert drive_of(DeviceNumber(259, 1), drive.sys) == "nvme0"

@@ -1,0 +1,221 @@
+"""VMs on namespaces of one drive, by the daemon's own parts: counters in, limits out. Simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from slo_ctl.daemon.pools import Pool
+from slo_ctl.model import DeviceNumber, DeviceWaf, IoCounters, Slo, Stream, WafSource
+from slo_ctl.observe.block import BlockDevice
+
+if TYPE_CHECKING:
+    from slo_ctl.daemon.blocks import BlockPart
+    from slo_ctl.observe.window import StreamWindow
+
+_DRIVE_IOPS = 1000.0
+
+
+@dataclass
+class Namespace:
+    """As much of a BlockPart as a pool asks for."""
+
+    device: BlockDevice
+    waf: DeviceWaf | None = None
+    idle: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    @property
+    def number(self) -> DeviceNumber:
+        return self.device.number
+
+    @property
+    def path(self) -> Path:
+        return self.device.path
+
+    @property
+    def windows(self) -> dict[str, StreamWindow]:
+        return self.device.windows
+
+    @property
+    def active(self) -> set[str]:
+        return {vm for vm, window in self.windows.items() if window.iops}
+
+    @property
+    def asked_for_more(self) -> bool:
+        return not self.idle
+
+    def waits(self, vm: str) -> bool | None:
+        del vm
+        return None
+
+    def looks_busy(self, vm: str, *, served: bool) -> bool:
+        del vm, served
+        return not self.idle
+
+
+@dataclass
+class Host:
+    """VMs that share a drive by how much they have outstanding on each namespace, a second at a time."""
+
+    queues: dict[tuple[str, int], float]
+    """By VM and namespace."""
+    slos: dict[str, Slo]
+    weighted: set[str]
+    now_s: float = 0.0
+    done: dict[tuple[str, int], float] = field(default_factory=dict)
+    rates: dict[tuple[str, int], float] = field(default_factory=dict)
+    unlimitable: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.pool = Pool(lambda: self.now_s)
+        self.parts = {
+            minor: Namespace(
+                BlockDevice(
+                    f"fast-n{minor}", Path(f"/dev/nvme0n{minor}"), DeviceNumber(259, minor), clock=self._clock
+                )
+            )
+            for minor in {minor for _, minor in self.queues}
+        }
+        self.pool.parts = cast("tuple[BlockPart, ...]", tuple(self.parts.values()))
+
+    def _clock(self) -> float:
+        return self.now_s
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self._serve()
+            self.now_s += 1.0
+            streams = [
+                Stream(vm, None, f"/{vm}", DeviceNumber(259, minor), IoCounters(reads=0, writes=round(done)))
+                for (vm, minor), done in self.done.items()
+            ]
+            for part in self.parts.values():
+                part.device.update(streams)
+            self.pool.look(streams, {})
+            limitable = {(vm, part.name) for vm in self.slos for part in self.parts.values()} - {
+                (vm, part.name) for vm in self.unlimitable for part in self.parts.values()
+            }
+            self.pool.protect(self.slos, limitable, self.weighted)
+
+    def _serve(self) -> None:
+        limits = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.held.items()}
+        left, rest = _DRIVE_IOPS, {key: queue for key, queue in self.queues.items() if queue}
+        self.rates = dict.fromkeys(self.queues, 0.0)
+        while rest:
+            whole = sum(rest.values())
+            full = [key for key in rest if limits.get(key, 1e9) <= left * rest[key] / whole]
+            if not full:
+                self.rates |= {key: left * queue / whole for key, queue in rest.items()}
+                break
+            for key in full:
+                self.rates[key] = limits[key]
+                left -= limits[key]
+                del rest[key]
+        for key, rate in self.rates.items():
+            self.done[key] = self.done.get(key, 0.0) + rate
+
+    def iops(self, vm: str) -> float:
+        return sum(rate for (name, _), rate in self.rates.items() if name == vm)
+
+
+def three(**slos: Slo) -> Host:
+    return Host({(vm, minor + 1): 16.0 for minor, vm in enumerate(slos)}, slos, set(slos))
+
+
+def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
+    host = three(a=Slo(1), b=Slo(3), c=Slo(6))
+    host.run(40)
+    assert [host.iops(vm) for vm in "abc"] == [pytest.approx(each, rel=0.05) for each in (100, 300, 600)]
+    assert {vm for vm, _ in host.pool.guard.held} == {"a", "b"}
+    assert host.pool.guard.aside("a") == "limited to 100 IOPS for c"
+    assert host.pool.guard.told({"a"}) == ("a is limited to 100 IOPS for c",)
+    assert host.pool.guard.told({"c"}) == ()
+    host.pool.slos = host.slos
+    shared = host.pool.shared(host.pool.parts[0])
+    assert (shared.of_drive, shared.total_iops) == (True, pytest.approx(1000, rel=0.01))
+    assert shared.shares["c"] == pytest.approx(0.6)
+    assert host.pool.capacity.iops == pytest.approx(1000, rel=0.01)
+
+
+def test_where_nobody_was_promised_a_weight_nothing_is_done() -> None:
+    host = three(a=Slo(), b=Slo(), c=Slo())
+    host.weighted = set()
+    host.queues["a", 1] = 200.0
+    host.run(30)
+    assert not host.pool.guard.by_weight
+    assert host.pool.guard.held == {}
+    host.pool.slos = host.slos
+    assert host.pool.shared(host.pool.parts[0]).shares == {"a": 1.0}
+    # Equal weights that somebody promised are kept as any others.
+    host.weighted = {"b"}
+    host.run(40)
+    assert host.iops("b") == pytest.approx(333, rel=0.06)
+
+
+def test_on_one_namespace_the_kernels_weights_are_left_to_it() -> None:
+    host = Host(
+        {("a", 1): 16.0, ("b", 1): 16.0, ("c", 2): 0.0}, {"a": Slo(1), "b": Slo(3), "c": Slo(9)}, {"b"}
+    )
+    host.run(30)
+    assert not host.pool.guard.by_weight
+    assert host.pool.guard.held == {}
+    host.queues["c", 2] = 16.0
+    host.run(40)
+    assert host.iops("c") == pytest.approx(9 / 13 * 1000, rel=0.06)
+    # Gone for a whole status window: everything is as it was.
+    host.queues["c", 2] = 0.0
+    host.run(13)
+    assert not host.pool.guard.by_weight
+    assert host.pool.guard.held == {}
+
+
+def test_a_minimum_is_kept_against_vms_on_other_namespaces() -> None:
+    host = three(web=Slo(min_iops=450), x=Slo(), y=Slo())
+    host.weighted = set()
+    host.run(40)
+    assert host.iops("web") >= 450
+    assert not host.pool.guard.by_weight
+    assert {held.served for held in host.pool.guard.held.values()} == {("web",)}
+
+
+def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
+    host = Host(
+        {("a", 1): 30.0, ("a", 2): 10.0, ("b", 3): 10.0}, {"a": Slo(1), "b": Slo(4, min_iops=10)}, {"b"}
+    )
+    host.run(40)
+    assert host.iops("b") == pytest.approx(800, rel=0.05)
+    held = {number.minor: each for (vm, number), each in host.pool.guard.held.items() if vm == "a"}
+    assert held[1].iops + held[2].iops == pytest.approx(200, rel=0.05)
+    assert held[1].iops == pytest.approx(3 * held[2].iops, rel=0.1)
+    assert held[1].of_drive_iops == pytest.approx(200, rel=0.05)
+    assert host.pool.is_on_several("a")
+    assert host.pool.iops_of("a") == pytest.approx(200, rel=0.2)
+    # It moves all that it does to one of them: it is not held below what it is due there.
+    host.queues["a", 1] = 0.0
+    host.run(20)
+    assert host.iops("a") == pytest.approx(200, rel=0.1)
+
+
+def test_a_vm_that_cannot_be_limited_everywhere_is_not() -> None:
+    host = three(a=Slo(1), b=Slo(3), c=Slo(6))
+    host.unlimitable = {"a"}
+    host.run(30)
+    assert all(vm != "a" for vm, _ in host.pool.guard.held)
+
+
+def test_a_waf_is_the_drives_only_where_all_namespaces_tell_the_same() -> None:
+    host = three(a=Slo(1), b=Slo(3), c=Slo(6))
+    one = DeviceWaf(WafSource.OCP, 1.5, scope="all of nvme0")
+    host.parts[1].waf = host.parts[2].waf = one
+    assert host.pool._waf() is None
+    host.parts[3].waf = DeviceWaf(WafSource.OCP, 1.6, scope="all of nvme0")
+    assert host.pool._waf() is not None
+    host.parts[3].waf = DeviceWaf(WafSource.ENDURANCE_GROUP, 1.6, scope="endurance group 2 of nvme0")
+    assert host.pool._waf() is None
