@@ -4,20 +4,24 @@
 //! many at a time. What the disks hold they reorder among themselves, whoever it is of: shares are exact where they
 //! hold few.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+mod dispatch;
+mod tenants;
+#[cfg(test)]
+mod tests;
 
-use crate::disk::drive::{Command, Disk, Task, Told};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::disk::drive::{Disk, Told};
 use crate::disk::mechanics::Mechanics;
 use crate::disk::parameters::DiskParameters;
 use crate::disk::stripe::Stripe;
-use crate::engine::account::Account;
 use crate::engine::agenda::Agenda;
 use crate::engine::slots::Slots;
-use crate::engine::throttle::{Gate, Throttle};
-use crate::engine::{Completion, Limit, QueueCounters, Scheduler, SchedulerPolicy, Standing};
+use crate::engine::{Completion, Scheduler, SchedulerPolicy};
 use crate::error::{FtlError, invalid};
 use crate::op::{Op, TenantId};
+use tenants::Tenant;
 
 /// Disks of one array at the most.
 pub const MAX_DISKS: u32 = 64;
@@ -58,17 +62,6 @@ struct Request {
     /// Parts whose end is not known, and the latest of those that are.
     parts_left: u32,
     done_ns: u64,
-}
-
-#[derive(Debug)]
-struct Tenant {
-    first_byte: u64,
-    size_bytes: u64,
-    /// Slots of requests that wait for the scheduler.
-    line: VecDeque<u32>,
-    throttle: Throttle,
-    standing: Standing,
-    account: Account,
 }
 
 /// One or more disks with a clock.
@@ -142,47 +135,6 @@ impl Array {
         self.disks.iter().map(Disk::busy_ns)
     }
 
-    /// Gives a tenant the part of the addresses that follows those of the tenants before it.
-    pub fn create_tenant(&mut self, size_bytes: u64) -> Result<TenantId, FtlError> {
-        let first_byte = self.tenants.last().map_or(0, |last| last.first_byte + last.size_bytes);
-        let left = self.capacity_bytes() - first_byte;
-        if size_bytes == 0 || size_bytes > left {
-            return Err(FtlError::State(format!("{size_bytes} bytes do not fit; {left} are left on the disks")));
-        }
-        if self.tenants.len() > usize::from(u16::MAX) {
-            return Err(FtlError::State("too many tenants".into()));
-        }
-        let number = self.tenants.len() as u16;
-        self.tenants.push(Tenant {
-            first_byte,
-            size_bytes,
-            line: VecDeque::new(),
-            throttle: Throttle::default(),
-            standing: Standing::new(1.0),
-            account: Account::default(),
-        });
-        Ok(TenantId(number))
-    }
-
-    /// Tenants in the order of their numbers.
-    #[must_use]
-    pub fn tenants(&self) -> Vec<TenantId> {
-        (0..self.tenants.len() as u16).map(TenantId).collect()
-    }
-
-    fn tenant(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
-        self.tenants.get(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
-    }
-
-    fn tenant_mut(&mut self, tenant: TenantId) -> Result<&mut Tenant, FtlError> {
-        self.tenants.get_mut(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
-    }
-
-    /// Sets the weight of a tenant's device time; finite and above 0.
-    pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
-        self.tenant_mut(tenant)?.standing.set_weight(weight)
-    }
-
     /// Divides the disks in another way from now on; what tenants were served before is forgotten.
     pub fn set_scheduler(&mut self, policy: SchedulerPolicy) {
         if self.scheduler.policy() == policy {
@@ -204,24 +156,6 @@ impl Array {
     #[must_use]
     pub fn queue_depth(&self) -> u32 {
         self.queue_depth
-    }
-
-    /// Sets the limits of a tenant; finite and above 0 where given.
-    pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
-        let now_ns = self.now_ns;
-        self.tenant_mut(tenant)?.throttle.set(limit, now_ns)?;
-        self.wake(tenant.0);
-        Ok(())
-    }
-
-    /// What a tenant's requests have seen. `device_ns` is the time of arms; there is no GC.
-    pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
-        Ok(&self.tenant(tenant)?.account.counters)
-    }
-
-    /// Requests of a tenant that have arrived and are not done.
-    pub fn outstanding(&self, tenant: TenantId) -> Result<u32, FtlError> {
-        Ok(self.tenant(tenant)?.account.outstanding())
     }
 
     /// Virtual time, nanoseconds.
@@ -338,126 +272,9 @@ impl Array {
         }
         Ok((ended, self.now_ns - begun_ns))
     }
-
-    /// Puts a tenant that has a request in the scheduler's line, or sets its alarm where a limit holds it.
-    fn wake(&mut self, number: u16) {
-        let now_ns = self.now_ns;
-        let tenant = &mut self.tenants[usize::from(number)];
-        let Some(&slot) = tenant.line.front() else { return };
-        match tenant.throttle.gate(now_ns) {
-            Gate::Open => {}
-            Gate::Shut => return,
-            Gate::ShutUntil(at_ns) => return self.agenda.add(at_ns, Event::Unthrottle { tenant: number }),
-        }
-        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns);
-    }
-
-    /// Hands requests to the disks while they have room.
-    fn issue(&mut self) {
-        while self.in_flight < self.queue_depth {
-            let Some(number) = self.scheduler.take_next() else { return };
-            let now_ns = self.now_ns;
-            let tenant = &mut self.tenants[usize::from(number)];
-            self.scheduler.taken(&mut tenant.standing, 0);
-            // A limit may have been set while it stood in the line.
-            if tenant.throttle.is_open(now_ns) {
-                if let Some(slot) = tenant.line.pop_front() {
-                    let request = self.requests[slot];
-                    tenant.account.counters.throttled_ns +=
-                        tenant.throttle.start(now_ns, request.arrival_ns, request.length);
-                    self.in_flight += 1;
-                    self.hand_over(slot);
-                }
-            }
-            self.wake(number);
-        }
-    }
-
-    fn hand_over(&mut self, slot: u32) {
-        let Request { tenant, op, offset, length, .. } = self.requests[slot];
-        let task = match op {
-            Op::Read => Some(Task::Read),
-            Op::Write | Op::WriteZeroes => Some(Task::Write),
-            Op::Flush => Some(Task::Flush),
-            // Disks that overwrite in place have nothing to give back.
-            Op::Trim => None,
-        };
-        let count = self.disks.len() as u64;
-        let part = |stripe: &Stripe, disk: u64| match task {
-            Some(Task::Flush) => Some((0, 0)),
-            Some(_) if count == 1 => Some((offset, length)),
-            Some(_) => stripe.part(offset, length, disk),
-            None => None,
-        };
-        self.requests[slot].parts_left = (0..count).filter(|&d| part(&self.stripe, d).is_some()).count() as u32;
-        let Some(task) = task else {
-            let at_ns = self.now_ns + self.mechanics().parameters().command_ns;
-            return self.decided(slot, at_ns);
-        };
-        for disk in 0..count {
-            if let Some((offset, length)) = part(&self.stripe, disk) {
-                let command = Command { task, offset, length, token: u64::from(slot), tenant };
-                self.disks[disk as usize].accept(command, self.now_ns, &mut self.told);
-                self.take_note(disk as usize);
-            }
-        }
-    }
-
-    /// Passes on what a disk has told, and sets the alarm for its arm.
-    fn take_note(&mut self, disk: usize) {
-        let mut told = std::mem::take(&mut self.told);
-        for each in told.drain(..) {
-            match each {
-                Told::Spent { tenant, ns } => {
-                    let tenant = &mut self.tenants[usize::from(tenant)];
-                    tenant.account.counters.device_ns += ns;
-                    self.scheduler.charge(&mut tenant.standing, ns);
-                }
-                Told::Done { token, at_ns } => {
-                    let slot = token as u32;
-                    let request = &mut self.requests[slot];
-                    request.done_ns = request.done_ns.max(at_ns);
-                    request.parts_left -= 1;
-                    if request.parts_left == 0 {
-                        let at_ns = request.done_ns;
-                        self.decided(slot, at_ns);
-                    }
-                }
-            }
-        }
-        self.told = told;
-        let next_ns = self.disks[disk].next_ns();
-        if let Some(at_ns) = next_ns.filter(|_| self.armed[disk].is_none()) {
-            self.armed[disk] = next_ns;
-            self.agenda.add(at_ns, Event::Arm { disk });
-        }
-    }
-
-    /// It is known when a request will be done.
-    fn decided(&mut self, slot: u32, at_ns: u64) {
-        self.completions.push(Completion { token: self.requests[slot].token, at_ns });
-        self.agenda.add(at_ns, Event::Done { slot });
-    }
-
-    fn done(&mut self, slot: u32) {
-        let Request { tenant, op, length, arrival_ns, .. } = self.requests[slot];
-        let now_ns = self.now_ns;
-        let tenant = &mut self.tenants[usize::from(tenant)];
-        tenant.account.completed(now_ns, arrival_ns, op, length);
-        self.requests.release(slot);
-        self.in_flight -= 1;
-    }
 }
 
 /// Where shares are to be kept, the disks hold no more than they can work on: what they hold they sort by place.
 fn usual_depth(parameters: &DiskParameters, disks: u32, policy: SchedulerPolicy) -> u32 {
     disks * if policy == SchedulerPolicy::WeightedFair { 1 } else { parameters.queue_depth }
 }
-
-fn unknown(tenant: TenantId) -> FtlError {
-    FtlError::State(format!("there is no tenant {}", tenant.0))
-}
-
-#[cfg(test)]
-#[path = "tests.rs"]
-mod tests;

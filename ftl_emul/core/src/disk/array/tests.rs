@@ -5,6 +5,7 @@ use rand_xoshiro::Xoshiro256StarStar;
 
 use super::*;
 use crate::disk::parameters::{DISK_PRESETS, disk_preset};
+use crate::engine::Limit;
 
 const MIB: u64 = 1 << 20;
 const FOREVER: u64 = u64::MAX;

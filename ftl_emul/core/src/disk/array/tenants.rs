@@ -1,0 +1,86 @@
+//! Tenants of the disks: their parts of the addresses, weights and limits, and what their requests have seen.
+
+use std::collections::VecDeque;
+
+use crate::disk::array::Array;
+use crate::engine::account::Account;
+use crate::engine::throttle::Throttle;
+use crate::engine::{Limit, QueueCounters, Standing};
+use crate::error::FtlError;
+use crate::op::TenantId;
+
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub first_byte: u64,
+    pub size_bytes: u64,
+    /// Slots of requests that wait for the scheduler.
+    pub line: VecDeque<u32>,
+    pub throttle: Throttle,
+    pub standing: Standing,
+    pub account: Account,
+}
+
+impl Array {
+    /// Gives a tenant the part of the addresses that follows those of the tenants before it.
+    pub fn create_tenant(&mut self, size_bytes: u64) -> Result<TenantId, FtlError> {
+        let first_byte = self.tenants.last().map_or(0, |last| last.first_byte + last.size_bytes);
+        let left = self.capacity_bytes() - first_byte;
+        if size_bytes == 0 || size_bytes > left {
+            return Err(FtlError::State(format!("{size_bytes} bytes do not fit; {left} are left on the disks")));
+        }
+        if self.tenants.len() > usize::from(u16::MAX) {
+            return Err(FtlError::State("too many tenants".into()));
+        }
+        let number = self.tenants.len() as u16;
+        self.tenants.push(Tenant {
+            first_byte,
+            size_bytes,
+            line: VecDeque::new(),
+            throttle: Throttle::default(),
+            standing: Standing::new(1.0),
+            account: Account::default(),
+        });
+        Ok(TenantId(number))
+    }
+
+    /// Tenants in the order of their numbers.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantId> {
+        (0..self.tenants.len() as u16).map(TenantId).collect()
+    }
+
+    /// Sets the weight of a tenant's device time; finite and above 0.
+    pub fn set_weight(&mut self, tenant: TenantId, weight: f64) -> Result<(), FtlError> {
+        self.tenant_mut(tenant)?.standing.set_weight(weight)
+    }
+
+    /// Sets the limits of a tenant; finite and above 0 where given.
+    pub fn set_limit(&mut self, tenant: TenantId, limit: Limit) -> Result<(), FtlError> {
+        let now_ns = self.now_ns;
+        self.tenant_mut(tenant)?.throttle.set(limit, now_ns)?;
+        self.wake(tenant.0);
+        Ok(())
+    }
+
+    /// What a tenant's requests have seen. `device_ns` is the time of arms; there is no GC.
+    pub fn queue_counters(&self, tenant: TenantId) -> Result<&QueueCounters, FtlError> {
+        Ok(&self.tenant(tenant)?.account.counters)
+    }
+
+    /// Requests of a tenant that have arrived and are not done.
+    pub fn outstanding(&self, tenant: TenantId) -> Result<u32, FtlError> {
+        Ok(self.tenant(tenant)?.account.outstanding())
+    }
+
+    fn tenant(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
+        self.tenants.get(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
+    }
+
+    pub(super) fn tenant_mut(&mut self, tenant: TenantId) -> Result<&mut Tenant, FtlError> {
+        self.tenants.get_mut(usize::from(tenant.0)).ok_or_else(|| unknown(tenant))
+    }
+}
+
+fn unknown(tenant: TenantId) -> FtlError {
+    FtlError::State(format!("there is no tenant {}", tenant.0))
+}
