@@ -16,7 +16,7 @@ use crate::mapping::dftl::DftlMapping;
 use crate::mapping::fast::{Fast, FastMapping};
 use crate::mapping::log_block::LogScheme;
 use crate::mapping::page::PageMapping;
-use crate::mapping::page::snapshot::{PROLOGUE_BYTES, snapshot_code};
+use crate::mapping::snapshot_file::{PROLOGUE_BYTES, snapshot_code};
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::op::{Op, TenantId};

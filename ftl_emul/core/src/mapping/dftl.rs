@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
-use crate::mapping::page::snapshot::{read_snapshot, refuse, write_snapshot};
 use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::mapping::snapshot_file::{read_snapshot, refuse, write_snapshot};
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::nand::{Nand, Untimed};

@@ -16,7 +16,7 @@ mod blocks;
 mod check;
 mod merge;
 mod moves;
-pub mod snapshot;
+mod snapshot;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::block::{Block, BlockList, BlockState, NO_BLOCK};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
-use crate::mapping::page::BlockDivision;
+use crate::mapping::block_division::BlockDivision;
 use crate::mapping::transfer::Transfer;
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::nand::Nand;

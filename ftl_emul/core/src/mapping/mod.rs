@@ -2,12 +2,15 @@
 //! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
 
 pub mod bast;
+mod block_division;
 pub mod choice;
 pub mod dftl;
+mod ensure;
 pub mod fast;
 pub mod log_block;
 pub mod move_pace;
 pub mod page;
+pub(crate) mod snapshot_file;
 mod transfer;
 
 use serde::{Deserialize, Serialize};

@@ -3,17 +3,9 @@
 
 use crate::block::{BlockState, NO_BLOCK};
 use crate::mapping::Mapping;
+use crate::mapping::ensure::ensure;
 use crate::mapping::log_block::{LogScheme, NOBODY, Store};
 use crate::pool::SPARE;
-
-/// Fails with the message when the condition does not hold.
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(format!($($message)+));
-        }
-    };
-}
 
 impl<S: LogScheme> Store<S> {
     pub(super) fn check_invariants(&self) -> Result<(), String> {

@@ -1,5 +1,5 @@
-//! Saving and restoring a mapping with log blocks, bit for bit. The layout is that of the page mapping's snapshots
-//! ([`crate::mapping::page::snapshot`]); in place of the bytes of a page number stands [`LogScheme::SNAPSHOT_CODE`].
+//! Saving and restoring a mapping with log blocks, bit for bit, as a [`crate::mapping::snapshot_file`]. Its code is
+//! [`LogScheme::SNAPSHOT_CODE`].
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +9,7 @@ use crate::block::Block;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::mapping::log_block::{Domain, LogBlockOptions, LogScheme, Store, Tenant};
-use crate::mapping::page::snapshot::{read_snapshot, refuse, write_snapshot};
+use crate::mapping::snapshot_file::{read_snapshot, refuse, write_snapshot};
 use crate::mapping::transfer::Transfer;
 use crate::pool::FreeBlocks;
 

@@ -3,19 +3,11 @@
 
 use crate::block::{BlockState, NO_BLOCK};
 use crate::mapping::Mapping;
+use crate::mapping::ensure::ensure;
 use crate::mapping::page::PageMapping;
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
 use crate::pool::SPARE;
-
-/// Fails with the message when the condition does not hold.
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(format!($($message)+));
-        }
-    };
-}
 
 impl<P: PageNumber> PageMapping<P> {
     pub(super) fn check_invariants(&self) -> Result<(), String> {
