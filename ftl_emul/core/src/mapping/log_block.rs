@@ -15,7 +15,7 @@
 mod blocks;
 mod check;
 mod merge;
-mod moves;
+mod ownership;
 mod snapshot;
 mod tenants;
 #[cfg(test)]
@@ -28,7 +28,7 @@ use crate::block::{Block, BlockList, BlockState, NO_BLOCK};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
-use crate::mapping::transfer::Transfer;
+use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -97,9 +97,6 @@ pub struct Write {
     /// Whose write it is.
     pub(super) cause: TenantId,
 }
-
-/// Domain of the sharing tenants.
-const SHARED_DOMAIN: u32 = 0;
 
 /// Owner of logical blocks that belong to nobody.
 const NOBODY: u16 = u16::MAX;

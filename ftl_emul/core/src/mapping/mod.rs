@@ -9,9 +9,9 @@ mod ensure;
 pub mod fast;
 pub mod log_block;
 pub mod move_pace;
+mod ownership;
 pub mod page;
 pub(crate) mod snapshot_file;
-mod transfer;
 
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@
 
 mod check;
 mod gc;
-mod moves;
+mod ownership;
 mod snapshot;
 mod tenants;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use crate::block::{Block, BlockState, NO_BLOCK};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
-use crate::mapping::transfer::Transfer;
+use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
 use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::nand::Nand;
@@ -56,9 +56,6 @@ impl Default for PageMappingOptions {
         }
     }
 }
-
-/// Domain of the sharing tenants.
-const SHARED_DOMAIN: u32 = 0;
 
 /// The blocks that one isolated tenant, or all sharing tenants, own; its pools are `dies` in a row.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

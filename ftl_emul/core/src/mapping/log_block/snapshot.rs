@@ -9,8 +9,8 @@ use crate::block::Block;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::mapping::log_block::{Domain, LogBlockOptions, LogScheme, Store, Tenant};
+use crate::mapping::ownership::Transfer;
 use crate::mapping::snapshot_file::{read_snapshot, refuse, write_snapshot};
-use crate::mapping::transfer::Transfer;
 use crate::pool::FreeBlocks;
 
 #[derive(Serialize, Deserialize)]

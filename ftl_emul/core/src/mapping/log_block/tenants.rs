@@ -2,32 +2,15 @@
 
 use crate::block::{BlockList, BlockState, NO_BLOCK};
 use crate::error::FtlError;
-use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Purpose, SHARED_DOMAIN, Store, Tenant};
+use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Purpose, Store, Tenant};
+use crate::mapping::ownership::{Ownership, SHARED_DOMAIN};
 use crate::mapping::{Mapping, MappingCounters, Placement, TenantCounters, TenantSpace};
 use crate::namespace::MAX_TENANTS;
 use crate::nand::Untimed;
 use crate::op::TenantId;
-use crate::pool::{FreeBlocks, SPARE};
+use crate::pool::FreeBlocks;
 
 impl<S: LogScheme> Store<S> {
-    /// The fewest OPS blocks of a domain: the free floor, one log block, and the sequential one.
-    pub(super) fn min_ops_blocks(&self) -> u64 {
-        u64::from(self.options.free_floor) + 1 + S::SEQUENTIAL_LOG_BLOCKS
-    }
-
-    pub(super) fn ops_blocks(&self, domain: u32) -> i64 {
-        let domain = &self.domains[domain as usize];
-        domain.blocks as i64 - domain.logical_blocks as i64
-    }
-
-    pub(super) fn require_ops(&self, would_keep: i64) -> Result<(), FtlError> {
-        let minimum = self.min_ops_blocks();
-        if would_keep < minimum as i64 {
-            return Err(FtlError::BelowMinimumOps { would_keep, minimum });
-        }
-        Ok(())
-    }
-
     pub(super) fn add_domain(&mut self) -> u32 {
         if let Some(unused) = self.domains.iter().position(|d| !d.in_use) {
             return unused as u32;
@@ -51,26 +34,8 @@ impl<S: LogScheme> Store<S> {
         }
     }
 
-    pub(super) fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
-        Ok(self.known(tenant)?.domain)
-    }
-
-    fn blocks_for(&self, pages: u64) -> u64 {
-        pages.div_ceil(u64::from(self.block_pages))
-    }
-
     pub(super) fn create(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
-        if pages == 0 {
-            return Err(FtlError::Invalid { field: "size", reason: "a namespace needs at least one page".into() });
-        }
-        let logical_blocks = self.blocks_for(pages);
-        let needed = logical_blocks.saturating_add(ops_blocks);
-        let available = self.spare_blocks();
-        if needed > available {
-            return Err(FtlError::NotEnoughBlocks { needed, available, what: "logical size and over-provisioning" });
-        }
-        let joined = if placement == Placement::Shared { self.ops_blocks(SHARED_DOMAIN) } else { 0 };
-        self.require_ops(joined + ops_blocks as i64)?;
+        let (logical_blocks, needed) = self.require_blocks_to_create(pages, placement, ops_blocks)?;
         let slot = match self.tenants.iter().position(Option::is_none) {
             Some(slot) => slot,
             None if self.tenants.len() < MAX_TENANTS => {
@@ -129,11 +94,8 @@ impl<S: LogScheme> Store<S> {
     pub(super) fn delete(&mut self, tenant: TenantId) -> Result<(), FtlError> {
         let domain = self.domain_of(tenant)?;
         let pages = self.pages(tenant);
-        self.transfers.retain(|t| t.from != Some(tenant) && t.to != Some(tenant));
-        self.recount_promises();
-        for page in 0..pages {
-            self.trim_page(tenant, page, &mut Untimed);
-        }
+        self.withdraw_promises(tenant);
+        self.trim_pages(tenant, 0..pages);
         self.set_pages(tenant, 0);
         self.tenants[tenant.0 as usize] = None;
         let logical_blocks = self.blocks_for(pages);
@@ -149,19 +111,11 @@ impl<S: LogScheme> Store<S> {
 
     pub(super) fn resize(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
         let domain = self.domain_of(tenant)?;
-        if pages == 0 {
-            return Err(FtlError::Invalid { field: "size", reason: "a namespace needs at least one page".into() });
-        }
         let old_pages = self.pages(tenant);
-        let (old_blocks, new_blocks) = (self.blocks_for(old_pages), self.blocks_for(pages));
-        let extra = new_blocks.saturating_sub(old_blocks);
-        let from_spare = extra.min(self.spare_blocks());
-        let promised = self.domains[domain as usize].promised_blocks as i64;
-        self.require_ops(self.ops_blocks(domain) - promised - (extra - from_spare) as i64)?;
-        for page in pages..old_pages {
-            self.trim_page(tenant, page, &mut Untimed);
-        }
+        let from_spare = self.require_blocks_to_resize(domain, old_pages, pages)?;
+        self.trim_pages(tenant, pages..old_pages);
         self.take_spare(domain, from_spare);
+        let (old_blocks, new_blocks) = (self.blocks_for(old_pages), self.blocks_for(pages));
         let owner = &mut self.domains[domain as usize];
         owner.logical_blocks = owner.logical_blocks + new_blocks - old_blocks;
         self.set_pages(tenant, pages);
@@ -189,39 +143,6 @@ impl<S: LogScheme> Store<S> {
             erases_min_max: wear.fold((u32::MAX, 0), |(low, high), e| (low.min(e), high.max(e))),
             pending_out_blocks: domain.promised_blocks,
         })
-    }
-
-    /// Erased blocks of a domain, or of the spare (None), by cluster of dies.
-    pub(super) fn free_of(&self, domain: Option<u32>) -> &[FreeBlocks] {
-        domain.map_or(&self.spare, |d| &self.domains[d as usize].free)
-    }
-
-    pub(super) fn free_of_mut(&mut self, domain: Option<u32>) -> &mut [FreeBlocks] {
-        match domain {
-            None => &mut self.spare,
-            Some(d) => &mut self.domains[d as usize].free,
-        }
-    }
-
-    /// Gives spare blocks to a domain, from the clusters that have most of them.
-    fn take_spare(&mut self, domain: u32, count: u64) {
-        for _ in 0..count {
-            let fullest = (0..self.spare.len()).rev().max_by_key(|&cluster| self.spare[cluster].len());
-            if let Some(block) = fullest.and_then(|cluster| self.spare[cluster].pop()) {
-                self.assign(block, Some(domain));
-            }
-        }
-    }
-
-    /// Changes the owner of an erased block that stands in no list; None makes it spare.
-    pub(super) fn assign(&mut self, block: u32, domain: Option<u32>) {
-        let cluster = self.cluster_of(block) as usize;
-        let erases = self.blocks[block as usize].erases;
-        self.blocks[block as usize].pool = domain.unwrap_or(SPARE);
-        self.free_of_mut(domain)[cluster].push(erases, block);
-        if let Some(domain) = domain {
-            self.domains[domain as usize].blocks += 1;
-        }
     }
 
     /// Returns every block of a domain without data to the spare, erasing what was written.

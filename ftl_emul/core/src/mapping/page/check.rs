@@ -4,6 +4,7 @@
 use crate::block::{BlockState, NO_BLOCK};
 use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
+use crate::mapping::ownership::Ownership;
 use crate::mapping::page::PageMapping;
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
@@ -156,7 +157,7 @@ impl<P: PageNumber> PageMapping<P> {
             let logical: u64 = (0..self.tenants.len() as u16)
                 .map(TenantId)
                 .filter(|t| self.domain_of(*t).is_ok_and(|d| d as usize == number))
-                .map(|t| self.geometry.blocks_for(self.namespaces.pages(t)))
+                .map(|t| self.blocks_for(self.namespaces.pages(t)))
                 .sum();
             ensure!(
                 logical == domain.logical_blocks,

@@ -1,0 +1,105 @@
+//! Blocks of the page mapping and who owns them: a domain has a pool on each die. GC of the giver compacts what is to
+//! change hands.
+
+use crate::error::FtlError;
+use crate::mapping::ownership::{DomainBlocks, Ownership, Step, Transfer};
+use crate::mapping::page::gc::Purpose;
+use crate::mapping::page::{Domain, PageMapping};
+use crate::nand::Nand;
+use crate::op::TenantId;
+use crate::page_number::PageNumber;
+use crate::pool::{FreeBlocks, SPARE};
+
+impl<P: PageNumber> Ownership for PageMapping<P> {
+    /// A pool.
+    type Place = usize;
+
+    fn domains(&self) -> u32 {
+        self.domains.len() as u32
+    }
+
+    fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
+        Ok(self.known(tenant)?.domain)
+    }
+
+    fn blocks_of(&self, domain: u32) -> DomainBlocks {
+        let Domain { blocks, logical_blocks, promised_blocks, .. } = self.domains[domain as usize];
+        DomainBlocks { owned: blocks, logical: logical_blocks, promised: promised_blocks }
+    }
+
+    fn promised_of(&mut self, domain: u32) -> &mut u64 {
+        &mut self.domains[domain as usize].promised_blocks
+    }
+
+    /// The fewest OPS blocks of a domain: on each die what is held, and a block's worth of slack.
+    fn min_ops_blocks(&self) -> u64 {
+        u64::from(self.geometry.dies()) * (u64::from(self.held_blocks()) + 1)
+    }
+
+    fn spare(&mut self) -> &mut [FreeBlocks] {
+        &mut self.spare
+    }
+
+    fn assign(&mut self, block: u32, domain: Option<u32>) {
+        let die = block / self.geometry.blocks_per_die;
+        let erases = self.blocks[block as usize].erases;
+        match domain {
+            None => {
+                self.blocks[block as usize].pool = SPARE;
+                self.spare[die as usize].push(erases, block);
+            }
+            Some(domain) => {
+                let pool = domain * self.geometry.dies() + die;
+                self.blocks[block as usize].pool = pool;
+                self.pools[pool as usize].blocks += 1;
+                self.pools[pool as usize].free.push(erases, block);
+                self.domains[domain as usize].blocks += 1;
+                self.domains[domain as usize].slack_pages += i64::from(self.geometry.pages_per_block);
+            }
+        }
+    }
+
+    fn transfers(&self) -> &[Transfer] {
+        &self.transfers
+    }
+
+    fn transfers_mut(&mut self) -> &mut Vec<Transfer> {
+        &mut self.transfers
+    }
+
+    fn hand_over_one(&mut self, giver: Option<u32>, taker: Option<u32>) -> Step<usize> {
+        let dies = self.geometry.dies();
+        let pages = i64::from(self.geometry.pages_per_block);
+        let blocks_on = |domain: Option<u32>, die: u32| match domain {
+            Some(domain) => i64::from(self.pools[(domain * dies + die) as usize].blocks),
+            None => i64::from(self.spare[die as usize].len()),
+        };
+        let can_give = |die: u32| match giver {
+            Some(domain) => self.slack(&self.pools[(domain * dies + die) as usize]) > pages,
+            None => self.spare[die as usize].len() > 0,
+        };
+        // Evens out both parties: from the die where the giver has most compared with the taker.
+        let best = (0..dies).filter(|&d| can_give(d)).max_by_key(|&d| blocks_on(giver, d) - blocks_on(taker, d));
+        let Some(die) = best else { return Step::Waits };
+        let Some(domain) = giver else {
+            if let Some(block) = self.spare[die as usize].pop() {
+                self.assign(block, taker);
+            }
+            return Step::HandedOver;
+        };
+        let pool = domain * dies + die;
+        if self.pools[pool as usize].free.len() <= self.options.free_floor {
+            return Step::NeedsRoom(pool as usize);
+        }
+        if let Some(block) = self.pools[pool as usize].free.pop() {
+            self.blocks[block as usize].pool = SPARE;
+            self.forget(pool);
+            self.assign(block, taker);
+        }
+        Step::HandedOver
+    }
+
+    fn make_room_at<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) -> bool {
+        self.collect(pool, cause, Purpose::Reclaim, nand)
+    }
+}
