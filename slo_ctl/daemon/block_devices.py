@@ -14,6 +14,7 @@ from slo_ctl.daemon.block_places import block_places
 from slo_ctl.daemon.blocks import BlockPart
 from slo_ctl.daemon.device_policies import DevicePolicies, Wish
 from slo_ctl.daemon.mixes import Mixes
+from slo_ctl.daemon.nvme_watches import NvmeWatches
 from slo_ctl.daemon.parts import guarded_view
 from slo_ctl.daemon.pools import Pool
 from slo_ctl.daemon.wanted import WantedSettings
@@ -53,6 +54,7 @@ class BlockDevices:
         self._wishes: dict[str, Wish] = {}
         self._pools: dict[str, Pool] = {}
         self._window_s = 0.0
+        self._watches = NvmeWatches(sys, self._window_s)
 
     def refresh(self, config: Config) -> None:
         """Bring them up to date with what is configured, and which namespaces drives have now."""
@@ -64,9 +66,13 @@ class BlockDevices:
                 self.parts.pop(name).close()
                 if name not in self._wishes:
                     log.info("device %s (%s) is not managed any more", name, part.path)
+        if changed:
+            self._watches = NvmeWatches(self._sys, self._window_s)
         for name, place in found.items():
             if name not in self.parts:
-                self.parts[name] = BlockPart(name, Path(place.path), self._sys, self._window_s)
+                self.parts[name] = BlockPart(
+                    *(name, Path(place.path), self._sys, self._window_s), self._watches
+                )
                 if place.of_drive:
                     log.info("device %s: %s is managed, a namespace of %s", name, place.path, place.of_drive)
 

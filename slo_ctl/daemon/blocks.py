@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slo_ctl.daemon.block_demand import BlockDemand
-from slo_ctl.daemon.nvme_watch import NvmeSeen, watch_for
+from slo_ctl.daemon.nvme_watch import NvmeSeen
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.observe.block import BlockDevice
 from slo_ctl.observe.block_device import device_behind
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from slo_ctl.daemon.nvme_watch import NvmeWatch
+    from slo_ctl.daemon.nvme_watches import NvmeWatches
     from slo_ctl.daemon.pools import Pool
     from slo_ctl.decide.levers import Wanted
     from slo_ctl.model import DeviceNumber, DeviceWaf, Slo, Stream
@@ -41,7 +41,7 @@ class BlockPart:
 
     kind = "block"
 
-    def __init__(self, name: str, path: Path, sys: Path, window_s: float) -> None:
+    def __init__(self, name: str, path: Path, sys: Path, window_s: float, watches: NvmeWatches) -> None:
         self.name = name
         self.path = path
         self.drive: str | None = None
@@ -49,7 +49,8 @@ class BlockPart:
         self._sys = sys
         self._window_s = window_s
         self._device: BlockDevice | None = None
-        self._nvme: NvmeWatch | None = None
+        self._watches = watches
+        self._namespace: str | None = None
         self._busy_ms: tuple[float, int] | None = None
         self._busy_share = 0.0
         self._demand = BlockDemand(window_s)
@@ -84,9 +85,13 @@ class BlockPart:
         return served and (self.active != {vm} or self._busy_share >= _SERVED_BUSY_FROM)
 
     @property
+    def _seen(self) -> NvmeSeen:
+        return self._watches.seen(self._namespace) if self._namespace is not None else NvmeSeen(waf=None)
+
+    @property
     def waf(self) -> DeviceWaf | None:
         """As measured, with what it was counted of; None where it is not known, or was made up."""
-        told = self._nvme.seen.waf if self._nvme is not None else None
+        told = self._seen.waf
         # What an emulator makes up says nothing of what its drive can do.
         return told if told is not None and told.waf is not None and not told.emulated else None
 
@@ -105,13 +110,13 @@ class BlockPart:
             self._device = BlockDevice(self.name, self.path, number, window_s=self._window_s)
             self._busy_ms = None
             self.close()
-            self._nvme = watch_for(str(number), self._sys, self._window_s)
+            self._namespace = self._watches.join(number)
 
     def close(self) -> None:
         """Stop watching the drive."""
-        if self._nvme is not None:
-            self._nvme.close()
-            self._nvme = None
+        if self._namespace is not None:
+            self._watches.leave(self._namespace)
+            self._namespace = None
 
     def look(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
         """Take the counters of the epoch into account, and what VMs waited in it; after `find`."""
@@ -148,7 +153,7 @@ class BlockPart:
         `pool` is what it is part of, alone or with other namespaces.
         """
         shared = pool.shared(self)
-        nvme = self._nvme.seen if self._nvme is not None else NvmeSeen(waf=None)
+        nvme = self._seen
         backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
         views = {}
         for vm in slos:

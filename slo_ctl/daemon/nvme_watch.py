@@ -1,4 +1,4 @@
-"""What an NVMe drive behind a managed block device offers, and its WAF: asked in a thread of its own.
+"""What an NVMe drive behind managed block devices offers, and its WAF: asked in a thread of its own.
 
 A drive may take seconds to answer, or hang: no epoch ever waits for one.
 """
@@ -17,7 +17,6 @@ from slo_ctl.decide.nvme_placement import strongest
 from slo_ctl.errors import UserError
 from slo_ctl.model.nvme import DeviceWaf, Isolation, WafSource
 from slo_ctl.nvme.command import NvmeTool
-from slo_ctl.observe import nvme_sysfs
 from slo_ctl.observe.nvme import controller_of, discover
 from slo_ctl.observe.nvme_media import MediaReader
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from slo_ctl.model.nvme import MediaCounters, NvmeDevice
+    from slo_ctl.model.nvme import MediaCounters
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -78,6 +77,7 @@ class NvmeWatch:
         self._reader: MediaReader | None = None
         self._found_s = 0.0
         self._emulated = False
+        self._groups: dict[str, int | None] | None = None
         self._readings: dict[WafSource, deque[MediaCounters]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
@@ -94,6 +94,16 @@ class NvmeWatch:
             return seen
         source = seen.waf.source if seen.waf is not None else WafSource.NONE
         return replace(seen, waf=DeviceWaf(source, reason=f"the drive last answered {age_s:.0f} s ago"))
+
+    def covers(self, block: str) -> bool | None:
+        """Whether what is seen goes for another namespace too, being of the same endurance group.
+
+        None: not known, as the drive was not asked yet or did not answer.
+        """
+        groups = self._groups
+        if block == self.block or groups is None:
+            return True if block == self.block else None
+        return block in groups and groups[block] == groups.get(self.block)
 
     def close(self) -> None:
         """Stop watching. A thread that waits for a drive ends when the command does."""
@@ -117,7 +127,7 @@ class NvmeWatch:
             try:
                 self._find()
             except UserError as error:
-                self._reader = None
+                self._reader = self._groups = None
                 self._tell(NvmeSeen(waf=DeviceWaf(reason=str(error))))
                 return
         self._read()
@@ -132,11 +142,9 @@ class NvmeWatch:
         self._emulated = device.controller.emulated
         self._tell(replace(self._seen, placement=placement))
         self._found_s = self._clock()
-        self._reader = MediaReader(tool, device, self._group(device), self._clock)
-
-    def _group(self, device: NvmeDevice) -> int | None:
-        own = next((each for each in device.namespaces if each.name == self.block), None)
-        return own.endurance_group if own is not None else None
+        groups = {each.name: each.endurance_group for each in device.namespaces if each.name is not None}
+        self._groups = groups
+        self._reader = MediaReader(tool, device, groups.get(self.block), self._clock)
 
     def _read(self) -> None:
         assert self._reader is not None  # noqa: S101 - `look` made it
@@ -154,13 +162,3 @@ class NvmeWatch:
 
     def _tell(self, seen: NvmeSeen) -> None:
         self._seen, self._seen_s = seen, self._clock()
-
-
-def watch_for(number: str, sys: Path, window_s: float) -> NvmeWatch | None:
-    """A watch that has begun, of the whole device `MAJOR:MINOR`; None when that is no NVMe namespace."""
-    name = (sys / "dev" / "block" / number).resolve().name
-    if not nvme_sysfs.controllers_of(sys, name):
-        return None
-    watch = NvmeWatch(name, sys, window_s)
-    watch.start()
-    return watch

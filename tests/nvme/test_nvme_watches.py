@@ -1,0 +1,98 @@
+"""One watch for all namespaces of an endurance group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fake_nvme import sysfs
+
+from slo_ctl.daemon.nvme_watch import NvmeSeen, NvmeWatch
+from slo_ctl.daemon.nvme_watches import NvmeWatches
+from slo_ctl.model import DeviceNumber
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+class Watch(NvmeWatch):
+    """Knows the groups that it is told, and asks no drive."""
+
+    made: list[Watch]
+    groups: dict[str, int | None] | None
+
+    def __init__(self, block: str, sys: Path, window_s: float) -> None:
+        super().__init__(block, sys, window_s)
+        self.running = False
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.running = True
+
+    def close(self) -> None:
+        self.running = False
+
+    def covers(self, block: str) -> bool | None:
+        self._groups = self.groups
+        return super().covers(block)
+
+    @property
+    def seen(self) -> NvmeSeen:
+        return NvmeSeen(placement=f"by {self.block}")
+
+
+def three_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmeWatches:
+    monkeypatch.setattr(Watch, "made", [], raising=False)
+    monkeypatch.setattr(Watch, "groups", None, raising=False)
+    sys = sysfs(tmp_path / "sys", {"nvme1n1": 1, "nvme1n2": 2, "nvme1n3": 3})
+    (sys / "dev" / "block").mkdir(parents=True)
+    for minor in (1, 2, 3):
+        link = sys / "dev" / "block" / f"259:{minor}"
+        link.symlink_to(sys / "class" / "nvme" / "nvme1" / f"nvme1n{minor}")
+    watches = NvmeWatches(sys, 10.0, Watch)
+    blocks = [watches.join(DeviceNumber(259, minor)) for minor in (1, 2, 3)]
+    assert blocks == ["nvme1n1", "nvme1n2", "nvme1n3"]
+    assert watches.join(DeviceNumber(7, 0)) is None
+    return watches
+
+
+def by(watches: NvmeWatches) -> list[str]:
+    return [watches.seen(f"nvme1n{minor}").placement.removeprefix("by nvme1") for minor in (1, 2, 3)]
+
+
+def test_a_drive_is_asked_once_for_each_endurance_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches = three_namespaces(tmp_path, monkeypatch)
+    # Before the drive has told its groups.
+    assert by(watches) == ["n1", "n1", "n1"]
+    assert len(Watch.made) == 1
+    Watch.groups = {"nvme1n1": 1, "nvme1n2": 2, "nvme1n3": 1}
+    assert by(watches) == by(watches) == ["n1", "n2", "n1"]
+    assert [watch.running for watch in Watch.made] == [True, True]
+
+
+def test_a_namespace_that_goes_leaves_the_others_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches = three_namespaces(tmp_path, monkeypatch)
+    Watch.groups = dict.fromkeys(("nvme1n1", "nvme1n2", "nvme1n3"), None)
+    # Listed by two paths.
+    watches.join(DeviceNumber(259, 1))
+    watches.leave("nvme1n1")
+    assert by(watches) == ["n1", "n1", "n1"]
+    watches.leave("nvme1n1")
+    assert watches.seen("nvme1n2").placement == watches.seen("nvme1n3").placement == "by nvme1n2"
+    assert [watch.running for watch in Watch.made] == [False, True]
+    watches.leave("nvme1n2")
+    watches.leave("nvme1n3")
+    assert not any(watch.running for watch in Watch.made)
+
+
+def test_a_namespace_that_came_after_the_drive_was_asked_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches = three_namespaces(tmp_path, monkeypatch)
+    Watch.groups = {"nvme1n1": None, "nvme1n2": None}
+    assert by(watches) == ["n1", "n1", "n3"]
