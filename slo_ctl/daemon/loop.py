@@ -21,11 +21,11 @@ from slo_ctl.daemon.desk import Desk, Published, Waker
 from slo_ctl.daemon.device_policies import Situation
 from slo_ctl.daemon.devices import EmulatedDevices
 from slo_ctl.daemon.metadata import Metadata
+from slo_ctl.daemon.news import REMEMBERED, News
 from slo_ctl.daemon.observer import configured, host_observer
 from slo_ctl.daemon.parts import guarded_view
 from slo_ctl.daemon.problems import Problems
 from slo_ctl.daemon.promised import Resolver, VmSet, named_by
-from slo_ctl.daemon.reasons import Reasons
 from slo_ctl.daemon.recorder import Recorder
 from slo_ctl.daemon.seats import seats_on
 from slo_ctl.daemon.told import decided, outcome_line
@@ -50,7 +50,6 @@ log = logging.getLogger("slo_ctl.daemon")
 
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 _MS_PER_S = 1e3
-_REMEMBERED = 200
 
 
 class Daemon:
@@ -86,8 +85,7 @@ class Daemon:
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal)
         self._blocks = BlockDevices(places.devices, sys, run, self._problems)
-        self._reasons: dict[str, Reasons] = {}
-        self._said = Reasons(_REMEMBERED)
+        self._news = News()
         self._vm_set = VmSet(places.promises)
         self._resolver = Resolver()
         self._recorder = Recorder(places.history, config.history)
@@ -265,20 +263,11 @@ class Daemon:
         return part is not None and part.timed
 
     def _tell(self) -> None:
-        """Log what is new."""
-        told = [f"device {name}: {problem}" for name, problem in self._problems.of.items()]
-        told += [outcome_line(each) for each in self.outcomes if each.state is OutcomeState.UNAPPLIED]
-        for line in self._said.add(told):
-            log.warning("%s", line)
-        for line in self._said.ended:
-            log.info("over: %s", line)
+        self._news.wrong(self._problems.of, self.outcomes)
         for part in self._emulated.parts.values():
-            reasons = self._reasons.setdefault(part.name, Reasons())
-            for reason in reasons.add([*part.decision.reasons, *part.refusals]):
-                log.info("device %s: %s", part.name, reason)
-        for name, told_of in self._blocks.policies.reasons.items():
-            for reason in self._reasons.setdefault(name, Reasons(_REMEMBERED)).add(told_of):
-                log.info("device %s: %s", name, reason)
+            self._news.decided(part.name, [*part.decision.reasons, *part.refusals])
+        for name, reasons in self._blocks.policies.reasons.items():
+            self._news.decided(name, reasons, REMEMBERED)
 
     # Recording and publishing.
 
@@ -296,8 +285,7 @@ class Daemon:
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         views = self._blocks.views(wanted, vms, slos)
         for part in self._emulated.parts.values():
-            reasons = self._reasons.get(part.name)
-            make = partial(part.view, reasons.lately if reasons else ())
+            make = partial(part.view, self._news.lately(part.name))
             views.append(guarded_view(part.name, part.kind, make, self._problems))
         return sorted(views, key=lambda view: view.name)
 
