@@ -23,8 +23,8 @@ _MODEL_IOPS = 450
 _MAX_IOPS = 203
 """99 % of it are 200 writes, 20 in each of the kernel's slices of 100 ms, as it counts whole requests: 118
 came out as 110."""
-_SECONDS = 15.0
-_SETTLE_S = 5.0
+_SECONDS = 12.0
+_SETTLE_S = 4.0
 _WITHIN = 0.10
 _LIMIT_WITHIN = 0.03
 _IN_FORCE_S = 120

@@ -102,15 +102,6 @@ def test_commands_tell_how_they_ended(guest: Guest) -> None:
         guest.run("exit 3")
 
 
-@pytest.mark.parametrize("hard", [False, True], ids=["systemctl", "reset"])
-def test_a_reboot_keeps_what_is_on_disk(guest: Guest, hard: bool) -> None:
-    guest.run(f"echo {hard} >/root/kept && sync")
-    before = guest.boot_id()
-    guest.reboot(hard=hard)
-    assert guest.boot_id() != before
-    assert guest.run("cat /root/kept").stdout.strip() == str(hard)
-
-
 def test_logs_are_collected(guest: Guest) -> None:
     guest.collect()
     assert "Linux version" in (guest.logs / "serial-1.log").read_text(errors="replace")

@@ -22,8 +22,7 @@ _SIZE_BYTES = 128 << 20
 _SLICE_BYTES = 64 << 20
 _MEDIUM = Medium(_SIZE_BYTES)
 _FIRST, _SECOND, _DETACHED = 2, 5, 7
-"""NSIDs. Block devices are counted from one, so that none has the number of its namespace."""
-_NAMES = {_FIRST: "nvme0n1", _SECOND: "nvme0n2", _DETACHED: "nvme0n3"}
+"""NSIDs. The kernel names block devices in the order in which it happens to find them."""
 _COMMAND_S = 240.0
 _KILLER = """#!/bin/sh
 # The step is done, and slo-ctl killed before it can say so.
@@ -64,6 +63,11 @@ class Host:
     def attached(self) -> set[int]:
         """NSIDs that have block devices."""
         return {int(each) for each in self.guest.run("cat /sys/block/nvme0n*/nsid").stdout.split()}
+
+    def block(self, nsid: int) -> str:
+        """The name of its block device now."""
+        found = self.guest.run(f"basename $(dirname $(grep -lx {nsid} /sys/block/nvme0n*/nsid))")
+        return found.stdout.strip()
 
     def nsid_behind(self, path: str) -> int:
         return int(self.guest.run(f"cat /sys/block/$(basename $(readlink -f {path}))/nsid").stdout)
@@ -137,7 +141,7 @@ class TestRunning:
         assert [(each["vm"], each["nsid"]) for each in host.maps()] == [("web", _DETACHED)]
 
     def test_nobody_else_gets_it(self, host: Host) -> None:
-        for named in (_DETACHED, _NAMES[_DETACHED]):
+        for named in (_DETACHED, host.block(_DETACHED)):
             said = host.refused(f"map db --device /dev/nvme0 --adopt {named} --yes")
             assert f"namespace {_DETACHED} of nvme0 is in use: mapped to VM web" in said
 
@@ -153,21 +157,23 @@ class TestRunning:
 
 
 def test_namespaces_in_use_are_not_adopted(host: Host) -> None:
-    host.vms.define("mail", f"/dev/{_NAMES[_SECOND]}")
-    host.guest.run(f"mkfs.ext4 -q /dev/{_NAMES[_FIRST]} && mount /dev/{_NAMES[_FIRST]} /mnt")
+    first, second = host.block(_FIRST), host.block(_SECOND)
+    host.vms.define("mail", f"/dev/{second}")
+    host.guest.run(f"mkfs.ext4 -q /dev/{first} && mount /dev/{first} /mnt")
     said = host.refused(f"map web --device /dev/nvme0 --adopt {_FIRST} --yes")
     assert f"namespace {_FIRST} of nvme0 is in use: mounted" in said
-    said = host.refused(f"map web --device /dev/nvme0 --adopt {_NAMES[_SECOND]} --yes")
+    said = host.refused(f"map web --device /dev/nvme0 --adopt {second} --yes")
     assert f"namespace {_SECOND} of nvme0 is in use: disk vda of VM mail" in said
     assert host.maps() == []
     host.guest.run("umount /mnt; virsh undefine mail")
 
 
 def test_a_slice_killed_in_the_middle_of_mapping_and_of_unmapping(host: Host) -> None:
-    block, words = _NAMES[_DETACHED], f"--device /dev/nvme0 --adopt {_DETACHED} --size 64MiB --yes"
+    words = f"--device /dev/nvme0 --adopt {_DETACHED} --size 64MiB --yes"
     controller = host.guest.run("cat /sys/class/nvme/nvme0/cntlid").stdout.strip()
     host.guest.run(f"nvme attach-ns /dev/nvme0 -n {_DETACHED} -c {controller}; udevadm settle", timeout_s=120)
-    host.vms.wait(f"[ -b /dev/{block} ]", "nvme list", 60)
+    host.vms.wait(f"grep -qx {_DETACHED} /sys/block/nvme0n*/nsid", "nvme list", 60)
+    block = host.block(_DETACHED)
     host.guest.run(
         f"dd if=/dev/urandom of=/dev/{block} oflag=direct bs=1M count=128 status=none", timeout_s=240
     )
@@ -181,6 +187,7 @@ def test_a_slice_killed_in_the_middle_of_mapping_and_of_unmapping(host: Host) ->
     made = json.loads(host.done("map web --resume --yes --json"))
     assert (made["complete"], made["size_bytes"]) == (True, _SLICE_BYTES)
     assert made["spare"]["size_bytes"] == _SIZE_BYTES - _SLICE_BYTES
+    block = host.block(_DETACHED)
     assert host.hash(block, 0, _SLICE_BYTES) == kept
     zeroes = host.guest.run("head -c 64M /dev/zero | sha256sum").stdout.split()[0]
     assert host.hash(block, _SLICE_BYTES, _SLICE_BYTES) == zeroes != rest
