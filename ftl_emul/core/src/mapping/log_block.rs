@@ -16,12 +16,13 @@ mod blocks;
 mod check;
 mod merge;
 mod ownership;
+mod pages;
+mod scheme;
 mod snapshot;
 mod tenants;
 #[cfg(test)]
 mod tests;
 
-use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, BlockList, BlockState, NO_BLOCK};
@@ -35,6 +36,9 @@ use crate::op::TenantId;
 use crate::pool::{FreeBlocks, SPARE};
 use crate::table::{Table, prefetch_line};
 pub(super) use merge::Purpose;
+use pages::NOBODY;
+pub(super) use pages::{LogUse, LogicalBlock};
+pub use scheme::{LogScheme, Write};
 
 /// How a mapping with log blocks works, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,93 +53,6 @@ impl Default for LogBlockOptions {
     fn default() -> Self {
         Self { cluster_dies: 1, free_floor: 1 }
     }
-}
-
-/// Which log block a write goes to, and which log block is merged to make room.
-pub trait LogScheme: 'static {
-    /// The name of the mapping.
-    const NAME: &'static str;
-
-    /// Log blocks kept for sequential writes, used or not.
-    const SEQUENTIAL_LOG_BLOCKS: u64;
-
-    /// What tells its snapshots from those of others.
-    const SNAPSHOT_CODE: u8;
-
-    /// Writes a page whose place in the data block is taken.
-    #[doc(hidden)]
-    fn write_to_log<N: Nand>(store: &mut Store<Self>, write: Write, nand: &mut N)
-    where
-        Self: Sized;
-
-    /// Merges one log block, so that there is one fewer; false when there is none.
-    #[doc(hidden)]
-    fn evict<N: Nand>(store: &mut Store<Self>, domain: u32, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool
-    where
-        Self: Sized;
-
-    /// Erases the log block that belongs to a logical block alone, whose last page was unmapped.
-    #[doc(hidden)]
-    fn release<N: Nand>(store: &mut Store<Self>, logical: u32, cause: TenantId, nand: &mut N)
-    where
-        Self: Sized;
-
-    /// Verifies what only this scheme keeps.
-    #[doc(hidden)]
-    fn check(store: &Store<Self>) -> Result<(), String>
-    where
-        Self: Sized;
-}
-
-/// One page to be written.
-#[derive(Debug, Clone, Copy)]
-pub struct Write {
-    /// Number of the logical block on the device.
-    pub(super) logical: u32,
-    /// Page of it.
-    pub(super) offset: u32,
-    /// Whose write it is.
-    pub(super) cause: TenantId,
-}
-
-/// Owner of logical blocks that belong to nobody.
-const NOBODY: u16 = u16::MAX;
-
-/// As many pages of a tenant's namespace as a block has, and where they are.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct LogicalBlock {
-    /// Its data block; [`NO_BLOCK`] before the first write.
-    pub data: u32,
-    /// The first page that can still be programmed in the data block: pages are programmed in ascending order.
-    pub next_page: u32,
-    /// Pages of the data block that were programmed.
-    pub programmed: u32,
-    /// Its own log block, in schemes where it has one; else [`NO_BLOCK`].
-    pub log: u32,
-    /// Owner.
-    pub tenant: u16,
-    padding: u16,
-}
-
-impl LogicalBlock {
-    const NONE: Self = Self { data: NO_BLOCK, next_page: 0, programmed: 0, log: NO_BLOCK, tenant: NOBODY, padding: 0 };
-}
-
-/// What is written in a log block.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct LogUse {
-    /// The logical block it was opened for; [`NO_BLOCK`] when it takes pages of any.
-    pub logical: u32,
-    /// Pages programmed.
-    pub written: u32,
-    /// Of these, leading ones that stand at their own offset.
-    pub in_order: u32,
-}
-
-impl LogUse {
-    const NONE: Self = Self { logical: NO_BLOCK, written: 0, in_order: 0 };
 }
 
 /// The blocks that one isolated tenant, or all sharing tenants, own.
@@ -290,118 +207,6 @@ impl<S: LogScheme> Store<S> {
             Some(t) => t,
             None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
         }
-    }
-
-    /// Word and mask of a page's bit in the data block; the one for log blocks is `words_per_block` further.
-    #[inline(always)]
-    fn bit(&self, logical: u32, offset: u32) -> (usize, u64) {
-        (2 * logical as usize * self.division.words_per_block + offset as usize / 64, 1 << (offset % 64))
-    }
-
-    #[inline(always)]
-    fn holds(&self, logical: u32, offset: u32) -> bool {
-        let (word, mask) = self.bit(logical, offset);
-        (self.bits[word] | self.bits[word + self.division.words_per_block]) & mask != 0
-    }
-
-    /// The physical page that holds a page, if any.
-    #[inline]
-    fn physical(&self, logical: u32, offset: u32) -> Option<u64> {
-        let (word, mask) = self.bit(logical, offset);
-        if self.bits[word] & mask != 0 {
-            return Some(self.division.physical(self.logical[logical as usize].data, offset));
-        }
-        let in_log = self.bits[word + self.division.words_per_block] & mask != 0;
-        in_log.then(|| u64::from(self.log_page[self.division.physical(logical, offset) as usize]) - 1)
-    }
-
-    #[inline]
-    fn die_of(&self, physical: u64) -> u32 {
-        let block = self.division.block(physical);
-        self.die_of_page(block, (physical - self.division.physical(block, 0)) as u32)
-    }
-
-    /// Takes note that what a page held until now is void.
-    #[inline(always)]
-    fn supersede(&mut self, logical: u32, offset: u32) {
-        let (word, mask) = self.bit(logical, offset);
-        let in_log = word + self.division.words_per_block;
-        if self.bits[word] & mask != 0 {
-            self.bits[word] &= !mask;
-            self.blocks[self.logical[logical as usize].data as usize].valid -= 1;
-        } else if self.bits[in_log] & mask != 0 {
-            self.bits[in_log] &= !mask;
-            let entry = &mut self.log_page[self.division.physical(logical, offset) as usize];
-            let block = self.division.block(u64::from(std::mem::take(entry) - 1));
-            self.blocks[block as usize].valid -= 1;
-        }
-    }
-
-    /// Programs a page in the data block, if its place there is still free.
-    #[inline(always)]
-    fn write_in_place<N: Nand>(&mut self, write: Write, nand: &mut N) -> bool {
-        let Write { logical, offset, .. } = write;
-        if self.logical[logical as usize].data == NO_BLOCK {
-            self.open_data(write, nand);
-        }
-        let LogicalBlock { data, next_page, .. } = self.logical[logical as usize];
-        if offset < next_page {
-            return false;
-        }
-        nand.program(self.die_of_page(data, offset));
-        #[cfg(test)]
-        self.flash.program(data, offset, (logical, offset));
-        self.supersede(logical, offset);
-        let (word, mask) = self.bit(logical, offset);
-        self.bits[word] |= mask;
-        self.blocks[data as usize].valid += 1;
-        let entry = &mut self.logical[logical as usize];
-        entry.next_page = offset + 1;
-        entry.programmed += 1;
-        true
-    }
-
-    /// Writes a page in the data block if there is room, and else where the scheme says.
-    pub(super) fn place<N: Nand>(&mut self, write: Write, nand: &mut N) {
-        if !self.write_in_place(write, nand) {
-            S::write_to_log(self, write, nand);
-        }
-    }
-
-    /// Programs the next page of a log block, which must have one.
-    #[inline(always)]
-    pub(super) fn append<N: Nand>(&mut self, log: u32, write: Write, nand: &mut N) {
-        let Write { logical, offset, .. } = write;
-        self.supersede(logical, offset);
-        let used = &mut self.log_use[log as usize];
-        let at = used.written;
-        used.in_order += u32::from(used.in_order == at && at == offset);
-        used.written += 1;
-        nand.program(self.die_of_page(log, at));
-        #[cfg(test)]
-        self.flash.program(log, at, (logical, offset));
-        let physical = self.division.physical(log, at);
-        let page = self.division.physical(logical, offset);
-        self.log_page[page as usize] = physical as u32 + 1;
-        self.reverse[physical as usize] = page as u32;
-        self.blocks[log as usize].valid += 1;
-        let (word, mask) = self.bit(logical, offset);
-        self.bits[word + self.division.words_per_block] |= mask;
-    }
-
-    /// Pages of a block.
-    #[inline(always)]
-    pub(super) fn pages_of_block(&self) -> u32 {
-        self.block_pages
-    }
-
-    /// The logical block whose page is valid at a place of a log block.
-    pub(super) fn logical_at(&self, log: u32, at: u32) -> Option<u32> {
-        let physical = self.division.physical(log, at) as u32;
-        let page = self.reverse[physical as usize];
-        // What no valid page needs is not checked when a snapshot is read.
-        let valid = self.log_page.get(page as usize).is_some_and(|&at| at == physical + 1);
-        valid.then(|| self.division.block(u64::from(page)))
     }
 }
 

@@ -86,7 +86,7 @@ impl<S: LogScheme> Store<S> {
             let Some(logical) = self.free_logical.pop() else {
                 unreachable!("there are as many logical blocks as blocks, and every one in use is covered by a block")
             };
-            self.logical[logical as usize] = LogicalBlock { tenant: tenant.0, ..LogicalBlock::NONE };
+            self.logical[logical as usize] = LogicalBlock::of(tenant.0);
             owner.logical.push(logical);
         }
     }

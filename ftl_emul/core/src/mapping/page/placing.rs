@@ -1,0 +1,107 @@
+//! Where pages go: which pool takes the next host page, which page of it, and which page is void for that.
+
+use crate::block::BlockState;
+use crate::mapping::page::{Domain, PageMapping};
+use crate::nand::Nand;
+use crate::page_number::PageNumber;
+use crate::pool::{Frontier, GC, HOST, Pool};
+
+impl<P: PageNumber> PageMapping<P> {
+    /// Frontier that GC copies go to.
+    #[inline(always)]
+    pub(super) fn gc_frontier(&self) -> usize {
+        if self.options.separate_gc_frontier { GC } else { HOST }
+    }
+
+    /// Blocks of a pool that hold no reclaimable space: the free floor and the open blocks.
+    #[inline(always)]
+    pub(super) fn held_blocks(&self) -> u32 {
+        self.options.free_floor + 1 + u32::from(self.options.separate_gc_frontier)
+    }
+
+    #[inline(always)]
+    pub(super) fn slack(&self, pool: &Pool) -> i64 {
+        (i64::from(pool.blocks) - i64::from(self.held_blocks())) * self.division.pages_per_block as i64
+            - pool.valid as i64
+    }
+
+    /// Pool for the next host write of a domain: of the next two idle dies in rotation, the one with more slack.
+    ///
+    /// WAF is convex in slack, so uneven dies cost more than even ones of the same mean. Rotation alone leaves dies
+    /// uneven that have a block more or less, and skipping busy dies leaves them uneven by chance; two choices mend
+    /// both (Mitzenmacher 2001). Dies that lag the mean by a quarter of a block are passed over until they recover;
+    /// some die always has the mean, so one is always found.
+    #[inline(always)]
+    pub(super) fn choose_pool<N: Nand>(&mut self, domain: u32, nand: &N) -> usize {
+        let dies = self.geometry.dies();
+        let first_pool = (domain * dies) as usize;
+        let Domain { next_die, slack_pages, .. } = self.domains[domain as usize];
+        let lag = i64::from(self.geometry.pages_per_block / 4);
+        // slack >= mean - lag, without dividing.
+        let keeps_up = |slack: i64| slack > 0 && (slack + lag) * i64::from(dies) >= slack_pages;
+        let following = |die: u32| if die + 1 == dies { 0 } else { die + 1 };
+        let mut idle: Option<(i64, u32)> = None;
+        let mut busy: Option<(u64, u32)> = None;
+        let mut die = next_die;
+        for _ in 0..dies {
+            let slack = self.slack(&self.pools[first_pool + die as usize]);
+            if keeps_up(slack) {
+                if nand.is_idle(die) {
+                    match idle {
+                        None => idle = Some((slack, die)),
+                        Some((other, _)) => {
+                            if slack > other {
+                                idle = Some((slack, die));
+                            }
+                            break;
+                        }
+                    }
+                } else {
+                    let until = nand.busy_until(die);
+                    if busy.is_none_or(|(earliest, _)| until < earliest) {
+                        busy = Some((until, die));
+                    }
+                }
+            }
+            die = following(die);
+        }
+        let Some(die) = idle.map(|(_, die)| die).or(busy.map(|(_, die)| die)) else {
+            unreachable!("admission keeps the slack of a domain positive, so some die has it")
+        };
+        self.domains[domain as usize].next_die = following(next_die);
+        first_pool + die as usize
+    }
+
+    /// Takes the next page of a frontier that has room, for the device-wide logical page `global`.
+    #[inline(always)]
+    pub(super) fn append(&mut self, pool: usize, frontier: usize, global: u64) {
+        let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
+        self.pools[pool].frontiers[frontier].next_page = next_page + 1;
+        let physical = self.division.physical(block, next_page);
+        self.reverse[physical as usize] = P::pack(global);
+        self.map[global as usize] = P::pack(physical + 1);
+        self.valid[block as usize * self.division.words_per_block + next_page as usize / 64] |= 1 << (next_page % 64);
+        self.blocks[block as usize].valid += 1;
+    }
+
+    /// Marks a physical page as no longer holding data.
+    #[inline(always)]
+    pub(super) fn invalidate(&mut self, physical: u64) {
+        let block = self.division.block(physical);
+        let page = (physical - self.division.physical(block, 0)) as usize;
+        self.valid[block as usize * self.division.words_per_block + page / 64] &= !(1 << (page % 64));
+        let entry = &mut self.blocks[block as usize];
+        let pool = &mut self.pools[entry.pool as usize];
+        pool.valid -= 1;
+        let domain = entry.pool / self.geometry.dies();
+        if entry.state == BlockState::Full {
+            pool.victims.invalidate_page(&mut self.blocks, block);
+            if !self.stamps.is_empty() {
+                self.stamps[block as usize] = self.write_clock;
+            }
+        } else {
+            entry.valid -= 1;
+        }
+        self.domains[domain as usize].slack_pages += 1;
+    }
+}
