@@ -5,6 +5,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::*;
 use crate::engine::{PageCosts, Timeline, TimingModel};
 use crate::geometry::NandTiming;
+use crate::nand::Untimed;
 use crate::victim::below;
 
 fn geometry(blocks_per_die: u32, dies: u32, pages_per_block: u32, page_bytes: u32) -> Geometry {

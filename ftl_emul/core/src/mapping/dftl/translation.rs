@@ -1,0 +1,156 @@
+//! Translation pages: the map on flash, read and programmed a page of entries at a time, and the blocks it is given.
+
+use crate::error::FtlError;
+use crate::geometry::Geometry;
+use crate::mapping::dftl::{DftlMapping, ENTRY_BYTES};
+use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::mapping::{Mapping, Placement};
+use crate::namespace::Namespaces;
+use crate::nand::{Nand, Untimed};
+use crate::op::TenantId;
+use crate::page_number::PageNumber;
+
+/// Blocks of translation pages for which there is one more OPS block, beyond the minimum.
+const TRANSLATION_BLOCKS_PER_OPS: u64 = 8;
+
+/// Pages of a translation block's die and how many blocks: as many as the longest map could ever need, with room for
+/// GC. Blocks that the map of the tenants there are does not need stay unused.
+pub(super) fn translation_geometry(geometry: &Geometry) -> Geometry {
+    let entries = u64::from(geometry.page_bytes / ENTRY_BYTES);
+    let pages = Namespaces::page_numbers(geometry.pages()).div_ceil(entries);
+    let blocks = geometry.blocks_for(pages);
+    let dies = u64::from(geometry.dies());
+    let blocks = blocks + blocks.div_ceil(TRANSLATION_BLOCKS_PER_OPS) + 4 * dies;
+    Geometry { blocks_per_die: blocks.div_ceil(dies) as u32, ..*geometry }
+}
+
+impl<P: PageNumber> DftlMapping<P> {
+    /// Reads a translation page, unless the GTD knows that it was never written.
+    pub(super) fn read_translation<N: Nand>(&mut self, cause: TenantId, translation_page: u64, nand: &mut N) {
+        let Some(tenant) = self.translation_tenant else { return };
+        let before = nand.overhead_ns();
+        if self.translation.read_page(tenant, translation_page, &mut MapNand(nand)).is_some() {
+            let counters = &mut self.counters[cause.0 as usize];
+            counters.map_reads += 1;
+            counters.map_ns += nand.overhead_ns() - before;
+        }
+    }
+
+    /// Updates a translation page on flash.
+    pub(super) fn write_back<N: Nand>(&mut self, cause: TenantId, translation_page: u64, nand: &mut N) {
+        self.read_translation(cause, translation_page, nand);
+        let Some(tenant) = self.translation_tenant else { return };
+        let before = nand.overhead_ns();
+        let copied = |mapping: &PageMapping<u32>| mapping.counters(tenant).map_or(0, |c| c.gc_page_writes);
+        let copied_before = copied(&self.translation);
+        self.translation.write_page(tenant, translation_page, &mut MapNand(nand));
+        let counters = &mut self.counters[cause.0 as usize];
+        counters.map_writes += 1 + copied(&self.translation) - copied_before;
+        counters.map_ns += nand.overhead_ns() - before;
+    }
+
+    /// Updates the entries of the pages that GC has moved: in the CMT where they are cached, else on flash, once for
+    /// each translation page. `cause` is who pays; None: the owner of the pages.
+    #[inline]
+    pub(super) fn follow_moves<N: Nand>(&mut self, cause: Option<TenantId>, nand: &mut N) {
+        let mut moved = std::mem::take(&mut self.moved);
+        self.data.take_moved(&mut moved);
+        if !moved.is_empty() {
+            moved.retain(|&global| {
+                !self.cache.contains(global) || {
+                    self.cache.mark_dirty(global);
+                    false
+                }
+            });
+            moved.sort_unstable();
+            moved.dedup_by_key(|global| *global / self.entries_per_page);
+            for &global in &moved {
+                let payer = cause.unwrap_or_else(|| self.data.namespaces().owner(global));
+                self.cache.clean(global / self.entries_per_page);
+                self.write_back(payer, global / self.entries_per_page, nand);
+            }
+        }
+        self.moved = moved;
+    }
+
+    /// Makes the GTD as long as the map: a translation page for each that tenants' pages need.
+    pub(super) fn fit_translation(&mut self) -> Result<(), FtlError> {
+        let pages = self.data.namespaces().used_page_numbers().div_ceil(self.entries_per_page);
+        let geometry = *self.translation.geometry();
+        let held = u64::from(geometry.dies()) * (u64::from(PageMappingOptions::default().free_floor) + 2);
+        let ops = held + geometry.blocks_for(pages).div_ceil(TRANSLATION_BLOCKS_PER_OPS);
+        let Some(tenant) = self.translation_tenant else {
+            self.translation_tenant = Some(self.translation.create_tenant(pages, Placement::Isolated, ops)?);
+            return Ok(());
+        };
+        if pages > self.translation.pages(tenant) {
+            self.translation.resize_tenant(tenant, pages)?;
+            let missing = ops as i64 - self.translation.space(tenant)?.ops_blocks;
+            self.translation.request_move(None, Some(tenant), u64::try_from(missing).unwrap_or(0))?;
+            self.translation.advance_moves(0, &mut Untimed);
+        }
+        Ok(())
+    }
+
+    /// Drops translation pages all of whose pages belong to nobody.
+    pub(super) fn drop_unused_translation(&mut self) {
+        let Some(tenant) = self.translation_tenant else { return };
+        for translation_page in 0..self.translation.pages(tenant) {
+            let mut pages = translation_page * self.entries_per_page..(translation_page + 1) * self.entries_per_page;
+            if pages.all(|page| self.data.namespaces().is_nobodys(page)) {
+                self.translation.trim_page(tenant, translation_page, &mut Untimed);
+            }
+        }
+    }
+}
+
+/// Flash as translation pages see it: all that is done to it is done for the map.
+struct MapNand<'a, N>(&'a mut N);
+
+impl<N: Nand> Nand for MapNand<'_, N> {
+    const TIMED: bool = N::TIMED;
+
+    fn is_idle(&self, die: u32) -> bool {
+        self.0.is_idle(die)
+    }
+
+    fn busy_until(&self, die: u32) -> u64 {
+        self.0.busy_until(die)
+    }
+
+    fn program(&mut self, die: u32) {
+        self.0.map_program(die);
+    }
+
+    fn read(&mut self, die: u32) {
+        self.0.map_read(die);
+    }
+
+    fn read_for_rewrite(&mut self, die: u32) {
+        self.0.map_read(die);
+    }
+
+    fn copy(&mut self, die: u32, pages: u32) {
+        self.0.copy(die, pages);
+    }
+
+    fn copy_across(&mut self, from: u32, to: u32, pages: u32) {
+        self.0.copy_across(from, to, pages);
+    }
+
+    fn erase(&mut self, die: u32) {
+        self.0.erase(die);
+    }
+
+    fn map_read(&mut self, die: u32) {
+        self.0.map_read(die);
+    }
+
+    fn map_program(&mut self, die: u32) {
+        self.0.map_program(die);
+    }
+
+    fn overhead_ns(&self) -> u64 {
+        self.0.overhead_ns()
+    }
+}
