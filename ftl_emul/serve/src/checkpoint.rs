@@ -5,12 +5,15 @@
 //! are mapped but hold none are trimmed (not on an aged drive, where every page was mapped whether it held data or
 //! not). Without a readable one, a new drive is filled from the files.
 
+mod reconcile;
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use ftl_core::count::Requests;
-use ftl_core::{Drive, Op, TenantId};
+use ftl_core::{Drive, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::ageing::Aged;
@@ -19,11 +22,9 @@ use crate::config::{DeviceConfig, FlashConfig};
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::settings::Settings;
+use reconcile::reconcile;
 
 const FORMAT_VERSION: u32 = 1;
-/// Requests handed to the drive at once while it is filled from the files.
-const FILL_BATCH: usize = 4096;
-
 /// What a checkpoint says about itself and the files beside it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Label {
@@ -218,227 +219,4 @@ fn drive_with(config: &FlashConfig, namespaces: &[Namespace], ops_blocks: &Vec<u
         debug_assert_eq!(tenant, namespace.tenant);
     }
     Ok(drive)
-}
-
-/// Maps what holds data and, unless `keep_mapped`, unmaps what does not; returns the pages changed.
-fn reconcile(drive: &mut Drive, namespaces: &[Namespace], keep_mapped: bool) -> Result<u64, ServeError> {
-    let page = u64::from(drive.geometry().page_bytes);
-    let mut fill = Fill::new(page);
-    for namespace in namespaces {
-        let size = namespace.size_bytes();
-        // Up to here pages are dealt with: a page may be data in part and hole in part, and counts as data.
-        let mut next_page = 0;
-        let mut offset = 0;
-        while offset < size {
-            let extent = namespace
-                .backing
-                .extent_at(offset, size)
-                .map_err(|e| ServeError::File(format!("namespace {}: cannot find its data: {e}", namespace.name)))?;
-            let end = offset + extent.length;
-            let (first, last) = if extent.hole {
-                (offset.div_ceil(page), if end == size { end.div_ceil(page) } else { end / page })
-            } else {
-                (offset / page, end.div_ceil(page))
-            };
-            let from = if extent.hole && keep_mapped { last } else { first.max(next_page) };
-            for number in from..last {
-                if drive.is_mapped(namespace.tenant, number) == extent.hole {
-                    fill.add(drive, namespace.tenant, if extent.hole { Op::Trim } else { Op::Write }, number)?;
-                }
-            }
-            next_page = next_page.max(last);
-            offset = end;
-        }
-    }
-    fill.apply(drive)?;
-    Ok(fill.pages)
-}
-
-/// Single-page requests on their way to a drive.
-struct Fill {
-    page_bytes: u64,
-    tenant: Vec<u16>,
-    op: Vec<u8>,
-    offset: Vec<u64>,
-    length: Vec<u64>,
-    pages: u64,
-}
-
-impl Fill {
-    fn new(page_bytes: u64) -> Self {
-        let (tenant, op, offset) = (Vec::new(), Vec::new(), Vec::new());
-        Self { page_bytes, tenant, op, offset, length: vec![page_bytes; FILL_BATCH], pages: 0 }
-    }
-
-    fn add(&mut self, drive: &mut Drive, tenant: TenantId, op: Op, page: u64) -> Result<(), ServeError> {
-        self.tenant.push(tenant.0);
-        self.op.push(op as u8);
-        self.offset.push(page * self.page_bytes);
-        if self.tenant.len() == FILL_BATCH { self.apply(drive) } else { Ok(()) }
-    }
-
-    fn apply(&mut self, drive: &mut Drive) -> Result<(), ServeError> {
-        drive.apply(Requests {
-            tenant: &self.tenant,
-            op: &self.op,
-            offset_bytes: &self.offset,
-            length_bytes: &self.length[..self.tenant.len()],
-        })?;
-        self.pages += self.tenant.len() as u64;
-        self.tenant.clear();
-        self.op.clear();
-        self.offset.clear();
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, Medium, NamespaceConfig};
-    use crate::model::{Counted, Model};
-    use crate::namespace::Flags;
-    use ftl_core::{Geometry, MAPPINGS, NandTiming};
-    use proptest::prelude::*;
-
-    const PAGES: u64 = 512;
-    const PAGE: u64 = 4096;
-
-    fn config(kind: &str) -> DeviceConfig {
-        let namespace =
-            |name: &str| NamespaceConfig { name: name.into(), size_bytes: PAGES * PAGE, weight: 1.0, ops_blocks: 20 };
-        DeviceConfig {
-            format_version: DEVICE_FORMAT_VERSION,
-            name: "d".into(),
-            emulated: true,
-            spec: String::new(),
-            created: String::new(),
-            medium: Medium::Flash(FlashConfig {
-                geometry: Geometry {
-                    page_bytes: PAGE as u32,
-                    pages_per_block: 16,
-                    blocks_per_die: 64,
-                    channels: 2,
-                    dies_per_channel: 1,
-                    planes: 1,
-                },
-                timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
-                mapping: MappingConfig {
-                    kind: kind.into(),
-                    cluster_dies: 1,
-                    cached_entries: None,
-                    victim: "greedy".into(),
-                    separate_gc_frontier: false,
-                    free_floor: 1,
-                    copyback: true,
-                    scheduler: "fifo".into(),
-                    isolated: true,
-                    seed: 1,
-                },
-            }),
-            namespaces: vec![namespace("a"), namespace("b")],
-        }
-    }
-
-    fn open(folder: &Path, config: &DeviceConfig) -> Vec<Namespace> {
-        let open = |(n, c): (usize, &NamespaceConfig)| {
-            Namespace::open(folder, &c.name, TenantId(n as u16), c.size_bytes).unwrap()
-        };
-        config.namespaces.iter().enumerate().map(open).collect()
-    }
-
-    fn loaded(folder: &Path, kind: &str) -> (Model, Origin, Vec<Namespace>) {
-        let config = config(kind);
-        let namespaces = open(folder, &config);
-        let Placed { drive, origin, .. } = load(folder, &config, &Settings::default(), &namespaces).unwrap();
-        (Model::Counted(Box::new(Counted::new(drive))), origin, namespaces)
-    }
-
-    fn mapped(model: &Model) -> Vec<Vec<bool>> {
-        let of = |drive: &Drive, t: u16| (0..PAGES).map(|page| drive.is_mapped(TenantId(t), page)).collect();
-        model
-            .with(|drive| {
-                drive.check().unwrap();
-                vec![of(drive, 0), of(drive, 1)]
-            })
-            .unwrap()
-    }
-
-    /// Whole pages of a namespace: write or trim.
-    fn change() -> impl Strategy<Value = (usize, bool, u64, u64)> {
-        (0..2usize, any::<bool>(), 0..PAGES, 1..40u64)
-    }
-
-    fn apply(model: &Model, namespaces: &[Namespace], changes: &[(usize, bool, u64, u64)]) {
-        for &(which, write, page, count) in changes {
-            let length = count.min(PAGES - page) * PAGE;
-            let namespace = &namespaces[which];
-            if write {
-                let data = vec![1; length as usize];
-                namespace.write(model, &data, page * PAGE, Flags::default(), || false).unwrap();
-            } else {
-                namespace.trim(model, page * PAGE, length, Flags::default(), || false).unwrap();
-            }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Whatever is written and trimmed before and after a checkpoint, and whether there is one: what is placed
-        /// after a crash is what was placed before it.
-        #[test]
-        fn what_is_placed_after_a_crash_is_what_holds_data(
-            kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
-            before in proptest::collection::vec(change(), 0..40),
-            after in proptest::collection::vec(change(), 0..40),
-            saved in any::<bool>(),
-        ) {
-            let folder = tempfile::tempdir().unwrap();
-            for name in ["a.img", "b.img"] {
-                File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
-            }
-            let (model, origin, namespaces) = loaded(folder.path(), kind);
-            prop_assert!(matches!(origin, Origin::Rebuilt(0, _)));
-            apply(&model, &namespaces, &before);
-            if saved {
-                let state = model.with(|drive| take(drive, &namespaces, None, false)).unwrap().unwrap();
-                write(folder.path(), &state).unwrap();
-            }
-            apply(&model, &namespaces, &after);
-            let (again, origin, _) = loaded(folder.path(), kind);
-            prop_assert_eq!(matches!(origin, Origin::Corrected(_)), saved);
-            prop_assert_eq!(mapped(&again), mapped(&model));
-        }
-    }
-
-    #[test]
-    fn only_a_clean_stop_without_changes_since_is_taken_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["a.img", "b.img"] {
-            File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
-        }
-        let (model, _, namespaces) = loaded(folder.path(), "page");
-        apply(&model, &namespaces, &[(0, true, 3, 5)]);
-        let state = model.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
-        write(folder.path(), &state).unwrap();
-        assert_eq!(loaded(folder.path(), "page").1, Origin::Exact);
-        mark_serving(folder.path()).unwrap();
-        assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(0));
-        mark_stopped(folder.path()).unwrap();
-        apply(&model, &namespaces, &[(1, true, 0, 2)]);
-        assert_eq!(loaded(folder.path(), "page").1, Origin::Corrected(2));
-    }
-    #[test]
-    fn a_checkpoint_of_another_mapping_is_not_taken() {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["a.img", "b.img"] {
-            File::create(folder.path().join(name)).unwrap().set_len(PAGES * PAGE).unwrap();
-        }
-        let (model, _, namespaces) = loaded(folder.path(), "bast");
-        apply(&model, &namespaces, &[(0, true, 3, 5)]);
-        let state = model.with(|drive| take(drive, &namespaces, None, true)).unwrap().unwrap();
-        write(folder.path(), &state).unwrap();
-        assert_eq!(loaded(folder.path(), "bast").1, Origin::Exact);
-        assert!(matches!(loaded(folder.path(), "fast").1, Origin::Rebuilt(5, _)));
-    }
 }
