@@ -8,17 +8,16 @@ import re
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.cli import write_cost as write_cost_command
 from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
-from slo_ctl.show.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
     from traces.batch import Batch, Op
     from traces.reader import TraceReader
     from traces.remap import Remap
-    from traces.summary import TraceSummary
 
-FORMAT_VERSION = 1
-_SHOWN_VOLUMES = 20
+_NAMED_VOLUMES = 20
 _REMAPS = "modulo, scale, partition, per-volume, compact or first-touch"
 _JOINING = ("partition", "per-volume", "compact", "first-touch")
 """Remappings that leave one volume."""
@@ -60,6 +57,7 @@ def info(
     json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Say what is in a trace: counts, sizes, footprint, order and pace."""
+    from slo_ctl.show.trace_info import as_json, as_table
     from traces.summary import Tally
 
     with _told():
@@ -73,9 +71,9 @@ def info(
         summary = tally.summary(reader.volumes)
     wall_s = time.perf_counter() - started
     if json_:
-        typer.echo(json.dumps(_as_json(reader, summary, wall_s), indent=2))
+        typer.echo(json.dumps(as_json(reader, summary, wall_s), indent=2))
     else:
-        typer.echo("\n".join(_as_table(reader, summary, wall_s)))
+        typer.echo("\n".join(as_table(reader, summary, wall_s)))
 
 
 @app.command()
@@ -246,7 +244,7 @@ def _remap(trace: _Moved, remap: str, size: str | None) -> Remap:
 def _nothing_left(reader: TraceReader, selected: _Selected) -> str:
     missing = [name for name in selected.volumes if name not in reader.volumes]
     if missing:
-        shown = ", ".join(list(reader.volumes)[:_SHOWN_VOLUMES])
+        shown = ", ".join(list(reader.volumes)[:_NAMED_VOLUMES])
         return f"there is no volume '{missing[0]}'; there are {shown}"
     return "widen --start, --stop, --only or --volume"
 
@@ -321,94 +319,3 @@ def _with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:
             phase.advance(reader.consumed_bytes - before)
             before = reader.consumed_bytes
         phase.done()
-
-
-def _as_json(reader: TraceReader, summary: TraceSummary, wall_s: float) -> dict[str, Any]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "files": [str(path) for path in reader.paths],
-        "format": reader.format,
-        "origin_ns": reader.origin_ns,
-        "records": summary.records,
-        "records_by_op": summary.records_by_op,
-        "write_share": summary.write_share,
-        "duration_ns": summary.duration_ns,
-        "read_bytes": summary.read_bytes,
-        "written_bytes": summary.written_bytes,
-        "average_read_bytes": summary.average_read_bytes,
-        "average_write_bytes": summary.average_write_bytes,
-        "host_page_writes": summary.written_page_count,
-        "footprint_pages": summary.footprint_pages,
-        "written_pages": summary.written_pages,
-        "sequential_share": summary.sequential_share,
-        "gaps_ns": {"mean": summary.mean_gap_ns, "max": summary.max_gap_ns, "cv": summary.gap_cv},
-        "backward_records": summary.backward_records,
-        "volumes": [asdict(volume) for volume in summary.volumes],
-        "skipped": dict(sorted(reader.skipped.items())),
-        "bad_records": reader.bad_records,
-        "notes": list(reader.notes),
-        "wall_s": wall_s,
-    }
-
-
-def _as_table(reader: TraceReader, summary: TraceSummary, wall_s: float) -> Iterator[str]:
-    from slo_ctl.show import numbers
-
-    page = 4096
-    ops = ", ".join(f"{count:,} {op}" for op, count in summary.records_by_op.items())
-    gap_us = summary.mean_gap_ns / 1000
-    rows = [
-        ("file", ", ".join(str(path) for path in reader.paths)),
-        ("format", reader.format),
-        ("records", f"{summary.records:,} ({ops})"),
-        ("write share", f"{summary.write_share:.3f}"),
-        ("duration", f"{summary.duration_ns / 1e9:,.6g} s"),
-        (
-            "read",
-            f"{numbers.size(summary.read_bytes)}, {numbers.size(summary.average_read_bytes)} on average",
-        ),
-        (
-            "written",
-            f"{numbers.size(summary.written_bytes)}, {numbers.size(summary.average_write_bytes)} on average",
-        ),
-        ("page writes", f"{summary.written_page_count:,} of 4 KiB"),
-        ("footprint", f"{summary.footprint_pages:,} pages ({numbers.size(summary.footprint_pages * page)})"),
-        (
-            "written pages",
-            f"{summary.written_pages:,} distinct ({numbers.size(summary.written_pages * page)})",
-        ),
-        ("sequential", numbers.percent(summary.sequential_share)),
-        (
-            "between records",
-            f"{numbers.latency(gap_us)} mean, {numbers.latency(summary.max_gap_ns / 1000)} at most",
-        ),
-    ]
-    if summary.backward_records:
-        rows.append(("out of order", f"{summary.backward_records:,} records earlier than the one before"))
-    rows += [("skipped", f"{count:,} x {reason}") for reason, count in sorted(reader.skipped.items())]
-    rows += [("note", note) for note in reader.notes]
-    rows.append(("read in", f"{wall_s:.2f} s, {summary.records / max(wall_s, 1e-9) / 1e6:.2f} M records/s"))
-    yield from (f"{name:<16} {printable(value)}" for name, value in rows)
-    if len(summary.volumes) > 1:
-        yield from _volume_lines(summary)
-
-
-def _volume_lines(summary: TraceSummary) -> Iterator[str]:
-    from slo_ctl.show import numbers
-
-    yield ""
-    line = "{:<20} {:>12} {:>7} {:>10} {:>10} {:>12} {:>10}"
-    yield line.format("volume", "records", "writes", "read", "written", "pages", "size")
-    largest = sorted(summary.volumes, key=lambda volume: -volume.records)
-    for volume in largest[:_SHOWN_VOLUMES]:
-        yield line.format(
-            printable(volume.name),
-            f"{volume.records:,}",
-            numbers.percent(volume.write_records / volume.records),
-            numbers.size(volume.read_bytes),
-            numbers.size(volume.written_bytes),
-            f"{volume.footprint_pages:,}",
-            numbers.size(volume.end_bytes),
-        )
-    if len(largest) > _SHOWN_VOLUMES:
-        yield f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)"
