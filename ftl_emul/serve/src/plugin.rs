@@ -8,12 +8,13 @@ use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::access;
-use crate::config::{Medium, Parameters};
+use crate::config::Medium;
 use crate::control;
 use crate::error::ServeError;
 use crate::namespace::{Flags, Namespace};
 use crate::nbdkit::{self, Exports, Extents, Plugin};
 use crate::offline;
+use crate::parameters::Parameters;
 use crate::server::Server;
 use crate::stop;
 

@@ -1,0 +1,99 @@
+//! What the command line of nbdkit asks for.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use crate::error::{ServeError, refuse};
+
+/// How completions are timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Latency {
+    /// As soon as the data is there.
+    #[default]
+    None,
+    /// When the modelled drive would be done.
+    Real,
+}
+
+/// What the command line of nbdkit asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    /// Folder of the device.
+    pub device: Option<PathBuf>,
+    /// How completions are timed.
+    pub latency: Latency,
+    /// Real seconds for each modelled one.
+    pub time_scale: f64,
+    /// Listening control socket, inherited.
+    pub control_fd: Option<RawFd>,
+    /// Locked file, inherited; keeps a second server of the device away while this process lives.
+    pub lock_fd: Option<RawFd>,
+    /// Pipe, inherited; connections are ended once it is closed at its other end.
+    pub stop_fd: Option<RawFd>,
+    /// Seconds between checkpoints of the placement.
+    pub checkpoint_s: f64,
+    /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
+    pub command: Option<String>,
+    /// Folder of the listening sockets; a connection through `NAME.sock` in it may use namespace NAME only.
+    pub sockets: Option<PathBuf>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            device: None,
+            latency: Latency::None,
+            time_scale: 1.0,
+            control_fd: None,
+            lock_fd: None,
+            stop_fd: None,
+            checkpoint_s: 60.0,
+            command: None,
+            sockets: None,
+        }
+    }
+}
+
+impl Parameters {
+    /// Takes one `key=value`.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ServeError> {
+        match key {
+            "device" => self.device = Some(PathBuf::from(value)),
+            "command" => self.command = Some(value.to_owned()),
+            "sockets" => self.sockets = Some(PathBuf::from(value)),
+            "latency" => {
+                self.latency = match value {
+                    "none" => Latency::None,
+                    "real" => Latency::Real,
+                    _ => return refuse(format!("latency={value}: write real or none")),
+                }
+            }
+            "time-scale" => self.time_scale = positive(key, value, 1e6)?,
+            "checkpoint-seconds" => self.checkpoint_s = positive(key, value, 1e9)?,
+            "control-fd" => self.control_fd = Some(descriptor(key, value)?),
+            "stop-fd" => self.stop_fd = Some(descriptor(key, value)?),
+            "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
+            _ => {
+                return refuse(format!(
+                    "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
+                     control-fd, lock-fd, stop-fd, command and sockets"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn positive(key: &str, value: &str, most: f64) -> Result<f64, ServeError> {
+    match value.parse::<f64>() {
+        Ok(number) if number >= 1e-6 && number <= most => Ok(number),
+        _ => refuse(format!("{key}={value}: write a number from 0.000001 to {most}")),
+    }
+}
+
+fn descriptor(key: &str, value: &str) -> Result<RawFd, ServeError> {
+    match value.parse::<RawFd>() {
+        Ok(fd) if fd > 2 => Ok(fd),
+        _ => refuse(format!("{key}={value}: not an inherited file descriptor")),
+    }
+}

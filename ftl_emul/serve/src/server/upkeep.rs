@@ -1,0 +1,141 @@
+//! What runs in the background while a device is served: the clock, moves of blocks, history, checkpoints.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ftl_core::Drive;
+
+use crate::ageing;
+use crate::backing::Ailment;
+use crate::checkpoint;
+use crate::error::ServeError;
+use crate::namespace::Namespace;
+use crate::server::{Server, lock_anyway};
+
+/// How often gathered requests are applied, promised blocks handed over and the checkpoint considered.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
+/// Victims collected at each of these moments while OPS blocks are under way, with a clock and without.
+const GC_PASSES_TIMED: u64 = 1;
+const GC_PASSES_COUNTED: u64 = 64;
+/// Taking a checkpoint holds requests up; it may do so for one part in so many of the time.
+const CHECKPOINT_SHARE: u32 = 100;
+
+#[derive(Default)]
+pub(super) struct Upkeep {
+    stopping: Mutex<bool>,
+    stop: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Starts the clock and the upkeep. To be called in the process that serves, after any fork.
+    pub fn start(&'static self) -> Result<(), ServeError> {
+        if self.origin.is_some() {
+            checkpoint::mark_serving(&self.folder)?;
+        }
+        if let Some(timed) = self.model.timed() {
+            self.spawn("slo-ctl clock", move || timed.run_clock())?;
+        }
+        self.spawn("slo-ctl upkeep", move || self.keep_up())
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
+        let thread = thread::Builder::new()
+            .name(name.into())
+            .spawn(work)
+            .map_err(|e| ServeError::File(format!("cannot start a thread: {e}")))?;
+        lock_anyway(&self.upkeep.threads).push(thread);
+        Ok(())
+    }
+
+    /// Ends what [`Server::start`] started and writes the checkpoint of a clean stop.
+    pub fn stop(&self) -> Result<(), ServeError> {
+        *lock_anyway(&self.upkeep.stopping) = true;
+        self.upkeep.stop.notify_all();
+        if let Some(timed) = self.model.timed() {
+            timed.stop();
+        }
+        for thread in lock_anyway(&self.upkeep.threads).drain(..) {
+            if thread.join().is_err() {
+                eprintln!("slo-ctl: a background thread had failed");
+            }
+        }
+        for namespace in &self.namespaces {
+            namespace
+                .backing
+                .flush()
+                .map_err(|e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name)))?;
+        }
+        if self.origin.is_none() {
+            return Ok(());
+        }
+        self.checkpoint(true)?;
+        ageing::tell(&self.folder, self.aged().as_ref())?;
+        checkpoint::mark_stopped(&self.folder)
+    }
+
+    /// Writes where every page lies.
+    pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
+        let aged = self.aged();
+        let state = self.model.with(|drive| checkpoint::take(drive, &self.namespaces, aged.as_ref(), clean))??;
+        checkpoint::write(&self.folder, &state)
+    }
+
+    fn keep_up(&self) {
+        let mut due = Instant::now() + self.checkpoint_interval;
+        let mut written_at = self.host_page_writes();
+        let mut ailing = vec![None; self.namespaces.len()];
+        let mut stopping = lock_anyway(&self.upkeep.stopping);
+        while !*stopping {
+            let waited = self.upkeep.stop.wait_timeout(stopping, UPKEEP_INTERVAL);
+            stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if *stopping {
+                return;
+            }
+            drop(stopping);
+            let passes = if self.model.timed().is_some() { GC_PASSES_TIMED } else { GC_PASSES_COUNTED };
+            // Err: the model has failed, which those who ask for it are told.
+            let _failed = self.model.with(|drive| drive.advance_moves(passes));
+            self.history.keep_up(self);
+            self.look_after_namespaces(&mut ailing);
+            if Instant::now() >= due {
+                let written = self.host_page_writes();
+                let begun = Instant::now();
+                if written != written_at {
+                    if let Err(e) = self.checkpoint(false) {
+                        eprintln!("slo-ctl: no checkpoint of the placement: {e}");
+                    }
+                }
+                written_at = written;
+                due = Instant::now() + self.checkpoint_interval.max(begun.elapsed() * CHECKPOINT_SHARE);
+            }
+            stopping = lock_anyway(&self.upkeep.stopping);
+        }
+    }
+
+    /// Tells the operator of what ails a namespace, once, and when it has passed.
+    fn look_after_namespaces(&self, told: &mut [Option<Ailment>]) {
+        for (namespace, told) in self.namespaces.iter().zip(told) {
+            if told.is_some() {
+                namespace.backing.look_for_room();
+            }
+            let ailment = namespace.backing.ailment();
+            if ailment != *told {
+                match ailment {
+                    Some(ailment) => eprintln!("slo-ctl: namespace {}: {ailment}", namespace.name),
+                    None => eprintln!("slo-ctl: namespace {}: is well again", namespace.name),
+                }
+                *told = ailment;
+            }
+        }
+    }
+
+    fn host_page_writes(&self) -> u64 {
+        let sum = |drive: &mut Drive| {
+            let of = |n: &Namespace| drive.counters(n.tenant).map_or(0, |c| c.host_page_writes + c.trimmed_pages);
+            self.namespaces.iter().map(of).sum()
+        };
+        self.model.with(sum).unwrap_or(0)
+    }
+}
