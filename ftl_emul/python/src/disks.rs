@@ -6,7 +6,8 @@ use ftl_core::{Op, TenantId};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::{Column, refused, slice};
+use crate::column::{Column, slice};
+use crate::refused;
 
 /// A known disk.
 #[pyclass(name = "DiskPreset", frozen, get_all)]
