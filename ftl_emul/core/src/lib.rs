@@ -2,7 +2,8 @@
 //!
 //! The parts, from the flash upwards: [`geometry`] (what a drive is made of), [`mapping`] (where pages live, GC,
 //! tenants, moves of OPS blocks), [`nand`] (the seam between mapping and time), [`engine`] (queues, scheduler, virtual
-//! time), [`count`] (runs without a clock), [`ageing`], and [`drive`], which is all of it behind one face. Nothing in here performs I/O.
+//! time), [`count`] (runs without a clock), [`ageing`], and [`drive`], which is all of it behind one face. [`disk`] has
+//! hard disks, without any flash. Nothing in here performs I/O.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
