@@ -3,6 +3,8 @@
 use bytemuck::Zeroable;
 use serde::{Deserialize, Serialize};
 
+use crate::pool::SPARE;
+
 /// No block: the end of a list, or a frontier not yet opened.
 pub(crate) const NO_BLOCK: u32 = u32::MAX;
 
@@ -25,9 +27,15 @@ pub(crate) struct Block {
     pub prev: u32,
     pub next: u32,
     pub erases: u32,
-    /// The pool that owns it; [`crate::pool::SPARE`] when no tenant does.
+    /// The pool that owns it; [`SPARE`] when no tenant does.
     pub pool: u32,
     pub state: BlockState,
+}
+
+impl Block {
+    /// Erased, and nobody's.
+    pub const SPARE: Self =
+        Self { valid: 0, prev: NO_BLOCK, next: NO_BLOCK, erases: 0, pool: SPARE, state: BlockState::Free };
 }
 
 /// A first-in-first-out list threaded through the blocks.

@@ -16,6 +16,13 @@ pub(crate) const SPARE: u32 = u32::MAX;
 pub(crate) struct FreeBlocks(BinaryHeap<Reverse<(u32, u32)>>);
 
 impl FreeBlocks {
+    /// The blocks of a new drive by place: so many places with so many blocks each, numbered one after the other.
+    pub fn of_new_drive(places: u32, blocks_per_place: u32) -> Vec<Self> {
+        let of =
+            |place: u32| (place * blocks_per_place..(place + 1) * blocks_per_place).map(|block| Reverse((0, block)));
+        (0..places).map(|place| Self(of(place).collect())).collect()
+    }
+
     #[inline]
     pub fn len(&self) -> u32 {
         self.0.len() as u32

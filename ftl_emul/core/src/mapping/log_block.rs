@@ -25,7 +25,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::{Block, BlockList, BlockState, NO_BLOCK};
+use crate::block::{Block, BlockList};
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
@@ -33,7 +33,7 @@ use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::nand::Nand;
 use crate::op::TenantId;
-use crate::pool::{FreeBlocks, SPARE};
+use crate::pool::FreeBlocks;
 use crate::table::{Table, prefetch_line};
 pub(super) use merge::Purpose;
 use pages::NOBODY;
@@ -141,12 +141,8 @@ impl<S: LogScheme> Store<S> {
             return invalid("size", format!("{} pages; {} addresses at most {}", geometry.pages(), S::NAME, u32::MAX));
         }
         let division = BlockDivision::new(block_pages);
-        let clusters = (geometry.dies() / width) as usize;
-        let blocks = clusters * geometry.blocks_per_die as usize;
-        let mut spare = vec![FreeBlocks::default(); clusters];
-        for block in 0..blocks as u32 {
-            spare[(block / geometry.blocks_per_die) as usize].push(0, block);
-        }
+        let clusters = geometry.dies() / width;
+        let blocks = clusters as usize * geometry.blocks_per_die as usize;
         let mut mapping = Self {
             geometry,
             options,
@@ -160,7 +156,7 @@ impl<S: LogScheme> Store<S> {
             log_use: Table::zeroed(blocks)?,
             domains: Vec::new(),
             tenants: Vec::new(),
-            spare,
+            spare: FreeBlocks::of_new_drive(clusters, geometry.blocks_per_die),
             free_logical: (0..blocks as u32).rev().collect(),
             transfers: Vec::new(),
             copies: vec![0; (geometry.dies() * width) as usize],
@@ -170,14 +166,7 @@ impl<S: LogScheme> Store<S> {
         };
         mapping.logical.fill(LogicalBlock::NONE);
         mapping.log_use.fill(LogUse::NONE);
-        mapping.blocks.fill(Block {
-            valid: 0,
-            prev: NO_BLOCK,
-            next: NO_BLOCK,
-            erases: 0,
-            pool: SPARE,
-            state: BlockState::Free,
-        });
+        mapping.blocks.fill(Block::SPARE);
         mapping.add_domain();
         mapping.domains[SHARED_DOMAIN as usize].in_use = true;
         Ok(mapping)

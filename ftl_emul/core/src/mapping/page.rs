@@ -17,7 +17,7 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use crate::block::{Block, BlockState, NO_BLOCK};
+use crate::block::Block;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
@@ -27,7 +27,7 @@ use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::page_number::PageNumber;
-use crate::pool::{FreeBlocks, HOST, Pool, SPARE};
+use crate::pool::{FreeBlocks, HOST, Pool};
 use crate::table::{Table, prefetch_line};
 use crate::victim::VictimPolicy;
 
@@ -124,12 +124,6 @@ impl<P: PageNumber> PageMapping<P> {
         }
         let division = BlockDivision::new(geometry.pages_per_block);
         let block_count = geometry.blocks() as usize;
-        let mut spare = vec![FreeBlocks::default(); geometry.dies() as usize];
-        for block in 0..block_count as u32 {
-            spare[(block / geometry.blocks_per_die) as usize].push(0, block);
-        }
-        let unused =
-            Block { valid: 0, prev: NO_BLOCK, next: NO_BLOCK, erases: 0, pool: SPARE, state: BlockState::Free };
         let mut mapping = Self {
             geometry,
             options,
@@ -143,14 +137,14 @@ impl<P: PageNumber> PageMapping<P> {
             domains: Vec::new(),
             namespaces: Namespaces::default(),
             tenants: Vec::new(),
-            spare,
+            spare: FreeBlocks::of_new_drive(geometry.dies(), geometry.blocks_per_die),
             transfers: Vec::new(),
             write_clock: 0,
             rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
             scratch: Vec::with_capacity(geometry.pages_per_block as usize),
             moved: None,
         };
-        mapping.blocks.fill(unused);
+        mapping.blocks.fill(Block::SPARE);
         if options.victim == VictimPolicy::CostBenefit {
             mapping.stamps = vec![0; block_count];
         }
