@@ -4,6 +4,7 @@
 //! the model, requests are served without it.
 
 mod counted;
+mod modelled;
 mod punctuality;
 mod release;
 mod timed;

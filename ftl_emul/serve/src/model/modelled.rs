@@ -1,0 +1,88 @@
+//! What a model of time has to offer to be served, and the two that do: flash and disks.
+
+use ftl_core::disk::Array;
+use ftl_core::engine::{Arrival, Completion, Until};
+use ftl_core::{Drive, FtlError, Op, TenantId};
+
+/// A model of time that requests are submitted to one by one.
+pub trait Modelled: Send {
+    /// Tenants in the order of their numbers, ready to be submitted for.
+    fn open(&mut self) -> Result<Vec<TenantId>, FtlError>;
+    /// Lets a request arrive now.
+    fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError>;
+    /// Lets time pass.
+    fn run_to(&mut self, time_ns: u64);
+    /// Requests whose end became known.
+    fn completions(&mut self) -> std::vec::Drain<'_, Completion>;
+    /// When something will happen next.
+    fn next_event_ns(&self) -> Option<u64>;
+    /// True when that decides which request will be done a moment later.
+    fn next_event_is_read(&self) -> bool;
+    /// Modelled time.
+    fn now_ns(&self) -> u64;
+}
+
+impl Modelled for Drive {
+    fn open(&mut self) -> Result<Vec<TenantId>, FtlError> {
+        let tenants = self.tenants();
+        for &tenant in &tenants {
+            self.open_queue(tenant, Arrival::Live)?;
+        }
+        Ok(tenants)
+    }
+
+    fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError> {
+        Drive::submit(self, tenant, op, offset, length, token)
+    }
+
+    fn run_to(&mut self, time_ns: u64) {
+        self.run(Until { time_ns, host_page_writes: u64::MAX });
+    }
+
+    fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        Drive::completions(self)
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        Drive::next_event_ns(self)
+    }
+
+    fn next_event_is_read(&self) -> bool {
+        Drive::next_event_is_read(self)
+    }
+
+    fn now_ns(&self) -> u64 {
+        Drive::now_ns(self)
+    }
+}
+
+impl Modelled for Array {
+    fn open(&mut self) -> Result<Vec<TenantId>, FtlError> {
+        Ok(self.tenants())
+    }
+
+    fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError> {
+        Array::submit(self, tenant, op, offset, length, token)
+    }
+
+    fn run_to(&mut self, time_ns: u64) {
+        self.run(time_ns);
+    }
+
+    fn completions(&mut self) -> std::vec::Drain<'_, Completion> {
+        Array::completions(self)
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        Array::next_event_ns(self)
+    }
+
+    fn next_event_is_read(&self) -> bool {
+        // Where the arm goes next is known when it is free, milliseconds before it is done there.
+        false
+    }
+
+    fn now_ns(&self) -> u64 {
+        Array::now_ns(self)
+    }
+}
