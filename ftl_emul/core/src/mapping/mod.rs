@@ -3,6 +3,8 @@
 
 pub mod bast;
 mod block_division;
+#[cfg(test)]
+mod changes;
 pub mod choice;
 pub mod dftl;
 mod ensure;

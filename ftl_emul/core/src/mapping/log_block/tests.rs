@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -8,6 +6,7 @@ use super::*;
 use crate::engine::{PageCosts, Timeline, TimingModel};
 use crate::geometry::NandTiming;
 use crate::mapping::bast::{Bast, BastMapping};
+use crate::mapping::changes::{Change, Contents, changes, pick, three_tenants};
 use crate::mapping::fast::{Fast, FastMapping};
 use crate::nand::Untimed;
 use crate::victim::below;
@@ -407,20 +406,14 @@ fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
 enum Step {
     Write(u8, u32, u32, bool),
     Trim(u8, u32, u32),
-    Move(u8, u8, u8, u8),
-    Create(u32, bool, u8),
-    Delete(u8),
-    Resize(u8, u32),
+    Change(Change),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (any::<u8>(), any::<u32>(), 1..120u32, any::<bool>()).prop_map(|(t, p, n, s)| Step::Write(t, p, n, s)),
         3 => (any::<u8>(), any::<u32>(), 1..60u32).prop_map(|(t, p, n)| Step::Trim(t, p, n)),
-        4 => (any::<u8>(), any::<u8>(), 1..20u8, 0..6u8).prop_map(|(a, b, n, g)| Step::Move(a, b, n, g)),
-        1 => (1..900u32, any::<bool>(), 0..20u8).prop_map(|(p, s, o)| Step::Create(p, s, o)),
-        1 => any::<u8>().prop_map(Step::Delete),
-        1 => (any::<u8>(), 1..1200u32).prop_map(|(t, p)| Step::Resize(t, p)),
+        7 => changes(900, 1200, 20).prop_map(Step::Change),
     ]
 }
 
@@ -431,63 +424,32 @@ fn any_requests<S: LogScheme>(width: u32, clusters: u32, np: u32, steps: Vec<Ste
     let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1 };
     let costs = PageCosts::new(ftl.geometry(), &timing, TimingModel::Full { copyback: false });
     let mut timeline = Timeline::new(ftl.geometry(), costs);
-    let mut model: BTreeMap<u16, Vec<Option<u64>>> = BTreeMap::new();
-    for t in 0..3 {
-        let placement = if t == 2 { Placement::Shared } else { Placement::Isolated };
-        if let Ok(id) = ftl.create_tenant(300, placement, 4) {
-            model.insert(id.0, vec![None; 300]);
-        }
-    }
+    let mut model: Contents<Option<u64>> = three_tenants(&mut ftl, 300, 4);
     for step in steps {
-        let pick = |n: u8| model.keys().copied().nth(n as usize % model.len().max(1));
         timeline.begin();
         match step {
             Step::Write(t, p, n, sequential) => {
-                if let Some(t) = pick(t) {
-                    let versions = model.get_mut(&t).unwrap();
+                if let Some(t) = pick(&model, t) {
+                    let versions = model.get_mut(&t.0).unwrap();
                     for i in 0..n {
                         let further = if sequential { i } else { i * i * 7 };
                         let page = (u64::from(p) + u64::from(further)) % versions.len() as u64;
-                        ftl.write_page(TenantId(t), page, &mut timeline);
+                        ftl.write_page(t, page, &mut timeline);
                         versions[page as usize] = Some(ftl.flash.writes);
                     }
                 }
             }
             Step::Trim(t, p, n) => {
-                if let Some(t) = pick(t) {
-                    let versions = model.get_mut(&t).unwrap();
+                if let Some(t) = pick(&model, t) {
+                    let versions = model.get_mut(&t.0).unwrap();
                     for i in 0..n {
                         let page = (u64::from(p) + u64::from(i)) % versions.len() as u64;
-                        ftl.trim_page(TenantId(t), page, &mut timeline);
+                        ftl.trim_page(t, page, &mut timeline);
                         versions[page as usize] = None;
                     }
                 }
             }
-            Step::Move(a, b, n, passes) => {
-                let end = |x: u8| if x % 5 == 4 { None } else { pick(x) }.map(TenantId);
-                let _ = ftl.request_move(end(a), end(b), u64::from(n));
-                let progress = ftl.advance_moves(u64::from(passes), &mut timeline);
-                prop_assert!(progress.gc_passes <= u64::from(passes));
-            }
-            Step::Create(pages, shared, ops) => {
-                let placement = if shared { Placement::Shared } else { Placement::Isolated };
-                if let Ok(id) = ftl.create_tenant(u64::from(pages), placement, u64::from(ops)) {
-                    prop_assert!(model.insert(id.0, vec![None; pages as usize]).is_none());
-                }
-            }
-            Step::Delete(t) => {
-                if let Some(t) = pick(t) {
-                    prop_assert!(ftl.delete_tenant(TenantId(t)).is_ok());
-                    model.remove(&t);
-                }
-            }
-            Step::Resize(t, pages) => {
-                if let Some(t) = pick(t) {
-                    if ftl.resize_tenant(TenantId(t), u64::from(pages)).is_ok() {
-                        model.get_mut(&t).unwrap().resize(pages as usize, None);
-                    }
-                }
-            }
+            Step::Change(change) => change.make(&mut ftl, &mut model, &mut timeline)?,
         }
         ftl.check().map_err(TestCaseError::fail)?;
         for (&t, versions) in &model {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::mapping::changes::{Change, Contents, changes, pick, three_tenants};
 use crate::nand::Untimed;
 use proptest::prelude::*;
 
@@ -49,20 +50,14 @@ fn fifo_reproduces_the_formula_at_one_point() {
 enum Step {
     Write(u8, u32, u32),
     Trim(u8, u32, u32),
-    Move(u8, u8, u8, u8),
-    Create(u32, bool, u8),
-    Delete(u8),
-    Resize(u8, u32),
+    Change(Change),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (any::<u8>(), any::<u32>(), 1..200u32).prop_map(|(t, p, n)| Step::Write(t, p, n)),
         2 => (any::<u8>(), any::<u32>(), 1..100u32).prop_map(|(t, p, n)| Step::Trim(t, p, n)),
-        4 => (any::<u8>(), any::<u8>(), 1..20u8, 0..6u8).prop_map(|(a, b, n, g)| Step::Move(a, b, n, g)),
-        1 => (1..2000u32, any::<bool>(), 0..40u8).prop_map(|(p, s, o)| Step::Create(p, s, o)),
-        1 => any::<u8>().prop_map(Step::Delete),
-        1 => (any::<u8>(), 1..2500u32).prop_map(|(t, p)| Step::Resize(t, p)),
+        7 => changes(2000, 2500, 40).prop_map(Step::Change),
     ]
 }
 
@@ -97,56 +92,26 @@ proptest! {
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let mut ftl = drive(160, dies, np, options);
-        let mut model: std::collections::BTreeMap<u16, Vec<bool>> = Default::default();
-        for t in 0..3 {
-            let placement = if t == 2 { Placement::Shared } else { Placement::Isolated };
-            if let Ok(id) = ftl.create(700, placement, u64::from(dies) * 6) {
-                model.insert(id.0, vec![false; 700]);
-            }
-        }
+        let mut model: Contents<bool> = three_tenants(&mut ftl, 700, u64::from(dies) * 6);
         for step in steps {
-            let pick = |n: u8| model.keys().copied().nth(n as usize % model.len().max(1));
             match step {
-                Step::Write(t, p, n) => if let Some(t) = pick(t) {
-                    let written = model.get_mut(&t).unwrap();
+                Step::Write(t, p, n) => if let Some(t) = pick(&model, t) {
+                    let written = model.get_mut(&t.0).unwrap();
                     for i in 0..n {
                         let page = (u64::from(p) * 7919 + u64::from(i * i)) % written.len() as u64;
-                        ftl.write_page(TenantId(t), page, &mut Untimed);
+                        ftl.write_page(t, page, &mut Untimed);
                         written[page as usize] = true;
                     }
                 },
-                Step::Trim(t, p, n) => if let Some(t) = pick(t) {
-                    let written = model.get_mut(&t).unwrap();
+                Step::Trim(t, p, n) => if let Some(t) = pick(&model, t) {
+                    let written = model.get_mut(&t.0).unwrap();
                     for i in 0..n {
                         let page = (u64::from(p) + u64::from(i)) % written.len() as u64;
-                        ftl.trim_page(TenantId(t), page, &mut Untimed);
+                        ftl.trim_page(t, page, &mut Untimed);
                         written[page as usize] = false;
                     }
                 },
-                Step::Move(a, b, n, passes) => {
-                    let end = |x: u8| if x % 5 == 4 { None } else { pick(x) }.map(TenantId);
-                    let (from, to) = (end(a), end(b));
-                    let _ = ftl.request_move(from, to, u64::from(n));
-                    let before = ftl.moves_pending();
-                    let progress = ftl.advance_moves(u64::from(passes), &mut Untimed);
-                    prop_assert!(progress.gc_passes <= u64::from(passes));
-                    prop_assert!(before || progress.moved_blocks == 0);
-                },
-                Step::Create(pages, shared, ops) => {
-                    let placement = if shared { Placement::Shared } else { Placement::Isolated };
-                    if let Ok(id) = ftl.create(u64::from(pages), placement, u64::from(ops)) {
-                        prop_assert!(model.insert(id.0, vec![false; pages as usize]).is_none());
-                    }
-                },
-                Step::Delete(t) => if let Some(t) = pick(t) {
-                    prop_assert!(ftl.delete(TenantId(t)).is_ok());
-                    model.remove(&t);
-                },
-                Step::Resize(t, pages) => if let Some(t) = pick(t) {
-                    if ftl.resize(TenantId(t), u64::from(pages)).is_ok() {
-                        model.get_mut(&t).unwrap().resize(pages as usize, false);
-                    }
-                },
+                Step::Change(change) => change.make(&mut ftl, &mut model, &mut Untimed)?,
             }
             ftl.check().map_err(TestCaseError::fail)?;
         }
