@@ -136,12 +136,16 @@ class Guard:
     @property
     def held(self) -> dict[tuple[str, DeviceNumber], HeldBack]:
         """Who is held back where."""
-        limits, served = self._protection.limits, self._protection.served
+        limits, served = self._protection.limits, self._protection.beneficiaries
         return {
             (vm, number): HeldBack(iops, served, limits[vm] if len(parts) > 1 else None)
             for vm, parts in self._parts.items()
             for number, iops in parts.items()
         }
+
+    def holds(self, vm: str) -> bool:
+        """Whether it is held back."""
+        return vm in self._parts
 
     def serves(self, vm: str) -> bool:
         """Whether others are held back for it."""
@@ -156,7 +160,7 @@ class Guard:
         """What has to be said of a VM beside its verdict; empty when nothing has."""
         protection = self._protection
         if vm in protection.limits:
-            return f"limited to {protection.limits[vm]:,.0f} IOPS for {_and(protection.served)}"
+            return f"limited to {protection.limits[vm]:,.0f} IOPS for {_and(protection.beneficiaries)}"
         if vm not in protection.served:
             return ""
         if protection.at_due:
@@ -198,7 +202,7 @@ def _limited(protection: Protection, vms: Collection[str] | None = None) -> str:
     names, limits = zip(*sorted(limited.items()), strict=True)
     verb = "is" if len(names) == 1 else "are"
     figures = _and([f"{limit:,.0f}" for limit in limits])
-    return f"{_and(names)} {verb} limited to {figures} IOPS for {_and(protection.served)}"
+    return f"{_and(names)} {verb} limited to {figures} IOPS for {_and(protection.beneficiaries)}"
 
 
 def _and(words: Collection[str]) -> str:

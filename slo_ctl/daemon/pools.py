@@ -105,7 +105,10 @@ class Pool:
         """Whether a VM would have taken more, and whether that is a guess."""
         # What threads wait for is known of all devices together.
         waited = next((waits for part in self._on(vm) if (waits := part.waits(vm)) is not None), None)
-        return (self._looks_busy(vm), True) if waited is None else (waited, False)
+        if waited is not None:
+            return waited, False
+        # What waits for its own limit keeps no device busy.
+        return self._looks_busy(vm) or self.guard.holds(vm), True
 
     def is_on_several(self, vm: str) -> bool:
         """Whether it uses several namespaces of the drive."""

@@ -102,11 +102,9 @@ class Dues:
         share = self.shares.get(each.vm)
         if share is None:
             return False
-        own = self.held.get(each.vm)
-        if own is not None:
-            # Limiters are not exact: only a limit that is too low itself has to be raised.
-            return own < _OWED_OF_SHARE * share
-        return each.iops < SHORT * (share if self.far_above else _OWED_OF_SHARE * share)
+        least = SHORT * (share if self.far_above else _OWED_OF_SHARE * share)
+        # Limiters are not exact: of who is held back, only a limit that is too low itself has to be raised.
+        return self.held.get(each.vm, each.iops) < least
 
     def content(self, each: Contender) -> bool:
         """Whether others may have something back as far as it is concerned."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.dues import AIM, SHORT, dues
+from slo_ctl.decide.in_vain import who_gains_nothing
 from slo_ctl.decide.who_pays import level_of, to_be_left_free
 
 if TYPE_CHECKING:
@@ -41,23 +42,14 @@ _LOOSE_BELOW = 0.75
 """Of its limit: a VM that does no more than that is not held back, and the limit goes."""
 _DWELL_S, _MAX_DWELL_S = 5.0, 300.0
 """All is well for so long before anything is given back; doubled when that was too soon."""
-_PATIENCE_S = 12.0
-"""With nobody above what is due, before it is asked whether any of it helped. By then what the device is
-counted on for has given way by a third or so."""
 _NOT_TRIED_DWELLS = 6.0
 """So many times the dwell nobody is held back for a VM for which that did nothing."""
-_HELPED = 0.1
-"""Of what was missing: what must have come of it."""
-_VAIN_S = 5.0
-"""The same where shares are kept: what the device is counted on for has given way by a third by then."""
-_LEFT_IDLE = 0.1
-"""Of what all did: when others gave up so much, it is seen whether anybody is served instead."""
-_TAKEN_UP = 0.5
-"""Of what others gave up: what has to have come of it for a share."""
 _FELL = 0.97
 """Of what the device delivered when limits were set: below it they follow."""
 _WORTH_IT = 0.01
 """Relative change of a limit: less is not written."""
+_LEAST_STEP = 0.015
+"""Of what those above their due do together."""
 _LATENCY_STEP = 0.3
 """Of what others have above their due: at most so much is taken in a step for a p99."""
 
@@ -94,6 +86,11 @@ class Protection:
     dwell_s: float = _DWELL_S
     released: bool = False
     """Something was given back since others were held back last."""
+
+    @property
+    def beneficiaries(self) -> tuple[str, ...]:
+        """For whom others are limited, as far as they are not limited themselves."""
+        return tuple(vm for vm in self.served if vm not in self.limits) or self.served
 
 
 def step(
@@ -175,7 +172,7 @@ def _squeezed(
     now: Protection, vms: Sequence[Contender], look: Dues, short: Sequence[Contender]
 ) -> Protection:
     """Take what is missing from those above what they are due, as far as one step goes."""
-    if in_vain := _in_vain(now, vms, look, short):
+    if in_vain := who_gains_nothing(now, vms, look, short):
         return _given_up(now, in_vain)
     names = {each.vm for each in short}
     above = [v for v in vms if v.limitable and v.vm not in names and v.iops > look.due[v.vm]]
@@ -184,6 +181,8 @@ def _squeezed(
     if slow > 1.0:
         excess = sum(each.iops - look.due[each.vm] for each in above)
         missing = max(missing, min(_LATENCY_STEP, slow - 1.0) * excess)
+    # A step too small to be written would be none, and the next one the same.
+    missing = max(missing, _LEAST_STEP * sum(each.iops for each in above))
     level = level_of(above, look.due, missing)
     # Who is short may be held back itself, since it was owed less before.
     limits = {
@@ -194,19 +193,24 @@ def _squeezed(
         limit = limits.get(each.vm, math.inf)
         wanted = max(look.due[each.vm] * level, _STEP_DOWN * min(limit, each.iops))
         if wanted < min(limit, each.iops):
-            limits[each.vm] = max(wanted, look.due[each.vm])
+            # Limiters let through a little less.
+            more = AIM if look.part >= 1.0 else 1.0
+            least = max(look.due[each.vm], more * look.minimums.get(each.vm, 0.0))
+            limits[each.vm] = max(wanted, min(least, limit))
     if free := to_be_left_free(limits, vms, look, now.weakest):
         del limits[free]
-    of_share = [each for each in short if each.vm in look.shares and each.vm not in look.held]
+    of_share = [each for each in short if each.vm in look.shares and each.vm not in now.limits]
     if of_share:
         weakest = min(of_share, key=lambda each: each.iops / look.shares[each.vm]).vm
         now = replace(now, weakest=weakest)
     had = {each.vm: now.had_iops.get(each.vm, each.iops) for each in short}
     now = replace(now, served=tuple(sorted({*now.served, *names})), had_iops={**now.had_iops, **had})
     if not _differ(limits, now.limits):
-        # Where not all minimums can be kept what is owed has shrunk already.
+        # Where not all minimums can be kept what is owed has shrunk already. And who misses a share by its
+        # own limit says nothing of what the device can do.
+        missed = any(each.vm not in look.held or each.vm in look.minimums for each in short)
         began = now.at_due_iops or {each.vm: each.iops for each in vms}
-        return replace(now, at_due=look.part >= 1.0, at_due_iops=began)
+        return replace(now, at_due=look.part >= 1.0 and missed, at_due_iops=began)
     return replace(
         now,
         limits=limits,
@@ -222,29 +226,6 @@ def _squeezed(
 def _differ(limits: Mapping[str, float], before: Mapping[str, float]) -> bool:
     """By so much that it is worth writing."""
     return any(vm not in before or abs(limit / before[vm] - 1) > _WORTH_IT for vm, limit in limits.items())
-
-
-def _in_vain(now: Protection, vms: Sequence[Contender], look: Dues, short: Sequence[Contender]) -> set[str]:
-    """VMs for which holding others back does nothing."""
-    of_minimum = [each for each in short if each.iops < SHORT * look.minimums.get(each.vm, 0.0)]
-    found = set()
-    if now.at_due_s >= _PATIENCE_S:
-        # They have hardly more than before.
-        found = {
-            each.vm
-            for each in of_minimum
-            if each.over_p99 <= 1.0
-            and each.vm in now.had_iops
-            and each.iops - now.had_iops[each.vm] < _HELPED * (look.owed[each.vm] - now.had_iops[each.vm])
-        }
-    if now.at_due_s >= _VAIN_S and not of_minimum:
-        # What others gave up is left idle. A device that has become slower is not: it is as busy as before.
-        gained = {each.vm: each.iops - now.at_due_iops.get(each.vm, each.iops) for each in vms}
-        names = {each.vm for each in short}
-        given = -sum(more for vm, more in gained.items() if vm not in names)
-        if given > _LEFT_IDLE * sum(now.at_due_iops.values()):
-            found |= {vm for vm in names if gained[vm] < _TAKEN_UP * given / len(names)}
-    return found
 
 
 def _given_up(now: Protection, in_vain: Collection[str]) -> Protection:
