@@ -48,7 +48,7 @@ _FELL = 0.97
 """Of what the device delivered when limits were set: below it they follow."""
 _WORTH_IT = 0.01
 """Relative change of a limit: less is not written."""
-_LEAST_STEP = 0.015
+_LEAST_STEP = 0.025
 """Of what those above their due do together."""
 _LATENCY_STEP = 0.3
 """Of what others have above their due: at most so much is taken in a step for a p99."""
@@ -124,7 +124,8 @@ def step(
     if now.limits and (free := to_be_left_free(now.limits, vms, look, now.weakest)):
         limits = {vm: limit for vm, limit in now.limits.items() if vm != free}
         return replace(now, limits=limits, unchanged_s=0.0)
-    if now.limits and total < _FELL * now.deliverable_iops:
+    # Where shares are kept, who is left free notices first.
+    if now.limits and not by_weight and total < _FELL * now.deliverable_iops:
         return _lowered(now, look, total / now.deliverable_iops)
     if now.limits and now.calm_s >= now.dwell_s:
         return _released(now, vms, look)
