@@ -55,7 +55,7 @@ class VmStatus:
     target_iops: float | None = None
     target_share: float | None = None
     share: float | None = None
-    """Of the device's IOPS."""
+    """Of the device's IOPS; of its NVMe drive's where VMs on several namespaces share that by weight."""
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
