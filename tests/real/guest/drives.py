@@ -21,6 +21,8 @@ class Medium:
     uri: str | None = None
     """Such as `nbd://localhost:10809` or `nbd+unix:///NAME?socket=PATH`; then `size_bytes` means nothing."""
     iops_max: int | None = None
+    iops_group: str | None = None
+    """Media of one group share the limit, as namespaces of one drive do; each has to name the same one."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def _backend(name: str, medium: Medium, folder: Path) -> list[str]:
             file.truncate(medium.size_bytes)
         source = str(path)
     limit = "" if medium.iops_max is None else f",throttling.iops-total={medium.iops_max}"
+    if medium.iops_group is not None:
+        limit += f",throttling.group={medium.iops_group}"
     # A comma would end the value; QEMU takes a doubled one for one. Nothing outlives the guest: no flushes.
     file_name = source.replace(",", ",,")
     return ["-drive", f"id={name},if=none,format=raw,cache=unsafe,discard=unmap,file={file_name}{limit}"]

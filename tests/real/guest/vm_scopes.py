@@ -69,16 +69,17 @@ def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -
     )
 
 
-def rates(guest: Guest, scopes: Sequence[VmScope], device: str, seconds: float) -> dict[str, float]:
-    """Requests per second of each VM on a device (`MAJOR:MINOR`), by io.stat."""
+def rates(guest: Guest, scopes: Sequence[VmScope], device: str | None, seconds: float) -> dict[str, float]:
+    """Requests per second of each VM on a device (`MAJOR:MINOR`), or all of them together, by io.stat."""
     look = "cut -d' ' -f1 /proc/uptime; grep -H . /sys/fs/cgroup/machine.slice/*/io.stat"
     said = guest.run(f"{look}; sleep {seconds}; {look}", timeout_s=seconds + _STARTS_S).stdout
     looks: list[tuple[float, dict[str, int]]] = []
     for line in said.splitlines():
         if re.fullmatch(r"\d+\.\d+", line):
             looks.append((float(line), {}))
-        elif (match := _COUNTED.match(line)) and match[2] == device:
-            looks[-1][1][match[1].rpartition("/")[2]] = int(match[3]) + int(match[4])
+        elif (match := _COUNTED.match(line)) and device in (None, match[2]):
+            unit, counted = match[1].rpartition("/")[2], looks[-1][1]
+            counted[unit] = counted.get(unit, 0) + int(match[3]) + int(match[4])
     (began, before), (ended, after) = looks
     return {
         each.vm: (after.get(each.unit, 0) - before.get(each.unit, 0)) / (ended - began) for each in scopes
