@@ -1,0 +1,77 @@
+"""Which block devices are managed from epoch to epoch, and which of them are shared as one; none is real."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slo_ctl.config.settings import Config, DaemonConfig
+from slo_ctl.daemon import block_devices as module
+from slo_ctl.daemon.block_devices import BlockDevices
+from slo_ctl.daemon.block_places import BlockPlace
+from slo_ctl.daemon.problems import Problems
+from slo_ctl.device.places import places
+from slo_ctl.observe.inventory import Inventory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slo_ctl.daemon.blocks import BlockPart
+
+_DRIVES = {"fast-n1": "nqn.a", "fast-n2": "nqn.a", "db": "nqn.a", "other-n1": "nqn.b", "disk": None}
+
+
+class Observer:
+    """Nobody waits for anything."""
+
+    def delays(self, *_: object) -> tuple[dict[str, object], str]:
+        return {}, ""
+
+
+def place(name: str) -> BlockPlace:
+    return BlockPlace(f"/dev/{name}", "keep", "fast")
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, BlockPlace]:
+    """What there is at the moment."""
+    there: dict[str, BlockPlace] = {}
+
+    def find(part: BlockPart) -> None:
+        part.drive = _DRIVES[part.name]
+
+    monkeypatch.setattr(module, "block_places", lambda *_: (dict(there), ("a note",)))
+    monkeypatch.setattr("slo_ctl.daemon.blocks.BlockPart.find", find)
+    return there
+
+
+def pools(blocks: BlockDevices) -> list[set[str]]:
+    blocks.look(Inventory(None, None, (), (), ()), Observer())  # type: ignore[arg-type]
+    return sorted(({part.name for part in pool.parts} for pool in blocks._pools.values()), key=min)
+
+
+def test_namespaces_come_and_go_and_those_of_a_drive_are_one_pool(
+    tmp_path: Path, found: dict[str, BlockPlace]
+) -> None:
+    blocks = BlockDevices(places(tmp_path), tmp_path / "sys", tmp_path / "run", Problems())
+    config = Config()
+    found.update({name: place(name) for name in ("fast-n1", "db", "other-n1", "disk")})
+    blocks.refresh(config)
+    assert blocks.notes == ("a note",)
+    assert pools(blocks) == [{"db", "fast-n1"}, {"disk"}, {"other-n1"}]
+    kept, pool = blocks.parts["db"], blocks._pools["nqn.a"]
+
+    found["fast-n2"] = place("fast-n2")
+    del found["fast-n1"], found["other-n1"]
+    blocks.refresh(config)
+    assert pools(blocks) == [{"db", "fast-n2"}, {"disk"}]
+    # What is known of a drive and of the namespaces that stay is not forgotten.
+    assert blocks.parts["db"] is kept
+    assert blocks._pools["nqn.a"] is pool
+
+    longer = dataclasses.replace(config, daemon=DaemonConfig(window_s=60.0))
+    blocks.refresh(longer)
+    assert blocks.parts["db"] is not kept
+    blocks.close()
