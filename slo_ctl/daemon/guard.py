@@ -112,6 +112,8 @@ class Guard:
             waf=waf,
             write_share=write_share,
             by_weight=by_weight,
+            trying=self._protection.at_due_s > 0,
+            in_vain=self._protection.gave_up,
         )
         deliverable = self._deliverable.at(waf, write_share)
         self._protection = step(self._protection, vms, deliverable, length_s, window_s, by_weight=by_weight)

@@ -36,6 +36,8 @@ class Deliverable:
     """The same as of the last time when nobody was held back."""
     waf: float | None = None
     """Of the device when it was measured; None: not known."""
+    firm_iops: float | None = None
+    """Before it began to give way; None: it does not."""
 
     def at(self, waf: float | None, write_share: float) -> float | None:
         """What can be promised at another WAF; `write_share` of the requests are writes."""
@@ -54,25 +56,33 @@ class Deliverable:
         waf: float | None = None,
         write_share: float = 1.0,
         by_weight: bool = False,
+        trying: bool = False,
+        in_vain: bool = False,
     ) -> Deliverable:
         """After `length_s` in which the device did `total_iops`.
 
         `wanted_more`: some VM would have taken more. `held`: some VM is held back for another's sake.
         `short`: and still somebody misses a minimum, with nobody left above what is due. `by_weight`: shares
-        are kept, not only minimums.
+        are kept, not only minimums. `trying`: whether giving way helps is not known yet. `in_vain`: it
+        did not, as the VM could not use what others gave up.
         """
         known = self._moved_to(waf, write_share)
         if known.iops is None:
             return Deliverable(total_iops, total_iops, waf) if wanted_more else self
         if short:
             way = known.iops * math.exp(-length_s / _GIVES_WAY_IN_S)
+            before = known.firm_iops or known.iops
             least = _LEAST_BY_WEIGHT if by_weight else _LEAST
-            return replace(known, iops=max(way, least * (known.free_iops or known.iops)))
+            way = max(way, least * (known.free_iops or known.iops))
+            return replace(known, iops=way, firm_iops=before)
+        if in_vain and known.firm_iops is not None:
+            return replace(known, iops=known.firm_iops, firm_iops=None)
+        firm = known.firm_iops if trying else None
         follows = total_iops > known.iops or (wanted_more and not held)
         if not follows:
-            return known
+            return replace(known, firm_iops=firm)
         moved = total_iops + (known.iops - total_iops) * math.exp(-length_s / _FOLLOWS_IN_S)
-        return Deliverable(moved, known.free_iops if held else moved, known.waf)
+        return Deliverable(moved, known.free_iops if held else moved, known.waf, firm)
 
     def _moved_to(self, waf: float | None, write_share: float) -> Deliverable:
         if waf is None or self.iops is None:
@@ -81,7 +91,8 @@ class Deliverable:
             return replace(self, waf=waf)
         slower = _slower(self.waf, waf, write_share)
         free = None if self.free_iops is None else self.free_iops / slower
-        return Deliverable(self.iops / slower, free, waf)
+        firm = None if self.firm_iops is None else self.firm_iops / slower
+        return Deliverable(self.iops / slower, free, waf, firm)
 
 
 def _slower(before: float, now: float, write_share: float) -> float:

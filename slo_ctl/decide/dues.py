@@ -74,6 +74,8 @@ class Dues:
     """By VM that its own limit holds back: that limit."""
     far_above: bool
     """Somebody who could be limited has far more than it is due."""
+    rest_is_taken: bool
+    """Somebody whom no limit holds back has more than it is due."""
 
     @property
     def part(self) -> float:
@@ -103,8 +105,12 @@ class Dues:
         if share is None:
             return False
         least = SHORT * (share if self.far_above else _OWED_OF_SHARE * share)
-        # Limiters are not exact: of who is held back, only a limit that is too low itself has to be raised.
-        return self.held.get(each.vm, each.iops) < least
+        own = self.held.get(each.vm)
+        if own is None:
+            return each.iops < least
+        # Limiters are not exact: only a limit that is too low itself has to be raised. And that only takes
+        # from whoever has more than is due; from others it is tried when all is calm.
+        return own < least and self.rest_is_taken
 
     def content(self, each: Contender) -> bool:
         """Whether others may have something back as far as it is concerned."""
@@ -114,6 +120,8 @@ class Dues:
         if share is not None and each.vm not in self.held and each.iops < ROOMY * _OWED_OF_SHARE * share:
             return False
         if minimum is None or each.iops >= ROOMY * minimum:
+            return True
+        if self.shares and self.held.get(each.vm, 0.0) >= minimum:
             return True
         # With less than it is owed it has all that it asks for; near it, it may have that by limits only.
         return not each.wants_more and each.iops < SHORT * minimum
@@ -156,7 +164,8 @@ def dues(
     }
     asking = {each.vm: shares[each.vm] for each in vms if by_weight and (each.wants_more or each.vm in held)}
     far_above = any(each.limitable and each.iops > _FAR_ABOVE * due[each.vm] for each in vms)
-    return Dues(total_iops, minimum, minimums, asking, due, held, far_above)
+    rest_is_taken = any(each.vm not in held and each.iops > due[each.vm] for each in vms)
+    return Dues(total_iops, minimum, minimums, asking, due, held, far_above, rest_is_taken)
 
 
 def _is_held(each: Contender, limit_iops: float | None) -> bool:

@@ -24,9 +24,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.dues import AIM, SHORT, dues
+from slo_ctl.decide.dues import AIM, dues
+from slo_ctl.decide.giving_back import LEFT_IDLE, filled, released
 from slo_ctl.decide.in_vain import who_gains_nothing
-from slo_ctl.decide.who_pays import level_of, to_be_left_free
+from slo_ctl.decide.who_pays import level_of, missing_of, to_be_left_free
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,13 +36,10 @@ if TYPE_CHECKING:
 
 _STEP_DOWN = 0.6
 """Of what a VM does: no step takes more."""
-_STEP_UP = 1.25
-_GIVEN_BACK = 0.5
-"""Of what a VM has beyond its aim, in one step."""
-_LOOSE_BELOW = 0.75
-"""Of its limit: a VM that does no more than that is not held back, and the limit goes."""
 _DWELL_S, _MAX_DWELL_S = 5.0, 300.0
 """All is well for so long before anything is given back; doubled when that was too soon."""
+_QUIET_DWELLS = 4.0
+"""So many times the dwell without a change: what was given back too soon is forgotten."""
 _NOT_TRIED_DWELLS = 6.0
 """So many times the dwell nobody is held back for a VM for which that did nothing."""
 _FELL = 0.97
@@ -80,6 +78,8 @@ class Protection:
     """Since that was so first, while somebody is short."""
     at_due_iops: Mapping[str, float] = field(default_factory=dict)
     """What each VM did then."""
+    gave_up: bool = False
+    """Just now, somebody was."""
     given_up_s: Mapping[str, float] = field(default_factory=dict)
     """By VM for whom holding others back does nothing: how long it is not tried."""
     calm_s: float = 0.0
@@ -127,8 +127,11 @@ def step(
     # Where shares are kept, who is left free notices first.
     if now.limits and not by_weight and total < _FELL * now.deliverable_iops:
         return _lowered(now, look, total / now.deliverable_iops)
+    idle = total - sum(each.iops for each in vms)
+    if look.shares and look.held and now.calm_s >= _DWELL_S and idle > LEFT_IDLE * total:
+        return filled(now, look, idle)
     if now.limits and now.calm_s >= now.dwell_s:
-        return _released(now, vms, look)
+        return released(now, vms, look)
     return now if short or now.limits else replace(now, served=(), had_iops={})
 
 
@@ -140,6 +143,8 @@ def _passed(before: Protection, vms: Sequence[Contender], look: Dues, length_s: 
     calm = all(look.content(each) for each in vms if each.vm not in given_up)
     calm_s = before.calm_s + length_s if calm else 0.0
     free_long = not before.limits and not given_up and calm_s >= 2 * before.dwell_s
+    # Where shares are kept somebody is limited all the time.
+    free_long = free_long or (bool(look.shares) and before.unchanged_s > _QUIET_DWELLS * before.dwell_s)
     return replace(
         before,
         limits={vm: limit for vm, limit in before.limits.items() if vm in here},
@@ -149,6 +154,7 @@ def _passed(before: Protection, vms: Sequence[Contender], look: Dues, length_s: 
         unchanged_s=before.unchanged_s + length_s,
         short_s={vm: before.short_s.get(vm, -length_s) + length_s for vm in short},
         at_due_s=before.at_due_s + length_s if before.at_due or before.at_due_s else 0.0,
+        gave_up=False,
         given_up_s=given_up,
         calm_s=calm_s,
         dwell_s=_DWELL_S if free_long else before.dwell_s,
@@ -177,7 +183,7 @@ def _squeezed(
         return _given_up(now, in_vain)
     names = {each.vm for each in short}
     above = [v for v in vms if v.limitable and v.vm not in names and v.iops > look.due[v.vm]]
-    missing = sum(max(0.0, AIM * look.owed.get(each.vm, 0.0) - each.iops) for each in short)
+    missing = sum(missing_of(each, look) for each in short)
     slow = max(each.over_p99 for each in short)
     if slow > 1.0:
         excess = sum(each.iops - look.due[each.vm] for each in above)
@@ -241,6 +247,7 @@ def _given_up(now: Protection, in_vain: Collection[str]) -> Protection:
         at_due_s=0.0,
         at_due_iops={},
         unchanged_s=now.unchanged_s if served else 0.0,
+        gave_up=True,
         given_up_s={**now.given_up_s, **dict.fromkeys(in_vain, _NOT_TRIED_DWELLS * dwell_s)},
         dwell_s=dwell_s,
     )
@@ -258,28 +265,4 @@ def _lowered(now: Protection, look: Dues, part: float) -> Protection:
         deliverable_iops=now.deliverable_iops * part,
         unchanged_s=0.0 if changed else now.unchanged_s,
         calm_s=0.0,
-    )
-
-
-def _released(now: Protection, vms: Sequence[Contender], look: Dues) -> Protection:
-    """Limits that hold nobody back go; the others grow, by no more than who is protected can spare."""
-    spare = [
-        each.iops - AIM * look.owed[each.vm]
-        for each in vms
-        if each.vm in look.owed and each.vm in now.served and each.iops >= SHORT * look.owed[each.vm]
-    ]
-    grown = _STEP_UP
-    if spare:
-        grown = min(grown, 1.0 + max(0.0, _GIVEN_BACK * sum(spare)) / sum(now.limits.values()))
-    done = {each.vm: each.iops for each in vms}
-    limits = {vm: limit * grown for vm, limit in now.limits.items() if done[vm] > _LOOSE_BELOW * limit}
-    return replace(
-        now,
-        limits=limits,
-        served=now.served if limits else (),
-        had_iops=now.had_iops if limits else {},
-        unchanged_s=0.0,
-        # One step at a time for who may miss it; whoever is gone needs no such care.
-        calm_s=0.0 if spare else now.calm_s,
-        released=True,
     )

@@ -192,9 +192,9 @@ def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
     host.run(40)
     assert host.iops("b") == pytest.approx(800, rel=0.05)
     held = {number.minor: each for (vm, number), each in host.pool.guard.held.items() if vm == "a"}
-    assert held[1].iops + held[2].iops == pytest.approx(200, rel=0.05)
+    assert held[1].iops + held[2].iops == pytest.approx(200, rel=0.1)
     assert held[1].iops == pytest.approx(3 * held[2].iops, rel=0.1)
-    assert held[1].of_drive_iops == pytest.approx(200, rel=0.05)
+    assert held[1].of_drive_iops == pytest.approx(200, rel=0.1)
     assert host.pool.is_on_several("a")
     assert host.pool.iops_of("a") == pytest.approx(200, rel=0.2)
     # It moves all that it does to one of them: it is not held below what it is due there.

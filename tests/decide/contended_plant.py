@@ -89,6 +89,8 @@ class Loop:
                 short=self.protection.at_due,
                 waf=plant.waf,
                 by_weight=self.by_weight,
+                trying=self.protection.at_due_s > 0,
+                in_vain=self.protection.gave_up,
             )
             self.protection = step(
                 *(self.protection, vms, self.deliverable.at(plant.waf, 1.0)),
