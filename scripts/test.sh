@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # cargo test, then pytest with the arguments given. pytest comes last so that its closing line ends the output.
+# Without arguments the tests that boot a guest come first, several at a time: each guest keeps one CPU busy.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
@@ -15,4 +16,13 @@ awk '/^test result:/ { runs++; passed += $4; failed += $6; ignored += $8 }
      END { printf "cargo test: %d passed, %d failed, %d ignored in %d runs\n\n", passed, failed, ignored, runs }' \
     build/cargo-test.log
 
-exec .venv/bin/python -m pytest -q "$@"
+if [ $# != 0 ]; then
+    exec .venv/bin/python -m pytest -q "$@"
+fi
+guests=$(nproc)
+[ "$guests" -le 3 ] || guests=3 # as tests/real/guest/host.py
+code=0
+.venv/bin/python -m pytest -q -m guest --numprocesses "$guests" --dist loadfile || code=$?
+echo
+.venv/bin/python -m pytest -q -m 'not guest' || code=$?
+exit "$code"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -10,7 +12,7 @@ import pytest
 
 from .build import CannotBuildError, Parts, ensure
 from .host import booted, guest_turn
-from .installed import CannotPackageError, build_package, installed_image
+from .installed import CannotPackageError, built_package, installed_image
 from .machine import Guest, Machine
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ _DAEMON_IS_UP = "until systemctl is-active -q slo-ctld; do sleep 0.5; done"
 """sshd answers before; a unit that is still starting cannot be reloaded."""
 _DAEMON_S = 240.0
 _running: list[Guest] = []
-_packages: list[Path] = []
 _cannot_have: dict[str, str] = {}
 
 
@@ -113,14 +114,21 @@ def _parts() -> Parts:
 
 
 def _installed(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds and installs the package once a run; skips the test where it cannot be built."""
+    """Builds and installs the package once a run, whichever of its processes needs it first.
+
+    Skips the test where it cannot be built.
+    """
     _skip_again("package")
-    if not _packages:
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # of all processes of the run
+    with (shared / "package.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
         try:
-            _packages.append(build_package(tmp_path_factory.mktemp("package")))
+            package = built_package(shared / "package")
         except CannotPackageError as error:
             _skip_from_now_on("package", error)
-    return installed_image(parts, _packages[0], tmp_path_factory.mktemp("installing"))
+        return installed_image(parts, package, tmp_path_factory.mktemp("installing"))
 
 
 def _skip_again(what: str) -> None:

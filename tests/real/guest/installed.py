@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from .machine import Guest, Machine
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _BUILD_S = 900.0
 _INSTALL_S = 900.0
 """Unpacking 140 MB and compiling Python under emulation."""
+_KEPT_S = 3600.0
+"""Another run may use the image of another package meanwhile."""
 # Its own limit is 90 s, which the daemon took to start in a guest on a busy machine (load 17).
 _PATIENT_SYSTEMD = """
 mkdir -p /etc/systemd/system.conf.d
@@ -29,8 +32,11 @@ class CannotPackageError(Exception):
     """There is no package, and why."""
 
 
-def build_package(folder: Path) -> Path:
-    """The package as `make deb` makes it, below `folder`. Raises CannotPackageError."""
+def built_package(folder: Path) -> Path:
+    """The package as `make deb` makes it; built if `folder` is not there yet. Raises CannotPackageError."""
+    if found := sorted(folder.glob("slo-ctl_*.deb")):
+        return found[0]
+    folder.mkdir(exist_ok=True)
     # build/env.sh is what make runs commands under.
     command = f". build/env.sh && DEB_DIR='{folder}' scripts/deb.sh"
     try:
@@ -53,7 +59,8 @@ def installed_image(parts: Parts, package: Path, logs: Path) -> Path:
     if image.exists():
         return image
     for each in parts.folder.glob("with-package-*"):
-        each.unlink()
+        if time.time() - each.stat().st_mtime > _KEPT_S:
+            each.unlink()
     guest = Guest(parts, Machine(), logs)
     try:
         guest.start()

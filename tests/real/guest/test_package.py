@@ -85,6 +85,44 @@ def test_status_comes_from_the_daemon(guest: Guest) -> None:
     assert "format_version" in status
 
 
+def test_an_emulated_ssd_is_served_by_its_unit(guest: Guest) -> None:
+    """Within what the unit is allowed; what a client has flushed is there after SIGKILL."""
+    guest.run(
+        "slo-ctl device create name=ssd0,preset=fast15,size=64MiB,op=15% --namespace name=web",
+        timeout_s=_PATIENCE_S,
+    )
+    guest.run("modprobe nbd; systemctl start slo-ctl-ftl@ssd0", timeout_s=_PATIENCE_S)
+    fio = (
+        "nbd-client -unix /run/slo-ctl/devices/ssd0/exports/web.sock -N web /dev/nbd0 && fio --name=web"
+        " --filename=/dev/nbd0 --rw=write --bs=64k --size=8M --direct=1 --end_fsync=1 --verify=crc32c"
+        " {} && nbd-client -d /dev/nbd0"
+    )
+    guest.run(fio.format("--do_verify=0"), timeout_s=_PATIENCE_S)
+    guest.run("systemctl kill -s KILL slo-ctl-ftl@ssd0")
+    guest.run(
+        "until [ $(systemctl show slo-ctl-ftl@ssd0 -P NRestarts) = 1 ]"
+        " && systemctl is-active -q slo-ctl-ftl@ssd0; do sleep 0.5; done",
+        timeout_s=_PATIENCE_S,
+    )
+    guest.run(fio.format("--verify_only=1"), timeout_s=_PATIENCE_S)
+    assert "ssd0: EMULATED SSD" in guest.run("slo-ctl status", timeout_s=_PATIENCE_S).stdout
+    guest.run("systemctl stop slo-ctl-ftl@ssd0", timeout_s=_PATIENCE_S)
+    assert guest.run("systemctl show slo-ctl-ftl@ssd0 -P Result").stdout == "success\n"
+
+
+def test_a_profile_is_refined_by_its_unit(guest: Guest) -> None:
+    """Within what the unit is allowed; a minute of the night is a few seconds here."""
+    guest.run(
+        "cd /run/systemd/system && mkdir slo-ctl-profile@.service.d && cat >$_/short.conf"
+        " && systemctl daemon-reload",
+        stdin="[Service]\nExecStart=\nExecStart=/usr/bin/slo-ctl device profile /dev/%I --budget 3s\n",
+    )
+    guest.run("systemctl start slo-ctl-profile@nvme0n1", timeout_s=_PATIENCE_S)
+    shown = guest.run("slo-ctl device profile /dev/nvme0n1 --show", timeout_s=_PATIENCE_S).stdout
+    assert "valid" in shown
+    assert "RANDOM READ" in shown
+
+
 def test_a_daemon_that_is_killed_is_back(guest: Guest) -> None:
     before = properties(guest, "MainPID")["MainPID"]
     guest.run("systemctl kill -s KILL slo-ctld")
