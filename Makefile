@@ -23,7 +23,7 @@ demo: setup ## three VMs on one aged SSD, mixed and isolated: table and HTML rep
 test: setup ## cargo test and pytest (PYTEST_ARGS=, CARGO_TEST_ARGS=)
 	@scripts/test.sh $(PYTEST_ARGS)
 
-test-quick: setup ## the same without the tests that boot a guest (make test: at most 15 minutes with them)
+test-quick: setup ## the same without the tests that boot a guest, which take some 15 minutes
 	@scripts/test.sh -m 'not guest' $(PYTEST_ARGS)
 
 lint: setup-lint ## ruff, mypy, rustfmt, clippy, shellcheck
