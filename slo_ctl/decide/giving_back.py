@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slo_ctl.decide.protection import Protection
 
 _STEP_UP = 1.25
-LEFT_IDLE = 0.03
+WORTH_FILLING = 0.03
 """Of what the device delivers: more is given to those held back, as nobody has to give it."""
 _GIVEN_BACK = 0.5
 """Of what a VM has beyond its aim, in one step."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slo_ctl.decide.dues import AIM, dues
-from slo_ctl.decide.giving_back import LEFT_IDLE, filled, released
+from slo_ctl.decide.giving_back import WORTH_FILLING, filled, released
 from slo_ctl.decide.in_vain import who_gains_nothing
 from slo_ctl.decide.who_pays import level_of, missing_of, to_be_left_free
 
@@ -128,7 +128,7 @@ def step(
     if now.limits and not by_weight and total < _FELL * now.deliverable_iops:
         return _lowered(now, look, total / now.deliverable_iops)
     idle = total - sum(each.iops for each in vms)
-    if look.shares and look.held and now.calm_s >= _DWELL_S and idle > LEFT_IDLE * total:
+    if look.shares and look.held and now.calm_s >= _DWELL_S and idle > WORTH_FILLING * total:
         return filled(now, look, idle)
     if now.limits and now.calm_s >= now.dwell_s:
         return released(now, vms, look)

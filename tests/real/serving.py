@@ -41,10 +41,6 @@ class Server(OwnProcess):
         self.run: RunPlaces = places(root).run_of(name)
         self.name = name
 
-    def errors(self) -> str:
-        """What it and nbdkit said on stderr."""
-        return self.log()
-
     def uri(self, namespace: str | None = None) -> str:
         namespace = namespace or self.name
         return nbd_uri(self.run.export(namespace), namespace)

@@ -184,8 +184,8 @@ def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
                 assert control.statistics()["namespaces"][0]["reason"] is None
             client.write(20 * MIB, b"y" * MIB)
             client.flush()
-            assert server.errors().count("is full") == 1
-            while "is well again" not in server.errors():
+            assert server.log().count("is full") == 1
+            while "is well again" not in server.log():
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
     finally:

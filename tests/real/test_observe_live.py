@@ -192,7 +192,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
                 "its namespace",
                 FIO_START_S,
             )
-            assert fio.poll() is None, f"fio ended by itself; server: {server.errors()}"
+            assert fio.poll() is None, f"fio ended by itself; server: {server.log()}"
             on = {"b": Standing(Slo(), running=True)}
             until(
                 lambda: (device.sample(on, {"b": "web"}), (device.windows["web"].iops or 0) > 0)[1],
