@@ -18,10 +18,10 @@ WEIGHT = Knob(Lever.LIBVIRT_WEIGHT, "uuid", "weight")
 LIMIT = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")
 
 
-class Refusal(libvirt.libvirtError):  # type: ignore[misc]
-    def __init__(self, code: int) -> None:
-        super().__init__("refused")
-        self.err = (code, 0, "refused", 0, "", None, None, 0, 0)
+def refusal(code: int) -> Exception:
+    error: Exception = libvirt.libvirtError("refused")
+    vars(error)["err"] = (code, 0, "refused", 0, "", None, None, 0, 0)
+    return error
 
 
 class SystemdHost:
@@ -45,7 +45,7 @@ class SystemdHost:
 
     def lookupByUUIDString(self, _uuid: str) -> SystemdHost:  # noqa: N802
         if self.codes:
-            raise Refusal(self.codes.pop(0))
+            raise refusal(self.codes.pop(0))
         return self
 
     def isActive(self) -> bool:  # noqa: N802
@@ -72,7 +72,7 @@ class SystemdHost:
         return {"weight": weight if weight <= 100 else 100 + (weight - 100) * 900 // 9900}
 
     def blockIoTune(self, _target: str, _flags: int) -> dict[str, Any]:  # noqa: N802
-        raise Refusal(libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
+        raise refusal(libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 
     def XMLDesc(self, _flags: int) -> str:  # noqa: N802
         return self.XML

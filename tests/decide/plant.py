@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, Slo, T
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from slo_ctl.decide.policies.interface import Policy
 
 PAPER = FlashTiming(128, 60, 800, 1500, 102, TimingModel.PAPER)
 FULL = FlashTiming(128, 60, 800, 1500, 102, TimingModel.FULL)
@@ -221,7 +223,7 @@ class Plant:
 class Loop:
     """A plant and a policy in closed loop."""
 
-    def __init__(self, plant: Plant, policy) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, plant: Plant, policy: Policy[Any]) -> None:
         self.plant = plant
         self.policy = policy
         assert policy.placement in Placement

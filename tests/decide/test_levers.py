@@ -17,6 +17,7 @@ from slo_ctl.model import (
     IoCounters,
     Knob,
     Lever,
+    SettingValue,
     Slo,
     Stream,
     Tenant,
@@ -44,7 +45,7 @@ def disk(target: str, device: DeviceNumber | None = FAST, kind: str = "file") ->
     return Disk(target, kind, "/x", device)
 
 
-def values(wanted: Wanted) -> dict[tuple[str, str, str], float | None]:
+def values(wanted: Wanted) -> dict[tuple[str, str, str], SettingValue]:
     return {(s.knob.place, s.knob.name, s.knob.device): s.value for s in wanted.settings}
 
 
@@ -248,7 +249,7 @@ def test_who_is_held_back_gets_the_tighter_limit() -> None:
     vms = [group("a"), domain("web", disk("vda"))]
     held = {("a", FAST): HeldBack(300, ("x", "y")), ("web", FAST): HeldBack(400, ("x",))}
 
-    def limits(most: float | None) -> dict[tuple[str, str], float | None]:
+    def limits(most: float | None) -> dict[tuple[str, str], SettingValue]:
         slos = {"a": Slo(max_iops=most), "web": Slo(max_iops=most)}
         wanted = settings_for(vms, slos, (), DEVICES, PLAIN, held=held)
         reasons = [s.reason for s in wanted.settings if "IOPS for x" in s.reason]

@@ -14,7 +14,7 @@ from slo_ctl.decide import waf
 from slo_ctl.decide.curve import GcCurve
 from slo_ctl.decide.evidence import Evidence
 from slo_ctl.decide.service import VmModel
-from slo_ctl.model import Slo, TimingModel, VmSample
+from slo_ctl.model import FlashTiming, Slo, TimingModel, VmSample
 
 from .plant import FULL, PAPER
 
@@ -32,8 +32,8 @@ def test_full_timing_pays_reads_and_erases() -> None:
 
 
 @given(st.floats(0.0, 0.99), st.sampled_from([PAPER, FULL, replace(FULL, copyback=False)]))
-def test_iops_and_u_are_inverse(u: float, timing: object) -> None:
-    assert eq1.u_at_iops(timing, eq1.iops(timing, u)) == pytest.approx(u, abs=1e-9)  # type: ignore[arg-type]
+def test_iops_and_u_are_inverse(u: float, timing: FlashTiming) -> None:
+    assert eq1.u_at_iops(timing, eq1.iops(timing, u)) == pytest.approx(u, abs=1e-9)
 
 
 def test_no_clock_no_iops() -> None:

@@ -12,7 +12,7 @@ from slo_ctl.model import DeviceSample, TimingModel
 from .plant import FULL, Loop, Plant, PlantVm
 
 
-def settled(policy: str, slow: float = 0.0, **plant: object) -> Loop:
+def settled(policy: str, slow: float = 0.0, **plant: Any) -> Loop:
     """Weights 1:3:6; `slow` makes the heaviest one the bottleneck, so that the others are paced."""
     deep: dict[str, Any] = {"outstanding": 4} if slow else {}
     vms = [
@@ -20,7 +20,7 @@ def settled(policy: str, slow: float = 0.0, **plant: object) -> Loop:
         PlantVm("b", 3.0, **deep),
         PlantVm("c", 6.0, read_us_per_request=slow, **deep),
     ]
-    loop = Loop(Plant(vms, 450, timing=FULL, noise=0.005, **plant), make_policy(policy))  # type: ignore[arg-type]
+    loop = Loop(Plant(vms, 450, timing=FULL, noise=0.005, **plant), make_policy(policy))
     loop.run(12)
     return loop
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,6 +32,9 @@ from slo_ctl.serra.measurement import (
 )
 from slo_ctl.serra.points import DEFAULT_INTERVALS, draw_points
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 KIB = 1024
 ALL = ("none", "mq-deadline", "kyber", "bfq")
 FACTS = DeviceFacts("sdx", "8:0", None, 1, ALL, "mq-deadline", io_cost=True)
@@ -38,7 +42,7 @@ WEIGHTS = Needs(weights=True)
 
 
 def profiled(
-    lines: dict[Access, tuple[float, float]], accesses: tuple[Access, ...] = ACCESSES, repetitions: int = 3
+    lines: Mapping[Access, tuple[float, float]], accesses: tuple[Access, ...] = ACCESSES, repetitions: int = 3
 ) -> Analysis:
     """An analysis of lines: us for each KiB, us."""
     return analyse(

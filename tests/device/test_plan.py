@@ -8,7 +8,7 @@ import pytest
 
 from ftl_emul import Config, Device
 from slo_ctl.device.plan import plan_device
-from slo_ctl.device.record import SsdRecord, read_record, to_toml
+from slo_ctl.device.record import SsdRecord, needs_flash, read_record, to_toml
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def test_the_default_is_one_namespace_of_the_whole_size() -> None:
-    made = plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", [])
+    made = needs_flash(plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", []), "this test")
     assert [(each.name, each.size_bytes, each.weight) for each in made.namespace] == [("ssd0", 8 * GIB, 1.0)]
     blocks = made.geometry.blocks_per_die * made.geometry.dies
     held = made.geometry.dies * made.mapping.free_floor
@@ -37,7 +37,7 @@ def test_namespaces_share_what_is_left() -> None:
 def test_the_drive_takes_what_was_planned(placement: str, preset: str) -> None:
     size = {"fast15": "1GiB", "tlc": "24GiB", "qlc": "300GiB"}[preset]
     spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
-    made = plan_device(spec, ["name=a", "name=b"])
+    made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
     assert made.mapping.scheduler == "fifo"
     fill(made)
     assert made.mapping.isolated == (placement == "isolated")
@@ -69,8 +69,7 @@ def fill(made: SsdRecord) -> tuple[Device, list[int]]:
 @pytest.mark.parametrize("mapping", ["page", "bast", "fast,cluster=2", "fast,cluster=4", "dftl,cmt=500"])
 def test_any_mapping_is_planned_kept_and_counted_alike(tmp_path: Path, mapping: str, placement: str) -> None:
     spec = f"name=d,size=256MiB,op=25%,dies=4,block=512KiB,placement={placement},mapping={mapping}"
-    made = plan_device(spec, ["name=a", "name=b"])
-    assert isinstance(made, SsdRecord)
+    made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
     (tmp_path / "device.toml").write_text(to_toml(made))
     assert read_record(tmp_path) == made
     device, tenants = fill(made)

@@ -84,7 +84,7 @@ def test_what_is_no_domain(xml: str) -> None:
     assert len(noted(xml)[1]) == 1
 
 
-printable = st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_categories=("Cs",))
+printable = st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_categories=["Cs"])
 
 
 @given(st.dictionaries(st.sampled_from(["weight", "min_iops", "max_iops", "p99", "x"]), st.text(printable)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from slo_ctl.device.plan import plan_device
+from slo_ctl.device.record import needs_flash
 from slo_ctl.model import Slo, TimingModel
 from slo_ctl.observe.gone import ObserveGone
 from slo_ctl.observe.served_ftl import ServedDevice
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-RECORD = plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",))
+RECORD = needs_flash(
+    plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",)), "these tests"
+)
 HELD = RECORD.geometry.dies * RECORD.mapping.free_floor
 KINDS = ("reads", "writes", "trims", "zeroes", "flushes")
 

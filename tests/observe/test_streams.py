@@ -191,7 +191,7 @@ def test_vms_that_are_off_have_no_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"uri": "test:///default", "driver": "TEST"}, {"uri": "qemu+ssh://host/system"}]
 )
-def test_vms_of_other_hosts_are_not_joined_with_ours(tmp_path: Path, options: dict[str, str]) -> None:
+def test_vms_of_other_hosts_are_not_joined_with_ours(tmp_path: Path, options: dict[str, Any]) -> None:
     host = FakeHost(tmp_path)
     host.group(f"machine.slice/{SCOPE.format(id=1, name='web')}")
     image = tmp_path / "image"

@@ -125,8 +125,17 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (done.append("sync"), fsync(fd))[1])
-    monkeypatch.setattr(Path, "replace", lambda a, b: (done.append("rename"), replace(a, b))[1])
+
+    def synced(descriptor: int) -> None:
+        done.append("sync")
+        fsync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
     PromiseStore(tmp_path / "promises.json").set("web", {"weight": 3.0})
     assert done == ["sync", "rename", "sync"]
 

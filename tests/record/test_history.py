@@ -6,7 +6,7 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_status import AT, device_status, host_status, outcome, vm_status
@@ -42,7 +42,7 @@ def history(path: Path) -> Iterator[History]:
     history.close()
 
 
-def at(seconds: float, iops: float = 1000.0, **fields: object) -> HostStatus:
+def at(seconds: float, iops: float = 1000.0, **fields: Any) -> HostStatus:
     return host_status(vms=(vm_status("web", iops=iops, **fields),), at=START + seconds, notes=())
 
 

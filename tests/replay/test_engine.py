@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,11 @@ def test_interruption_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_same_seed_same_result_and_another_seed_another() -> None:
-    settings = {"compare": "shared,static,algorithm1,min_waf", "alone": "yes", "duration": "1x"}
+    settings: dict[str, Any] = {
+        "compare": "shared,static,algorithm1,min_waf",
+        "alone": "yes",
+        "duration": "1x",
+    }
     first, second = (replay(seed="7", **settings) for _ in range(2))
     assert first.result_hash() == second.result_hash()
     assert first.result_hash() != replay(seed="8", **settings).result_hash()

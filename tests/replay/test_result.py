@@ -28,7 +28,7 @@ def result(wall_s: float = 1.0, **vm: Any) -> Result:
         policy="static",
         isolated=True,
         wall_s=wall_s,
-        host_page_writes=np.int64(5),
+        host_page_writes=np.int64(5),  # type: ignore[arg-type]  # numpy's numbers are taken
         window=WindowResult(from_drive_writes=1, to_drive_writes=2),
         vms=[VmResult(name="db", weight=1, workload="uniform (synthetic)", **vm)],
     )
@@ -106,5 +106,5 @@ def test_uneven_shapes_are_refused() -> None:
         GcPagesMoved(vms=["a", "b"], pages=[[1, 2]])
     with pytest.raises(ValidationError, match="differ in length"):
         Series(drive_writes=[1.0, 2.0], vms=[VmSeries(name="a", u=[0.5])])
-    with pytest.raises(ValidationError):
-        VmResult(name="a", weight=1, workload="x", iosp=3)
+    with pytest.raises(ValidationError, match="iosp"):
+        VmResult.model_validate({"name": "a", "weight": 1, "workload": "x", "iosp": 3})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -176,9 +176,11 @@ def test_virt_install_style() -> None:
     db, web = run.vms
     assert db.slo.weight == 3
     assert (db.slo.min_iops, db.slo.max_iops, db.queue_depth) == (100, 9000, 4)
-    assert db.source == SyntheticSource("hotcold", db.source.parameters)
+    assert isinstance(db.source, SyntheticSource)
+    assert db.source.workload == "hotcold"
     assert dict(db.source.parameters) == {"r": 0.8, "f": 0.2, "bs": "8k"}
     assert web.size_bytes == 3 * 2**30, "what the others leave"
+    assert isinstance(web.source, SyntheticSource)
     assert dict(web.source.parameters) == {"read": 0.3}
     assert run.device.op == 0.07
     assert run.device.victim == "d-choices:5"
@@ -345,7 +347,7 @@ def test_devices_that_are_none(device: str, told: str) -> None:
         ({"duration": "600s", "timing": "none"}, "need a clock"),
     ],
 )
-def test_settings_that_are_none(settings: dict[str, str], told: str) -> None:
+def test_settings_that_are_none(settings: dict[str, Any], told: str) -> None:
     assert told in refused(f"name=db,{UNIFORM}", **settings).message
 
 

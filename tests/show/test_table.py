@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from fake_result import fake_device, fake_result, fake_run, fake_vm
@@ -19,11 +20,11 @@ from slo_ctl.show.text import printable
 from slo_ctl.show.verdict import Verdict, verdict, worst_share_error
 
 
-def printed(*args: object, width: int = 132, **changes: object) -> str:
+def printed(*policies: str, width: int = 132, **changes: Any) -> str:
     out = io.StringIO()
     console = console_for(out)
     console.width = width
-    print_result(console, fake_result(*args, **changes))  # type: ignore[arg-type]
+    print_result(console, fake_result(*policies, **changes))
     return out.getvalue()
 
 
@@ -43,7 +44,7 @@ def printed(*args: object, width: int = 132, **changes: object) -> str:
         ({"iops": None}, Verdict.OK),
     ],
 )
-def test_verdicts(changes: dict[str, float], expected: Verdict) -> None:
+def test_verdicts(changes: dict[str, Any], expected: Verdict) -> None:
     assert verdict(fake_vm(**changes)) is expected
 
 

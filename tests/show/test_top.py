@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,6 +78,10 @@ def text(app: TopApp, part: str) -> str:
     return str(app.query_one(part, Static).render())
 
 
+def in_detail(app: TopApp, words: str) -> bool:
+    return words in text(app, "#detail")
+
+
 def test_table_header_and_detail() -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(names(app)) == 4)
@@ -124,8 +129,7 @@ def test_curve_grows_with_the_epochs() -> None:
         for epoch in range(1, 4):
             db = replace(VMS[1], iops=410.0 * (epoch + 1))
             daemon.status = host_status(vms=(VMS[0], db, *VMS[2:]), at=AT + epoch)
-            shown = f"{410 * (epoch + 1):,}"
-            await until(pilot, lambda shown=shown: shown in text(app, "#detail"))
+            await until(pilot, partial(in_detail, app, f"{410 * (epoch + 1):,}"))
         assert f"IOPS {BARS[2]}{BARS[4]}{BARS[6]}{BARS[7]} 1,640" in text(app, "#detail")
         assert str(app.query_one("#vms", DataTable).get_cell("db\0ssd0", "IOPS")) == "1,640"
 
