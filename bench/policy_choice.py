@@ -33,6 +33,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nbd_block import is_uri, missing_for, over_export, over_file
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Lag, Round, Row, lag, one_round, show_rows
@@ -52,6 +53,9 @@ from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
 from slo_ctl.serra.identity import Surroundings
 from slo_ctl.serra.store import ProfileStore
 from slo_ctl.serra.suited import Suited, suited
+
+if TYPE_CHECKING:
+    from slo_ctl.act.interface import Actuator
 
 SYS = Path("/sys")
 
@@ -77,7 +81,10 @@ class Bench:
         self._around = Surroundings(places(state))
         self._store = ProfileStore(self._around.places.state / "profiles")
         self._root = state
-        actuators = [BlockQueueActuator(SYS, tree.root if tree.version == 2 else None), CgroupActuator(tree)]
+        actuators: list[Actuator[Any]] = [
+            BlockQueueActuator(SYS, tree.root if tree.version == 2 else None),
+            CgroupActuator(tree),
+        ]
         self._keeper = SettingKeeper(actuators, Journal(state / "journal.json"))
         self._size = int((SYS / "class" / "block" / Path(path).name / "size").read_text()) * 512
         self._vms = self._groups(stack)

@@ -42,7 +42,7 @@ def run_core(arguments: list[str], stdout: int | None = None) -> subprocess.Comp
     """Build and run the Rust benchmark."""
     build = ["cargo", "build", "--release", "--quiet", "-p", "slo-ctl-bench"]
     subprocess.run(build, cwd=ROOT, check=True)
-    command = [ROOT / "target" / "release" / "slo-ctl-bench", *arguments]
+    command = [str(ROOT / "target" / "release" / "slo-ctl-bench"), *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=stdout, text=True)
 
 

@@ -33,12 +33,16 @@ rust_tool() { # rust_tool SUBCOMMAND COMPONENT ARGUMENTS...
 check "ruff check" .venv/bin/ruff check .
 check "ruff format" .venv/bin/ruff format --check .
 check "mypy" .venv/bin/mypy
-# Tests that are no package import what lies beside them, those of the commands also what lies in tests/show.
-for tests in cli nvme serra traces; do
+# Tests that are no package import what lies beside them, some also what lies in tests/show. One run for each
+# folder: several have a conftest.
+for tests in act api cli config device nvme observe packaging promises record replay serra show traces; do
     check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show" .venv/bin/mypy "tests/$tests"
 done
-check "mypy tests/validation" .venv/bin/mypy -p tests.validation
+for tests in decide validation; do
+    check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
+done
 check "mypy tests/real/guest" env MYPYPATH=tests/real .venv/bin/mypy -p guest
+check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench
 rust_tool fmt rustfmt --all --check
 rust_tool clippy clippy --workspace --all-targets -- -D warnings
 if type -P shellcheck >/dev/null; then
