@@ -258,9 +258,11 @@ libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi
 systemd-analyze=systemd dh=debhelper lintian=lintian mmdebstrap=mmdebstrap ssh=openssh-client"
 
 real_tools() {
-    local pair packages=()
+    local pair package packages=()
     for pair in $REAL_PROGRAMS; do
-        has "${pair%=*}" || packages+=("${pair#*=}")
+        package=${pair#*=}
+        # Two programs may be of one package.
+        has "${pair%=*}" || [[ " ${packages[*]} " == *" $package "* ]] || packages+=("$package")
     done
     [ "${#packages[@]}" != 0 ] || return 0
     if ! can_apt; then
