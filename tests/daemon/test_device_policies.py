@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from stored_profile import DISK, FLASH, store_profile
+from stored_profile import DISK, FLASH, Lines, store_profile
 
 from slo_ctl.daemon.device_policies import DevicePolicies, Situation, Wish
 from slo_ctl.decide.device_needs import PATIENCE_S
@@ -45,8 +45,8 @@ class Host:
         words = " ".join(f"[{name}]" if name == scheduler else name for name in names)
         (self.node / "queue" / "scheduler").write_text(words + "\n")
 
-    def profile(self, lines: object, **changes: str) -> Path:
-        return store_profile(self.places, NUMBER, lines, sys=self.sys, **changes)  # type: ignore[arg-type]
+    def profile(self, lines: Lines, *, kernel: str | None = None, serial: str | None = None) -> Path:
+        return store_profile(self.places, NUMBER, lines, kernel=kernel, serial=serial, sys=self.sys)
 
     def want(
         self, slos: dict[str, Slo], now_s: float = 0.0, wish: str = "auto", path: str = "/dev/sdx"
@@ -100,7 +100,7 @@ def test_a_tighter_target_decides_at_once_and_a_looser_one_after_a_while(host: H
 
 
 @pytest.mark.parametrize("lines", [DISK, FLASH])
-def test_what_was_chosen_does_not_change_the_choice(host: Host, lines: object) -> None:
+def test_what_was_chosen_does_not_change_the_choice(host: Host, lines: Lines) -> None:
     host.profile(lines)
     first = host.want(UNEQUAL)
     host.choose(first["scheduler"].split()[0])
