@@ -42,6 +42,7 @@ for tests in decide validation; do
     check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
 done
 check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real .venv/bin/mypy tests/daemon
+check "mypy tests/real" env MYPYPATH=tests/real:tests/serra:tests/show .venv/bin/mypy tests/real/*.py
 check "mypy tests/real/guest" env MYPYPATH=tests/real .venv/bin/mypy -p guest
 check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench
 rust_tool fmt rustfmt --all --check
