@@ -1,33 +1,31 @@
 """What the daemon saw and did, kept in SQLite.
 
-`History` writes, in the daemon only; whoever reads opens a connection of its own (history_reader.py). WAL
-lets readers and the writer pass each other. Commits do not wait for the disk: after a power cut the last
-seconds may be missing, the file is whole all the same.
+`History` writes, in the daemon only: here is the file and what may befall it, what goes into it is in
+history_epoch.py. Whoever reads opens a connection of its own (history_reader.py). WAL lets readers and the
+writer pass each other. Commits do not wait for the disk: after a power cut the last seconds may be missing,
+the file is whole all the same.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sqlite3
 import threading
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
-from slo_ctl.model import OutcomeState
+from slo_ctl.record.history_epoch import Known, epoch_ms, load_known, write_epoch
 from slo_ctl.record.history_errors import HistoryError, explained, is_damage
-from slo_ctl.record.history_reader import VmHistory, read_vm, storable
-from slo_ctl.record.history_schema import FIELDS, migrate
+from slo_ctl.record.history_reader import VmHistory, read_vm
+from slo_ctl.record.history_schema import migrate
 from slo_ctl.record.history_upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from slo_ctl.model import DeviceStatus, HostStatus, Outcome, SettingValue, VmStatus
+    from slo_ctl.model import HostStatus, Outcome
 
 BUSY_TIMEOUT_S = 0.2
 FILE_MODE = 0o640
@@ -36,31 +34,6 @@ _CHECKPOINT_S = 30.0
 _SEEN_S = 600.0
 """How exactly it is known when a VM was last there; it decides nothing but when its name is forgotten."""
 _WAL_LIMIT_BYTES = 8 << 20
-
-_FIELDS_OF = attrgetter(*FIELDS)
-_INSERT_SAMPLE = (
-    f"INSERT OR REPLACE INTO samples (at_ms, stream, {', '.join(FIELDS)})"  # noqa: S608 - our own names
-    f" VALUES ({', '.join('?' * (len(FIELDS) + 2))})"
-)
-
-
-@dataclass(slots=True)
-class _Known:
-    """What the file holds already, so that only changes are written. Replaced only after a commit."""
-
-    streams: dict[tuple[str, str], int] = field(default_factory=dict)
-    verdicts: dict[int, str] = field(default_factory=dict)
-    reasons: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    outcomes: frozenset[tuple[Any, ...]] = frozenset()
-    present: frozenset[int] = frozenset()
-    seen_at: float = -math.inf
-
-    def forget(self, streams: set[int]) -> None:
-        """Those that upkeep has deleted."""
-        if streams:
-            self.streams = {key: stream for key, stream in self.streams.items() if stream not in streams}
-            self.verdicts = {stream: word for stream, word in self.verdicts.items() if stream not in streams}
-            streams.clear()
 
 
 class History:
@@ -77,7 +50,7 @@ class History:
         self._connection: sqlite3.Connection | None = None
         self._upkeep: Upkeep | None = None
         self._file: tuple[int, int] | None = None
-        self._known = _Known()
+        self._known = Known()
         self._checkpoint: threading.Thread | None = None
         self._checkpointed_at = time.monotonic()
 
@@ -90,10 +63,11 @@ class History:
         """
         try:
             connection, upkeep = self._open()
-            at_ms = round(status.at * 1000)
             connection.execute("BEGIN IMMEDIATE")
-            known = self._write(connection, status, at_ms, outcomes)
-            upkeep.step(at_ms)
+            known = write_epoch(
+                connection, self._known, status, outcomes, seen_every_s=min(_SEEN_S, self._keep_s / 4)
+            )
+            upkeep.step(epoch_ms(status))
             connection.execute("COMMIT")
             known.forget(upkeep.forgotten)
         except (sqlite3.Error, OSError) as error:
@@ -161,7 +135,7 @@ class History:
                 # Done by a thread: a checkpoint waits for the disk, and an epoch must not.
                 connection.execute("PRAGMA wal_autocheckpoint = 0")
                 self._upkeep = Upkeep(connection, self._keep_s, self._max_bytes)
-                self._known = _load(connection)
+                self._known = load_known(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -183,51 +157,6 @@ class History:
             f"history: {self.path} was damaged ({error}); a new one is begun",
             f"the old one is {aside}; delete it, or rescue it with sqlite3's .recover",
         ) from error
-
-    def _write(
-        self, connection: sqlite3.Connection, status: HostStatus, at_ms: int, outcomes: Iterable[Outcome]
-    ) -> _Known:
-        known = self._known
-        streams = _with_streams(connection, known.streams, status.vms)
-        here = [(streams[_key(vm)], vm) for vm in status.vms]
-        connection.execute("INSERT OR IGNORE INTO epochs VALUES (?)", (at_ms,))
-        connection.executemany(
-            _INSERT_SAMPLE,
-            [(at_ms, stream, *_numbers(vm)) for stream, vm in here if vm.iops is not None],
-        )
-        verdicts = {stream: vm.verdict.value for stream, vm in here}
-        connection.executemany(
-            "INSERT OR REPLACE INTO verdicts (stream, at_ms, verdict, reason) VALUES (?, ?, ?, ?)",
-            [
-                (stream, at_ms, vm.verdict.value, storable(vm.reason))
-                for stream, vm in here
-                if known.verdicts.get(stream) != vm.verdict.value
-            ],
-        )
-        connection.executemany(
-            "INSERT INTO decisions (at_ms, device, reason) VALUES (?, ?, ?)",
-            [(at_ms, *row) for device in status.devices for row in _new_reasons(device, known)],
-        )
-        told = _outcome_rows(status, outcomes)
-        connection.executemany(
-            "INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(at_ms, *row) for row in told if row not in known.outcomes],
-        )
-        seen_at, present = known.seen_at, frozenset(verdicts)
-        if abs(status.at - seen_at) >= min(_SEEN_S, self._keep_s / 4) or present != known.present:
-            seen_at = status.at
-            connection.executemany(
-                "UPDATE streams SET seen_ms = ? WHERE id = ?", [(at_ms, stream) for stream in present]
-            )
-        return _Known(
-            streams=streams,
-            # A VM that is gone for a while and comes back with the same verdict has not changed it.
-            verdicts={**known.verdicts, **verdicts},
-            reasons={device.name: device.reasons for device in status.devices},
-            outcomes=frozenset(told),
-            present=present,
-            seen_at=seen_at,
-        )
 
     def _checkpoint_at_times(self) -> None:
         now = time.monotonic()
@@ -252,87 +181,6 @@ def _checkpoint(path: Path) -> None:
         # epochs keep coming. Then the rest, little after the above, is done with the writer kept out.
         if path.with_name(path.name + "-wal").stat().st_size > _WAL_LIMIT_BYTES:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _load(connection: sqlite3.Connection) -> _Known:
-    return _Known(
-        streams={
-            (vm, device): id_ for id_, vm, device in connection.execute("SELECT id, vm, device FROM streams")
-        },
-        # With max(), the other columns are those of its row.
-        verdicts={
-            stream: verdict
-            for stream, verdict, _ in connection.execute(
-                "SELECT stream, verdict, max(at_ms) FROM verdicts GROUP BY stream"
-            )
-        },
-    )
-
-
-def _with_streams(
-    connection: sqlite3.Connection, streams: dict[tuple[str, str], int], vms: Iterable[VmStatus]
-) -> dict[tuple[str, str], int]:
-    """`streams` itself, or a copy with those that are new."""
-    new = {_key(vm) for vm in vms} - streams.keys()
-    if not new:
-        return streams
-    added = dict(streams)
-    for key in sorted(new):
-        connection.execute("INSERT OR IGNORE INTO streams (vm, device) VALUES (?, ?)", key)
-        row = connection.execute("SELECT id FROM streams WHERE vm = ? AND device = ?", key).fetchone()
-        added[key] = row[0]
-    return added
-
-
-def _outcome_rows(status: HostStatus, outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
-    unapplied = (each for vm in status.vms for each in vm.unapplied)
-    rows: dict[tuple[Any, ...], None] = {}
-    for outcome in (*outcomes, *unapplied):
-        if outcome.state in (OutcomeState.UNCHANGED, OutcomeState.PLANNED):
-            continue
-        knob = outcome.setting.knob
-        rows[
-            (
-                storable(outcome.setting.vm),
-                knob.lever.value,
-                storable(knob.place),
-                knob.device,
-                knob.name,
-                _value(outcome.setting.value),
-                outcome.state.value,
-                _value(outcome.before),
-                _value(outcome.after),
-                storable(outcome.setting.reason),
-                storable(outcome.reason),
-            )
-        ] = None
-    return list(rows)
-
-
-def _new_reasons(device: DeviceStatus, known: _Known) -> list[tuple[str, str]]:
-    before = known.reasons.get(device.name, ())
-    if before == device.reasons:
-        return []
-    return [(storable(device.name), storable(reason)) for reason in device.reasons if reason not in before]
-
-
-def _key(vm: VmStatus) -> tuple[str, str]:
-    return storable(vm.vm), storable(vm.device)
-
-
-def _numbers(vm: VmStatus) -> list[float | None]:
-    return [_number(value) for value in _FIELDS_OF(vm)]
-
-
-def _value(value: SettingValue) -> SettingValue:
-    return storable(value) if isinstance(value, str) else _number(value)
-
-
-def _number(value: float | None) -> float | None:
-    """As short as SQLite can store it, with more digits than anybody reads; no infinities."""
-    if value is None or not math.isfinite(value):
-        return None
-    return round(value) if 100 <= value < 2**62 else round(value, 4)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
