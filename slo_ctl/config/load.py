@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.config.file import ConfigFile, read_file
-from slo_ctl.config.schema import BLOCK_SCHEDULERS, TENANT_SCHEDULERS, check_tables
+from slo_ctl.config.schema import check_tables
 from slo_ctl.config.settings import (
     DEFAULTS,
     Config,
@@ -17,6 +17,7 @@ from slo_ctl.config.settings import (
     LibvirtConfig,
     VmConfig,
 )
+from slo_ctl.config.values import BLOCK_SCHEDULERS, TENANT_SCHEDULERS
 from slo_ctl.errors import UserError
 from slo_ctl.model import Slo
 from slo_ctl.promises.check import CONFIG_KEYS, SloError, check_fields, field_text
