@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.io_weight import io_weight_for
+from slo_ctl.act.libvirt_connection import LibvirtConnection
 from slo_ctl.act.patience import PATIENCE_S, PatientCalls
 from slo_ctl.model import Lever
 from slo_ctl.model.capability import BFQ, IO_COST
 from slo_ctl.observe.domain_xml import DomainXmlError, disks_of
 from slo_ctl.observe.libvirt_domains import DEFAULT_URI
-from slo_ctl.observe.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +55,7 @@ def group_name(targets: Sequence[str]) -> str:
 
 
 class LibvirtActuator:
-    """One connection that may write, made when it is needed and again when it was lost.
+    """Reads and sets what libvirt keeps of running VMs.
 
     Knobs of the lever `libvirt blkiotune` are weights; of `libvirt blkdeviotune`, limits whose device is
     - a disk's target: QEMU limits that disk;
@@ -81,29 +79,18 @@ class LibvirtActuator:
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
-        self._uri = uri
+        self._libvirt = LibvirtConnection(uri, open_connection)
         self.systemd_maps_weights = systemd_maps_weights
         self._sys = sys
-        self._open = open_connection
-        self._connection: Any = None
-        self._module: Any = None
-        self._connecting = threading.Lock()
         self._calls = PatientCalls("libvirt", patience_s=patience_s)
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
-        connection = self._connection
+        connection = self._libvirt.let_go()
         if connection is not None:
             with suppress(ActError):  # it hangs, and is left to itself
-                self._calls.call("", lambda: self._hang_up(connection))
-            self._connection = None
+                self._calls.call("", lambda: self._libvirt.hang_up(connection))
         self._calls.close()
-
-    def _hang_up(self, connection: Any) -> None:
-        if self._connection is connection:
-            self._connection = None
-        with suppress(self._module.libvirtError):  # it was lost: there is nothing left to end
-            connection.close()
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its levers."""
@@ -122,18 +109,20 @@ class LibvirtActuator:
     def read(self, knob: Knob) -> float | None:
         """The value in force in the running VM."""
         return self._calls.call(
-            knob.place, lambda: self._with_domain(knob, lambda domain: self._read(domain, knob))
+            knob.place,
+            lambda: self._libvirt.with_domain(knob.place, lambda domain: self._read(domain, knob)),
         )
 
     def write(self, knob: Knob, value: float | None) -> None:
         """Set it in the running VM."""
         self._calls.call(
-            knob.place, lambda: self._with_domain(knob, lambda domain: self._write(domain, knob, value))
+            knob.place,
+            lambda: self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value)),
         )
 
     def _read(self, domain: Any, knob: Knob) -> float | None:
         if knob.lever is Lever.LIBVIRT_WEIGHT:
-            weight = domain.blkioParameters(self._module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
+            weight = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get("weight")
             if not weight:
                 raise ActError(
                     "libvirt knows no weight of this VM: its cgroup has none",
@@ -160,7 +149,7 @@ class LibvirtActuator:
         return values.pop() or None if not strangers and len(values) == 1 else None
 
     def _write(self, domain: Any, knob: Knob, value: float | None) -> None:
-        live = self._module.VIR_DOMAIN_AFFECT_LIVE
+        live = self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE
         if knob.lever is Lever.LIBVIRT_WEIGHT:
             weight = round(DEFAULT_WEIGHT if value is None else value)
             mapped = self.systemd_maps_weights and knob.name == BFQ.knob
@@ -198,18 +187,18 @@ class LibvirtActuator:
             )
         if value is not None and len(targets) > 1:
             wanted["group_name"] = group_name(targets)
-        domain.setBlockIoTune(target, wanted, self._module.VIR_DOMAIN_AFFECT_LIVE)
+        domain.setBlockIoTune(target, wanted, self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
 
     def _tune(self, domain: Any, target: str) -> Mapping[str, Any]:
         try:
-            tune: Mapping[str, Any] = domain.blockIoTune(target, self._module.VIR_DOMAIN_AFFECT_LIVE)
-        except self._module.libvirtError as error:
+            tune: Mapping[str, Any] = domain.blockIoTune(target, self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE)
+        except self._libvirt.module.libvirtError as error:
             raise self._disk_error(domain, target, error) from None
         return tune
 
     def _disk_error(self, domain: Any, target: str, error: Any) -> ActError:
         """What libvirt says of a disk without limits, by what the disk is."""
-        if self._is_lost(error, domain.connect()):
+        if self._libvirt.is_lost(error, domain.connect()):
             raise error
         try:
             disks = {disk.target: disk for disk in disks_of(domain.XMLDesc(0))}
@@ -225,7 +214,7 @@ class LibvirtActuator:
         return ActError(f"disk {target}: {error}")
 
     def _read_device(self, domain: Any, knob: Knob) -> float | None:
-        told = domain.blkioParameters(self._module.VIR_DOMAIN_AFFECT_LIVE).get(_blkio_name(knob), "")
+        told = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get(_blkio_name(knob), "")
         words = str(told).split(",")
         for path, value in zip(words[::2], words[1::2], strict=False):
             try:
@@ -242,70 +231,6 @@ class LibvirtActuator:
         if not folder.exists():
             raise ActError(f"the block device {knob.device} is no more", gone=True)
         return Path("/dev") / folder.resolve().name.replace("!", "/")
-
-    def _with_domain(self, knob: Knob, do: Callable[[Any], float | None]) -> float | None:
-        """Do something with a running VM, over a new connection if the old one turns out to be lost."""
-        for attempt in range(2):
-            connection = self._connected()
-            try:
-                domain = connection.lookupByUUIDString(knob.place)
-                if not domain.isActive():
-                    raise ActError(f"VM {domain.name()} does not run", gone=True)
-                return do(domain)
-            except self._module.libvirtError as error:
-                if self._is_lost(error, connection):
-                    self._hang_up(connection)
-                    if attempt == 0:
-                        continue
-                    raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
-                raise self._explained(error) from None
-        raise AssertionError("every attempt returns or raises")
-
-    def _explained(self, error: Any) -> ActError:
-        code = error.get_error_code()
-        if code == self._module.VIR_ERR_NO_DOMAIN:
-            return ActError("there is no such VM any more", gone=True)
-        if code == self._module.VIR_ERR_OPERATION_DENIED:
-            return ActError(str(error), "run as root, or as a member of the group libvirt")
-        return ActError(f"libvirt refuses: {error}")
-
-    def _is_lost(self, error: Any, connection: Any) -> bool:
-        lost = {self._module.VIR_ERR_INVALID_CONN, self._module.VIR_ERR_RPC, self._module.VIR_ERR_NO_CONNECT}
-        if error.get_error_code() in lost:
-            return True
-        try:
-            return not connection.isAlive()
-        except self._module.libvirtError:
-            return True
-
-    def _connected(self) -> Any:
-        with self._connecting:
-            return self._connected_alone()
-
-    def _connected_alone(self) -> Any:
-        if self._module is None:
-            try:
-                self._module = import_module("libvirt")
-            except ImportError as error:
-                raise ActError(
-                    f"libvirt-python is not installed ({error})", "install the extra `host` of slo-ctl"
-                ) from None
-            # By default libvirt prints every error on stderr, besides raising it.
-            self._module.registerErrorHandler(lambda _context, _error: None, None)
-        if self._connection is None:
-            try:
-                self._connection = (self._open or self._open_alive)(self._uri)
-            except self._module.libvirtError as error:
-                raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
-        return self._connection
-
-    def _open_alive(self, uri: str) -> Any:
-        """A connection that ends by itself when libvirtd does not answer, and the calls over it with it."""
-        start_event_loop(self._module)
-        connection = self._module.open(uri)
-        with suppress(self._module.libvirtError):  # drivers within this process have nothing to keep alive
-            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
-        return connection
 
 
 def _limit_of(knob: Knob) -> _Limit:
