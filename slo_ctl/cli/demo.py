@@ -42,7 +42,8 @@ def command(
     quiet: QuietOption = False,
 ) -> None:
     """Show three VMs on one aged EMULATED SSD, with synthetic workloads: first mixed, then isolated."""
-    from slo_ctl.replay.scenario_text import build_scenario, read_toml
+    from slo_ctl.replay.scenario_build import build_scenario
+    from slo_ctl.replay.scenario_text import read_toml
 
     with as_file(files("slo_ctl.replay") / "demo.toml") as path:
         text = read_toml(path)

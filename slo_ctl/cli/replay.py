@@ -191,7 +191,8 @@ def command(
         compare_allocators(asked, outputs)
         return
     _refuse(of_allocators, "is for --allocator")
-    from slo_ctl.replay.scenario_text import ScenarioText, build_scenario, read_toml
+    from slo_ctl.replay.scenario_build import build_scenario
+    from slo_ctl.replay.scenario_text import ScenarioText, read_toml
 
     text = read_toml(scenario) if scenario is not None else ScenarioText()
     for words in device or []:

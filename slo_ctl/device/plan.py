@@ -20,8 +20,9 @@ from slo_ctl.device.record import (
 from slo_ctl.errors import UserError
 from slo_ctl.replay.device import DrivePlan, plan_drive
 from slo_ctl.replay.fields import Fields, split_pairs
-from slo_ctl.replay.scenario import SCHEDULER_NAMES
-from slo_ctl.replay.scenario_text import DEFAULT_DEVICE_BYTES, ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import DEFAULT_DEVICE_BYTES, build_scenario
+from slo_ctl.replay.scenario_parts import SCHEDULER_NAMES
+from slo_ctl.replay.scenario_text import ScenarioText
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from slo_ctl.device.record import MAX_NAMESPACES, Array, Disk, DiskRecord, Names
 from slo_ctl.errors import UserError
 from slo_ctl.quantity import format_bytes_exact
 from slo_ctl.replay.fields import Fields, split_pairs
-from slo_ctl.replay.scenario import SCHEDULER_NAMES
+from slo_ctl.replay.scenario_parts import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,8 @@ from slo_ctl.model import FlashTiming, TimingModel
 from slo_ctl.replay.result import DeviceResult, DeviceTiming
 
 if TYPE_CHECKING:
-    from slo_ctl.replay.scenario import DeviceSpec, Scenario
+    from slo_ctl.replay.scenario import Scenario
+    from slo_ctl.replay.scenario_parts import DeviceSpec
 
 _FREE_FLOOR_BLOCKS = 1
 _LEAST_BLOCKS_PER_DIE = 4

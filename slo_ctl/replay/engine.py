@@ -14,8 +14,8 @@ from slo_ctl.replay.device import DrivePlan, plan_drive
 from slo_ctl.replay.policy_run import PolicyRun
 from slo_ctl.replay.requests import Requests, requests_of
 from slo_ctl.replay.result import Result, RunResult
-from slo_ctl.replay.scenario import Window
 from slo_ctl.replay.scenario_command import command_line
+from slo_ctl.replay.scenario_parts import Window
 
 if TYPE_CHECKING:
     from slo_ctl.replay.progress import ProgressSink

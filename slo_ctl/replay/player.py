@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from slo_ctl.replay.scenario import Mode
+from slo_ctl.replay.scenario_parts import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ftl_emul import Device
-    from slo_ctl.replay.scenario import VmSpec
+    from slo_ctl.replay.scenario_parts import VmSpec
     from traces.batch import Batch
 
 _NS_PER_S = 1_000_000_000

@@ -12,7 +12,7 @@ from slo_ctl.observe.ftl import FtlObserver, Standing
 from slo_ctl.replay.measure import Edge, SeriesRecorder, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, TimedPlayer
 from slo_ctl.replay.result import EventResult, Latency, RunResult
-from slo_ctl.replay.scenario import Action, Event
+from slo_ctl.replay.scenario_parts import Action, Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
-from slo_ctl.replay.scenario import Mode, SyntheticSource, TraceSource, VmSpec
+from slo_ctl.replay.scenario_parts import Mode, SyntheticSource, TraceSource, VmSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.quantity import format_bytes_exact, format_number
 from slo_ctl.replay.fields import join_pairs
-from slo_ctl.replay.scenario import Mode, TraceSource
+from slo_ctl.replay.scenario_parts import Mode, TraceSource
 from slo_ctl.replay.workloads import texts
 
 if TYPE_CHECKING:
-    from slo_ctl.replay.scenario import DeviceSpec, Event, Scenario, VmSpec
+    from slo_ctl.replay.scenario import Scenario
+    from slo_ctl.replay.scenario_parts import DeviceSpec, Event, VmSpec
 
 
 def command_words(scenario: Scenario) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slo_ctl.replay.fields import split_pairs
-from slo_ctl.replay.scenario_text import DEFAULT_DEVICE_BYTES, ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import DEFAULT_DEVICE_BYTES, build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 if TYPE_CHECKING:
     from slo_ctl.replay.scenario import Scenario

@@ -10,7 +10,8 @@ import pytest
 
 from slo_ctl.replay import engine
 from slo_ctl.replay.progress import Silent
-from slo_ctl.replay.scenario_text import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import RunResult, VmResult

@@ -22,20 +22,15 @@ from slo_ctl.quantity import (
     parse_number,
 )
 from slo_ctl.replay.fields import join_pairs, split_pairs
-from slo_ctl.replay.scenario import (
-    Action,
-    Mode,
-    Scenario,
-    SyntheticSource,
-    TraceSource,
-    Window,
-    WindowKind,
-)
+from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_command import command_line, command_words
-from slo_ctl.replay.scenario_text import ScenarioText, build_scenario, read_toml
+from slo_ctl.replay.scenario_parts import Action, Mode, SyntheticSource, TraceSource, Window, WindowKind
+from slo_ctl.replay.scenario_text import ScenarioText, read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from slo_ctl.replay.scenario import Scenario
 
 UNIFORM = "workload=uniform"
 

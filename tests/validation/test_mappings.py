@@ -13,8 +13,9 @@ from slo_ctl.errors import UserError
 from slo_ctl.replay import engine
 from slo_ctl.replay.device import plan_drive
 from slo_ctl.replay.progress import Silent
+from slo_ctl.replay.scenario_build import build_scenario
 from slo_ctl.replay.scenario_command import command_line
-from slo_ctl.replay.scenario_text import ScenarioText, build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
 from tests.validation.drive import PAGE, WRITE, apply, columns, config, feed
 from tests.validation.tenants import (
     PLACEMENTS,
