@@ -8,7 +8,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-from contextlib import contextmanager, suppress
+import time
+import uuid
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,10 +72,27 @@ def io_tree() -> CgroupTree:
     return tree
 
 
+REMOVED_S = 60.0
+
+
+def remove_group(folder: Path) -> None:
+    """Remove a cgroup once its last process is gone: one that was killed is in it a moment longer."""
+    deadline = time.monotonic() + REMOVED_S
+    while folder.exists():
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
 @contextmanager
 def groups(tree: CgroupTree, *names: str) -> Iterator[list[str]]:
     """Groups below one of the test's own, as in /proc/PID/cgroup."""
-    parent = tree.root / f"slo-ctl-test-{os.getpid()}"
+    parent = tree.root / f"slo-ctl-test-{uuid.uuid4().hex[:8]}"
     made: list[Path] = []
     try:
         try:
@@ -84,8 +104,21 @@ def groups(tree: CgroupTree, *names: str) -> Iterator[list[str]]:
         yield [f"/{parent.name}/{name}" for name in names]
     finally:
         for folder in reversed(made):
-            with suppress(FileNotFoundError):
-                folder.rmdir()
+            remove_group(folder)
+
+
+@cache
+def prompt() -> tuple[str, ...]:
+    """What goes before the command of a client so that it never waits for a CPU while others work, as root.
+
+    A client that waits leaves its queue empty and its share to whoever comes first: weights 1:3:6 on a loop
+    device with bfq gave 0.38, 0.30 and 0.32 beside seven busy loops, and with this 0.10, 0.30 and 0.60.
+    """
+    words = ("chrt", "--rr", "1")
+    if shutil.which(words[0]) is None:
+        return ()
+    allowed = subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+    return words if allowed else ()
 
 
 def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
@@ -95,7 +128,7 @@ def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
             pytest.skip(f"{program} is not installed")
     return subprocess.Popen(
         [
-            *("cgexec", "-g", f"blkio:{cgroup.lstrip('/')}"),
+            *("cgexec", "-g", f"blkio:{cgroup.lstrip('/')}", *prompt()),
             *("fio", "--name=job", f"--filename={path}", "--direct=1", "--bs=4k", "--ioengine=libaio"),
             *("--time_based", "--output-format=json", *options),
         ],
@@ -107,6 +140,6 @@ def fio(cgroup: str, path: str, *options: str) -> subprocess.Popen[str]:
 
 def iops_of(process: subprocess.Popen[str], kind: str) -> float:
     """The result of a `fio`, once it has ended."""
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return float(json.loads(out)["jobs"][0][kind]["iops"])

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cgroup_groups import prompt, remove_group
 from own_process import READY_S, OwnProcess
 
 from slo_ctl.api.client import ApiClient, ApiUnreachable
@@ -26,35 +27,48 @@ if TYPE_CHECKING:
     from slo_ctl.model import HostStatus, VmStatus
 
 
+PATIENCE_S = 120.0
+"""Many times what anything takes here: clients take long to start on a busy machine, windows to fill."""
+
+
+def row_of(status: HostStatus, vm: str) -> VmStatus:
+    """What this status says of a VM, which is one of the configuration's and hence in all of them."""
+    return next(row for row in status.vms if row.vm == vm)
+
+
 class DaemonProcess(OwnProcess):
     """A daemon below `root`, ready."""
 
     def __init__(self, root: Path, *options: str) -> None:
         super().__init__("daemon", "--root", str(root), *options)
         self.root = root
-        self.api = ApiClient(DaemonPlaces(root).api_socket)
+        self.api = ApiClient(DaemonPlaces(root).api_socket, timeout_s=READY_S)
 
     def status(self) -> HostStatus:
         return from_json(self.api.get("/v1/status"))
 
     def vm(self, name: str) -> VmStatus:
-        return next(row for row in self.status().vms if row.vm == name)
+        return row_of(self.status(), name)
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(READY_S)
 
-    def eventually(self, what: str, holds: Callable[[HostStatus], Any], patience_s: float) -> HostStatus:
-        """Wait for a status of which `holds`."""
+    def eventually(
+        self, what: str, holds: Callable[[HostStatus], Any], patience_s: float = PATIENCE_S
+    ) -> HostStatus:
+        """Wait for a status of which `holds`; returns it, as the next one may be another."""
         deadline = time.monotonic() + patience_s
         status = None
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self.process.poll() is None:
             with suppress(ApiUnreachable, UserError):
                 status = self.status()
                 if holds(status):
                     return status
             time.sleep(0.25)
-        raise AssertionError(f"not within {patience_s} s: {what}: {status}\n{self.log()}")
+        ended = self.process.poll()
+        why = f"not within {patience_s} s" if ended is None else f"the daemon has ended with {ended}"
+        raise AssertionError(f"{why}: {what}: {status}\n{self.log()}")
 
 
 @contextmanager
@@ -86,15 +100,8 @@ class Cgroups:
         return f"{self.parent}/{name}"
 
     def close(self) -> None:
-        deadline = time.monotonic() + 5
         for folder in reversed(self._folders):
-            while folder.exists():
-                try:
-                    folder.rmdir()
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.05)
+            remove_group(folder)
 
 
 @contextmanager
@@ -117,7 +124,8 @@ class Clients:
     def start(self, name: str, *options: str) -> None:
         procs = self._groups.folder(name) / "cgroup.procs"
         output = self._folder / f"{name}.txt"
-        enter = f"echo $$ > '{procs}' && exec fio --thread --name={name} --output='{output}' \"$@\""
+        first = " ".join(prompt())
+        enter = f"echo $$ > '{procs}' && exec {first} fio --thread --name={name} --output='{output}' \"$@\""
         self._running[name] = subprocess.Popen(
             ["/bin/sh", "-c", enter, "fio", *options],
             stdout=subprocess.DEVNULL,

@@ -67,7 +67,7 @@ def served(root: Path, name: str, *options: str) -> Iterator[Server]:
         server.stop()
 
 
-def run(*command: str, timeout_s: float = 60) -> str:
+def run(*command: str, timeout_s: float = 300) -> str:
     """Run a client to its successful end and return what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import loop_device
-from daemon_host import cgroups, clients, running
+from daemon_host import cgroups, clients, row_of, running
 from serving import require
 
 from slo_ctl.act.cgroup import CgroupActuator
@@ -18,9 +18,12 @@ from slo_ctl.observe.cgroup import find_tree
 if TYPE_CHECKING:
     from daemon_host import Cgroups
 
-    from slo_ctl.model import DeviceNumber
+    from slo_ctl.model import DeviceNumber, HostStatus
 
 WINDOW_S = 4.0
+BY_TURNS = {"low_latency": 0, "slice_idle": 8, "max_budget": 512}
+"""bfq with turns of a set size: those that it tunes by itself come out so long that shares differ by run."""
+MAXIMUM = 700
 CONFIG = """
 [daemon]
 epoch = "250ms"
@@ -57,27 +60,33 @@ def knobs(groups: Cgroups, vms: tuple[str, ...], number: DeviceNumber) -> dict[K
     return found
 
 
+def ratio(groups: Cgroups, number: DeviceNumber) -> float:
+    """The weight of b over that of a."""
+    a, b = (value for knob, value in knobs(groups, ("a", "b"), number).items() if knob.name == "weight")
+    return (b or 0.0) / (a or 1.0)
+
+
 @pytest.mark.slow
 def test_limits_and_weights_and_what_was_before(root: Path) -> None:
     require("fio")
     vms = ("a", "b", "c")
     with (
         cgroups(*vms) as groups,
-        loop_device(64 << 20, "bfq", low_latency=0) as (path, number),
+        loop_device(64 << 20, "bfq", **BY_TURNS) as (path, number),
         clients(groups, root) as readers,
     ):
-        slos = {"a": "weight = 1", "b": "weight = 3\nmax_iops = 700", "c": "weight = 6"}
+        slos = {"a": "weight = 1", "b": f"weight = 3\nmax_iops = {MAXIMUM}", "c": "weight = 6"}
         configure(root, path, groups, slos)
         before = knobs(groups, vms, number)
         for vm in vms:
             readers.start(vm, *fio_on(path))
         with running(root) as daemon:
 
-            def capped(status: object) -> bool:  # noqa: ARG001 - asks for one VM
-                row = daemon.vm("b")
-                return row.verdict is Verdict.CAPPED and abs((row.iops or 0.0) / 700 - 1) <= 0.03
+            def capped(status: HostStatus) -> bool:
+                row = row_of(status, "b")
+                return row.verdict is Verdict.CAPPED and abs((row.iops or 0.0) / MAXIMUM - 1) <= 0.03
 
-            status = daemon.eventually("b at its maximum", capped, 25)
+            status = daemon.eventually("b at its maximum", capped)
             by_vm = {row.vm: row for row in status.vms}
             assert by_vm["a"].device == "fast"
             assert "bfq" in by_vm["a"].backend
@@ -89,25 +98,22 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
             (root / "slo-ctl.toml").write_text("[daemon]\nepoch = 'soon'\n")
             problem = str(daemon.api.post("/v1/reload")["config_problem"])
             assert "slo-ctl.toml:2" in problem
-            assert daemon.eventually("problem", lambda s: s.config_problem, 5).config_problem == problem
-            assert daemon.vm("b").slo.max_iops == 700
+            told = daemon.eventually("problem", lambda s: s.config_problem)
+            assert told.config_problem == problem
+            assert row_of(told, "b").slo.max_iops == MAXIMUM
             # Without its maximum b is not held back any more; with two busy VMs left, shares are bfq's.
             readers.stop("b")
             configure(root, path, groups, {"a": "weight = 1", "b": "weight = 3", "c": "weight = 3"})
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
 
-            def shared(status: object) -> bool:  # noqa: ARG001 - asks for two VMs
-                a, c = daemon.vm("a").iops, daemon.vm("c").iops
+            def shared(status: HostStatus) -> bool:
+                a, c = (row_of(status, vm).iops for vm in ("a", "c"))
                 return bool(a and c and abs(c / a / 3 - 1) <= 0.15)
 
-            daemon.eventually("bfq shares", shared, 30)
-            daemon.eventually("b idle", lambda _: daemon.vm("b").verdict is Verdict.IDLE, 10)
-            assert (
-                knobs(groups, ("b",), number)[
-                    Knob(Lever.CGROUP_LIMIT, groups.path("b"), "read_iops", str(number))
-                ]
-                is None
-            )
+            daemon.eventually("bfq shares", shared)
+            daemon.eventually("b idle", lambda status: row_of(status, "b").verdict is Verdict.IDLE)
+            limit = Knob(Lever.CGROUP_LIMIT, groups.path("b"), "read_iops", str(number))
+            daemon.eventually("no limit", lambda _: knobs(groups, ("b",), number)[limit] is None)
             assert daemon.stop() == 0
         assert knobs(groups, vms, number) == before
 
@@ -116,11 +122,9 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
 def test_shares_of_three_weights_by_bfq(root: Path) -> None:
     require("fio")
     weights = {"a": 1, "b": 3, "c": 6}
-    # Turns of a set size: those that bfq tunes by itself come out so long that shares differ from run to run.
-    bfq = {"low_latency": 0, "slice_idle": 8, "max_budget": 512}
     with (
         cgroups(*weights) as groups,
-        loop_device(96 << 20, "bfq", **bfq) as (path, number),
+        loop_device(96 << 20, "bfq", **BY_TURNS) as (path, number),
         clients(groups, root) as writers,
     ):
         configure(root, path, groups, {vm: f"weight = {weight}" for vm, weight in weights.items()})
@@ -130,12 +134,12 @@ def test_shares_of_three_weights_by_bfq(root: Path) -> None:
             writers.start(vm, *fio_on(path), *part)
         with running(root) as daemon:
 
-            def by_weight(status: object) -> bool:  # noqa: ARG001 - asks for three VMs
-                shares = {vm: daemon.vm(vm).share or 0.0 for vm in weights}
+            def by_weight(status: HostStatus) -> bool:
+                shares = {vm: row_of(status, vm).share or 0.0 for vm in weights}
                 return all(abs(10 * shares[vm] / weight - 1) <= 0.15 for vm, weight in weights.items())
 
             time.sleep(WINDOW_S)  # what came before the weights shall not count
-            daemon.eventually("bfq shares 1:3:6", by_weight, 40)
+            daemon.eventually("bfq shares 1:3:6", by_weight)
             assert daemon.stop() == 0
         assert knobs(groups, tuple(weights), number) == before
 
@@ -161,14 +165,14 @@ def test_who_asks_for_little_is_told_from_who_gets_little(root: Path, accounting
             readers.start("b", *fio_on(path), *one_at_a_time, "--rate_iops=20")
             with running(root) as daemon:
 
-                def told(_: object) -> bool:
-                    row = daemon.vm("b")
+                def told(status: HostStatus) -> bool:
+                    row = row_of(status, "b")
                     if accounting == "0":
                         return row.verdict is Verdict.INSUFFICIENT and "is a guess" in row.reason
                     # The device is busy all the same, and b is far below its share.
                     return row.verdict is Verdict.OK and row.reason == "asks for no more than it gets"
 
-                daemon.eventually(f"b with task_delayacct={accounting}", told, 40)
+                daemon.eventually(f"b with task_delayacct={accounting}", told)
     finally:
         switch.write_text(before)
 
@@ -181,8 +185,9 @@ def test_two_daemons_at_once_and_a_stop_that_keeps(root: Path) -> None:
         with running(root, "--keep") as daemon:
             with pytest.raises(AssertionError, match=f"runs already, as process {daemon.process.pid}"):
                 running(root).__enter__()
-            daemon.eventually("weights", lambda _: knobs(groups, ("a", "b"), number) != before, 10)
+            daemon.eventually("weights", lambda _: ratio(groups, number) == 4)
             in_force = knobs(groups, ("a", "b"), number)
+            assert in_force != before
             assert daemon.stop() == 0
         assert knobs(groups, ("a", "b"), number) == in_force
         # Somebody else's change is undone within some epochs, and a later clean stop gives everything back.
@@ -190,5 +195,5 @@ def test_two_daemons_at_once_and_a_stop_that_keeps(root: Path) -> None:
             weight = groups.folder("b") / "blkio.bfq.weight"
             if weight.exists():
                 weight.write_text("55")
-                daemon.eventually("drift", lambda _: knobs(groups, ("a", "b"), number) == in_force, 10)
+                daemon.eventually("drift", lambda _: knobs(groups, ("a", "b"), number) == in_force)
         assert knobs(groups, ("a", "b"), number) == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daemon_host import cgroups, clients, running
+from daemon_host import cgroups, clients, row_of, running
 from serving import make_device, require, served
 
 from slo_ctl.model import Verdict
@@ -12,15 +12,14 @@ from slo_ctl.model import Verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from daemon_host import DaemonProcess
+    from slo_ctl.model import HostStatus
 
 VMS = ("a", "b")
-PATIENCE_S = 20
 CONFIG = '[daemon]\nepoch = "250ms"\nwindow = "4s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'
 
 
-def verdicts(daemon: DaemonProcess) -> list[Verdict]:
-    return [daemon.vm(name).verdict for name in VMS]
+def verdicts(status: HostStatus) -> list[Verdict]:
+    return [row_of(status, name).verdict for name in VMS]
 
 
 def test_weights_on_a_disk(root: Path) -> None:
@@ -41,17 +40,17 @@ def test_weights_on_a_disk(root: Path) -> None:
             readers.start(vm, "--ioengine=nbd", f"--uri={server.uri(vm)}", *load)
         with running(root) as daemon:
             told = [Verdict.NO_MECHANISM] * len(VMS)
-            daemon.eventually("no mechanism", lambda _: verdicts(daemon) == told, PATIENCE_S)
-            assert "by fifo, by which weights have no effect" in daemon.vm("a").reason
+            status = daemon.eventually("no mechanism", lambda status: verdicts(status) == told)
+            assert "by fifo, by which weights have no effect" in row_of(status, "a").reason
 
             (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n' + promises)
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
 
-            def kept(_: object) -> bool:
-                a, b = (daemon.vm(vm).iops or 0.0 for vm in VMS)
-                return a > 0 and 2.4 < b / a < 3.6 and Verdict.NO_MECHANISM not in verdicts(daemon)
+            def kept(status: HostStatus) -> bool:
+                a, b = (row_of(status, vm).iops or 0.0 for vm in VMS)
+                return a > 0 and 2.4 < b / a < 3.6 and Verdict.NO_MECHANISM not in verdicts(status)
 
-            daemon.eventually("1:3", kept, PATIENCE_S)
+            daemon.eventually("1:3", kept)
             with server.control() as control:
                 assert control.statistics()["scheduler"] == "wfq"
         with server.control() as control:

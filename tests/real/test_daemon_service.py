@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from daemon_host import DaemonProcess, running
+from own_process import READY_S
 
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n'
 
@@ -27,7 +28,7 @@ def notified(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.soc
     """What systemd would be told."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(root / "notify"))
-        listener.settimeout(10)
+        listener.settimeout(READY_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(root / "notify"))
         yield listener
 
@@ -39,13 +40,29 @@ def _all(listener: socket.socket) -> list[str]:
         try:
             told += listener.recv(65536).decode().splitlines()
         except BlockingIOError:
-            listener.settimeout(10)
+            listener.settimeout(READY_S)
             return told
+
+
+def _until(listener: socket.socket, line: str, times: int = 1) -> list[str]:
+    """All that is told until `line` was."""
+    told: list[str] = []
+    while told.count(line) < times:
+        told += listener.recv(65536).decode().splitlines()
+    return told
+
+
+def _stopped(pid: int) -> None:
+    """Each of its threads stops when it gets to it."""
+    deadline = time.monotonic() + READY_S
+    while any(" T " not in each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(root), *options]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=READY_S)
 
 
 def test_what_systemd_is_told(root: Path, notified: socket.socket) -> None:
@@ -53,28 +70,28 @@ def test_what_systemd_is_told(root: Path, notified: socket.socket) -> None:
     with running(root) as daemon:
         told = _all(notified)
         assert told.index("WATCHDOG=1") < told.index("READY=1")
-        time.sleep(1)
-        assert _all(notified).count("WATCHDOG=1") >= 3
+        _until(notified, "WATCHDOG=1", times=3)  # one in each epoch
         daemon.process.send_signal(signal.SIGHUP)
-        time.sleep(1)
-        told = _all(notified)
+        told = _until(notified, "READY=1")
         assert told.index("RELOADING=1") < told.index("READY=1")
         # A daemon that hangs is one whose watchdog goes hungry.
+        missed = daemon.api.get("/v1/health")["missed_epochs"]
         daemon.process.send_signal(signal.SIGSTOP)
-        time.sleep(0.3)
+        _stopped(daemon.process.pid)
         _all(notified)
         time.sleep(0.6)
         assert _all(notified) == []
         continued_at = time.time()
         daemon.process.send_signal(signal.SIGCONT)
-        daemon.eventually("epochs go on", lambda s: s.at > continued_at, 10)
-        health = daemon.api.get("/v1/health")
-        assert health["missed_epochs"] > 0
+        daemon.eventually("epochs go on", lambda s: s.at > continued_at)
+        # It may have been stopped in the middle of an epoch, which missed nothing.
+        daemon.eventually("missed", lambda _: daemon.api.get("/v1/health")["missed_epochs"] > missed)
         assert daemon.stop() == 0
         assert "STOPPING=1" in _all(notified)
     assert not (root / "run" / "api.sock").exists()
     assert "epochs left out" in daemon.log()
-    assert len(daemon.log().splitlines()) < 12
+    # Nothing is told epoch by epoch, but that epochs came late, which on a busy machine others do as well.
+    assert len([line for line in daemon.log().splitlines() if "epochs left out" not in line]) < 12
 
 
 def test_sighup_with_a_broken_configuration(root: Path) -> None:
@@ -82,11 +99,11 @@ def test_sighup_with_a_broken_configuration(root: Path) -> None:
     with running(root) as daemon:
         (root / "slo-ctl.toml").write_text(CONFIG + "[vm.web]\nweight = 0\n")
         daemon.process.send_signal(signal.SIGHUP)
-        status = daemon.eventually("problem", lambda s: s.config_problem, 10)
+        status = daemon.eventually("problem", lambda s: s.config_problem)
         assert "slo-ctl.toml:7" in status.config_problem
         (root / "slo-ctl.toml").write_text(CONFIG.replace("200ms", "100ms"))
         daemon.process.send_signal(signal.SIGHUP)
-        status = daemon.eventually("taken", lambda s: not s.config_problem, 10)
+        status = daemon.eventually("taken", lambda s: not s.config_problem)
         assert status.epoch_s == 0.1
 
 
@@ -128,13 +145,27 @@ def test_a_dry_run_and_one_epoch(root: Path) -> None:
     assert (root / "history.db").exists()
 
 
-def test_metrics_over_tcp(root: Path) -> None:
+def _with_metrics(root: Path, tries: int = 5) -> tuple[DaemonProcess, str]:
+    """A daemon, and where its metrics are. A port that is free now may be somebody's a moment later."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     (root / "slo-ctl.toml").write_text(f'{CONFIG}[metrics]\nlisten = "{address}"\n')
-    with running(root), urllib.request.urlopen(f"http://{address}/metrics") as reply:
-        assert b"slo_ctl_epoch_cpu_seconds" in reply.read()
+    try:
+        return DaemonProcess(root), address
+    except AssertionError as error:
+        if tries == 1 or "in use" not in str(error):
+            raise
+        return _with_metrics(root, tries - 1)
+
+
+def test_metrics_over_tcp(root: Path) -> None:
+    daemon, address = _with_metrics(root)
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_S) as reply:
+            assert b"slo_ctl_epoch_cpu_seconds" in reply.read()
+    finally:
+        daemon.stop()
 
 
 def test_promises_survive_a_crash(root: Path) -> None:
@@ -157,6 +188,6 @@ def test_a_second_signal_stops_at_once(root: Path) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             daemon.process.send_signal(number)
         daemon.process.send_signal(signal.SIGCONT)
-        assert daemon.process.wait(20) in (0, 1)
+        assert daemon.process.wait(READY_S) in (0, 1)
     finally:
         daemon.stop()

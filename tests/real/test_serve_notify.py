@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from serving import make_device, require, served
+from serving import READY_S, make_device, require, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_ready_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPa
     make_device(root, "name=d,preset=fast15,size=64MiB,op=50%")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(root / "notify"))
-        listener.settimeout(10)
+        listener.settimeout(READY_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(root / "notify"))
         with served(root, "d") as server:
             assert listener.recv(4096) == b"READY=1"

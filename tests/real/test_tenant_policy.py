@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'
-PATIENCE_S = 15
+PATIENCE_S = 120
 
 
 def scheduler(server: Server) -> str:
