@@ -86,7 +86,7 @@ class SyntheticSource:
 
     workload: str
     parameters: tuple[tuple[str, float | int | str], ...] = ()
-    """What was given, by the names and in the order of `traces.synth.WORKLOADS`; shares are 0..1."""
+    """What was given, by the names and in the order of `traces.workload_kinds.WORKLOADS`; shares are 0..1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Synthetic workloads as a VM's keys: checked against `traces.synth.WORKLOADS`, and written back.
+"""Synthetic workloads as a VM's keys: checked against `traces.workload_kinds.WORKLOADS`, and written back.
 
 This is the one place that knows the registry. Its parameters are keys of a VM under their own names.
 """
@@ -21,7 +21,7 @@ _TRIAL_BYTES = 2**20
 
 def workload_names() -> tuple[str, ...]:
     """Every workload there is."""
-    from traces.synth import WORKLOADS  # here and below only when needed: numpy
+    from traces.workload_kinds import WORKLOADS  # here and below only when needed: numpy
 
     return tuple(WORKLOADS)
 
@@ -31,8 +31,8 @@ def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
 
     Raises UserError naming workload or key.
     """
-    from traces.synth import WORKLOADS
     from traces.synth import workload as make
+    from traces.workload_kinds import WORKLOADS
 
     if workload not in WORKLOADS:
         fields.fail("workload", "is not known", did_you_mean(workload, WORKLOADS))

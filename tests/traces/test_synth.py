@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from traces import Batch, Op
 from traces.parameters import size_bytes
 from traces.summary import summarise
-from traces.synth import FAST15, WORKLOADS, workload
+from traces.synth import workload
+from traces.workload_kinds import FAST15, WORKLOADS
 from traces.zipf import Scatter, Zipf
 
 GIB = 1 << 30

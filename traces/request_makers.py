@@ -1,0 +1,170 @@
+"""How requests are drawn: how large they are, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traces.batch import PAGE_BYTES, Op
+from traces.parameters import size_bytes, weighted
+from traces.zipf import Scatter, Zipf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Offsets = Callable[[np.random.Generator, "NDArray[np.int64]"], "NDArray[np.int64]"]
+"""Where requests of the given lengths start, in bytes, all within the span."""
+Block = tuple["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]"]
+"""Operations, offsets and lengths of some requests."""
+Maker = Callable[[np.random.Generator, int], Block]
+"""Makes the next so many requests; may carry state from call to call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A part of the space: where (fractions of the span), how often, how unevenly (1 is uniform)."""
+
+    start: float
+    width: float
+    weight: float
+    heat: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A distribution of request sizes over a few whole numbers of bytes."""
+
+    bytes_: NDArray[np.int64]
+    cumulative: NDArray[np.float64]
+
+    @classmethod
+    def parse(cls, text: str) -> Sizes:
+        """From ``4KiB`` or ``4KiB:3+64KiB:1``. Raises ValueError."""
+        parts = [(size_bytes(size), weight) for size, weight in weighted(text, "sizes")]
+        if any(not 0 < size <= 2**30 for size, _ in parts):
+            raise ValueError(f"'{text}' holds a size that is not in 1 byte .. 1 GiB")
+        weights = np.array([weight for _, weight in parts])
+        return cls(np.array([size for size, _ in parts], np.int64), np.cumsum(weights) / weights.sum())
+
+    @property
+    def mean(self) -> float:
+        """Expected size in bytes."""
+        return float(self.bytes_ @ np.diff(self.cumulative, prepend=0.0))
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """`count` sizes in bytes."""
+        if len(self.bytes_) == 1:
+            return np.full(count, self.bytes_[0])
+        # Rounding may leave the last bound just below 1.
+        index = np.searchsorted(self.cumulative, rng.random(count), side="right")
+        return self.bytes_[np.minimum(index, len(self.bytes_) - 1)]
+
+
+def requests(
+    offsets: Offsets, read_share: float, write_sizes: Sizes, read_sizes: Sizes, span_bytes: int
+) -> Maker:
+    """Requests at `offsets`: reads by chance, sizes from their distributions, none larger than the span."""
+
+    def make(rng: np.random.Generator, count: int) -> Block:
+        if read_share <= 0:
+            op = np.full(count, Op.WRITE, np.uint8)
+        elif read_share >= 1:
+            op = np.full(count, Op.READ, np.uint8)
+        else:
+            op = (rng.random(count) >= read_share).astype(np.uint8)
+        length = write_sizes.draw(rng, count)
+        if read_share > 0 and read_sizes is not write_sizes:
+            length = np.where(op == Op.READ, read_sizes.draw(rng, count), length)
+        length = np.minimum(length, span_bytes)
+        return op, offsets(rng, length), length
+
+    return make
+
+
+def _pages_of(length: NDArray[np.int64]) -> NDArray[np.int64]:
+    return -(-length // PAGE_BYTES)
+
+
+def uniform(span_pages: int) -> Offsets:
+    """Every page alike."""
+
+    def offsets(rng: np.random.Generator, length: NDArray[np.int64]) -> NDArray[np.int64]:
+        room = span_pages - _pages_of(length) + 1
+        return (rng.random(len(length)) * room).astype(np.int64) * PAGE_BYTES
+
+    return offsets
+
+
+def zipf(span_pages: int, theta: float) -> Offsets:
+    """Page popularity k^-theta, popular pages scattered."""
+    ranks = Zipf(span_pages, theta)
+    scatter = Scatter(span_pages)
+
+    def offsets(rng: np.random.Generator, length: NDArray[np.int64]) -> NDArray[np.int64]:
+        page = scatter(ranks.draw(rng, len(length)))
+        return np.minimum(page, span_pages - _pages_of(length)) * PAGE_BYTES
+
+    return offsets
+
+
+def banded(span_pages: int, bands: tuple[Band, ...]) -> Offsets:
+    """Uniform or, with heat above 1, power-law starts within bands chosen by weight."""
+    starts = np.array([round(band.start * span_pages) for band in bands])
+    starts = np.minimum(starts, span_pages - 1)
+    ends = np.minimum(np.array([round((band.start + band.width) * span_pages) for band in bands]), span_pages)
+    widths = np.maximum(ends - starts, 1)
+    cumulative = np.cumsum([band.weight for band in bands])
+    cumulative = cumulative / cumulative[-1]
+    heats = np.array([band.heat for band in bands])
+
+    def offsets(rng: np.random.Generator, length: NDArray[np.int64]) -> NDArray[np.int64]:
+        band = np.minimum(np.searchsorted(cumulative, rng.random(len(length)), side="right"), len(bands) - 1)
+        place = rng.random(len(length))
+        if (heats != 1).any():
+            place = place ** heats[band]
+        # Where a request fits into its band it stays there; into the span it always fits.
+        pages = _pages_of(length)
+        room = np.maximum(widths[band] - pages + 1, 1)
+        first = starts[band] + (place * room).astype(np.int64)
+        inside: NDArray[np.int64] = np.minimum(first, span_pages - pages)
+        return inside * PAGE_BYTES
+
+    return offsets
+
+
+def sequential(span_bytes: int, single_size: int | None) -> Offsets:
+    """One request after the other, round and round; `single_size` where all are of that size."""
+    # Requests of one size never straddle the end: the part of the span that they do not fill is left out.
+    usable = (
+        span_bytes // single_size * single_size if single_size and single_size <= span_bytes else span_bytes
+    )
+    position = 0
+
+    def offsets(rng: np.random.Generator, length: NDArray[np.int64]) -> NDArray[np.int64]:
+        nonlocal position
+        del rng
+        ends = position + np.cumsum(length)
+        position = int(ends[-1]) % usable if len(ends) else position
+        inside: NDArray[np.int64] = np.minimum((ends - length) % usable, span_bytes - length)
+        return inside
+
+    return offsets
+
+
+def mixed(parts: list[tuple[Maker, float]]) -> Maker:
+    """Each request from one of the parts, by weight."""
+    cumulative = np.cumsum([weight for _, weight in parts])
+    cumulative = cumulative / cumulative[-1]
+
+    def make(rng: np.random.Generator, count: int) -> Block:
+        which = np.minimum(np.searchsorted(cumulative, rng.random(count), side="right"), len(parts) - 1)
+        op, offset, length = np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64)
+        for number, (part, _) in enumerate(parts):
+            mine = np.flatnonzero(which == number)
+            op[mine], offset[mine], length[mine] = part(rng, len(mine))
+        return op, offset, length
+
+    return make
