@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .drives import Fdp, Medium, Namespace, NvmeSubsystem
-from .recipe import TREE
+from .tree import PLACE, put_tree
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .conftest import Boot
     from .machine import Guest
 
@@ -48,14 +45,10 @@ print(json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def guest(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Guest:
-    """With this tree's Python code in /root/tree."""
+def guest(boot: Boot) -> Guest:
+    """With this tree's Python code."""
     booted = boot(_DRIVES)
-    archive: Path = tmp_path_factory.mktemp("nvme") / "tree.tar"
-    with tarfile.open(archive, "w") as tar:
-        tar.add(TREE / "slo_ctl", "slo_ctl", filter=lambda each: None if "__pycache__" in each.name else each)
-    booted.put(archive, "/root/tree.tar")
-    booted.run("mkdir -p /root/tree && tar -C /root/tree -xf /root/tree.tar")
+    put_tree(booted)
     missing = booted.run("python3 -c 'import typer, rich'", check=False)
     if missing.rc:
         pytest.skip(f"no Python libraries in the guest: {missing.stderr.strip().splitlines()[-1]}")
@@ -67,7 +60,7 @@ def controller(guest: Guest, serial: str) -> str:
 
 
 def slo_ctl(guest: Guest, words: str, *, check: bool = True) -> str:
-    command = f"cd /root/tree && python3 -m slo_ctl.cli {words}"
+    command = f"cd {PLACE} && python3 -m slo_ctl.cli {words}"
     return guest.run(command, check=check, timeout_s=180).stdout
 
 
@@ -127,7 +120,7 @@ def test_fdp_statistics_become_a_waf_by_real_writes(guest: Guest) -> None:
     name = next(each["name"] for each in shown(guest, "FDP0")["namespaces"] if each["nsid"] == 1)
     guest.run("cat >/root/watch.py", stdin=_WATCH)
     done = guest.run(
-        f"PYTHONPATH=/root/tree python3 /root/watch.py {name} {_WRITTEN_MIB} 2>/root/watch.err", timeout_s=180
+        f"PYTHONPATH={PLACE} python3 /root/watch.py {name} {_WRITTEN_MIB} 2>/root/watch.err", timeout_s=180
     )
     first, idle, last = json.loads(done.stdout)
     assert first["placement"] == "separation by FDP"
