@@ -51,8 +51,8 @@ class SystemdActuator:
     What is read is what the cgroup has, as that is in force; it counts as nothing of its own where it is
     what systemd gives a unit of which nothing was asked.
 
-    Calls are made in threads of their own, as those of libvirt: one that is not answered in a moment goes on,
-    and the next epoch finds what came of it.
+    Changes are made in threads of their own, as those of libvirt: one that is not done in a moment goes on,
+    and an epoch after it finds what came of it. Until then nothing else is done to its unit.
     """
 
     levers = frozenset({Lever.SYSTEMD_PROPERTY})
@@ -89,7 +89,16 @@ class SystemdActuator:
         return None if _is_weight(knob) and normal == DEFAULT_WEIGHT else normal
 
     def read(self, knob: Knob) -> float | None:
-        """What the cgroup has."""
+        """What the cgroup has.
+
+        Raises ActError while a change of the unit is under way: what is read then may be another a moment
+        later, and would be taken for what was given back.
+        """
+        if unit := unit_of(knob.place):
+            self._calls.refuse_while_hanging(unit)
+        return self._in_force(knob)
+
+    def _in_force(self, knob: Knob) -> float | None:
         try:
             in_force = self._cgroups.read(_behind(knob))
         except NoControllerError:
@@ -103,6 +112,10 @@ class SystemdActuator:
         Raises ActError where systemd refuses, or would take away a limit that somebody else wrote past it.
         """
         unit = _unit(knob)
+        # All of it in one call: on a slow host no single question might be answered in time.
+        self._calls.call(unit, lambda: self._change(unit, knob, value))
+
+    def _change(self, unit: str, knob: Knob, value: float | None) -> None:
         foreign: dict[str, float] = {}
         if _is_weight(knob):
             assignment = f"{_WEIGHT}={'' if value is None else _io_weight(knob, value)}"
@@ -112,10 +125,10 @@ class SystemdActuator:
             if foreign and value is not None:
                 raise _would_be_lost(unit, knob, foreign)
             assignment = self._assignment(knob, value, shown)
-        self._call(unit, ["set-property", "--runtime", "--", unit, assignment])
+        self._run(["set-property", "--runtime", "--", unit, assignment])
         # systemd answers before it has written to the cgroup; whoever reads next must not be too early.
         deadline = time.monotonic() + _FOLLOWS_S
-        while self.read(knob) != value and time.monotonic() < deadline:
+        while self._in_force(knob) != value and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         # With the last of its own limits there systemd lifts all of the device's, and is done with it.
         for name, limit in foreign.items():
@@ -139,7 +152,7 @@ class SystemdActuator:
         found = {}
         for name in _LIMITS if knob.name in _LIMITS else ():
             beside = replace(knob, name=name)
-            in_force = self.read(beside) if name != knob.name else None
+            in_force = self._in_force(beside) if name != knob.name else None
             if in_force is None:
                 continue
             entries = shown.get(_LIMITS[name], {}).items()
@@ -152,13 +165,10 @@ class SystemdActuator:
         """What systemd has of the unit by device: a value for each property and path."""
         names = ",".join((*_LIMITS.values(), _LATENCY_SHOWN))
         found: dict[str, dict[str, str]] = {}
-        for line in self._call(unit, ["show", f"--property={names}", "--", unit]).splitlines():
+        for line in self._run(["show", f"--property={names}", "--", unit]).splitlines():
             if entry := _ENTRY.fullmatch(line):
                 found.setdefault(entry[1], {})[entry[2]] = entry[3]
         return found
-
-    def _call(self, unit: str, arguments: Sequence[str]) -> str:
-        return self._calls.call(unit, lambda: self._run(arguments))
 
     def _is_device(self, path: str, knob: Knob) -> bool:
         folder = self._sys / "dev" / "block" / knob.device

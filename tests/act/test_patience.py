@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -71,3 +72,65 @@ def test_threads_do_not_pile_up() -> None:
     calls.close()
     until_none()
     assert threads() == 0
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_who_is_slow_but_alive_has_the_full_time_again() -> None:
+    """Else no answer would be waited for again where each takes longer than the little time."""
+    clock = Clock()
+    calls = one_that_hung_until(1.0, clock)
+    # It has ended, and others have little time for a while all the same.
+    with pytest.raises(ActError):
+        calls.call("b", partial(time.sleep, 0.5))
+    clock.now_s = 3.1
+    calls.call("c", partial(time.sleep, 0.2))
+    calls.close()
+    until_none()
+
+
+def test_who_hangs_for_long_is_given_little_time_until_it_answers() -> None:
+    clock = Clock()
+    calls = one_that_hung_until(60.0, clock)
+    with pytest.raises(ActError):
+        calls.call("a", partial(time.sleep, 0.5))
+    assert calls.call("b", lambda: 1) == 1
+    calls.call("c", partial(time.sleep, 0.2))
+    calls.close()
+    until_none()
+
+
+def one_that_hung_until(now_s: float, clock: Clock) -> PatientCalls:
+    calls, gate, ended = PatientCalls(WHAT, patience_s=1.0, clock=clock), threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        gate.wait()
+        ended.set()
+
+    with pytest.raises(ActError):
+        calls.call("a", hangs)
+    clock.now_s = now_s
+    gate.set()
+    assert ended.wait(5)
+    time.sleep(0.1)
+    return calls
+
+
+def test_nothing_is_said_of_what_is_being_changed() -> None:
+    calls, gate = PatientCalls(WHAT, patience_s=0.01), threading.Event()
+    calls.refuse_while_hanging("a")
+    with pytest.raises(ActError):
+        calls.call("a", gate.wait)
+    with pytest.raises(ActError, match="has not answered"):
+        calls.refuse_while_hanging("a")
+    calls.refuse_while_hanging("b")
+    gate.set()
+    calls.take_time(5.0)
+    calls.refuse_while_hanging("a")
+    calls.close()
+    until_none()

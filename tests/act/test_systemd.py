@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,6 +210,35 @@ def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     assert systemd.weight == "300"
     actuator.write(knob("cost_weight"), None)
     assert systemd.weight == ""
+    actuator.close()
+
+
+def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> None:
+    """Though nothing is ever answered in time, and nothing is taken for given back meanwhile."""
+    systemd = FakeSystemd(tmp_path)
+    slow = threading.Event()
+
+    def answers_late(arguments: Sequence[str]) -> str:
+        slow.wait(0.1)
+        return systemd(arguments)
+
+    cgroups = CgroupActuator(CgroupTree(2, tmp_path / "cgroup"), systemd.sys)
+    actuator = SystemdActuator(cgroups, systemd.sys, answers_late, patience_s=0.01)
+    keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
+    setting = Setting(knob("read_iops"), 400.0, "web", "")
+    (outcome,) = keeper.apply([setting])
+    assert (outcome.state, "has not answered" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
+    (outcome,) = keeper.apply([])
+    assert (outcome.state, "has not answered" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
+    deadline = time.monotonic() + 20
+    while keeper.apply([setting])[0].state is not OutcomeState.UNCHANGED:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert systemd.properties["IOReadIOPSMax"] == {"/dev/nvme0n1": "400"}
+    slow.set()
+    actuator.take_time()
+    assert [each.state for each in keeper.undo()] == [OutcomeState.RESTORED]
+    assert actuator.read(setting.knob) is None
     actuator.close()
 
 
