@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .drives import Medium, PlainNvme
-from .vm_scopes import VmScope, rates, start, stop
+from .vm_scopes import VmScope, first_that, rates, start, stop
 
 if TYPE_CHECKING:
     from .conftest import Boot
@@ -64,10 +64,7 @@ def test_a_minimum_is_kept_against_two_noisy_neighbours(guest: Guest) -> None:
     assert limits(guest) == ""
     guest.run("systemctl start slo-ctld", timeout_s=180)
     time.sleep(_SETTLE_S)
-    kept = measured(guest)
-    if kept["web"] < _KEPT * _MINIMUM:
-        # Once more: another process of this machine may have had the guest wait.
-        kept = measured(guest)
+    kept = first_that(lambda iops: iops["web"] >= _KEPT * _MINIMUM, lambda: measured(guest))
     status = json.loads(guest.run("slo-ctl status --json", timeout_s=120).stdout)
     (web,) = [each for each in status["vms"] if each["vm"] == "web"]
     guest.run("systemctl stop slo-ctld", timeout_s=180)

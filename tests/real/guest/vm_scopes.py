@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .machine import Guest
+
+Looked = TypeVar("Looked")
 
 _STARTS_S = 60.0
 _COUNTED = re.compile(r"(\S+)/io\.stat:(\d+:\d+) .*?rios=(\d+) wios=(\d+)")
@@ -67,6 +70,21 @@ def until(guest: Guest, condition: str, seconds: float, *, show: str = "true") -
         f" {{ {condition}; }} 2>/dev/null && exit 0; sleep 0.5; done; {show}; exit 1",
         timeout_s=seconds + _STARTS_S,
     )
+
+
+def first_that(
+    holds: Callable[[Looked], bool], look: Callable[[], Looked], *, looks: int = 4, pause_s: float = 0.0
+) -> Looked:
+    """The first look of which `holds`, or the last of so many, which it is for the caller to judge.
+
+    Other work of this machine has the guest wait for a CPU, at times for seconds.
+    """
+    for _ in range(looks - 1):
+        found = look()
+        if holds(found):
+            return found
+        time.sleep(pause_s)
+    return look()
 
 
 def rates(guest: Guest, scopes: Sequence[VmScope], device: str | None, seconds: float) -> dict[str, float]:
