@@ -50,6 +50,12 @@ class DaemonProcess(OwnProcess):
     def vm(self, name: str) -> VmStatus:
         return row_of(self.status(), name)
 
+    def epochs_in(self, seconds: float) -> int:
+        """How many are completed in that time."""
+        before = int(self.api.get("/v1/health")["epochs"])
+        time.sleep(seconds)
+        return int(self.api.get("/v1/health")["epochs"]) - before
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(READY_S)

@@ -32,7 +32,7 @@ from slo_ctl.observe.cgroup import DEFAULT_ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-START_S = 30.0
+START_S = 120.0
 _POLL_S = 0.05
 _OWN_FOLDERS = ("/run/libvirt", "/var/lib/libvirt", "/etc/libvirt", "/var/cache/libvirt", "/var/log/libvirt")
 _PROGRAMS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare")
@@ -251,7 +251,8 @@ def end(pid: int, number: int = signal.SIGTERM) -> None:
     deadline = time.monotonic() + START_S
     while runs(pid):
         if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
 
 
@@ -260,7 +261,7 @@ def partitions() -> set[Path]:
     return {*DEFAULT_ROOT.glob("machine"), *DEFAULT_ROOT.glob("*/machine")}
 
 
-def until(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> float:
+def until(condition: Callable[[], bool], what: str, patience_s: float = 120.0) -> float:
     """Wait until something holds; returns how long that took."""
     began = time.monotonic()
     while not condition():

@@ -59,15 +59,16 @@ def configure(root: Path, path: str, minimum: float, groups: Cgroups) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG.format(path=path, minimum=minimum, **places))
 
 
-def rates(groups: Cgroups, number: DeviceNumber, seconds: float) -> dict[str, float]:
+def reads(groups: Cgroups, number: DeviceNumber) -> dict[str, int]:
+    """What each has read so far, in requests."""
     tree = find_tree()
     assert tree is not None
+    counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in VMS}
+    return {vm: (c.reads or 0) if c else 0 for vm, c in counters.items()}
 
-    def done() -> tuple[float, dict[str, int]]:
-        counters = {vm: read_counters(tree, groups.path(vm), print).get(number) for vm in VMS}
-        return time.monotonic(), {vm: (c.reads or 0) if c else 0 for vm, c in counters.items()}
 
-    began, before = done()
+def rates(groups: Cgroups, number: DeviceNumber, seconds: float) -> dict[str, float]:
+    began, before = time.monotonic(), reads(groups, number)
     time.sleep(seconds)
-    ended, after = done()
+    ended, after = time.monotonic(), reads(groups, number)
     return {vm: (after[vm] - before[vm]) / (ended - began) for vm in VMS}

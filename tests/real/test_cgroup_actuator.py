@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SYS = Path("/sys")
+TRIES = 3
 LIMITS = ("read_iops", "write_iops", "read_bytes_s", "write_bytes_s")
 
 
@@ -192,11 +193,14 @@ def test_a_limit_limits(tmp_path: Path) -> None:
             Knob(Lever.CGROUP_LIMIT, writer, "write_bytes_s", str(device)): 300 * 4096,
         }
         keeper.apply([Setting(knob, value, "vm", "test") for knob, value in wanted.items()])
-        common = ("--iodepth=4", "--runtime=5", "--size=32M")
-        reading = fio(reader, path, "--rw=randread", *common)
-        writing = fio(writer, path, "--rw=randwrite", "--offset=32M", *common)
-        assert iops_of(reading, "read") == pytest.approx(400, rel=0.03)
-        assert iops_of(writing, "write") == pytest.approx(300, rel=0.03)
+        common = ("--iodepth=16", "--runtime=5", "--size=32M")
+        seen: list[tuple[float, float]] = []
+        # A device that other work on this machine holds up does less than it may, but not each time.
+        while not seen or seen[-1] != (pytest.approx(400, rel=0.03), pytest.approx(300, rel=0.03)):
+            assert len(seen) < TRIES, seen
+            reading = fio(reader, path, "--rw=randread", *common)
+            writing = fio(writer, path, "--rw=randwrite", "--offset=32M", *common)
+            seen.append((iops_of(reading, "read"), iops_of(writing, "write")))
         keeper.undo()
-        free = fio(reader, path, "--rw=randread", "--iodepth=4", "--runtime=1", "--size=32M")
+        free = fio(reader, path, "--rw=randread", "--iodepth=16", "--runtime=2", "--size=32M")
         assert iops_of(free, "read") > 2 * 400

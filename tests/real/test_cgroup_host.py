@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cgroup_groups import remove_group
 
 from slo_ctl.cli import app
 from slo_ctl.observe.block_device import device_behind
@@ -33,7 +34,7 @@ def group_of(tree: CgroupTree, name: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        folder.rmdir()
+        remove_group(folder)
 
 
 @pytest.fixture

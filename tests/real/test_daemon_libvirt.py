@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 NAME = f"slo-hang-{os.getpid()}"
 FROZEN_S = 6.0
+AT_EASE_S = 3.0
 
 CONFIG = """
 [daemon]
@@ -53,16 +54,17 @@ def test_a_libvirtd_that_hangs_stalls_no_epoch(libvirt_host: LibvirtHost, root: 
 
         configure(500)
         with running(root) as daemon:
-            daemon.eventually("its limit", lambda _: limit() == 500, 15)
+            daemon.eventually("its limit", lambda _: limit() == 500)
+            # One in 250 ms, unless this machine has too much else to do.
+            at_ease = daemon.epochs_in(AT_EASE_S)
+            assert at_ease > 0
             libvirt_host.freeze()
             try:
                 configure(700)
                 daemon.api.post("/v1/reload")
                 before, began_s = daemon.api.get("/v1/health"), time.monotonic()
                 stuck = daemon.eventually(
-                    "that it is told",
-                    lambda status: row(status).verdict is Verdict.UNAPPLIED,
-                    FROZEN_S,
+                    "that it is told", lambda status: row(status).verdict is Verdict.UNAPPLIED
                 )
                 (outcome,) = (o for o in row(stuck).unapplied if "blkdeviotune" in str(o.setting.knob))
                 assert outcome.state is OutcomeState.UNAPPLIED
@@ -70,14 +72,14 @@ def test_a_libvirtd_that_hangs_stalls_no_epoch(libvirt_host: LibvirtHost, root: 
                 time.sleep(max(0.0, began_s + FROZEN_S - time.monotonic()))
                 after, took_s = daemon.api.get("/v1/health"), time.monotonic() - began_s
                 # Not a measurement: had they waited for libvirt, there would have been next to none.
-                assert after["epochs"] - before["epochs"] > took_s / 0.25 / 2
+                assert after["epochs"] - before["epochs"] > took_s * at_ease / AT_EASE_S / 2
                 threads = Path(f"/proc/{daemon.process.pid}/task")
                 before_count = len(list(threads.iterdir()))
                 time.sleep(1)
                 assert len(list(threads.iterdir())) <= before_count + 1
             finally:
                 libvirt_host.thaw()
-            daemon.eventually("the new limit", lambda _: limit() == 700, 20)
-            daemon.eventually("that it is told", lambda s: not row(s).unapplied, 10)
+            daemon.eventually("the new limit", lambda _: limit() == 700)
+            daemon.eventually("that it is told", lambda s: not row(s).unapplied)
             assert daemon.stop() == 0
         assert limit() == 0

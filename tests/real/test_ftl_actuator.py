@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from libvirt_host import until
 from serving import Server, make_device, require, served
 
 from slo_ctl.act.interface import ActError
@@ -50,8 +51,10 @@ class Rig:
 
     def settle(self) -> None:
         with self.server.control() as control:
-            while any(n["space"]["pending_out_blocks"] for n in control.statistics()["namespaces"]):
-                pass
+            until(
+                lambda: not any(n["space"]["pending_out_blocks"] for n in control.statistics()["namespaces"]),
+                "that blocks are where they go",
+            )
 
 
 @pytest.fixture
@@ -75,8 +78,10 @@ def test_a_server_that_hangs_is_not_waited_for_knob_by_knob(rig: Rig) -> None:
     asked: list[float] = []
     nbdkit = int(rig.server.run.pid_file.read_text())
     os.kill(nbdkit, signal.SIGSTOP)
-    while any(" T " not in each.read_text() for each in Path(f"/proc/{nbdkit}/task").glob("*/stat")):
-        time.sleep(0.01)  # each of its threads stops when it gets to it
+    stats = Path(f"/proc/{nbdkit}/task").glob
+    until(
+        lambda: all(" T " in each.read_text() for each in stats("*/stat")), "that each of its threads stops"
+    )
     try:
         for _ in range(2):
             began_s = time.monotonic()
@@ -88,13 +93,10 @@ def test_a_server_that_hangs_is_not_waited_for_knob_by_knob(rig: Rig) -> None:
     assert "has not answered for 0.5 s" in outcomes[0].reason or "does not answer" in outcomes[0].reason
     # Not a measurement: three knobs, each waited for as long as control sockets are by default, take 30 s.
     assert max(asked) < 5
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        states = {outcome.state for outcome in rig.keeper.apply(wanted, verify_all=True)}
-        if states == {OutcomeState.UNCHANGED}:
-            break
-        time.sleep(0.1)
-    assert states == {OutcomeState.UNCHANGED}
+    until(
+        lambda: {o.state for o in rig.keeper.apply(wanted, verify_all=True)} == {OutcomeState.UNCHANGED},
+        "that it answers again",
+    )
 
 
 def limit(namespace: str, name: str) -> Knob:
@@ -155,8 +157,7 @@ def test_blocks_that_somebody_else_took(rig: Rig) -> None:
     rig.settle()
     with rig.server.control() as control:
         control.move_ops(None, "c", 3)
-        while control.statistics()["spare_blocks"]:
-            pass
+        until(lambda: not control.statistics()["spare_blocks"], "that c has them")
     knob = Knob(Lever.FTL_OPS, "d/c", "ops_blocks")
     rig.journal.remove([knob])  # as if c had been like that before
     outcomes = {o.setting.knob.place: o for o in rig.keeper.undo()}

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import loop_device
-from daemon_host import cgroups, clients, running
-from noisy_neighbours import COUNTED_BELOW, VMS, configure, fio_on, let_the_kernel_count, rates
+from daemon_host import cgroups, clients, row_of, running
+from libvirt_host import until
+from noisy_neighbours import COUNTED_BELOW, VMS, configure, fio_on, let_the_kernel_count, rates, reads
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.daemon.places import DaemonPlaces
 from slo_ctl.model import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from daemon_host import Cgroups, DaemonProcess
+    from daemon_host import Cgroups
 
     from slo_ctl.model import HostStatus
 
 MINIMUM = 300.0
+TRIES = 3
 
 
 def limits(groups: Cgroups) -> dict[str, list[str]]:
@@ -31,12 +32,20 @@ def limits(groups: Cgroups) -> dict[str, list[str]]:
     return {vm: [(groups.folder(vm) / file).read_text() for file in files] for vm in VMS}
 
 
-def kept_by(daemon: DaemonProcess) -> Callable[[HostStatus], bool]:
-    def kept(_: HostStatus) -> bool:
-        row = daemon.vm("web")
-        return row.verdict is Verdict.OK and (row.iops or 0.0) >= 0.97 * MINIMUM
+def kept(status: HostStatus) -> bool:
+    row = row_of(status, "web")
+    return row.verdict is Verdict.OK and (row.iops or 0.0) >= 0.97 * MINIMUM
 
-    return kept
+
+def kept_and_told(status: HostStatus) -> bool:
+    told = "limited to" in row_of(status, "web").reason and "IOPS for web" in row_of(status, "noisy1").reason
+    return kept(status) and told
+
+
+def as_promised(held: dict[str, float], without: dict[str, float]) -> bool:
+    """The others have most of what they had: nobody is held back by more than it takes."""
+    web_kept = held["web"] >= max(0.8 * MINIMUM, 2 * without["web"])
+    return web_kept and held["noisy1"] + held["noisy2"] >= 0.4 * (without["noisy1"] + without["noisy2"])
 
 
 @pytest.mark.slow
@@ -52,34 +61,32 @@ def test_a_minimum_against_two_noisy_ones(root: Path) -> None:
         before = limits(groups)
         for vm in VMS:
             readers.start(vm, *fio_on(path, vm))
-        time.sleep(2.0)
+        until(lambda: all(reads(groups, number).values()), "all of them read")
+        time.sleep(1.0)
         without = rates(groups, number, 5.0)
         if without["web"] >= MINIMUM:
             pytest.skip(f"this device gives web {without['web']:.0f} IOPS beside the noisy ones anyway")
         configure(root, path, MINIMUM, groups)
         with running(root) as daemon:
-            daemon.eventually("the minimum", kept_by(daemon), 60)
-            assert "limited to" in daemon.vm("web").reason
-            assert "IOPS for web" in daemon.vm("noisy1").reason
-            # Over some time, not just once.
-            held = rates(groups, number, 8.0)
-            assert held["web"] >= 0.8 * MINIMUM
-            assert held["web"] >= 2 * without["web"]
-            # The others have most of what they had: nobody is held back by more than it takes.
-            assert held["noisy1"] + held["noisy2"] >= 0.4 * (without["noisy1"] + without["noisy2"])
+            daemon.eventually("the minimum", kept_and_told)
+            # Over some time, not just once. Other work on this machine may spoil one time, but not all.
+            held: list[dict[str, float]] = []
+            while not (held and as_promised(held[-1], without)):
+                assert len(held) < TRIES, (without, held)
+                held.append(rates(groups, number, 8.0))
 
             # A crash leaves limits behind; the journal knows what was there.
             daemon.kill()
         assert len(Journal(DaemonPlaces(root).journal)) > 0
         with running(root) as daemon:
-            daemon.eventually("the minimum again", kept_by(daemon), 60)
+            daemon.eventually("the minimum again", kept)
             # Nobody left to be protected: limits go, step by step.
             readers.stop("web")
 
             def free(_: object) -> bool:
                 return limits(groups) == before
 
-            daemon.eventually("limits given back", free, 90)
+            daemon.eventually("limits given back", free, 300)
             assert daemon.stop() == 0
         assert limits(groups) == before
         assert str(COUNTED_BELOW) in before["noisy1"][0]
