@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.act.capabilities import probe
+from slo_ctl.api.controller import DevicePlan
 from slo_ctl.daemon.block_places import block_places
 from slo_ctl.daemon.blocks import BlockPart
 from slo_ctl.daemon.device_policies import DevicePolicies, Wish
@@ -53,6 +54,8 @@ class BlockDevices:
         self._mixes = Mixes()
         self._wishes: dict[str, Wish] = {}
         self._pools: dict[str, Pool] = {}
+        self._left_out: dict[str, str] = {}
+        """What a dry run does not do, by device."""
         self._window_s = 0.0
         self._watches = NvmeWatches(sys, self._window_s)
 
@@ -115,6 +118,7 @@ class BlockDevices:
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
         held = {} if dry_run else self._held(slos, weighted)
+        self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
         self._mixes.look(streams, slos, set(numbers.values()), held)
         return self._wanted_settings.of(
             *(situation.vms, slos, streams, numbers, capabilities, set(situation.promised)),
@@ -132,6 +136,23 @@ class BlockDevices:
             held.update(pool.guard.held)
         there = set(self.numbers.values())
         return {(vm, number): limit for (vm, number), limit in held.items() if number in there}
+
+    def _pools_left_out(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, str]:
+        return {
+            part.name: told
+            for pool in self._pools.values()
+            if (told := pool.left_out(slos, weighted))
+            for part in pool.parts
+        }
+
+    @property
+    def plans(self) -> list[DevicePlan]:
+        """What is decided about each one as a whole, as far as there is anything to say."""
+        told = {
+            name: (*self.policies.reasons.get(name, ()), *filter(None, (self._left_out.get(name),)))
+            for name in self.parts
+        }
+        return [DevicePlan(name, self.policies.label(name), (), each) for name, each in told.items() if each]
 
     def for_devices(self, tree: CgroupTree | None, situation: Situation) -> list[Setting]:
         """What the devices as a whole are to be set to."""

@@ -162,7 +162,7 @@ class Guard:
         """What has to be said of a VM beside its verdict; empty when nothing has."""
         protection = self._protection
         if vm in protection.limits:
-            return f"limited to {protection.limits[vm]:,.0f} IOPS for {_and(protection.beneficiaries)}"
+            return f"limited to {protection.limits[vm]:,.0f} IOPS for {and_list(protection.beneficiaries)}"
         if vm not in protection.served:
             return ""
         if protection.at_due:
@@ -203,10 +203,11 @@ def _limited(protection: Protection, vms: Collection[str] | None = None) -> str:
         return ""
     names, limits = zip(*sorted(limited.items()), strict=True)
     verb = "is" if len(names) == 1 else "are"
-    figures = _and([f"{limit:,.0f}" for limit in limits])
-    return f"{_and(names)} {verb} limited to {figures} IOPS for {_and(protection.beneficiaries)}"
+    figures = and_list([f"{limit:,.0f}" for limit in limits])
+    return f"{and_list(names)} {verb} limited to {figures} IOPS for {and_list(protection.beneficiaries)}"
 
 
-def _and(words: Collection[str]) -> str:
+def and_list(words: Collection[str]) -> str:
+    """As in a sentence."""
     *first, last = words or ("nobody",)
     return f"{', '.join(first)} and {last}" if first else last

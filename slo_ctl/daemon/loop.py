@@ -179,10 +179,7 @@ class Daemon:
             # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
             left = decided(part.decision) if self._dry_run else part.refusals
             devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
-        devices += [
-            DevicePlan(name, self._blocks.policies.label(name), (), reasons)
-            for name, reasons in self._blocks.policies.reasons.items()
-        ]
+        devices += self._blocks.plans
         status = self.desk.status()
         outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
         return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slo_ctl.daemon.capacity import Capacity
-from slo_ctl.daemon.guard import Guard, together
+from slo_ctl.daemon.guard import Guard, and_list, together
 from slo_ctl.daemon.parts import total_iops
 from slo_ctl.decide.shares import due_shares
 
@@ -62,6 +62,18 @@ class Pool:
         total = total_iops(list(self._windows.values()))
         if total is not None:
             self.capacity.add(total, asked_for_more=any(part.asked_for_more for part in self.parts))
+
+    def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:
+        """What a dry run does not do, as limits are found by trying them; empty where nothing is left out."""
+        here = {vm: slos[vm] for vm in self._windows if vm in slos}
+        kept = [f"a minimum for {vm}" for vm, slo in sorted(here.items()) if slo.min_iops is not None]
+        if self._is_shared_by_limits(here, weighted):
+            kept.append("shares by weight between namespaces of the drive")
+        if not kept:
+            return ""
+        return (
+            f"to keep {and_list(kept)}, others would be limited: how far is found by trying, not by a dry run"
+        )
 
     def protect(
         self, slos: Mapping[str, Slo], limitable: Collection[tuple[str, str]], weighted: Collection[str]

@@ -129,6 +129,17 @@ def three(**slos: Slo) -> Host:
     return Host({(vm, minor + 1): 16.0 for minor, vm in enumerate(slos)}, slos, set(slos))
 
 
+def test_a_dry_run_says_what_would_be_found_by_trying() -> None:
+    host = three(a=Slo(1), b=Slo(3, min_iops=200))
+    host.run(3)
+    assert host.pool.left_out(host.slos, {"a"}) == (
+        "to keep a minimum for b and shares by weight between namespaces of the drive, others would be "
+        "limited: how far is found by trying, not by a dry run"
+    )
+    assert host.pool.left_out(host.slos, ()).startswith("to keep a minimum for b, others")
+    assert host.pool.left_out({"a": Slo(1), "b": Slo(3)}, ()) == ""
+
+
 def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.run(40)
