@@ -109,8 +109,6 @@ def test_weights_count_between_namespaces_of_a_drive(guest: Guest) -> None:
     time.sleep(_SETTLE_S)
     shared = first_that(_as_weights, lambda: measured(guest, "weights 1:3"))
     assert _as_weights(shared), guest.run(_SHOW, check=False).stdout
-    # Nobody is held below its due, and the drive is not left idle.
-    assert sum(shared.values()) > 0.85 * _DRIVE_IOPS
     rows = status_that(guest, _tells_of_shares)
     assert (rows["db"]["device"], rows["web"]["device"]) == ("fast-n1", "fast-n2")
 
@@ -122,6 +120,9 @@ def _tells_of_shares(rows: dict[str, dict[str, Any]]) -> bool:
 
 
 def _as_weights(iops: dict[str, float]) -> bool:
+    """Nobody is held below its due, and the drive is not left idle."""
+    if sum(iops.values()) < 0.85 * _DRIVE_IOPS:
+        return False
     found = {vm: iops[vm] / sum(iops.values()) for vm in _WEIGHTS}
     total = sum(_WEIGHTS.values())
     return found == {vm: pytest.approx(weight / total, rel=_WITHIN) for vm, weight in _WEIGHTS.items()}
