@@ -28,7 +28,7 @@ class NbdError(Exception):
 class NbdClient:
     """One connection, one request at a time."""
 
-    def __init__(self, path: Path, export: str, timeout_s: float = 20) -> None:
+    def __init__(self, path: Path, export: str, timeout_s: float = 120) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout_s)
         self.socket.connect(str(path))

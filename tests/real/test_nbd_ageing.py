@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nbd_client import NbdClient
-from serving import Server, make_device, require, run, served
+from serving import READY_S, Server, make_device, require, run, served
 
 from slo_ctl.cli import app
 
@@ -100,7 +100,7 @@ def test_killed_in_the_middle_the_old_placement_stays(root: Path) -> None:
     before = (folder / "placement").read_bytes()
     command = [sys.executable, "-m", "slo_ctl.cli", "device", "age", "d", "--root", str(root), "--quiet"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + READY_S
     while not _children(process.pid):
         assert time.monotonic() < deadline
         assert process.poll() is None
@@ -123,7 +123,7 @@ def _children(pid: int) -> list[str]:
 
 def served_when_free(root: Path) -> Any:
     """The ageing process notices that its parent is gone when it next has something to tell."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + READY_S
     while True:
         try:
             server = Server(root, "d")

@@ -6,12 +6,14 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pytest
+from libvirt_host import until
 from nbd_client import FUA, NbdClient
-from serving import Server, make_device, require, served
+from serving import READY_S, Server, make_device, require, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 BLOCK = 16384
 BLOCKS_EACH = 200
 WRITERS = 3
+FLUSHED = 60
+"""Blocks at least, in each round."""
 ROUNDS = {"page": 5, "bast": 2, "fast,cluster=2": 2, "dftl": 2}
 """By mapping."""
 MAPPINGS = tuple(ROUNDS)
@@ -62,6 +66,10 @@ class Writer(threading.Thread):
             self._client.close()
 
 
+def flushed_enough(writers: list[Writer]) -> bool:
+    return sum(len(writer.durable) for writer in writers) >= FLUSHED
+
+
 def verify(client: NbdClient, writer: Writer) -> None:
     for block in range(writer._first, writer._first + BLOCKS_EACH):
         found = client.read(block * BLOCK, BLOCK)
@@ -92,10 +100,13 @@ def test_nothing_flushed_is_lost_by_kill_9(root: Path, mapping: str) -> None:
         writers = [Writer(server, n * BLOCKS_EACH, durable[n], 100 * round_ + n) for n in range(WRITERS)]
         for writer in writers:
             writer.start()
+        # On a busy machine it takes a while before there is something to lose.
+        until(partial(flushed_enough, writers), "flushed writes")
         time.sleep(generator.uniform(0.1, 0.9))
         server.kill()
         for writer in writers:
-            writer.join(20)
+            writer.join(READY_S)
+            assert not writer.is_alive()
         assert server.stop() == 2
         flushed += sum(len(writer.durable) for writer in writers)
         with served(root, "d") as again, NbdClient(again.run.export("d"), "d") as client:
@@ -135,9 +146,10 @@ def test_a_clean_stop_keeps_the_placement(root: Path, mapping: str) -> None:
             for number in range(64):
                 client.write(number * 4096, b"z" * 4096)
             control.move_ops("a", "b", 2)
-            deadline = time.monotonic() + 10
-            while control.statistics()["namespaces"][0]["space"]["pending_out_blocks"]:
-                assert time.monotonic() < deadline
+            until(
+                lambda: not control.statistics()["namespaces"][0]["space"]["pending_out_blocks"],
+                "that the blocks are b's",
+            )
             before = control.statistics()
         assert server.stop() == 0
     with served(root, "d") as server, server.control() as control:
@@ -197,7 +209,7 @@ def test_sockets_of_a_dead_server_make_way_but_not_those_of_a_living_one(root: P
         server.process.kill()
         server.process.wait()
         # nbdkit ends with its parent, cleanly, and leaves the parent's sockets behind.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + READY_S
         while True:
             assert time.monotonic() < deadline
             try:

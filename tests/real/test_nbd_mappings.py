@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from libvirt_host import until
 from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
 
@@ -111,10 +111,7 @@ def test_log_blocks_move_while_it_is_served(root: Path) -> None:
 
         before = spaces()
         control.move_ops("a", "b", 20)
-        deadline = time.monotonic() + 60
-        while spaces()[0]["pending_out_blocks"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: not spaces()[0]["pending_out_blocks"], "that a has given its blocks")
         after = spaces()
         assert [now["ops_blocks"] - was["ops_blocks"] for was, now in zip(before, after, strict=True)] == [
             -20,

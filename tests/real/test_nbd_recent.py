@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from libvirt_host import until
 from nbd_client import NbdClient
 from serving import make_device, require, served
+from yardstick import Yardstick
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from slo_ctl.device.control import ControlClient
 
 
 def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
@@ -37,25 +40,49 @@ def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
     assert first["throttle_wait_us"] is None
 
 
+TRIES = 4
+
+
+def recent(control: ControlClient) -> dict[str, Any]:
+    told: dict[str, Any] = control.statistics()["namespaces"][0]["recent"]
+    return told
+
+
+def with_limit(client: NbdClient, control: ControlClient) -> dict[str, Any]:
+    """Of 100 writes without a limit and 20 with one of 20 a second."""
+    control.set_limit("d")
+    for number in range(100):
+        client.write(number * 4096, b"x" * 4096)
+    control.set_limit("d", iops=20)
+    for number in range(20):
+        client.write(number * 4096, b"x" * 4096)
+    return recent(control)
+
+
+def as_limited(told: dict[str, Any]) -> bool:
+    """One in 20 of a second apart, but for those that a burst may take."""
+    write = told["latency_us"]["write"]
+    p99 = write["p99"] == pytest.approx(50_000, rel=0.2)
+    return bool(write["count"] == 120 and write["p50"] < 10_000 and p99)
+
+
 @pytest.mark.slow
 def test_a_limit_shows_as_wait_and_the_past_is_left_out(root: Path) -> None:
     require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2")
     with served(root, "d", "--latency", "real") as server, server.control() as control:
         with NbdClient(server.run.export("d"), "d") as client:
-            for number in range(100):
-                client.write(number * 4096, b"x" * 4096)
-            control.set_limit("d", iops=20)
-            for number in range(20):
-                client.write(number * 4096, b"x" * 4096)
-            told = control.statistics()["namespaces"][0]["recent"]
-            assert told["latency_us"]["write"]["count"] == 120
-            assert told["latency_us"]["write"]["p50"] < 10_000
-            # One in 20 of a second apart, but for those that a burst may take.
-            assert told["latency_us"]["write"]["p99"] == pytest.approx(50_000, rel=0.2)
-            assert told["throttle_wait_us"] > 1000
-        deadline = time.monotonic() + 20
-        while control.statistics()["namespaces"][0]["recent"]["latency_us"]["write"]["count"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
-        assert control.statistics()["namespaces"][0]["recent"]["window_s"] == pytest.approx(10, abs=3)
+            seen: list[dict[str, Any]] = []
+            while not (seen and as_limited(seen[-1])):
+                if len(seen) == TRIES:
+                    pytest.skip(f"other work on this machine holds every waiting thread up: {seen}")
+                with Yardstick() as yardstick:
+                    told = with_limit(client, control)
+                assert told["throttle_wait_us"] > 1000
+                # Only what was measured on a machine that does nothing else has to be right.
+                assert as_limited(told) or not yardstick.undisturbed, told
+                seen.append(told)
+                if not as_limited(told):
+                    until(lambda: not recent(control)["latency_us"]["write"]["count"], "a new beginning")
+        until(lambda: not recent(control)["latency_us"]["write"]["count"], "that the past is left out")
+        assert recent(control)["window_s"] == pytest.approx(10, abs=3)

@@ -7,10 +7,10 @@ import json
 import os
 import random
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import pytest
+from libvirt_host import until
 from nbd_client import NbdClient, NbdError
 from serving import Server, make_device, require, run, served
 
@@ -177,16 +177,11 @@ def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
                 # What is there already can be written again.
                 client.write(0, b"z" * 4096)
                 client.trim(0, 8 * MIB)
-                deadline = time.monotonic() + 10
-                while not control.statistics()["namespaces"][0]["healthy"]:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
+                until(lambda: control.statistics()["namespaces"][0]["healthy"], "that it is well")
                 assert control.statistics()["namespaces"][0]["reason"] is None
             client.write(20 * MIB, b"y" * MIB)
             client.flush()
             assert server.log().count("is full") == 1
-            while "is well again" not in server.log():
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            until(lambda: "is well again" in server.log(), "that it says so")
     finally:
         subprocess.run(["umount", "-l", str(full)], check=True)
