@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
 
-EXIT_FAILURE = 1
 SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
 
 RootOption = Annotated[
@@ -47,15 +47,15 @@ def ask(root: Path | None, path: str) -> dict[str, Any]:
         raise typer.Exit(EXIT_FAILURE) from None
     except UserError as error:
         # Nothing that was typed is at fault: a daemon that is not ready yet, or of another release.
-        say(f"slo-ctl: {error.message}")
-        say(f"hint: {error.hint}")
+        remark(f"slo-ctl: {error.message}")
+        remark(f"hint: {error.hint}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 
 def tell_unreachable(reason: str, root: Path | None) -> None:
     """On stderr: nobody answers, and what to do."""
-    say(f"slo-ctl: the daemon is not reachable: {reason}")
-    say(f"hint: {how_to_start(root, reason)}")
+    remark(f"slo-ctl: the daemon is not reachable: {reason}")
+    remark(f"hint: {how_to_start(root, reason)}")
 
 
 def how_to_start(root: Path | None, reason: str = "") -> str:
@@ -65,10 +65,3 @@ def how_to_start(root: Path | None, reason: str = "") -> str:
     if root is not None:
         return f"start it: slo-ctl daemon --root {root}"
     return "start it: systemctl start slo-ctld, or slo-ctl daemon in a terminal"
-
-
-def say(line: str) -> None:
-    """One line on stderr."""
-    from slo_ctl.show.text import printable
-
-    sys.stderr.write(printable(line) + "\n")

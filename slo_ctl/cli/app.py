@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from slo_ctl.errors import UserError
 from slo_ctl.show.text import printable
 from slo_ctl.version import tool_version
@@ -35,11 +36,6 @@ COMMANDS = (
     "man",
 )
 """Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command)."""
-
-EXIT_OK = 0
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 @dataclass

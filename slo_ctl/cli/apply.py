@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import EXIT_FAILURE, RootOption
+from slo_ctl.cli.api_access import RootOption  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.say import tell_json
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -84,11 +85,11 @@ def tell_outcomes(outcomes: list[Outcome], json_: bool) -> None:
         from slo_ctl.show.status_json import FORMAT_VERSION, plain
 
         told = {"format_version": FORMAT_VERSION, "outcomes": plain(tuple(outcomes))}
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        tell_json(told)
         return
     from slo_ctl.cli.plan import print_outcomes
+    from slo_ctl.show.console import console_for
     from slo_ctl.show.plan_table import changes, summary
-    from slo_ctl.show.table import console_for
 
     console = console_for(sys.stdout)
     print_outcomes(console, changes(outcomes))

@@ -13,6 +13,7 @@ from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
 from slo_ctl.cli import write_cost as write_cost_command
 from slo_ctl.cli.device_options import JSON, NAME, QUIET, ROOT  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.option_value import bytes_of
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.errors import UserError
 
@@ -87,12 +88,12 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
         try:
             found.append(device_status(store, store.load(name)))
         except UserError as error:
-            sys.stderr.write(f"slo-ctl: {error}\n")
+            remark(f"slo-ctl: {error}")
     if json_:
         tell_json({"format_version": FORMAT_VERSION, "devices": [_brief(status) for status in found]})
         return
     from slo_ctl.device.show import device_table
-    from slo_ctl.show.table import console_for
+    from slo_ctl.show.console import console_for
 
     if found:
         console_for(sys.stdout).print(device_table(found))
@@ -121,7 +122,7 @@ def show(
         tell_json({"format_version": FORMAT_VERSION, **status.plain()})
         return
     from slo_ctl.device.show import print_device
-    from slo_ctl.show.table import console_for
+    from slo_ctl.show.console import console_for
 
     print_device(console_for(sys.stdout), status)
 
@@ -140,7 +141,7 @@ def _show_nvme(device: str, json_: bool) -> None:
     if json_:
         tell_json(nvme_json(found, offered, str(tool.version)))
         return
-    from slo_ctl.show.table import console_for
+    from slo_ctl.show.console import console_for
 
     print_nvme(console_for(sys.stdout), found, offered, str(tool.version))
     for note in found.notes:
@@ -202,15 +203,12 @@ def resize(
 ) -> None:
     """Give a namespace another size. Clients see it when they connect anew: an NBD export keeps its size."""
     from slo_ctl.device.resizing import resize as resize_namespace
-    from slo_ctl.quantity import QuantityError, format_bytes_exact, parse_bytes
+    from slo_ctl.quantity import format_bytes_exact
 
     name, slash, namespace = place.partition("/")
     if not slash:
         raise UserError(f"{place}: which namespace?", f"write {place}/NAMESPACE")
-    try:
-        size_bytes = parse_bytes(size)
-    except QuantityError as error:
-        raise UserError(f"SIZE: {size} {error}", "such as 4GiB") from None
+    size_bytes = bytes_of("SIZE", size, "4GiB")
     store = _store(root)
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
     tell(f"{place} has {format_bytes_exact(size_bytes)}")

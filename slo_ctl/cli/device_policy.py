@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
 from slo_ctl.cli.policy_host import cgroup_root_of, named_as_configured, needs_of_vms, suited_here
 from slo_ctl.cli.say import tell, tell_json
 from slo_ctl.errors import UserError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from slo_ctl.serra.suited import Suited
 
 FORMAT_VERSION = 1
-EXIT_FAILURE = 1
 
 
 def register(app: typer.Typer) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from slo_ctl.cli.say import tell_json
 
 EXIT_MISSED = 2
 """Something is missing; what it is needed for says whether that matters to you."""
@@ -36,10 +37,10 @@ def command(
     if json_:
         from slo_ctl.show.requirements import requirements_json
 
-        sys.stdout.write(json.dumps(requirements_json(checked), indent=2) + "\n")
+        tell_json(requirements_json(checked))
     else:
+        from slo_ctl.show.console import console_for
         from slo_ctl.show.requirements import requirement_lines
-        from slo_ctl.show.table import console_for
 
         console = console_for(sys.stdout)
         for line in requirement_lines(checked):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +9,10 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from slo_ctl.cli.api_access import EXIT_FAILURE, RootOption, client, say, tell_unreachable
+from slo_ctl.cli.api_access import RootOption, client, tell_unreachable
 from slo_ctl.cli.completion_names import complete_vm
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.say import remark, tell_json
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def command(
     if json_:
         from slo_ctl.show.status_json import FORMAT_VERSION, plain
 
-        sys.stdout.write(json.dumps({"format_version": FORMAT_VERSION, **plain(history)}, indent=2) + "\n")
+        tell_json({"format_version": FORMAT_VERSION, **plain(history)})
         return
     _print(history)
 
@@ -61,8 +62,8 @@ def command(
 def _print(history: VmHistory) -> None:
     from rich.text import Text
 
+    from slo_ctl.show.console import console_for
     from slo_ctl.show.history_table import history_lines, print_history
-    from slo_ctl.show.table import console_for
 
     console = console_for(sys.stdout)
     for line in history_lines(history):
@@ -88,7 +89,7 @@ def _read(root: Path | None, vm: str, since: float, until: float, limit: int) ->
     except ApiUnreachable as error:
         return _from_file(root, vm, since, until, limit, str(error))
     except StatusFormatError as error:
-        say(f"slo-ctl: the daemon's history is not understood: {error}")
+        remark(f"slo-ctl: the daemon's history is not understood: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 
@@ -104,9 +105,9 @@ def _from_file(
         history = read_vm(path, vm, since, until, limit)
     except HistoryError as error:
         tell_unreachable(unreachable, root)
-        say(f"slo-ctl: nor can its history be read: {error}")
+        remark(f"slo-ctl: nor can its history be read: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
-    say(f"slo-ctl: the daemon is not reachable; read from {path}")
+    remark(f"slo-ctl: the daemon is not reachable; read from {path}")
     return history
 
 

@@ -17,10 +17,11 @@ from slo_ctl.cli.device_options import (
     TARGET_UNLESS_EMULATED,
     check_one_source,
 )
+from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of
 from slo_ctl.cli.say import tell, tell_json
-from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
+from slo_ctl.cli.terminable import terminable
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _deliver(
     if json_:
         tell_json(report_json(record, emulated, found))
     else:
-        from slo_ctl.show.table import console_for
+        from slo_ctl.show.console import console_for
 
         print_report(console_for(sys.stdout), record, emulated, found)
     if plot is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
+from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 from slo_ctl.cli.output_file import check_writable, write_whole
 from slo_ctl.show.text import printable
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from slo_ctl.replay.result import Result
     from slo_ctl.replay.scenario import Scenario
-
-EXIT_INTERRUPTED = 130
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the tables.")]
 SaveJsonOption = Annotated[
@@ -90,7 +89,7 @@ def deliver(
     if outputs.json:
         sys.stdout.write(result.to_json() + "\n")
     else:
-        from slo_ctl.show.table import console_for
+        from slo_ctl.show.console import console_for
 
         show(console_for(sys.stdout), result)
         if outputs.report is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import EXIT_FAILURE, RootOption, client, say
+from slo_ctl.cli.api_access import RootOption, client
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.say import remark, tell_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,10 +57,10 @@ def read_plan(root: Path | None) -> Plan:
     try:
         return from_plain(Plan, client(root).get("/v1/plan"))
     except ApiUnreachable:
-        say("slo-ctl: the daemon is not reachable; looking for myself")
+        remark("slo-ctl: the daemon is not reachable; looking for myself")
         return plan_without_daemon(root)
     except StatusFormatError as error:
-        say(f"slo-ctl: the daemon's plan is not understood: {error}")
+        remark(f"slo-ctl: the daemon's plan is not understood: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 
@@ -98,13 +99,13 @@ def print_plan_json(plan: Plan) -> None:
     """One JSON object."""
     from slo_ctl.show.status_json import FORMAT_VERSION, plain
 
-    sys.stdout.write(json.dumps({"format_version": FORMAT_VERSION, **plain(plan)}, indent=2) + "\n")
+    tell_json({"format_version": FORMAT_VERSION, **plain(plan)})
 
 
 def print_plan(plan: Plan, every: bool) -> None:
     """The table of what would change, what each device's policy would move, and notes."""
+    from slo_ctl.show.console import console_for
     from slo_ctl.show.plan_table import changes, device_lines, summary
-    from slo_ctl.show.table import console_for
 
     console = console_for(sys.stdout)
     print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
@@ -112,7 +113,7 @@ def print_plan(plan: Plan, every: bool) -> None:
         console.print(line, soft_wrap=True)
     console.print(summary(plan.outcomes), soft_wrap=True)
     for note in plan.notes:
-        say(f"note: {note}")
+        remark(f"note: {note}")
 
 
 def print_outcomes(console: Console, outcomes: list[Outcome]) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.cli.device_options import JSON, QUEUE_DEPTH, QUIET, TARGET  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 from slo_ctl.cli.logical_block import tell_stored
 from slo_ctl.cli.measured import kept, surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
 from slo_ctl.cli.profile_run import for_each_target, profile_by_mpi, profile_here
-from slo_ctl.cli.say import tell_json
-from slo_ctl.cli.terminable import EXIT_INTERRUPTED, terminable
+from slo_ctl.cli.say import remark, tell_json
+from slo_ctl.cli.terminable import terminable
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -195,11 +196,9 @@ def _request(
 
 def _tell_who_was_left_out(profile: Profile, quiet: bool) -> None:
     """On stderr, where progress has not said so."""
-    from slo_ctl.show.text import printable
-
     for each in profile.nodes if quiet else ():
         if each.left_out:
-            sys.stderr.write(printable(f"slo-ctl: {each.name} was left out: {each.left_out}") + "\n")
+            remark(f"slo-ctl: {each.name} was left out: {each.left_out}")
 
 
 def _rule(least: int, most: int, precision: str) -> StoppingRule:
@@ -254,7 +253,7 @@ def _deliver(
     if json_:
         tell_json(report_json(profile, analysis, found))
     else:
-        from slo_ctl.show.table import console_for
+        from slo_ctl.show.console import console_for
 
         print_report(console_for(sys.stdout), profile, analysis, found, every_size)
     if agios is not None:

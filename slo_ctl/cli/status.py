@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption, ask, client, how_to_start, say
+from slo_ctl.cli.api_access import RootOption, ask, client, how_to_start
 from slo_ctl.cli.completion_names import complete_verdict, complete_vm
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 EXIT_DEGRADED = 2
 """Some VM that is shown has a verdict of `model.DEGRADED`."""
-EXIT_INTERRUPTED = 130
 DEFAULT_INTERVAL_S = 2.0
 MIN_INTERVAL_S = 0.1
 _PIPE_WIDTH = 1000
@@ -113,9 +114,9 @@ def _read(
     try:
         status = from_json(body)
     except StatusFormatError as error:
-        say(f"slo-ctl: the daemon's status is not understood: {error}")
-        say("hint: restart the daemon: it runs another version of slo-ctl")
-        raise typer.Exit(1) from None
+        remark(f"slo-ctl: the daemon's status is not understood: {error}")
+        remark("hint: restart the daemon: it runs another version of slo-ctl")
+        raise typer.Exit(EXIT_FAILURE) from None
     return status, selected(status, words, verdicts)
 
 
@@ -126,12 +127,12 @@ def _degraded(shown: tuple[VmStatus, ...]) -> bool:
 
 
 def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
-    from slo_ctl.show.table import console_for
+    from slo_ctl.show.console import console_for
 
     console = console_for(sys.stdout)
     _put(console, status, shown)
     for note in status.notes:
-        say(f"note: {note}")
+        remark(f"note: {note}")
 
 
 def _put(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
@@ -182,7 +183,7 @@ def _watch_lines(
         body = gone.ask(lambda: client(root).get("/v1/status"))
         if body is None:
             if gone.is_new:
-                say(f"slo-ctl: {gone.line()}")
+                remark(f"slo-ctl: {gone.line()}")
         else:
             status, shown = _read(body, words, verdicts)
             if json_:
@@ -199,8 +200,8 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
     from rich.live import Live
     from rich.text import Text
 
+    from slo_ctl.show.console import console_for
     from slo_ctl.show.gone import Gone
-    from slo_ctl.show.table import console_for
     from slo_ctl.show.text import printable
 
     console = console_for(sys.stdout)

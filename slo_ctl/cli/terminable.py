@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-EXIT_INTERRUPTED = 130
-
 
 @contextmanager
 def terminable() -> Iterator[None]:

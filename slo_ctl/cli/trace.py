@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from slo_ctl.cli import trace_convert, write_cost
+from slo_ctl.cli.say import tell_json
 from slo_ctl.cli.trace_input import ACTION, ON_ERROR, open_named, told, with_progress
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ def info(
         summary = tally.summary(reader.volumes)
     wall_s = time.perf_counter() - started
     if json_:
-        typer.echo(json.dumps(as_json(reader, summary, wall_s), indent=2))
+        tell_json(as_json(reader, summary, wall_s))
     else:
         typer.echo("\n".join(as_table(reader, summary, wall_s)))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traces.batch import Batch
+    from traces.formats.screen import OnError
     from traces.reader import TraceReader
 
 ON_ERROR = typer.Option(
@@ -29,9 +30,16 @@ def open_named(path: Path, format_: str | None, on_error: str, action: str) -> T
     """The reader of the trace that the options name. Raises UserError, and what `told` is for."""
     from traces.reader import open_trace
 
-    if on_error not in ("raise", "skip"):
-        raise UserError(f"--on-error: '{on_error}' is neither raise nor skip", "raise stops, skip counts")
-    return open_trace(path, format_, on_error, action=action)  # type: ignore[arg-type] # checked just above
+    return open_trace(path, format_, on_error_of(on_error), action=action)
+
+
+def on_error_of(text: str) -> OnError:
+    """What --on-error says. Raises UserError."""
+    if text == "raise":
+        return "raise"
+    if text == "skip":
+        return "skip"
+    raise UserError(f"--on-error: '{text}' is neither raise nor skip", "raise stops, skip counts")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
-from slo_ctl.cli.say import remark
+from slo_ctl.cli.say import remark, tell_json
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def list_(
     if json_:
         from slo_ctl.show.vms import inventory_json
 
-        sys.stdout.write(json.dumps(inventory_json(inventory), indent=2) + "\n")
+        tell_json(inventory_json(inventory))
         return
     _print(inventory)
 
@@ -111,7 +110,7 @@ def _look(tree: CgroupTree | None, uri: str | None, named: list[str]) -> Invento
 def _print(inventory: Inventory) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.table import console_for
+    from slo_ctl.show.console import console_for
     from slo_ctl.show.vms import stream_table, where_line
 
     console = console_for(sys.stdout)

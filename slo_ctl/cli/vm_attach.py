@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,8 @@ from xml.etree import ElementTree
 
 import typer
 
-from slo_ctl.cli.say import remark
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.cli.vm_host import CONNECT, JSON, NAME, ROOT, VmHost
 from slo_ctl.errors import UserError
 from slo_ctl.model import Tenant
@@ -144,7 +144,7 @@ def detach(
     if held:
         remark(f"slo-ctl: VM {name}: the guest has not let go of {target} yet")
         remark("hint: it was asked to; `slo-ctl vm list` shows when it has, at the latest when it stops")
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILURE)
     _tell(name, "detached", target, tenant, impact, json_, host.notes)
 
 
@@ -280,12 +280,10 @@ def _tell(
             }
         )
         return
-    from slo_ctl.show.text import printable
-
-    sys.stdout.write(printable(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}") + "\n")
+    tell(f"{name}: {tenant} (EMULATED) {verb} as {target}: {', '.join(states)}")
     for note in notes:
         remark(f"note: {note}")
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"format_version": FORMAT_VERSION, **value}, indent=2) + "\n")
+    tell_json({"format_version": FORMAT_VERSION, **value})

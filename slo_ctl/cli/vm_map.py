@@ -127,8 +127,8 @@ def unmap(
 
 def maps(json_: JSON = False, root: ROOT = None) -> None:
     """List VMs on namespaces of NVMe drives. Changes nothing."""
+    from slo_ctl.show.console import console_for
     from slo_ctl.show.mappings import mapping_table, mappings_json
-    from slo_ctl.show.table import console_for
 
     host = VmHost(root)
     found = MappingWork(host).store.all()

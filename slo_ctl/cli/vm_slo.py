@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.say import tell, tell_json
+from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.cli.vm_host import CONNECT, JSON, NAME, ROOT, VmHost
 from slo_ctl.errors import UserError
 
@@ -256,8 +256,5 @@ def _not_running(error: Exception) -> str:
 
 
 def _notes(notes: Iterable[str]) -> None:
-    from slo_ctl.show.text import printable
-
     for note in notes:
-        prefix = "" if note.startswith("conflict: ") else "note: "
-        sys.stderr.write(printable(f"{prefix}{note}") + "\n")
+        remark(note if note.startswith("conflict: ") else f"note: {note}")

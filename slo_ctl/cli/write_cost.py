@@ -19,6 +19,7 @@ from slo_ctl.cli.measured import surroundings
 from slo_ctl.cli.option_value import bytes_of, check_plot
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.cli.terminable import terminable
+from slo_ctl.cli.trace_input import on_error_of
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ def trace_write_cost(
 ) -> None:
     """Fit T(n) = T_merge + n S/B to the response times of a trace's writes."""
     check_plot(plot)
-    if on_error not in ("raise", "skip"):
-        raise UserError(f"--on-error: '{on_error}' is neither raise nor skip", "raise stops, skip counts")
+    at_bad_records = on_error_of(on_error)
     from slo_ctl.serra.traced_writes import collect, require_responses
     from slo_ctl.serra.write_cost import fit_or_refuse
     from traces.formats.registry import FORMATS
@@ -135,7 +135,7 @@ def trace_write_cost(
     if format_ is not None and format_ not in FORMATS:
         raise UserError(f"--format: {format_} is unknown", f"known are {', '.join(FORMATS)}")
     wanted = [bytes_of("--size", text, "4KiB") for text in size or ()]
-    reader = open_trace(file, format_, on_error, responses=True)  # type: ignore[arg-type] # checked above
+    reader = open_trace(file, format_, at_bad_records, responses=True)
     require_responses(reader)
     times = collect(reader, volume, wanted)
     for reason, count in sorted(reader.skipped.items()):

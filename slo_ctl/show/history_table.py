@@ -13,7 +13,7 @@ from slo_ctl.model import Verdict
 from slo_ctl.show import numbers
 from slo_ctl.show.columns import Column, table_of
 from slo_ctl.show.sparkline import sparkline
-from slo_ctl.show.status_table import duration, setting_value
+from slo_ctl.show.status_table import setting_value
 from slo_ctl.show.text import printable
 from slo_ctl.show.verdict_style import STYLES
 
@@ -40,7 +40,7 @@ def history_lines(history: VmHistory) -> Iterator[Text]:
     """What is shown of which time, and the curve of IOPS on each device."""
     yield Text(
         f"{printable(history.vm)}: {clock(history.since, dated=True)} to {clock(history.until, dated=True)}, "
-        f"means of {duration(history.bucket_s)}, P99 the worst of each",
+        f"means of {numbers.duration(history.bucket_s)}, P99 the worst of each",
         style="bold",
     )
     for device in devices(history):

@@ -68,3 +68,15 @@ def latency(microseconds: float | None) -> str:
     if microseconds < 1_000_000:
         return f"{microseconds / 1000:.3g} ms"
     return f"{microseconds / 1e6:.3g} s"
+
+
+def duration(seconds: float) -> str:
+    """`10 s`, `2 min`, `3.5 h` or `2 d`."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s or (seconds >= unit_s and seconds % unit_s == 0):
+            return (
+                f"{seconds / unit_s:.2g} {unit}"
+                if seconds < 100 * unit_s
+                else f"{seconds / unit_s:.0f} {unit}"
+            )
+    return f"{seconds:.3g} s"

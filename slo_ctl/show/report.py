@@ -12,11 +12,12 @@ from slo_ctl.show.page import render_page
 from slo_ctl.show.palette import vm_colour
 from slo_ctl.show.plots import all_plots
 from slo_ctl.show.story import story
-from slo_ctl.show.table import comparison_cells, run_line, vm_cells, vm_headings
+from slo_ctl.show.table import comparison_cells, headline, is_synthetic, run_line, vm_cells, vm_headings
 from slo_ctl.show.text import printable
-from slo_ctl.show.verdict import TOLERANCE, Verdict, verdict
+from slo_ctl.show.verdict import TOLERANCE, verdict
 
 if TYPE_CHECKING:
+    from slo_ctl.model import Verdict
     from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
     from slo_ctl.show.inline_svg import Plot
 
@@ -65,7 +66,7 @@ def render_report(result: Result) -> str:
         "report.html.j2",
         result=result,
         title=_title(result),
-        synthetic=any("synthetic" in vm.workload for run in result.runs for vm in run.vms),
+        synthetic=is_synthetic(result),
         story=story(result),
         subject=_view(result, result.runs[-1]) if result.runs else None,
         others=[_view(result, run) for run in result.runs[:-1]],
@@ -75,7 +76,7 @@ def render_report(result: Result) -> str:
         comparison=[(run.policy, comparison_cells(run)) for run in result.runs],
         sections=_sections(all_plots(result)),
         facts=_facts(result),
-        headline=_headline(result),
+        headline=headline(result),
         tolerance=numbers.percent(TOLERANCE, 0),
         result_hash=result.result_hash(),
         scenario=_scenario(result),
@@ -98,14 +99,6 @@ def _title(result: Result) -> str:
 def _scenario(result: Result) -> str:
     lines = json.dumps(result.scenario, indent=2, ensure_ascii=False).splitlines()
     return "\n".join(map(printable, lines))
-
-
-def _headline(result: Result) -> str:
-    device = result.device
-    return (
-        f"{printable(device.preset)}, {numbers.size(device.logical_bytes)} logical, "
-        f"OP {numbers.percent(device.op)}, timing {device.timing.model}, seed {result.seed}"
-    )
 
 
 def _view(result: Result, run: RunResult) -> _RunView:

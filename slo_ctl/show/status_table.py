@@ -81,14 +81,14 @@ def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]
     """Window, policy and every device. `now` is the time of day, for telling an old status."""
     now = time.time() if now is None else now
     line = Text(
-        f"window {duration(status.window_s)}, epoch {duration(status.epoch_s)}, "
+        f"window {numbers.duration(status.window_s)}, epoch {numbers.duration(status.epoch_s)}, "
         f"at {time.strftime('%H:%M:%S', time.localtime(status.at))}, daemon {status.daemon_pid} "
-        f"up {duration(max(0.0, status.at - status.started_at))}",
+        f"up {numbers.duration(max(0.0, status.at - status.started_at))}",
         style="bold",
     )
     age_s = now - status.at
     if age_s > max(STALE_EPOCHS * status.epoch_s, 2.0):
-        line.append(f"  OLD: {duration(age_s)} ago", style="bold red")
+        line.append(f"  OLD: {numbers.duration(age_s)} ago", style="bold red")
     yield line
     if status.config_problem:
         yield Text(
@@ -106,7 +106,7 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     if device.policy:
         parts.append(f"policy {printable(device.policy)}")
     if window_s is not None and device.window_s != window_s:
-        parts.append(f"window {duration(device.window_s)}")
+        parts.append(f"window {numbers.duration(device.window_s)}")
     measured = (
         f"of {numbers.count(device.capacity_iops)} measured at most"
         if device.capacity_iops is not None
@@ -136,7 +136,7 @@ def waf_text(waf: DeviceWaf) -> str:
     made_up = f" ({EMULATED})" if waf.emulated and waf.source is not WafSource.FTL else ""
     if waf.waf is None:
         return f"no WAF{made_up}: {printable(waf.reason)}"
-    about = f"over {duration(waf.window_s)}"
+    about = f"over {numbers.duration(waf.window_s)}"
     if waf.resolution_bytes is not None and waf.resolution_bytes > 1:
         about += f", counted by {numbers.size(waf.resolution_bytes)}"
     sure = f" ± {waf.uncertainty:.2f}" if waf.uncertainty else ""
@@ -174,18 +174,6 @@ def setting_value(value: SettingValue) -> str:
     if isinstance(value, str):
         return value
     return "unset" if value is None else f"{value:,.12g}"
-
-
-def duration(seconds: float) -> str:
-    """`10 s`, `2 min`, `3.5 h` or `2 d`."""
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit_s or (seconds >= unit_s and seconds % unit_s == 0):
-            return (
-                f"{seconds / unit_s:.2g} {unit}"
-                if seconds < 100 * unit_s
-                else f"{seconds / unit_s:.0f} {unit}"
-            )
-    return f"{seconds:.3g} s"
 
 
 def _where(vm: VmStatus) -> str:

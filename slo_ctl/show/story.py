@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slo_ctl.model import Verdict
 from slo_ctl.show import numbers
-from slo_ctl.show.verdict import TOLERANCE, Verdict, verdict, worst_share_error
+from slo_ctl.show.verdict import TOLERANCE, verdict, worst_share_error
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import GcPagesMoved, Result, RunResult, VmResult

@@ -1,48 +1,29 @@
-"""Results as tables on a terminal."""
+"""Results of a replay as tables on a terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slo_ctl.model import Verdict
 from slo_ctl.show import numbers
+from slo_ctl.show.columns import NAME_WIDTH
 from slo_ctl.show.merges import MERGE_HEADINGS, NARROW_CELLS, merge_rows
 from slo_ctl.show.story import foreign_pages
 from slo_ctl.show.text import printable
-from slo_ctl.show.verdict import Verdict, verdict, worst_share_error
+from slo_ctl.show.verdict import verdict, worst_share_error
+from slo_ctl.show.verdict_style import verdict_text
 
 if TYPE_CHECKING:
-    from typing import TextIO
+    from rich.console import Console
 
     from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
 
-PLAIN_WIDTH = 132
-"""Columns when the output is no terminal: wide enough to fold nothing."""
 WIDE = 112
 """From here on there is room for OPS in bytes and for the latency of reads."""
-NAME_WIDTH = 24
-
-_STYLES = {
-    Verdict.OK: "green",
-    Verdict.INSUFFICIENT: "bold red",
-    Verdict.IDLE: "dim",
-    Verdict.CAPPED: "yellow",
-}
-
-
-def console_for(stream: TextIO) -> Console:
-    """A console on `stream` that never interprets markup or emoji in what it prints."""
-    return Console(
-        file=stream,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        width=None if stream.isatty() else PLAIN_WIDTH,
-    )
 
 
 def print_result(console: Console, result: Result) -> None:
@@ -69,15 +50,22 @@ def print_result(console: Console, result: Result) -> None:
 
 def device_line(result: Result) -> str:
     """Label, device and timing model in one line."""
+    workloads = ", synthetic workloads" if is_synthetic(result) else ""
+    return f"{result.label.upper()} SSD{workloads}: {headline(result)}"
+
+
+def headline(result: Result) -> str:
+    """Device, timing model and seed."""
     device = result.device
-    synthetic = (
-        ", synthetic workloads" if any("synthetic" in v.workload for r in result.runs for v in r.vms) else ""
-    )
     return (
-        f"{result.label.upper()} SSD{synthetic}: {printable(device.preset)}, "
-        f"{numbers.size(device.logical_bytes)} logical, OP {numbers.percent(device.op)}, "
-        f"timing {device.timing.model}, seed {result.seed}"
+        f"{printable(device.preset)}, {numbers.size(device.logical_bytes)} logical, "
+        f"OP {numbers.percent(device.op)}, timing {device.timing.model}, seed {result.seed}"
     )
+
+
+def is_synthetic(result: Result) -> bool:
+    """Some VM's requests are synthetic."""
+    return any("synthetic" in vm.workload for run in result.runs for vm in run.vms)
 
 
 def run_line(run: RunResult) -> str:
@@ -100,7 +88,7 @@ def vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
         table.add_row(
             Text(printable(vm.name)),
             *(Text(cell) for cell in vm_cells(vm, result.device, wide)),
-            _verdict(vm),
+            verdict_text(verdict(vm)),
         )
     return table
 
@@ -179,8 +167,3 @@ def comparison_cells(run: RunResult) -> list[str]:
 
 def _table(wide: bool) -> Table:
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0, 0, 0))
-
-
-def _verdict(vm: VmResult) -> Text:
-    word = verdict(vm)
-    return Text(word.value, style=_STYLES[word])

@@ -15,7 +15,7 @@ from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.show import numbers
 from slo_ctl.show.sparkline import sparkline
 from slo_ctl.show.status_json import StatusFormatError, from_json
-from slo_ctl.show.status_table import duration, header_lines, outcome_text, status_columns
+from slo_ctl.show.status_table import header_lines, outcome_text, status_columns
 from slo_ctl.show.text import printable
 from slo_ctl.show.verdict_style import verdict_text
 
@@ -257,7 +257,7 @@ class TopApp(App[None]):
     def _detail(self, status: HostStatus, vm: VmStatus) -> Text:
         curve = list(self._curves.get(_key(vm), ()))
         lines = [*detail_lines(vm), Text(f"IOPS {sparkline(curve)} {numbers.count(vm.iops)}")]
-        lines.append(Text(f"over the last {duration(len(curve) * status.epoch_s)}", style="dim"))
+        lines.append(Text(f"over the last {numbers.duration(len(curve) * status.epoch_s)}", style="dim"))
         device = next((each for each in status.devices if each.name == vm.device), None)
         reasons = device.reasons if device else ()
         about = [reason for reason in reasons if vm.vm in reason] or list(reasons)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slo_ctl.show import numbers
 from slo_ctl.show.text import printable
+from traces.batch import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,6 @@ def as_json(reader: TraceReader, summary: TraceSummary, wall_s: float) -> dict[s
 
 def as_table(reader: TraceReader, summary: TraceSummary, wall_s: float) -> Iterator[str]:
     """Lines for people."""
-    page = 4096
     ops = ", ".join(f"{count:,} {op}" for op, count in summary.records_by_op.items())
     gap_us = summary.mean_gap_ns / 1000
     rows = [
@@ -67,10 +67,13 @@ def as_table(reader: TraceReader, summary: TraceSummary, wall_s: float) -> Itera
             f"{numbers.size(summary.written_bytes)}, {numbers.size(summary.average_write_bytes)} on average",
         ),
         ("page writes", f"{summary.written_page_count:,} of 4 KiB"),
-        ("footprint", f"{summary.footprint_pages:,} pages ({numbers.size(summary.footprint_pages * page)})"),
+        (
+            "footprint",
+            f"{summary.footprint_pages:,} pages ({numbers.size(summary.footprint_pages * PAGE_BYTES)})",
+        ),
         (
             "written pages",
-            f"{summary.written_pages:,} distinct ({numbers.size(summary.written_pages * page)})",
+            f"{summary.written_pages:,} distinct ({numbers.size(summary.written_pages * PAGE_BYTES)})",
         ),
         ("sequential", numbers.percent(summary.sequential_share)),
         (

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from slo_ctl.promises.check import FIELD_NAMES, KEY_OF
 from slo_ctl.show import numbers
-from slo_ctl.show.table import console_for
+from slo_ctl.show.console import console_for
 from slo_ctl.show.text import printable
 from slo_ctl.show.vms import stream_cells
 

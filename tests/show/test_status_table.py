@@ -14,10 +14,9 @@ from slo_ctl.errors import UserError
 from slo_ctl.model import HostStatus, Slo, Verdict
 from slo_ctl.show.columns import fitting
 from slo_ctl.show.filter import parse_verdicts, selected
-from slo_ctl.show.numbers import UNKNOWN
+from slo_ctl.show.numbers import UNKNOWN, duration
 from slo_ctl.show.status_table import (
     backend_text,
-    duration,
     header_lines,
     ops_text,
     p99_text,

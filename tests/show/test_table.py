@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from slo_ctl.model import Verdict
 from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, VmResult
 from slo_ctl.show import numbers
+from slo_ctl.show.console import console_for
 from slo_ctl.show.story import foreign_pages, story
-from slo_ctl.show.table import console_for, ops_text, print_result
+from slo_ctl.show.table import ops_text, print_result
 from slo_ctl.show.text import printable
-from slo_ctl.show.verdict import Verdict, verdict, worst_share_error
+from slo_ctl.show.verdict import verdict, worst_share_error
 
 
 def printed(*policies: str, width: int = 132, **changes: Any) -> str:
