@@ -13,7 +13,7 @@ from slo_ctl.promises.check import FIELD_NAMES, KEY_OF
 from slo_ctl.show import numbers
 from slo_ctl.show.console import console_for
 from slo_ctl.show.text import printable
-from slo_ctl.show.vms import stream_cells
+from slo_ctl.show.vms import disks_json, stream_cells, stream_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,17 +86,8 @@ def promise_json(
         "promised": {source: dict(fields) for source, fields in said.items()},
         "state": vm.state.value if vm else None,
         "found_by": vm.found_by.value if vm else None,
-        "disks": [asdict(disk) | {"device": _number(disk.device)} for disk in vm.disks] if vm else [],
-        "streams": [
-            {
-                "disk": stream.disk.target if stream.disk else None,
-                "source": stream.disk.source if stream.disk else None,
-                "device": _number(stream.device),
-                "cgroup": stream.cgroup,
-                "tenant": str(stream.tenant) if stream.tenant else None,
-            }
-            for stream in streams
-        ],
+        "disks": disks_json(vm) if vm else [],
+        "streams": [stream_json(stream) for stream in streams],
     }
 
 
@@ -119,7 +110,3 @@ def _stream_table(streams: Sequence[Stream]) -> Table:
     for stream in streams:
         table.add_row(*(Text(cell) for cell in stream_cells(stream)))
     return table
-
-
-def _number(device: object) -> str | None:
-    return None if device is None else str(device)

@@ -87,19 +87,27 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
 
 
 def _vm_json(vm: Vm) -> dict[str, Any]:
-    disks = [asdict(disk) | {"device": _device(disk.device)} for disk in vm.disks]
-    return asdict(vm) | {"disks": disks}
+    return asdict(vm) | {"disks": disks_json(vm)}
+
+
+def disks_json(vm: Vm) -> list[dict[str, Any]]:
+    """Its disks; devices as MAJOR:MINOR."""
+    return [asdict(disk) | {"device": _device(disk.device)} for disk in vm.disks]
 
 
 def _stream_json(stream: Stream) -> dict[str, Any]:
+    counters = asdict(stream.counters) if stream.counters else None
+    return {"vm": stream.vm, **stream_json(stream), "counters": counters}
+
+
+def stream_json(stream: Stream) -> dict[str, Any]:
+    """By which way it goes, without whose it is."""
     return {
-        "vm": stream.vm,
         "disk": stream.disk.target if stream.disk else None,
         "source": stream.disk.source if stream.disk else None,
         "cgroup": stream.cgroup,
         "device": _device(stream.device),
         "tenant": str(stream.tenant) if stream.tenant else None,
-        "counters": asdict(stream.counters) if stream.counters else None,
     }
 
 
