@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.slow
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,age=yes"
 TIME_SCALE = "0.6"
 WEIGHTS = {"web": 1, "db": 3, "mail": 6}
-CONVERGE_S = 120.0
-RECOVER_S = 40.0
+CONVERGE_S = 300.0
+RECOVER_S = 120.0
 TOLERANCE = 0.10
 QEMU_GROUPS = ("libvirt-qemu", "kvm", "qemu")
 
@@ -66,7 +67,7 @@ class Host:
 
     def slo_ctl(self, *words: str, status: int = 0) -> str:
         command = [sys.executable, "-m", "slo_ctl.cli", *words, "--root", str(self.root)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RECOVER_S)
         assert done.returncode == status, f"{words}: {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -81,7 +82,7 @@ class Host:
     def status(self) -> dict[str, dict[str, Any]] | None:
         """What `slo-ctl status --json` says of each VM; None while there is no daemon."""
         command = [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(self.root)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RECOVER_S)
         if done.returncode == 1:
             return None
         assert done.returncode in (0, 2), done.stderr
@@ -146,22 +147,33 @@ def host(libvirt_host: LibvirtHost) -> Iterator[Host]:  # noqa: F811 - the fixtu
         made.close()
 
 
+@contextmanager
+def promised(host: Host, vm: str, weight: int) -> Iterator[None]:
+    """By `vm set`, and no longer afterwards, whatever becomes of the test."""
+    host.slo_ctl("vm", "set", vm, f"weight={weight}")
+    try:
+        yield
+    finally:
+        host.slo_ctl("vm", "unset", vm)
+
+
 def test_shares_follow_the_weights(host: Host) -> None:
     host.settle(WEIGHTS)
 
 
 def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
-    host.slo_ctl("vm", "set", "web", "weight=6")
-    host.settle(WEIGHTS | {"web": 6})
-    host.slo_ctl("vm", "unset", "web")
+    with promised(host, "web", 6):
+        host.settle(WEIGHTS | {"web": 6})
     host.settle(WEIGHTS)
 
 
 def test_a_vm_that_is_destroyed_is_idle_and_comes_back(host: Host) -> None:
     host.destroy_vm("db")
-    until(lambda: (host.status() or {})["db"]["verdict"] == "idle", "db is idle", RECOVER_S)
-    host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "db"})
-    host.start_vm("db")
+    try:
+        until(lambda: (host.status() or {}).get("db", {}).get("verdict") == "idle", "db is idle", RECOVER_S)
+        host.settle({vm: weight for vm, weight in WEIGHTS.items() if vm != "db"})
+    finally:  # the next test needs it
+        host.start_vm("db")
     host.settle(WEIGHTS)
 
 
@@ -173,7 +185,7 @@ def test_the_daemon_is_killed(host: Host) -> None:
     time.sleep(2)
     host.start_daemon()
     host.settle(WEIGHTS)
-    assert all(host.flushed(vm) > before[vm] for vm in WEIGHTS)
+    until(lambda: all(host.flushed(vm) > before[vm] for vm in WEIGHTS), "every VM writes", RECOVER_S)
 
 
 def test_libvirtd_is_killed(host: Host) -> None:
@@ -181,15 +193,14 @@ def test_libvirtd_is_killed(host: Host) -> None:
     time.sleep(3)
     assert (host.status() or {}).keys() >= WEIGHTS.keys(), "status goes on without libvirtd"
     host.libvirt.start()
-    host.slo_ctl("vm", "set", "web", "weight=3")
-    host.settle(WEIGHTS | {"web": 3})
-    host.slo_ctl("vm", "unset", "web")
+    with promised(host, "web", 3):
+        host.settle(WEIGHTS | {"web": 3})
 
 
 def test_the_server_is_killed_and_nothing_flushed_is_lost(host: Host) -> None:
+    until(lambda: all(host.flushed(vm) for vm in WEIGHTS), "every VM has something to lose", RECOVER_S)
     host.server.kill()
     flushed = {vm: host.flushed(vm) for vm in WEIGHTS}
-    assert all(flushed.values())
     on_disk = {vm: host.on_disk(vm) for vm in WEIGHTS}
     assert all(on_disk[vm] >= flushed[vm] for vm in WEIGHTS), (on_disk, flushed)
     host.serve_again()
