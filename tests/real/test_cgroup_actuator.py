@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import MIB, fio, groups, io_tree, iops_of, loop_device
+from yardstick import Yardstick
 
 from slo_ctl.act.capabilities import probe
 from slo_ctl.act.cgroup import CgroupActuator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SYS = Path("/sys")
-TRIES = 3
+TRIES = 4
 LIMITS = ("read_iops", "write_iops", "read_bytes_s", "write_bytes_s")
 
 
@@ -182,7 +183,7 @@ def test_what_the_kernel_can_do(rig: Rig) -> None:
 
 @pytest.mark.slow
 def test_a_limit_limits(tmp_path: Path) -> None:
-    """Within 3 % on a device that could do far more."""
+    """Within 3 % on a device that could do far more; where others keep the CPUs busy, at most 15 % below."""
     tree = io_tree()
     if tree.version != 1:
         pytest.skip("cgexec is called as for v1 here")
@@ -194,13 +195,19 @@ def test_a_limit_limits(tmp_path: Path) -> None:
         }
         keeper.apply([Setting(knob, value, "vm", "test") for knob, value in wanted.items()])
         common = ("--iodepth=16", "--runtime=5", "--size=32M")
-        seen: list[tuple[float, float]] = []
-        # A device that other work on this machine holds up does less than it may, but not each time.
-        while not seen or seen[-1] != (pytest.approx(400, rel=0.03), pytest.approx(300, rel=0.03)):
-            assert len(seen) < TRIES, seen
-            reading = fio(reader, path, "--rw=randread", *common)
-            writing = fio(writer, path, "--rw=randwrite", "--offset=32M", *common)
-            seen.append((iops_of(reading, "read"), iops_of(writing, "write")))
+        exact, disturbed = False, []
+        for _ in range(TRIES):
+            with Yardstick() as yardstick:
+                reading = fio(reader, path, "--rw=randread", *common)
+                writing = fio(writer, path, "--rw=randwrite", "--offset=32M", *common)
+                found = iops_of(reading, "read") / 400, iops_of(writing, "write") / 300
+            exact = found == pytest.approx((1, 1), rel=0.03)
+            if exact:
+                break
+            # The kernel lets requests go by a thread of its own, which waits for a CPU as all others do.
+            assert all(0.85 <= ratio <= 1.03 for ratio in found)
+            disturbed.append(not yardstick.undisturbed)
+        assert exact or all(disturbed)
         keeper.undo()
         free = fio(reader, path, "--rw=randread", "--iodepth=16", "--runtime=2", "--size=32M")
         assert iops_of(free, "read") > 2 * 400

@@ -10,15 +10,32 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
+from yardstick import Yardstick
 
 from slo_ctl.device.control import ControlError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TOLERANCE = 0.1
 TRIES = 4
 """Other work on the machine delays a client without the model knowing: one undisturbed run is enough."""
+
+
+def as_modelled(measure: Callable[[], float], modelled: float) -> None:
+    """One of the tries has to come out as modelled; skips the test if each was disturbed."""
+    seen = []
+    for _ in range(TRIES):
+        with Yardstick() as yardstick:
+            found = measure()
+        if found == pytest.approx(modelled, rel=TOLERANCE):
+            return
+        if yardstick.undisturbed:
+            seen.append(found)
+    if not seen:
+        pytest.skip("other work on this machine holds every waiting thread up")
+    pytest.fail(f"{seen} and not {modelled}")
 
 
 def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:
@@ -34,17 +51,15 @@ def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:
 def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
     require("nbdkit", "fio")
     make_device(root, "name=d,preset=cheetah-15k7")
-    seen = []
     with served(root, "d", "--latency", "real") as server:
-        for _ in range(TRIES):
-            job = fio(server, "randread", "--bs=4k", "--iodepth=1")
-            seen.append(job["clat_ns"]["mean"] / 1e6)
-            if seen[-1] == pytest.approx(3.4 + 2.0 + 0.1, rel=TOLERANCE):
-                break
-        else:
-            pytest.fail(f"mean milliseconds: {seen}")
+        one_at_a_time = ("--bs=4k", "--iodepth=1")
+        shallow = fio(server, "randread", *one_at_a_time)
         deep = fio(server, "randread", "--bs=4k", "--iodepth=16")
-        assert deep["iops"] > 1.3 * job["iops"], "the disk sorts what it holds"
+        assert deep["iops"] > 1.3 * shallow["iops"], "the disk sorts what it holds"
+        as_modelled(
+            lambda: fio(server, "randread", *one_at_a_time)["clat_ns"]["mean"] / 1e6,
+            3.4 + 2.0 + 0.1,  # ms
+        )
 
 
 @pytest.mark.slow
@@ -52,15 +67,12 @@ def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
 def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float, root: Path) -> None:
     require("nbdkit", "fio")
     make_device(root, f"name=d,preset=cheetah-15k7,disks={disks},size=4GiB")
-    seen = []
     # Slower than life, so that what this machine can copy is not what is measured.
     scale = 4
     with served(root, "d", "--latency", "real", "--time-scale", str(scale)) as server:
-        for _ in range(TRIES):
-            seen.append(fio(server, "read", "--bs=1M", "--iodepth=1")["bw_bytes"] * scale)
-            if seen[-1] == pytest.approx(rate_bytes_s, rel=TOLERANCE):
-                return
-    pytest.fail(f"bytes a second: {seen}")
+        as_modelled(
+            lambda: float(fio(server, "read", "--bs=1M", "--iodepth=1")["bw_bytes"]) * scale, rate_bytes_s
+        )
 
 
 def test_parts_of_one_disk(root: Path) -> None:
@@ -115,7 +127,8 @@ def test_what_was_flushed_survives_sigkill(root: Path) -> None:
 def test_a_short_profile_tells_that_it_seeks_and_keeps_its_times(root: Path) -> None:
     require("nbdkit", "fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=4GiB")
-    with served(root, "d", "--latency", "real") as server:
+    # Slower than life, so that the difference between its times is not lost in what other work adds to both.
+    with served(root, "d", "--latency", "real", "--time-scale", "4") as server:
         told = run(
             *(sys.executable, "-m", "slo_ctl.cli", "device", "profile", server.uri(), "--root", str(root)),
             *("--interval", "64k-128k/64k", "--points", "2", "--file-size", "2GiB", "--test-time", "300ms"),
@@ -123,7 +136,7 @@ def test_a_short_profile_tells_that_it_seeks_and_keeps_its_times(root: Path) -> 
         )
     profile = json.loads(told)
     assert profile["identity"]["model"] == "EMULATED disk d"
-    assert profile["ratios"]["read"]["minimum"] > 1.5, "in sequence 0.4 ms, at random over 2 ms"
+    assert profile["ratios"]["read"]["minimum"] > 1.5, "in sequence 1.6 ms, at random over 8 ms"
     assert {each["access"] for each in profile["measurement"]} == {"sequential read", "random read"}
-    # All of the 2 GiB at random would take a minute and more: fio has to end by the clock.
-    assert max(each["elapsed_s"] for each in profile["measurement"]) < 5
+    # All of the 2 GiB at random would take four minutes and more: fio has to end by the clock.
+    assert max(each["elapsed_s"] for each in profile["measurement"]) < 20
