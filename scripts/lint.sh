@@ -38,7 +38,9 @@ check "mypy" .venv/bin/mypy
 for tests in act api cli config device nvme observe packaging promises record replay serra show traces; do
     check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show" .venv/bin/mypy "tests/$tests"
 done
-check "mypy tests/decide" .venv/bin/mypy -p tests.decide
+for tests in allocation decide; do
+    check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
+done
 check "mypy tests/validation" env MYPYPATH=bench .venv/bin/mypy -p tests.validation
 check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real .venv/bin/mypy tests/daemon
 check "mypy tests/real" env MYPYPATH=tests/real:tests/serra:tests/show .venv/bin/mypy tests/real/*.py

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from slo_ctl.allocation.space import Extent, NoSpaceError, SpaceMap
 
 BLOCKS, LOGICAL = 256, 16
 LOCAL = 512
+NO_BLOCKS = np.empty(0, np.int64)
 
 steps = st.lists(
     st.one_of(
@@ -30,7 +33,9 @@ steps = st.lists(
 @pytest.mark.parametrize("name", ALLOCATORS)
 @settings(deadline=None)
 @given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=40), steps=steps)
-def test_nothing_is_handed_out_twice_and_frees_return(name, fixed, steps):
+def test_nothing_is_handed_out_twice_and_frees_return(
+    name: str, fixed: set[int], steps: list[tuple[Any, ...]]
+) -> None:
     space = SpaceMap(BLOCKS)
     for block in fixed:
         space.occupy(block, 1)
@@ -57,7 +62,7 @@ def test_nothing_is_handed_out_twice_and_frees_return(name, fixed, steps):
         elif what == "rewrite" and held:
             allocator.rewritten(held[rest[0] % len(held)].start)
         elif what == "sync":
-            allocator.synced(None)
+            allocator.synced(NO_BLOCKS)
         assert space.free_blocks == BLOCKS - len(used)
         assert space.utilisation == pytest.approx(len(used) / BLOCKS)
         assert {b for b in range(BLOCKS) if not space.is_free(b)} == used
@@ -69,7 +74,9 @@ def test_nothing_is_handed_out_twice_and_frees_return(name, fixed, steps):
 
 @settings(deadline=None)
 @given(fixed=st.sets(st.integers(0, BLOCKS - 1), max_size=200), wanted=st.lists(st.integers(1, 30)))
-def test_greedy_space_takes_the_emptiest_and_stays_until_it_is_full(fixed, wanted):
+def test_greedy_space_takes_the_emptiest_and_stays_until_it_is_full(
+    fixed: set[int], wanted: list[int]
+) -> None:
     space = SpaceMap(BLOCKS)
     for block in fixed:
         space.occupy(block, 1)
@@ -91,7 +98,9 @@ def test_greedy_space_takes_the_emptiest_and_stays_until_it_is_full(fixed, wante
 
 @pytest.mark.parametrize("allocator", [GreedySpaceAllocator, GreedyLocalAllocator])
 @pytest.mark.parametrize(("gib", "mib"), [(32, 4), (64, 8), (64, 2)])
-def test_memory_is_within_the_papers_36_bytes_per_logical_block(allocator, gib, mib):
+def test_memory_is_within_the_papers_36_bytes_per_logical_block(
+    allocator: type[GreedySpaceAllocator | GreedyLocalAllocator], gib: int, mib: int
+) -> None:
     logical = mib << 8
     space = SpaceMap(gib << 18)
     tracemalloc.start()
@@ -107,7 +116,7 @@ def test_memory_is_within_the_papers_36_bytes_per_logical_block(allocator, gib, 
     assert (after - before) / logical_blocks <= 36
 
 
-def test_greedy_local_puts_small_writes_where_this_sync_writes_anyway():
+def test_greedy_local_puts_small_writes_where_this_sync_writes_anyway() -> None:
     space = SpaceMap(4 * LOCAL)
     space.occupy(LOCAL, LOCAL // 2)
     half = LOCAL + LOCAL // 2
@@ -119,18 +128,18 @@ def test_greedy_local_puts_small_writes_where_this_sync_writes_anyway():
     assert allocator.allocate(2, 0) == [Extent(half + 1, 2)]
 
 
-def test_greedy_local_prefers_nothing_before_a_sync_or_after_it():
+def test_greedy_local_prefers_nothing_before_a_sync_or_after_it() -> None:
     untouched = GreedyLocalAllocator(SpaceMap(4 * LOCAL), LOCAL)
     assert untouched.allocate(1, 0) == [Extent(0, 1)]
     space = SpaceMap(2 * LOCAL)
     space.occupy(LOCAL, 1)
     allocator = GreedyLocalAllocator(space, LOCAL)
     allocator.rewritten(LOCAL)
-    allocator.synced(None)
+    allocator.synced(NO_BLOCKS)
     assert allocator.allocate(1, 0) == [Extent(0, 1)]
 
 
-def test_with_trim_greedy_local_takes_an_empty_logical_block_first():
+def test_with_trim_greedy_local_takes_an_empty_logical_block_first() -> None:
     space = SpaceMap(2 * LOCAL)
     space.occupy(0, 1)
     allocator = GreedyLocalAllocator(space, LOCAL, trim=True)
@@ -138,7 +147,7 @@ def test_with_trim_greedy_local_takes_an_empty_logical_block_first():
     assert allocator.allocate(1, 0) == [Extent(LOCAL, 1)]
 
 
-def test_greedy_local_gives_all_there_is_whatever_it_is_for():
+def test_greedy_local_gives_all_there_is_whatever_it_is_for() -> None:
     allocator = GreedyLocalAllocator(SpaceMap(2 * LOCAL), LOCAL)
     allocator.allocate(1, 0)
     allocator.allocate(1, 0, metadata=True)
@@ -146,7 +155,7 @@ def test_greedy_local_gives_all_there_is_whatever_it_is_for():
     assert sum(extent.blocks for extent in got) == 2 * LOCAL - 2
 
 
-def test_ext_stays_in_its_group_and_goes_on_to_the_next():
+def test_ext_stays_in_its_group_and_goes_on_to_the_next() -> None:
     group = 32_768
     space = SpaceMap(3 * group)
     allocator = ALLOCATORS["ext"].allocator(space, group)
@@ -157,7 +166,7 @@ def test_ext_stays_in_its_group_and_goes_on_to_the_next():
     assert allocator.allocate(5, group + 8) == [Extent(group, 5)]
 
 
-def test_reiser_keeps_nodes_in_front_of_the_border():
+def test_reiser_keeps_nodes_in_front_of_the_border() -> None:
     allocator = ALLOCATORS["reiser"].allocator(SpaceMap(100), 10)
     assert allocator.allocate(2, 50, metadata=True) == [Extent(0, 2)]
     assert allocator.allocate(2, 3) == [Extent(10, 2)]
@@ -166,7 +175,7 @@ def test_reiser_keeps_nodes_in_front_of_the_border():
     assert allocator.allocate(9, 2, metadata=True) == [Extent(2, 8), Extent(12, 1)]
 
 
-def test_space_refuses_what_is_not_so():
+def test_space_refuses_what_is_not_so() -> None:
     space = SpaceMap(8)
     space.occupy(2, 2)
     for call, start, count in (
@@ -188,7 +197,9 @@ def test_space_refuses_what_is_not_so():
     most=st.integers(1, 4),
 )
 @settings(deadline=None)
-def test_a_search_across_full_parts_finds_the_first_hole(holes, start, length, most):
+def test_a_search_across_full_parts_finds_the_first_hole(
+    holes: set[int], start: int, length: int, most: int
+) -> None:
     space = SpaceMap(1 << 17)
     space.occupy(0, 1 << 17)
     for hole in holes:

@@ -14,7 +14,9 @@ steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, CAPACITY), st.bool
 
 
 @given(free=counts, steps=steps, empty=st.booleans())
-def test_it_agrees_with_a_plain_model(free, steps, empty):
+def test_it_agrees_with_a_plain_model(
+    free: list[int], steps: list[tuple[int, int, bool]], empty: bool
+) -> None:
     queue = BucketQueue(free, CAPACITY, empty)
     plain = list(free)
     inside = set() if empty else set(range(len(free)))
@@ -36,7 +38,7 @@ def test_it_agrees_with_a_plain_model(free, steps, empty):
         assert {b for b in range(len(free)) if queue.holds(b)} == inside
 
 
-def test_it_refuses_what_is_not_so():
+def test_it_refuses_what_is_not_so() -> None:
     with pytest.raises(ValueError, match="between"):
         BucketQueue([3], 2)
     queue = BucketQueue([1, 2], 2)
@@ -48,7 +50,7 @@ def test_it_refuses_what_is_not_so():
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
-def test_a_cleared_queue_is_as_an_empty_one(free, out):
+def test_a_cleared_queue_is_as_an_empty_one(free: list[int], out: set[int]) -> None:
     queue = BucketQueue(free, 5)
     for block in out & set(range(len(free))):
         queue.take_out(block)

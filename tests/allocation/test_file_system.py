@@ -34,7 +34,9 @@ actions = st.lists(
 @pytest.mark.parametrize("name", ALLOCATORS)
 @settings(deadline=None, max_examples=25)
 @given(actions=actions)
-def test_files_hold_what_they_should_and_syncs_write_it(name, layout, actions):
+def test_files_hold_what_they_should_and_syncs_write_it(
+    name: str, layout: str, actions: list[tuple[str, int, int]]
+) -> None:
     system, space = made(name, layout)
     system.make_directory(0)
     system.make_directory(1)
@@ -71,7 +73,7 @@ def test_files_hold_what_they_should_and_syncs_write_it(name, layout, actions):
         assert space.free_blocks == before
 
 
-def test_what_was_deleted_before_a_sync_is_never_written():
+def test_what_was_deleted_before_a_sync_is_never_written() -> None:
     system, _ = made("ext")
     system.make_directory(0)
     system.create(1, 0, 10 * BLOCK_BYTES)
@@ -79,7 +81,7 @@ def test_what_was_deleted_before_a_sync_is_never_written():
     assert len(system.sync().data) == 0
 
 
-def test_metadata_is_journalled_at_once_and_written_in_place_later():
+def test_metadata_is_journalled_at_once_and_written_in_place_later() -> None:
     system, _ = made("ext")
     system.make_directory(0)
     system.sync(last=True)
@@ -93,7 +95,7 @@ def test_metadata_is_journalled_at_once_and_written_in_place_later():
     assert system.sync(last=True).metadata.size in (0, 4)
 
 
-def test_an_append_rewrites_a_last_block_that_was_not_full():
+def test_an_append_rewrites_a_last_block_that_was_not_full() -> None:
     system, _ = made("greedy-space")
     system.make_directory(0)
     system.create(1, 0, BLOCK_BYTES + 1)
@@ -104,14 +106,14 @@ def test_an_append_rewrites_a_last_block_that_was_not_full():
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_filling_reaches_the_utilisation_with_the_same_files(name):
+def test_filling_reaches_the_utilisation_with_the_same_files(name: str) -> None:
     system, _ = made(name)
     fill(system, 0.5, seed=1, first_number=1000, churn=0.3)
     assert 0.5 <= system.utilisation < 0.5 + 4100 / BLOCKS
 
 
 @given(st.sets(st.integers(0, 2000)))
-def test_requests_cover_the_blocks_once(blocks):
+def test_requests_cover_the_blocks_once(blocks: set[int]) -> None:
     ordered = np.array(sorted(blocks), dtype=np.int64)
     starts, counts = requests(ordered)
     covered = [b for s, c in zip(starts.tolist(), counts.tolist(), strict=True) for b in range(s, s + c)]
@@ -120,7 +122,7 @@ def test_requests_cover_the_blocks_once(blocks):
     assert expand([Extent(3, 2), Extent(1, 3)]).tolist() == [1, 2, 3, 4]
 
 
-def test_pointers_are_apart_from_data_where_the_allocator_wants_that():
+def test_pointers_are_apart_from_data_where_the_allocator_wants_that() -> None:
     system, _ = made("greedy-local")
     system.make_directory(0)
     system.create(1, 0, 100 * BLOCK_BYTES)

@@ -10,7 +10,7 @@ from slo_ctl.allocation.changes import Action
 from slo_ctl.allocation.postmark import SETTINGS, PostmarkSetting, steps
 
 
-def test_files_live_between_creation_and_deletion_and_sizes_stay_within_bounds():
+def test_files_live_between_creation_and_deletion_and_sizes_stay_within_bounds() -> None:
     setting = PostmarkSetting(50, 5, 512, 10_240, 2_000)
     sizes: dict[int, int] = {}
     counted: Counter[Action] = Counter()
@@ -32,7 +32,7 @@ def test_files_live_between_creation_and_deletion_and_sizes_stay_within_bounds()
     assert counted[Action.APPEND] == pytest.approx(1_000, rel=0.15)
 
 
-def test_the_seed_decides():
+def test_the_seed_decides() -> None:
     setting = SETTINGS["cvfs-large"]
     first, again, other = (list(steps(setting, seed)) for seed in (1, 1, 2))
     assert first == again != other

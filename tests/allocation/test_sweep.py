@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
 from slo_ctl.allocation import sweep as sweeping
+from slo_ctl.allocation.experiment import Experiment, Outcome, run
 from slo_ctl.allocation.postmark import SETTINGS, PostmarkSetting
 from slo_ctl.allocation.result import AllocationResult, Mean
 from slo_ctl.allocation.sweep import Sweep, compare, mean_of, preset
@@ -17,16 +19,19 @@ from slo_ctl.replay.progress import Silent
 from slo_ctl.show.allocation_report import render_allocation
 from slo_ctl.show.allocation_table import print_allocation, spread
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 SMALL = "size=1GiB,op=1%,page=4KiB,block=128KiB,dies=8,channels=4,cluster=8,mapping=bast"
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SETTINGS, "small", PostmarkSetting(60, 4, 512, 100_000, 200))
 
 
-def sweep(**changes) -> Sweep:
-    values = {
+def sweep(**changes: Any) -> Sweep:
+    values: dict[str, Any] = {
         "allocators": ("ext", "greedy-space"),
         "drives": {"tiny": SMALL},
         "workload": "small",
@@ -36,11 +41,11 @@ def sweep(**changes) -> Sweep:
     return Sweep(**(values | changes))
 
 
-def ran(**changes) -> AllocationResult:
+def ran(**changes: Any) -> AllocationResult:
     return compare(sweep(**changes), "slo-ctl replay --allocator", Silent(), jobs=1)
 
 
-def test_every_point_has_all_seeds_and_its_ratio_to_the_base_with_the_same_seed():
+def test_every_point_has_all_seeds_and_its_ratio_to_the_base_with_the_same_seed() -> None:
     result = ran()
     (drive,) = result.drives
     assert [(p.utilisation, p.allocator) for p in drive.points] == [
@@ -62,25 +67,25 @@ def test_every_point_has_all_seeds_and_its_ratio_to_the_base_with_the_same_seed(
     assert ran() == result
 
 
-def test_without_ext_ratios_refer_to_the_first():
+def test_without_ext_ratios_refer_to_the_first() -> None:
     assert sweep(allocators=("reiser", "greedy-local")).base == "reiser"
 
 
-def test_one_seed_has_no_interval():
+def test_one_seed_has_no_interval() -> None:
     assert mean_of([3.0]).half_width is None
     assert math.isinf(mean_of([3.0]).known)
     assert spread(mean_of([0.5])) == ".50"
     assert spread(mean_of([0.5, 0.5])) == ".50+-.00"
 
 
-def test_an_interrupted_run_has_whole_points_only(monkeypatch):
-    done = []
+def test_an_interrupted_run_has_whole_points_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
 
-    def measure(item):
+    def measure(item: tuple[Any, Experiment]) -> tuple[Any, Outcome]:
         if len(done) == 5:
             raise KeyboardInterrupt
         done.append(item)
-        return item[0], sweeping.run(item[1])
+        return item[0], run(item[1])
 
     monkeypatch.setattr(sweeping, "_measure", measure)
     result = ran()
@@ -90,25 +95,25 @@ def test_an_interrupted_run_has_whole_points_only(monkeypatch):
     assert "Partial" in render_allocation(result)
 
 
-def test_a_full_file_system_is_the_users_error():
+def test_a_full_file_system_is_the_users_error() -> None:
     with pytest.raises(UserError, match="full"):
         ran(utilisations=(0.95,), drives={"tiny": SMALL.replace("1GiB", "64MiB")})
 
 
 @pytest.mark.parametrize("changes", [{"page": "8KiB"}, {"size": "1025MiB", "block": "512KiB"}])
-def test_drives_that_hold_no_file_system_are_refused(changes):
+def test_drives_that_hold_no_file_system_are_refused(changes: dict[str, str]) -> None:
     from slo_ctl.replay.fields import join_pairs, split_pairs
 
     with pytest.raises(UserError, match="tiny"):
         ran(drives={"tiny": join_pairs(split_pairs("x", SMALL) | changes)})
 
 
-def test_keys_are_laid_over_a_preset():
+def test_keys_are_laid_over_a_preset() -> None:
     assert "mapping=fast" in preset("sandisk", {"mapping": "fast"})
     assert "mapping=bast" not in preset("sandisk", {"mapping": "fast"})
 
 
-def test_table_and_report_show_the_points(tmp_path):
+def test_table_and_report_show_the_points(tmp_path: Path) -> None:
     result = ran(workload="small")
     console = Console(width=100, file=(tmp_path / "out").open("w+"))
     print_allocation(console, result)
@@ -127,5 +132,5 @@ def test_table_and_report_show_the_points(tmp_path):
     assert "\x1b" not in page
 
 
-def test_json_is_strict():
+def test_json_is_strict() -> None:
     json.loads(ran().to_json(), parse_constant=lambda word: pytest.fail(word))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,7 +37,7 @@ def steps(*requests: tuple[Op, int, int, int]) -> list[Step]:
     return list(steps_of([batch(*requests)], REGION))
 
 
-def test_regions_are_files_that_grow_as_their_blocks_are_first_written():
+def test_regions_are_files_that_grow_as_their_blocks_are_first_written() -> None:
     assert steps(
         (Op.WRITE, 0, 2, 4),
         (Op.READ, 0, 0, 4),
@@ -50,7 +52,7 @@ def test_regions_are_files_that_grow_as_their_blocks_are_first_written():
     ]
 
 
-def test_a_file_whose_blocks_are_all_trimmed_is_deleted_and_made_anew():
+def test_a_file_whose_blocks_are_all_trimmed_is_deleted_and_made_anew() -> None:
     assert steps(
         (Op.WRITE, 0, 0, 2),
         (Op.TRIM, 0, 0, 1),
@@ -66,7 +68,7 @@ def test_a_file_whose_blocks_are_all_trimmed_is_deleted_and_made_anew():
     ]
 
 
-def test_a_region_is_whole_blocks():
+def test_a_region_is_whole_blocks() -> None:
     with pytest.raises(ValueError, match="whole number"):
         steps_of([], 6000)
 
@@ -86,7 +88,7 @@ requests = st.lists(
 @pytest.mark.parametrize("name", ALLOCATORS)
 @settings(deadline=None, max_examples=20)
 @given(requests=requests)
-def test_every_allocator_plays_it_and_syncs_write_what_was_written(name, requests):
+def test_every_allocator_plays_it_and_syncs_write_what_was_written(name: str, requests: list[Any]) -> None:
     row = ALLOCATORS[name]
     space = SpaceMap(1 << 16)
     layout = LAYOUTS[row.layout]()
@@ -109,7 +111,7 @@ def test_every_allocator_plays_it_and_syncs_write_what_was_written(name, request
         held |= done
 
 
-def test_what_is_not_there_is_not_overwritten():
+def test_what_is_not_there_is_not_overwritten() -> None:
     row = ALLOCATORS["ext"]
     space = SpaceMap(1 << 16)
     layout = LAYOUTS[row.layout]()
