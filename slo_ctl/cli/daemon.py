@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from slo_ctl.daemon.loop import Daemon
 
 _Root = Annotated[
     Path | None,
@@ -45,6 +41,7 @@ def command(
 
     SIGHUP reads the configuration again. A clean stop gives back everything that was changed.
     """
+    from slo_ctl.cli.plan import look_twice, plan_of, print_plan
     from slo_ctl.config import load
     from slo_ctl.daemon.lock import only_daemon
     from slo_ctl.daemon.loop import Daemon
@@ -56,13 +53,13 @@ def command(
     epoch_s = settings.daemon.epoch_s if epoch is None else _epoch_s(epoch)
     settings = replace(settings, daemon=replace(settings.daemon, epoch_s=epoch_s))
     if dry_run:
-        _print_plan(Daemon(settings, places, dry_run=True), epoch_s)
+        print_plan(plan_of(Daemon(settings, places, dry_run=True)), every=False)
         return
     log_to_stderr()
     with only_daemon(places.lock):
         daemon = Daemon(settings, places)
         if once:
-            _two_looks(daemon, epoch_s)
+            look_twice(daemon)
             daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
             return
         try:
@@ -84,31 +81,6 @@ def _epoch_s(text: str) -> float:
     if not 0.05 <= seconds <= 3600.0:
         raise UserError(f"--epoch {text}: out of range", hint)
     return seconds
-
-
-def _two_looks(daemon: Daemon, epoch_s: float) -> None:
-    """Nothing can be decided before an epoch has been measured from its beginning to its end."""
-    daemon.epoch()
-    time.sleep(epoch_s)
-    daemon.epoch()
-
-
-def _print_plan(daemon: Daemon, epoch_s: float) -> None:
-    from slo_ctl.daemon.told import outcome_line
-    from slo_ctl.model import OutcomeState
-    from slo_ctl.show.text import printable
-
-    _two_looks(daemon, epoch_s)
-    plan = daemon.plan()
-    changes = [each for each in plan.outcomes if each.state is not OutcomeState.UNCHANGED]
-    lines = [outcome_line(outcome) for outcome in changes]
-    for device in plan.devices:
-        lines += [f"{device.device} ({device.policy}): {sentence}" for sentence in device.decided]
-        lines += [f"{device.device} ({device.policy}): because: {reason}" for reason in device.reasons]
-    lines += [f"note: {note}" for note in plan.notes]
-    daemon.stop(undo=False)
-    for line in lines or ["nothing would be changed"]:
-        sys.stdout.write(printable(line) + "\n")
 
 
 def _say(line: str) -> None:

@@ -71,7 +71,11 @@ def plan_without_daemon(root: Path | None) -> Plan:
     from slo_ctl.daemon.places import DaemonPlaces
 
     places = DaemonPlaces(root)
-    daemon = Daemon(load(places.config), places, dry_run=True)
+    return plan_of(Daemon(load(places.config), places, dry_run=True))
+
+
+def plan_of(daemon: Daemon) -> Plan:
+    """Of a daemon's first epochs, which is a dry run; it is stopped then."""
     try:
         look_twice(daemon)
         return daemon.plan()
