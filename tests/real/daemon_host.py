@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cgroup_groups import prompt, remove_group
 from own_process import READY_S, OwnProcess
+from waiting import PATIENCE_S
 
 from slo_ctl.api.client import ApiClient, ApiUnreachable
 from slo_ctl.daemon.places import DaemonPlaces
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slo_ctl.model import HostStatus, VmStatus
-
-
-PATIENCE_S = 120.0
-"""Many times what anything takes here: clients take long to start on a busy machine, windows to fill."""
 
 
 def row_of(status: HostStatus, vm: str) -> VmStatus:

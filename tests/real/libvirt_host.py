@@ -30,7 +30,7 @@ import pytest
 from slo_ctl.observe.cgroup import DEFAULT_ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 START_S = 120.0
 _POLL_S = 0.05
@@ -259,15 +259,6 @@ def end(pid: int, number: int = signal.SIGTERM) -> None:
 def partitions() -> set[Path]:
     """What libvirtd makes for its VMs on a host without systemd, and leaves behind."""
     return {*DEFAULT_ROOT.glob("machine"), *DEFAULT_ROOT.glob("*/machine")}
-
-
-def until(condition: Callable[[], bool], what: str, patience_s: float = 120.0) -> float:
-    """Wait until something holds; returns how long that took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < patience_s, f"not within {patience_s} s: {what}"
-        time.sleep(_POLL_S)
-    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from libvirt_host import until
 from serving import Server, make_device, require, served
+from waiting import until
 
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from serving import make_device, require, served
+from serving import READY_S, make_device, require, served
 from test_serra_profile import MIB, loop_device
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def test_interrupted(root: Path, number: signal.Signals) -> None:
         text=True,
     )
     kept = root / "profiles" / "logical-blocks"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + READY_S
     while not list(kept.glob("*.json")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=READY_S)
     assert "Traceback" not in err
     assert process.returncode == 130, err
     assert list(place.iterdir()) == []

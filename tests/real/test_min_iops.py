@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from cgroup_groups import loop_device
 from daemon_host import cgroups, clients, row_of, running
-from libvirt_host import until
 from noisy_neighbours import COUNTED_BELOW, VMS, configure, fio_on, let_the_kernel_count, rates, reads
+from waiting import until
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.daemon.places import DaemonPlaces

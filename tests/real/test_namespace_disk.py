@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from bare_guest import compile_writer, disk_line, domain_xml
 from cgroup_groups import loop_device
-from libvirt_host import LibvirtHost, libvirt_host, until  # noqa: F401 - a fixture
+from libvirt_host import libvirt_host  # noqa: F401 - a fixture
+from waiting import until
 
 from slo_ctl.act.domain_metadata import writable_domain
 from slo_ctl.act.nvme.disks import give, take, target_of
@@ -18,6 +19,8 @@ from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from libvirt_host import LibvirtHost
 
 pytestmark = pytest.mark.slow
 NAME = f"slo-give-{os.getpid()}"

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pytest
-from libvirt_host import until
 from nbd_client import FUA, NbdClient
 from serving import READY_S, Server, make_device, require, served
+from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

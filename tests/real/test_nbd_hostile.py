@@ -10,9 +10,9 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from libvirt_host import until
 from nbd_client import OPT_GO, OPTION_MAGIC, READ, REQUEST_MAGIC, WRITE, ZERO, NbdClient, NbdError
 from serving import READY_S, Server, make_device, require, served
+from waiting import until
 
 from slo_ctl.device.control import ControlClient, ControlError
 

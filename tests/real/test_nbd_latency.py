@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from libvirt_host import until
 from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, require, run, served
+from waiting import until
 from yardstick import Yardstick
 
 from slo_ctl.device.control import ControlClient, ControlError

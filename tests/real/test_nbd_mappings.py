@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from libvirt_host import until
 from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
+from waiting import until
 
 from slo_ctl.cli import app
 

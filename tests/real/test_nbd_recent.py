@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from libvirt_host import until
 from nbd_client import NbdClient
 from serving import make_device, require, served
+from waiting import until
 from yardstick import Yardstick
 
 if TYPE_CHECKING:

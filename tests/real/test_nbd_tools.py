@@ -10,9 +10,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from libvirt_host import until
 from nbd_client import NbdClient, NbdError
 from serving import Server, make_device, require, run, served
+from waiting import until
 
 from slo_ctl.device.status import nbd_uri
 

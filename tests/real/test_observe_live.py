@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cgroup_groups import remove_group
-from libvirt_host import LibvirtHost, disk_xml, libvirt_host, until  # noqa: F401 - a fixture
+from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a fixture
 from serving import make_device, require, run, served
+from waiting import until
 
 from slo_ctl.device.places import places
 from slo_ctl.device.store import DeviceStore

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "serra"))
 import fake_fio
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 120.0
-END_PATIENCE_S = 10.0
+PATIENCE_S = 300.0
+END_PATIENCE_S = 60.0
 SMALL = ("--interval", "8k-64k/8k", "--points", "3", "--file-size", "16MiB", "--json")
 SIX_TIMES = (
     *(*SMALL, "--test-time", "300ms", "--min-repetitions", "6", "--repetitions", "6"),

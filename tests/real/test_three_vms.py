@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiny_guest
-from libvirt_host import LibvirtHost, libvirt_host, until  # noqa: F401 - a fixture
+from libvirt_host import libvirt_host  # noqa: F401 - a fixture
 from serving import Server, require
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from libvirt_host import LibvirtHost
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,22 @@
+"""Waiting for what a test asserts: an effect that is seen says nothing of one that follows it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 120.0
+"""Many times what anything takes here, for machines that are slow and busy."""
+_POLL_S = 0.05
+
+
+def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
+    """Wait until something holds; returns how long that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < patience_s, f"not within {patience_s} s: {what}"
+        time.sleep(_POLL_S)
+    return time.monotonic() - began
