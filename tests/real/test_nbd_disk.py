@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cgroup_groups import prompted
 from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
 from yardstick import Yardstick
@@ -51,7 +52,7 @@ def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:
 def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
     require("nbdkit", "fio")
     make_device(root, "name=d,preset=cheetah-15k7")
-    with served(root, "d", "--latency", "real") as server:
+    with prompted(), served(root, "d", "--latency", "real") as server:
         one_at_a_time = ("--bs=4k", "--iodepth=1")
         shallow = fio(server, "randread", *one_at_a_time)
         deep = fio(server, "randread", "--bs=4k", "--iodepth=16")
@@ -69,7 +70,7 @@ def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float,
     make_device(root, f"name=d,preset=cheetah-15k7,disks={disks},size=4GiB")
     # Slower than life, so that what this machine can copy is not what is measured.
     scale = 4
-    with served(root, "d", "--latency", "real", "--time-scale", str(scale)) as server:
+    with prompted(), served(root, "d", "--latency", "real", "--time-scale", str(scale)) as server:
         as_modelled(
             lambda: float(fio(server, "read", "--bs=1M", "--iodepth=1")["bw_bytes"]) * scale, rate_bytes_s
         )

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cgroup_groups import prompted
 from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, require, run, served
 from waiting import until
@@ -63,7 +64,7 @@ def test_the_client_sees_the_modelled_latency(
     require("nbdkit", "fio")
     make_device(root, ",".join(filter(None, ("name=d,size=64MiB,op=30%", device))))
     ratios = []
-    with served(root, "d", "--latency", "real", "--time-scale", scale) as server:
+    with prompted(), served(root, "d", "--latency", "real", "--time-scale", scale) as server:
         for _ in range(TRIES):
             with Yardstick() as yardstick:
                 ratio, modelled_ms = client_over_model(server, rw, queue_depth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cgroup_groups import prompted
 from nbd_client import NbdClient
 from serving import make_device, require, served
 from waiting import until
@@ -70,7 +71,7 @@ def as_limited(told: dict[str, Any]) -> bool:
 def test_a_limit_shows_as_wait_and_the_past_is_left_out(root: Path) -> None:
     require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2")
-    with served(root, "d", "--latency", "real") as server, server.control() as control:
+    with prompted(), served(root, "d", "--latency", "real") as server, server.control() as control:
         with NbdClient(server.run.export("d"), "d") as client:
             seen: list[dict[str, Any]] = []
             while not (seen and as_limited(seen[-1])):
