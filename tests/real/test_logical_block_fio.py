@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cgroup_groups import prompted
 from serving import READY_S, make_device, require, served
 from test_serra_profile import MIB, loop_device
 
@@ -114,7 +115,7 @@ def test_a_served_ssd_mapped_by_page_needs_none(root: Path) -> None:
     """Its modelled times are longer than what the path to it adds, sequential or not."""
     require("nbdkit")
     make_device(root, "name=d,size=256MiB")
-    with served(root, "d", "--latency", "real") as server:
+    with prompted(), served(root, "d", "--latency", "real") as server:
         uri = server.uri()
         assert "would be overwritten" in refused(root, uri, *SMALL)
         found = find(root, uri, *SMALL, "--allow-write", uri)
@@ -133,7 +134,7 @@ def test_a_served_drive_of_fast_has_the_block_it_was_made_with(root: Path) -> No
     require("nbdkit")
     spec = "name=h,size=128MiB,op=20%,dies=4,channels=4,cluster=4,page=4KiB,block=512KiB,mapping=fast"
     make_device(root, spec)
-    with served(root, "h", "--latency", "real", "--time-scale", "0.25") as server:
+    with prompted(), served(root, "h", "--latency", "real", "--time-scale", "0.25") as server:
         uri = server.uri()
         words = ("--bytes", "128MiB", "--sizes", "256KiB-8MiB", "--repetitions", "4", "--quiet")
         found = find(root, uri, *words, "--allow-write", uri)
