@@ -58,8 +58,6 @@ class Source:
         self.compression = compression_of(head)
         self._pieces = self._decompressed()
         self._rest = b""
-        self.position_bytes = 0
-        """Decompressed bytes handed out so far."""
 
     @property
     def consumed_bytes(self) -> int:
@@ -87,7 +85,6 @@ class Source:
             self._rest = self._rest[len(part) :]
             parts.append(part)
             missing -= len(part)
-        self.position_bytes += size - missing
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def peek(self, size: int) -> bytes:

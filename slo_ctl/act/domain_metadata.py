@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from slo_ctl.errors import UserError
 from slo_ctl.observe.domain_metadata import ELEMENT, PREFIX, URI, fields_of
+from slo_ctl.observe.libvirt_domains import LibvirtError, load_module
 from slo_ctl.promises.check import SloFields, spelled
 from slo_ctl.replay.fields import did_you_mean
 
@@ -65,13 +65,9 @@ def writable_domain(uri: str, name: str) -> Iterator[WritableDomain]:
 def writable_libvirt(uri: str) -> Iterator[tuple[Any, Any]]:
     """A connection that may change things, and the module. Raises UserError."""
     try:
-        module: Any = import_module("libvirt")
-    except ImportError as error:
-        raise UserError(
-            f"libvirt-python is not installed ({error})", "install the extra `host` of slo-ctl"
-        ) from None
-    # By default libvirt prints every error on stderr, besides raising it.
-    module.registerErrorHandler(lambda _context, _error: None, None)
+        module = load_module()
+    except LibvirtError as error:
+        raise UserError(error.reason, error.fix) from None
     try:
         connection = module.open(uri)
     except module.libvirtError as error:

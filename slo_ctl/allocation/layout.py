@@ -83,7 +83,6 @@ class ExtLayout(Layout):
 
     def __init__(self) -> None:
         self._tables: list[int] = []
-        self._groups_end = 0
         self._directories: list[int] = []
         """Directories in each group."""
         self._inodes_used: list[int] = []

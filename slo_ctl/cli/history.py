@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 DEFAULT_SINCE = "1h"
 DEFAULT_LIMIT = 60
 _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
-_PIPE_WIDTH = 1000
 
 
 def command(
@@ -62,7 +61,7 @@ def command(
 def _print(history: VmHistory) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.console import console_for
+    from slo_ctl.show.console import PIPE_WIDTH, console_for
     from slo_ctl.show.history_table import history_lines, print_history
 
     console = console_for(sys.stdout)
@@ -70,7 +69,7 @@ def _print(history: VmHistory) -> None:
         console.print(line, soft_wrap=True)
     console.print()
     if not sys.stdout.isatty():
-        console.width = _PIPE_WIDTH
+        console.width = PIPE_WIDTH
     print_history(console, history, console.width if sys.stdout.isatty() else None)
     if not history.points:
         console.print(Text("nothing was measured in that time"))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 EXIT_PENDING = 2
 """Something would change."""
-_PIPE_WIDTH = 1000
 
 
 def command(
@@ -122,13 +121,14 @@ def print_plan(plan: Plan, every: bool) -> None:
 
 def print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
     """A table of settings, when there are any."""
+    from slo_ctl.show.console import PIPE_WIDTH
     from slo_ctl.show.plan_table import outcome_table
 
     if not outcomes:
         return
     width = console.width
     if not sys.stdout.isatty():
-        console.width = _PIPE_WIDTH
+        console.width = PIPE_WIDTH
     console.print(outcome_table(outcomes, width if sys.stdout.isatty() else None))
     console.width = width
     console.print()

@@ -26,8 +26,6 @@ EXIT_DEGRADED = 2
 """Some VM that is shown has a verdict of `model.DEGRADED`."""
 DEFAULT_INTERVAL_S = 2.0
 MIN_INTERVAL_S = 0.1
-_PIPE_WIDTH = 1000
-"""In a file or a pipe nothing is narrow: no cell is cut."""
 
 
 def command(
@@ -138,9 +136,11 @@ def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
 def _put(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
     from rich.table import Table
 
+    from slo_ctl.show.console import PIPE_WIDTH
+
     for part in _parts(console, status, shown):
         if isinstance(part, Table) and not sys.stdout.isatty():
-            console.width = _PIPE_WIDTH
+            console.width = PIPE_WIDTH
         console.print(part, soft_wrap=not isinstance(part, Table))
 
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 from slo_ctl.device.places import Places, places
 
-CONFIG_FILE = "slo-ctl.toml"
-CONFIG_FOLDER = "conf.d"
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class DaemonPlaces:

@@ -74,11 +74,6 @@ class VmTrack:
         return math.sqrt(self.iops_variance / max(1.0, self.steady.samples))
 
     @property
-    def recent_error(self) -> float:
-        """Standard error of `recent_iops`: an exponential average over n has 1 / (2n - 1) of the variance."""
-        return math.sqrt(self.iops_variance / (2.0 * _RECENT_IOPS_MEMORY_SAMPLES - 1.0))
-
-    @property
     def saturating(self) -> bool:
         """Whether it would do more IOPS if it could, over a few windows."""
         return self.backlog_share is None or saturating(self.backlog_share)

@@ -79,11 +79,6 @@ def u_at_alpha(alpha: float, pages_per_block: float) -> float:
     return max(0.0, -lambert_w0(-k_alpha * math.exp(-k_alpha)) / alpha - eps)
 
 
-def alpha_at_waf(waf: float, pages_per_block: float) -> float:
-    """Physical over live pages that gives this WAF >= 1 under uniform random writes. Raises ValueError."""
-    return alpha_at_u(u_at_waf(waf), pages_per_block)
-
-
 def lru_waf(alpha: float) -> float:
     """WAF with LRU/FIFO victims:
 

@@ -102,12 +102,6 @@ def endurance_group_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted({each for each in found if each}))
 
 
-def controller_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
-    """From `list-ctrl`: controllers of the subsystem, or those that have a namespace. Raises
-    NvmeSchemaError."""
-    return tuple(each.uint("ctrl_id", bits=16) for each in Fields(answer, "list-ctrl").each("ctrl_list"))
-
-
 def nvm_sets(answer: Mapping[str, Any]) -> tuple[NvmSet, ...]:
     """From `id-nvmset`. Raises NvmeSchemaError."""
     return tuple(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slo_ctl.observe.domain_xml import DomainXmlError, parse_domain
+from slo_ctl.observe.libvirt_domains import LibvirtError, load_module
 from slo_ctl.promises.check import CONFIG_KEYS, SloError, SloFields, check_fields, parse_fields
 from slo_ctl.replay.fields import did_you_mean
 
@@ -38,8 +38,8 @@ def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
 def read_xml(uri: str, name: str) -> str | None:
     """The XML of one VM of libvirt, over a connection that may only read; None when it cannot be had."""
     try:
-        module: Any = import_module("libvirt")
-    except ImportError:
+        module = load_module()
+    except LibvirtError:
         return None
     try:
         connection = module.openReadOnly(uri)

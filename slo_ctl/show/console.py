@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 PLAIN_WIDTH = 132
-"""Columns when the output is no terminal: wide enough to fold nothing."""
+"""Columns when the output is no terminal: wide enough for what people read."""
+PIPE_WIDTH = 1000
+"""Columns of tables then: nothing is folded or cut."""
 
 
 def console_for(stream: TextIO) -> Console:
