@@ -195,7 +195,7 @@ def test_a_limit_limits(tmp_path: Path) -> None:
         }
         keeper.apply([Setting(knob, value, "vm", "test") for knob, value in wanted.items()])
         common = ("--iodepth=16", "--runtime=5", "--size=32M")
-        exact, disturbed = False, []
+        exact, disturbed, least = False, [], 0.0
         for _ in range(TRIES):
             with Yardstick() as yardstick:
                 reading = fio(reader, path, "--rw=randread", *common)
@@ -205,9 +205,10 @@ def test_a_limit_limits(tmp_path: Path) -> None:
             if exact:
                 break
             # The kernel lets requests go by a thread of its own, which waits for a CPU as all others do.
-            assert all(0.85 <= ratio <= 1.03 for ratio in found)
+            assert max(found) <= 1.03
+            least = max(least, min(found))
             disturbed.append(not yardstick.undisturbed)
-        assert exact or all(disturbed)
+        assert exact or (all(disturbed) and least >= 0.85)
         keeper.undo()
         free = fio(reader, path, "--rw=randread", "--iodepth=16", "--runtime=2", "--size=32M")
         assert iops_of(free, "read") > 2 * 400

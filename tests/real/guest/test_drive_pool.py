@@ -36,7 +36,7 @@ _WITHIN = 0.15
 _KEPT = 0.97
 _SECONDS = 12.0
 _SETTLE_S = 25.0
-_IN_FORCE_S = 90.0
+_IN_FORCE_S = 300.0
 _CONFIGURATION = "\n".join(
     (
         '[libvirt]\nuri = "none"\n[[device]]\nname = "fast"\npath = "/dev/nvme0"\nscheduler = "keep"',

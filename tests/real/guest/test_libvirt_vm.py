@@ -117,8 +117,10 @@ def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None
     host.guest.run("cat >>/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION)
     host.guest.run("systemctl reload slo-ctld", timeout_s=120)
     wanted = f"virsh blkdeviotune web vda | grep -qE 'total_iops_sec *: {_MAXIMUM_IOPS}$'"
-    host.vms.wait(f"{wanted} && grep -qF '[bfq]' {_SCHEDULER}", "journalctl -u slo-ctld -n 20 --no-pager", 90)
-    host.vms.wait("virsh blkiotune web | grep -qE 'weight *: 300$'", "virsh blkiotune web", 90)
+    host.vms.wait(
+        f"{wanted} && grep -qF '[bfq]' {_SCHEDULER}", "journalctl -u slo-ctld -n 20 --no-pager", 240
+    )
+    host.vms.wait("virsh blkiotune web | grep -qE 'weight *: 300$'", "virsh blkiotune web", 240)
     assert host.bfq_weight() == "300"
 
     kept = dict.fromkeys(("libvirt", "io.stat"), pytest.approx(_MAXIMUM_IOPS, rel=0.1))

@@ -27,7 +27,7 @@ _SECONDS = 12.0
 _SETTLE_S = 4.0
 _WITHIN = 0.10
 _LIMIT_WITHIN = 0.03
-_IN_FORCE_S = 120
+_IN_FORCE_S = 300.0
 _STORE = f"""
 from pathlib import Path
 import sys
