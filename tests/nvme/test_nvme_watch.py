@@ -135,13 +135,16 @@ def test_a_drive_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     fake.put_first("id-ctrl", sleep_s=30)
     sys = sysfs(tmp_path / "sys", NAMES)
-    made = NvmeWatch("nvme1n1", sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program), timeout_s=0.5))
+    patience_s = 3.0
+    made = NvmeWatch(
+        "nvme1n1", sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program), timeout_s=patience_s)
+    )
     made.start()
     began = time.monotonic()
     for _ in range(100):
         assert made.seen.waf is not None
-    assert time.monotonic() - began < 0.5
-    until = time.monotonic() + 20
+    assert time.monotonic() - began < patience_s
+    until = time.monotonic() + 60
     while "takes too long" not in (made.seen.waf.reason if made.seen.waf else ""):
         assert time.monotonic() < until
         time.sleep(0.05)

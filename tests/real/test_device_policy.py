@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,12 @@ import pytest
 from cgroup_groups import loop_device
 from daemon_host import running
 from stored_profile import DISK, FLASH, store_profile
+from waiting import PATIENCE_S, until
 
 from slo_ctl.cli.app import run
 from slo_ctl.device.places import places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from slo_ctl.model import HostStatus
 
 CONFIG = """
@@ -31,7 +29,6 @@ name = "fast"
 path = "{path}"
 """
 SIZE_BYTES = 8 << 20
-PATIENCE_S = 60
 
 
 class Queue:
@@ -112,19 +109,7 @@ def test_what_cannot_be_set_is_refused(root: Path, capsys: pytest.CaptureFixture
 
 
 def eventually(queue: Queue, scheduler: str) -> None:
-    _until(lambda: queue.scheduler, scheduler)
-
-
-def given_back(queue: Queue, before: tuple[str, dict[str, str]]) -> None:
-    """The scheduler first, its parameters a moment later."""
-    _until(queue.all, before)
-
-
-def _until(look: Callable[[], object], wanted: object) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := look()) != wanted:
-        assert time.monotonic() < deadline, f"{found} and not {wanted}"
-        time.sleep(0.05)
+    until(lambda: queue.scheduler == scheduler, f"the scheduler {scheduler}")
 
 
 def reasons(status: HostStatus) -> str:
@@ -150,7 +135,8 @@ def test_the_daemon_sets_keeps_and_gives_back_what_is_configured(root: Path) -> 
             eventually(queue, "bfq")
             configure(root, path, 'scheduler = "keep"\n')
             daemon.api.post("/v1/reload")
-            given_back(queue, before)
+            # The scheduler comes first, its parameters a moment later.
+            until(lambda: queue.all() == before, "what was before")
             configure(root, path, 'scheduler = "none"\n')
             daemon.api.post("/v1/reload")
             eventually(queue, "none")
