@@ -30,7 +30,8 @@ _ANSWER_S = 20.0
 """Then systemctl is ended; it is not waited for as long."""
 _LAST_PATIENCE_S = 10.0
 """When no epoch waits any more: settings are given back before the daemon ends."""
-_FOLLOWS_S, _POLL_S = 1.0, 0.01
+_FOLLOWS_S, _POLL_S = 0.5, 0.01
+"""Less than a call is waited for: that a change did not take is told, and not that there was no answer."""
 _WEIGHT = "IOWeight"
 _LIMITS = {
     "read_iops": "IOReadIOPSMax",
