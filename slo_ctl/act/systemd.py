@@ -30,8 +30,9 @@ _ANSWER_S = 20.0
 """Then systemctl is ended; it is not waited for as long."""
 _LAST_PATIENCE_S = 10.0
 """When no epoch waits any more: settings are given back before the daemon ends."""
-_FOLLOWS_S, _POLL_S = 0.5, 0.01
-"""Less than a call is waited for: that a change did not take is told, and not that there was no answer."""
+_FOLLOWS = 0.5
+"""Of the time that a call is waited for: so that a change that did not take is told, and not no answer."""
+_POLL_S = 0.01
 _WEIGHT = "IOWeight"
 _LIMITS = {
     "read_iops": "IOReadIOPSMax",
@@ -71,6 +72,7 @@ class SystemdActuator:
         self._sys = sys
         self._run = run_systemctl or _systemctl
         self._calls = PatientCalls("systemd", patience_s=patience_s)
+        self._follows_s = _FOLLOWS * patience_s
 
     def take_time(self) -> None:
         """From now on wait for longer: nothing else is to be done any more."""
@@ -128,7 +130,7 @@ class SystemdActuator:
             assignment = self._assignment(knob, value, shown)
         self._run(["set-property", "--runtime", "--", unit, assignment])
         # systemd answers before it has written to the cgroup; whoever reads next must not be too early.
-        deadline = time.monotonic() + _FOLLOWS_S
+        deadline = time.monotonic() + self._follows_s
         while self._in_force(knob) != value and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         # With the last of its own limits there systemd lifts all of the device's, and is done with it.

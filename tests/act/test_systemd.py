@@ -92,7 +92,7 @@ class FakeSystemd:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
-    monkeypatch.setattr("slo_ctl.act.systemd._FOLLOWS_S", 0.02)
+    monkeypatch.setattr("slo_ctl.act.systemd._FOLLOWS", 0.02)
     return FakeSystemd(tmp_path)
 
 
