@@ -21,7 +21,7 @@ from slo_ctl.model import Knob, Lever, OutcomeState, Setting
 from slo_ctl.observe.cgroup import CgroupTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SCOPE = r"machine-qemu\x2d1\x2dweb.scope"
 PLACE = f"/machine.slice/{SCOPE}"
@@ -50,8 +50,17 @@ class FakeSystemd:
         self.calls: list[list[str]] = []
         self.deaf = False
         self.realise()
-        cgroups = CgroupActuator(CgroupTree(2, folder / "cgroup"), self.sys)
-        self.actuator = SystemdActuator(cgroups, self.sys, self)
+        self._cgroups = CgroupActuator(CgroupTree(2, folder / "cgroup"), self.sys)
+        self.actuator = SystemdActuator(self._cgroups, self.sys, self)
+
+    def waiting_for(self, moment: Callable[[], object], patience_s: float) -> SystemdActuator:
+        """An actuator with little patience, each of whose calls waits for something first."""
+
+        def slow(arguments: Sequence[str]) -> str:
+            moment()
+            return self(arguments)
+
+        return SystemdActuator(self._cgroups, self.sys, slow, patience_s=patience_s)
 
     def realise(self) -> None:
         weight = int(self.weight or 100)
@@ -194,13 +203,7 @@ def test_a_group_without_the_controller_has_nothing_of_its_own(systemd: FakeSyst
 def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     systemd = FakeSystemd(tmp_path)
     answers = threading.Event()
-
-    def slow(arguments: Sequence[str]) -> str:
-        answers.wait(20.0)
-        return systemd(arguments)
-
-    cgroups = CgroupActuator(CgroupTree(2, tmp_path / "cgroup"), systemd.sys)
-    actuator = SystemdActuator(cgroups, systemd.sys, slow, patience_s=0.05)
+    actuator = systemd.waiting_for(lambda: answers.wait(20.0), patience_s=0.05)
     for _ in range(2):
         with pytest.raises(ActError, match="systemd has not answered"):
             actuator.write(knob("cost_weight"), 300.0)
@@ -217,13 +220,7 @@ def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> Non
     """Though nothing is ever answered in time, and nothing is taken for given back meanwhile."""
     systemd = FakeSystemd(tmp_path)
     slow = threading.Event()
-
-    def answers_late(arguments: Sequence[str]) -> str:
-        slow.wait(0.1)
-        return systemd(arguments)
-
-    cgroups = CgroupActuator(CgroupTree(2, tmp_path / "cgroup"), systemd.sys)
-    actuator = SystemdActuator(cgroups, systemd.sys, answers_late, patience_s=0.01)
+    actuator = systemd.waiting_for(lambda: slow.wait(0.1), patience_s=0.01)
     keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
     setting = Setting(knob("read_iops"), 400.0, "web", "")
     (outcome,) = keeper.apply([setting])
