@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .drives import Medium, PlainNvme
+from .vm_scopes import first_that
 
 if TYPE_CHECKING:
     from .conftest import Boot
@@ -117,8 +118,13 @@ def test_a_profile_is_refined_by_its_unit(guest: Guest) -> None:
         " && systemctl daemon-reload",
         stdin="[Service]\nExecStart=\nExecStart=/usr/bin/slo-ctl device profile /dev/%I --budget 3s\n",
     )
-    guest.run("systemctl start slo-ctl-profile@nvme0n1", timeout_s=_PATIENCE_S)
-    shown = guest.run("slo-ctl device profile /dev/nvme0n1 --show", timeout_s=_PATIENCE_S).stdout
+
+    def one_night() -> str:
+        guest.run("systemctl start slo-ctl-profile@nvme0n1", timeout_s=_PATIENCE_S)
+        return guest.run("slo-ctl device profile /dev/nvme0n1 --show", timeout_s=_PATIENCE_S).stdout
+
+    # Each adds to what is there; where the guest waits for a CPU one measures hardly anything.
+    shown = first_that(lambda shown: "RANDOM READ" in shown, one_night, looks=8)
     assert "valid" in shown
     assert "RANDOM READ" in shown
 
