@@ -54,7 +54,7 @@ class BlockDevices:
         self._mixes = Mixes()
         self._wishes: dict[str, Wish] = {}
         self._pools: dict[str, Pool] = {}
-        self._left_out: dict[str, str] = {}
+        self._left_out: dict[str, tuple[str, ...]] = {}
         """What a dry run does not do, by device."""
         self._window_s = 0.0
         self._watches = NvmeWatches(sys, self._window_s)
@@ -137,9 +137,9 @@ class BlockDevices:
         there = set(self.numbers.values())
         return {(vm, number): limit for (vm, number), limit in held.items() if number in there}
 
-    def _pools_left_out(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, str]:
+    def _pools_left_out(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, tuple[str, ...]]:
         return {
-            part.name: told
+            part.name: (told,)
             for pool in self._pools.values()
             if (told := pool.left_out(slos, weighted))
             for part in pool.parts
@@ -149,8 +149,7 @@ class BlockDevices:
     def plans(self) -> list[DevicePlan]:
         """What is decided about each one as a whole, as far as there is anything to say."""
         told = {
-            name: (*self.policies.reasons.get(name, ()), *filter(None, (self._left_out.get(name),)))
-            for name in self.parts
+            name: (*self.policies.reasons.get(name, ()), *self._left_out.get(name, ())) for name in self.parts
         }
         return [DevicePlan(name, self.policies.label(name), (), each) for name, each in told.items() if each]
 
