@@ -64,6 +64,7 @@ class QueueRecord:
     throttled_ns: int
     latency_ns: int
     backlog_ns: int
+    queued_ns: int
 
 @final
 class SpaceRecord:
@@ -83,6 +84,13 @@ class Moved:
     moved_blocks: int
     gc_passes: int
     pending_blocks: int
+
+@final
+class MoveRecord:
+    budget: float
+    done_ns: int
+    owed_ns: int
+    pending: list[tuple[int | None, int | None, int]]
 
 @final
 class Ageing:
@@ -119,6 +127,9 @@ class Device:
     def resize_tenant(self, tenant: int, pages: int) -> None: ...
     def request_move(self, source: int | None, target: int | None, blocks: int) -> None: ...
     def advance_moves(self, max_gc_passes: int) -> Moved: ...
+    def moves(self) -> MoveRecord: ...
+    def set_move_budget(self, share: float) -> None: ...
+    def cancel_moves(self) -> None: ...
     def counters(self, tenant: int) -> TenantRecord: ...
     def queue_counters(self, tenant: int) -> QueueRecord: ...
     def space(self, tenant: int) -> SpaceRecord: ...

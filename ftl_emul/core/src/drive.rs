@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use crate::ageing::{self, AgeingReport};
 use crate::count::{self, Requests};
 use crate::engine::{
-    Arrival, Completion, Engine, LatencyRecord, Limit, PageCosts, QueueCounters, SchedulerPolicy, Stopped,
+    Arrival, Completion, Engine, LatencyRecord, Limit, MoveStatus, PageCosts, QueueCounters, SchedulerPolicy, Stopped,
 };
 use crate::engine::{TimingModel, Until};
 use crate::error::FtlError;
@@ -193,6 +193,28 @@ impl Drive {
     /// See [`Mapping::advance_moves`].
     pub fn advance_moves(&mut self, max_gc_passes: u64) -> MoveProgress {
         with_mapping!(&mut self.mapping, m => self.engine.advance_moves(m, max_gc_passes))
+    }
+
+    /// See [`Engine::move_status`].
+    #[must_use]
+    pub fn move_status(&self) -> MoveStatus {
+        self.engine.move_status()
+    }
+
+    /// See [`Engine::set_move_budget`].
+    pub fn set_move_budget(&mut self, share: f64) -> Result<(), FtlError> {
+        self.engine.set_move_budget(share)
+    }
+
+    /// Moves of blocks under way: from, to, blocks still to come; None as an end is the spare.
+    #[must_use]
+    pub fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+        with_mapping!(&self.mapping, m => m.pending_moves())
+    }
+
+    /// Withdraws what moves of blocks have not handed over yet.
+    pub fn cancel_moves(&mut self) {
+        with_mapping!(&mut self.mapping, m => m.cancel_moves());
     }
 
     /// Blocks that no tenant owns.

@@ -37,6 +37,23 @@ pub trait Nand {
 
     /// Nanoseconds that copies, erases and work on the map have taken in the host's operation so far.
     fn overhead_ns(&self) -> u64;
+
+    /// The time of the copies and erases that follow is set aside, for [`Nand::owe`] or [`Nand::owe_in_background`].
+    #[inline(always)]
+    fn set_aside(&mut self) {}
+
+    /// What was set aside is paid in equal steps by the next `writes` host pages of a pool: GC takes turns with
+    /// requests instead of blocking its die for a whole pass.
+    #[inline(always)]
+    fn owe(&mut self, _pool: usize, _writes: u32) {}
+
+    /// What was set aside is paid by the die at some later time.
+    #[inline(always)]
+    fn owe_in_background(&mut self, _die: u32) {}
+
+    /// The step of GC that is due before the next host page of a pool is programmed on its die.
+    #[inline(always)]
+    fn pay(&mut self, _pool: usize, _die: u32) {}
 }
 
 /// Flash without a clock: for count-only runs, ageing and validation.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::column::{Column, slice};
 use crate::config::Config;
-use crate::records::{Ageing, LatencyUs, Moved, QueueRecord, SpaceRecord, TenantRecord};
+use crate::records::{Ageing, LatencyUs, MoveRecord, Moved, QueueRecord, SpaceRecord, TenantRecord};
 use crate::{DriveError, refused};
 
 /// An emulated SSD. Every refusal raises DriveError and changes nothing.
@@ -98,6 +98,21 @@ impl Device {
 
     fn advance_moves(&mut self, py: Python<'_>, max_gc_passes: u64) -> Moved {
         py.detach(|| self.drive.advance_moves(max_gc_passes)).into()
+    }
+
+    /// How moves in the background are going.
+    fn moves(&self) -> MoveRecord {
+        (&self.drive).into()
+    }
+
+    /// Share of the device's time that moves may take while requests are outstanding.
+    fn set_move_budget(&mut self, share: f64) -> PyResult<()> {
+        self.drive.set_move_budget(share).map_err(refused)
+    }
+
+    /// Withdraws what moves have not handed over yet.
+    fn cancel_moves(&mut self) {
+        self.drive.cancel_moves();
     }
 
     fn counters(&self, tenant: u16) -> PyResult<TenantRecord> {

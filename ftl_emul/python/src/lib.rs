@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::disks::{DiskPresetRecord, Disks};
     #[pymodule_export]
-    use super::records::{Ageing, LatencyUs, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
+    use super::records::{Ageing, LatencyUs, MoveRecord, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
 
     /// The drives that need no further description.
     #[pyfunction]

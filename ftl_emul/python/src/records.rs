@@ -2,7 +2,7 @@
 
 use ftl_core::ageing::AgeingReport;
 use ftl_core::engine::{LatencyRecord, QueueCounters};
-use ftl_core::{MappingCounters, MoveProgress, Placement, Preset, TenantCounters, TenantSpace};
+use ftl_core::{Drive, MappingCounters, MoveProgress, Placement, Preset, TenantCounters, TenantId, TenantSpace};
 use pyo3::prelude::*;
 
 /// Flash-side counters of a tenant since its creation; pages unless the name says otherwise.
@@ -78,6 +78,7 @@ pub struct QueueRecord {
     throttled_ns: u64,
     latency_ns: u64,
     backlog_ns: u64,
+    queued_ns: u64,
 }
 
 impl From<&QueueCounters> for QueueRecord {
@@ -96,6 +97,7 @@ impl From<&QueueCounters> for QueueRecord {
             throttled_ns: c.throttled_ns,
             latency_ns: c.latency_ns,
             backlog_ns: c.backlog_ns,
+            queued_ns: c.queued_ns,
         }
     }
 }
@@ -143,6 +145,25 @@ pub struct Moved {
 impl From<MoveProgress> for Moved {
     fn from(p: MoveProgress) -> Self {
         Self { moved_blocks: p.moved_blocks, gc_passes: p.gc_passes, pending_blocks: p.pending_blocks }
+    }
+}
+
+/// How moves of OPS blocks in the background are going.
+#[pyclass(frozen, get_all)]
+pub struct MoveRecord {
+    budget: f64,
+    done_ns: u64,
+    owed_ns: u64,
+    /// From, to (None: the spare), blocks still to come.
+    pending: Vec<(Option<u16>, Option<u16>, u64)>,
+}
+
+impl From<&Drive> for MoveRecord {
+    fn from(drive: &Drive) -> Self {
+        let status = drive.move_status();
+        let number = |tenant: Option<TenantId>| tenant.map(|t| t.0);
+        let pending = drive.pending_moves().into_iter().map(|(from, to, blocks)| (number(from), number(to), blocks));
+        Self { budget: status.budget, done_ns: status.done_ns, owed_ns: status.owed_ns, pending: pending.collect() }
     }
 }
 

@@ -232,7 +232,7 @@ impl Array {
             self.now_ns = self.now_ns.max(until_ns);
         }
         let now_ns = self.now_ns;
-        self.tenants.iter_mut().for_each(|tenant| tenant.account.count_backlog(now_ns));
+        self.tenants.iter_mut().for_each(|tenant| tenant.account.count_to(now_ns));
     }
 
     /// Plays requests of one kind and size, `queue_depth` of them at a time, until the first that ends after

@@ -22,6 +22,9 @@ pub struct QueueCounters {
     pub latency_ns: u64,
     /// Time during which at least one request was outstanding.
     pub backlog_ns: u64,
+    /// Time during which a page waited for its turn, held up by nothing but the device's queue: with it, more weight
+    /// would mean more service.
+    pub queued_ns: u64,
 }
 
 /// The counters of a tenant, and the requests that have arrived and are not complete.
@@ -31,6 +34,8 @@ pub(crate) struct Account {
     outstanding: u32,
     /// Backlog is counted up to this moment.
     counted_ns: u64,
+    /// A page has waited for its turn since this moment.
+    queued_since_ns: Option<u64>,
 }
 
 impl Account {
@@ -61,9 +66,33 @@ impl Account {
         }
     }
 
+    /// A page waits for its turn.
+    #[inline]
+    pub fn queued(&mut self, now: u64) {
+        self.queued_since_ns.get_or_insert(now);
+    }
+
+    /// The page has its turn.
+    #[inline]
+    pub fn taken(&mut self, now: u64) {
+        if let Some(since) = self.queued_since_ns.take() {
+            self.counters.queued_ns += now - since;
+        }
+    }
+
+    /// Brings all times up to date.
+    pub fn count_to(&mut self, now: u64) {
+        self.count_backlog(now);
+        if let Some(since) = self.queued_since_ns.replace(now) {
+            self.counters.queued_ns += now - since;
+        } else {
+            self.queued_since_ns = None;
+        }
+    }
+
     /// Brings the time with a backlog up to date.
     #[inline]
-    pub fn count_backlog(&mut self, now: u64) {
+    fn count_backlog(&mut self, now: u64) {
         if self.outstanding > 0 {
             self.counters.backlog_ns += now - self.counted_ns;
         }

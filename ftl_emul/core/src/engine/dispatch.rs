@@ -5,9 +5,6 @@ use crate::engine::{Arrival, Engine, Event};
 use crate::mapping::Mapping;
 use crate::op::{Op, PageSpan, TenantId};
 
-/// Host pages written between two victims collected to hand over promised blocks.
-const WRITES_PER_MOVE_STEP: u64 = 16;
-
 impl Engine {
     /// Puts a tenant that has a page to issue in the scheduler's line, or sets its alarm where a limit holds it.
     pub(super) fn wake(&mut self, tenant: u16) {
@@ -26,6 +23,7 @@ impl Engine {
             }
         }
         let arrival_ns = queue.outstanding[slot].arrival_ns;
+        queue.account.queued(now);
         self.scheduler.enqueue(tenant, &mut queue.standing, arrival_ns);
     }
 
@@ -35,20 +33,19 @@ impl Engine {
             if self.host_page_writes >= host_page_writes {
                 return false;
             }
+            self.step_moves(mapping);
             let Some(tenant) = self.scheduler.take_next() else { return true };
             self.timeline.begin();
             self.issue_page(mapping, tenant);
             let (device_ns, gc_ns) = (self.timeline.device_ns, self.timeline.gc_ns);
+            let now = self.timeline.now;
             if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
+                queue.account.taken(now);
                 queue.account.counters.device_ns += device_ns;
                 queue.account.counters.gc_ns += gc_ns;
                 self.scheduler.taken(&mut queue.standing, device_ns);
             }
             self.wake(tenant);
-            if mapping.moves_pending() && self.host_page_writes % WRITES_PER_MOVE_STEP == 0 {
-                self.timeline.begin();
-                self.move_pace.step(mapping, &mut self.timeline);
-            }
         }
         self.host_page_writes < host_page_writes
     }

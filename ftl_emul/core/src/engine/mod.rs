@@ -8,6 +8,7 @@ pub(crate) mod agenda;
 mod arrivals;
 mod dispatch;
 mod latency;
+mod moves;
 mod queue;
 mod scheduler;
 pub(crate) mod slots;
@@ -17,6 +18,7 @@ mod timeline;
 
 pub use account::QueueCounters;
 pub use latency::{Histogram, LatencyRecord};
+pub use moves::{DEFAULT_MOVE_BUDGET, MoveStatus};
 pub use queue::{Arrival, Completion};
 pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, Standing};
 pub use throttle::Limit;
@@ -24,9 +26,10 @@ pub use timeline::{PageCosts, Timeline, TimingModel};
 
 use crate::geometry::Geometry;
 use crate::mapping::Mapping;
-use crate::mapping::move_pace::MovePace;
+use crate::nand::Untimed;
 use crate::op::TenantId;
 use agenda::Agenda;
+use moves::MoveBudget;
 use queue::TenantQueue;
 
 /// Why [`Engine::run`] returned.
@@ -61,6 +64,8 @@ enum Event {
     Arrival { tenant: u16 },
     /// The limit of a tenant lets it go on.
     Unthrottle { tenant: u16 },
+    /// The next step of moves of blocks.
+    MoveStep,
 }
 
 /// Tenant queues, scheduler, clock.
@@ -77,7 +82,7 @@ pub struct Engine {
     page_shift: u32,
     starved: Vec<TenantId>,
     completions: Vec<Completion>,
-    move_pace: MovePace,
+    move_budget: MoveBudget,
 }
 
 impl Engine {
@@ -100,7 +105,7 @@ impl Engine {
             page_shift: geometry.page_bytes.trailing_zeros(),
             starved: Vec::new(),
             completions: Vec::new(),
-            move_pace: MovePace::default(),
+            move_budget: MoveBudget::new(geometry.dies()),
         }
     }
 
@@ -165,13 +170,16 @@ impl Engine {
     pub fn run<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
         let stopped = self.run_events(mapping, until);
         let now = self.timeline.now;
-        self.queues.iter_mut().flatten().for_each(|queue| queue.account.count_backlog(now));
+        self.queues.iter_mut().flatten().for_each(|queue| queue.account.count_to(now));
         stopped
     }
 
     fn run_events<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
         for tenant in 0..self.queues.len() as u16 {
             self.admit(mapping, tenant);
+        }
+        if !self.move_budget.step_scheduled {
+            self.step_moves(mapping);
         }
         loop {
             if !self.starved.is_empty() {
@@ -196,13 +204,12 @@ impl Engine {
         }
     }
 
-    /// Hands over promised OPS blocks outside of any write, as an idle device would.
+    /// Hands over promised OPS blocks in no time, as before a run begins.
     pub fn advance_moves<M: Mapping>(&mut self, mapping: &mut M, max_gc_passes: u64) -> crate::MoveProgress {
-        self.timeline.begin();
-        mapping.advance_moves(max_gc_passes, &mut self.timeline)
+        mapping.advance_moves(max_gc_passes, &mut Untimed)
     }
 
-    fn handle<M: Mapping>(&mut self, mapping: &M, event: Event) {
+    fn handle<M: Mapping>(&mut self, mapping: &mut M, event: Event) {
         match event {
             Event::PageDone { tenant, slot } => {
                 self.in_flight -= 1;
@@ -233,6 +240,10 @@ impl Engine {
                     queue.throttle.rang();
                 }
                 self.wake(tenant);
+            }
+            Event::MoveStep => {
+                self.move_budget.step_scheduled = false;
+                self.step_moves(mapping);
             }
         }
     }

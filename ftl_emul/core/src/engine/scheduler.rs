@@ -84,6 +84,12 @@ impl Scheduler {
         self.policy
     }
 
+    /// True when no tenant waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Puts a tenant in line, unless it is already; `arrival_ns` is that of its oldest waiting request.
     #[inline]
     pub fn enqueue(&mut self, tenant: u16, standing: &mut Standing, arrival_ns: u64) {

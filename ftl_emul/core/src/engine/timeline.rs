@@ -30,6 +30,14 @@ pub struct PageCosts {
     erase_ns: u64,
 }
 
+/// GC done for a pool and not yet paid for in time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Debt {
+    ns: u64,
+    /// Host pages that pay it off, a step each.
+    writes: u32,
+}
+
 impl PageCosts {
     /// Costs on a die of `geometry`.
     #[must_use]
@@ -66,6 +74,14 @@ pub struct Timeline {
     pub device_ns: u64,
     /// The part of it that GC, merges, reclaim, wear levelling and work on the map take.
     pub gc_ns: u64,
+    /// Copies and erases are being set aside; how long they take.
+    aside_ns: Option<u64>,
+    /// By pool.
+    debts: Vec<Debt>,
+    /// By die: copies and erases for moves of blocks that were not done yet.
+    background_ns: Vec<u64>,
+    /// Die time spent on such work so far.
+    pub background_done_ns: u64,
 }
 
 impl Timeline {
@@ -81,6 +97,10 @@ impl Timeline {
             finish: 0,
             device_ns: 0,
             gc_ns: 0,
+            aside_ns: None,
+            debts: Vec::new(),
+            background_ns: vec![0; geometry.dies() as usize],
+            background_done_ns: 0,
         }
     }
 
@@ -104,6 +124,56 @@ impl Timeline {
     #[must_use]
     pub fn command_ns(&self) -> u64 {
         self.costs.transfer_ns.max(1)
+    }
+
+    /// How many dies there are.
+    pub fn dies(&self) -> usize {
+        self.dies.len()
+    }
+
+    /// Die time that moves of blocks still owe.
+    pub fn background_ns(&self) -> u64 {
+        self.background_ns.iter().sum()
+    }
+
+    /// Dies that owe some.
+    pub fn background_dies(&self) -> usize {
+        self.background_ns.iter().filter(|&&ns| ns > 0).count()
+    }
+
+    /// The longest that such work keeps a die from requests at a time.
+    pub fn background_step_ns(&self) -> u64 {
+        (2 * self.costs.copy_ns).max(self.costs.erase_ns).max(1)
+    }
+
+    /// Does one step of background work on each idle die that owes some, as far as `budget_ns` of die time goes;
+    /// returns what was spent.
+    pub fn work_in_background(&mut self, budget_ns: u64) -> u64 {
+        let step_ns = self.background_step_ns();
+        let mut spent_ns = 0;
+        for die in 0..self.background_ns.len() {
+            let ns = self.background_ns[die].min(step_ns);
+            if ns == 0 || self.dies[die] > self.now || spent_ns + ns > budget_ns {
+                continue;
+            }
+            self.dies[die] = self.now + ns;
+            self.background_ns[die] -= ns;
+            spent_ns += ns;
+        }
+        self.background_done_ns += spent_ns;
+        spent_ns
+    }
+
+    /// Time of GC on one die, or set aside.
+    #[inline]
+    fn collect(&mut self, die: u32, duration: u64) {
+        match &mut self.aside_ns {
+            Some(aside) => *aside += duration,
+            None => {
+                self.occupy(die, self.now, duration);
+                self.gc_ns += duration;
+            }
+        }
     }
 
     #[inline]
@@ -131,9 +201,10 @@ impl Nand for Timeline {
         let channel = &mut self.channels[(die / self.dies_per_channel) as usize];
         // A read-modify-write has its old page only at `finish`.
         *channel = self.finish.max(*channel) + self.costs.transfer_ns;
-        let transferred = *channel;
+        // The die's register takes the page only once the die is free.
+        let loaded = (*channel).max(self.dies[die as usize] + self.costs.transfer_ns);
         self.device_ns += self.costs.transfer_ns;
-        self.finish = self.occupy(die, transferred, self.costs.program_ns);
+        self.finish = self.occupy(die, loaded, self.costs.program_ns);
     }
 
     #[inline]
@@ -151,9 +222,7 @@ impl Nand for Timeline {
 
     #[inline]
     fn copy(&mut self, die: u32, pages: u32) {
-        let duration = u64::from(pages) * self.costs.copy_ns;
-        self.occupy(die, self.now, duration);
-        self.gc_ns += duration;
+        self.collect(die, u64::from(pages) * self.costs.copy_ns);
     }
 
     fn copy_across(&mut self, from: u32, to: u32, pages: u32) {
@@ -175,8 +244,7 @@ impl Nand for Timeline {
 
     #[inline]
     fn erase(&mut self, die: u32) {
-        self.occupy(die, self.now, self.costs.erase_ns);
-        self.gc_ns += self.costs.erase_ns;
+        self.collect(die, self.costs.erase_ns);
     }
 
     #[inline]
@@ -195,5 +263,32 @@ impl Nand for Timeline {
     #[inline]
     fn overhead_ns(&self) -> u64 {
         self.gc_ns
+    }
+
+    fn set_aside(&mut self) {
+        self.aside_ns = Some(0);
+    }
+
+    fn owe(&mut self, pool: usize, writes: u32) {
+        if self.debts.len() <= pool {
+            self.debts.resize(pool + 1, Debt::default());
+        }
+        let debt = &mut self.debts[pool];
+        debt.ns += self.aside_ns.take().unwrap_or(0);
+        debt.writes = writes;
+    }
+
+    fn owe_in_background(&mut self, die: u32) {
+        self.background_ns[die as usize] += self.aside_ns.take().unwrap_or(0);
+    }
+
+    #[inline]
+    fn pay(&mut self, pool: usize, die: u32) {
+        let Some(debt) = self.debts.get_mut(pool).filter(|debt| debt.ns > 0) else { return };
+        let step_ns = debt.ns / u64::from(debt.writes.max(1));
+        debt.ns -= step_ns;
+        debt.writes = debt.writes.saturating_sub(1);
+        self.occupy(die, self.now, step_ns);
+        self.gc_ns += step_ns;
     }
 }

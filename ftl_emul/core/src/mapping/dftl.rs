@@ -232,6 +232,14 @@ impl<P: PageNumber> Mapping for DftlMapping<P> {
         self.data.moves_pending()
     }
 
+    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+        self.data.pending_moves()
+    }
+
+    fn cancel_moves(&mut self) {
+        self.data.cancel_moves();
+    }
+
     fn spare_blocks(&self) -> u64 {
         self.data.spare_blocks()
     }

@@ -307,6 +307,14 @@ impl<S: LogScheme> Mapping for Store<S> {
         !self.transfers.is_empty()
     }
 
+    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+        self.promises()
+    }
+
+    fn cancel_moves(&mut self) {
+        self.withdraw_all_promises();
+    }
+
     fn spare_blocks(&self) -> u64 {
         self.spare.iter().map(|cluster| u64::from(cluster.len())).sum()
     }

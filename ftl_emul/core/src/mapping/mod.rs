@@ -181,6 +181,12 @@ pub trait Mapping {
     /// True when blocks are promised but not yet handed over.
     fn moves_pending(&self) -> bool;
 
+    /// Moves under way: from, to (None: the spare), blocks still to come.
+    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)>;
+
+    /// Withdraws what has been promised and not handed over yet.
+    fn cancel_moves(&mut self);
+
     /// Blocks that no tenant owns.
     fn spare_blocks(&self) -> u64;
 

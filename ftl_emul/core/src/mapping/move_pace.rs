@@ -1,4 +1,4 @@
-//! How much GC a step of pending moves may do while the drive is busy.
+//! How fast blocks change hands while the drive serves requests.
 
 use crate::mapping::Mapping;
 use crate::nand::Nand;
@@ -6,8 +6,8 @@ use crate::nand::Nand;
 /// 64 victims free a block even where 98 % of their pages are valid.
 const MOST_GC_PASSES: u64 = 64;
 
-/// Steps of pending moves between host writes. The victims that a step may collect double with every step that hands
-/// nothing over: a busy giver with little to give otherwise uses up what each step frees, and holds up all moves.
+/// Steps of pending moves without a clock, between host writes. The victims that a step may collect double with every
+/// step that hands nothing over: a busy giver with little to give otherwise uses up what each step frees.
 #[derive(Debug, Clone)]
 pub struct MovePace {
     gc_passes: u64,

@@ -158,6 +158,17 @@ pub(in crate::mapping) trait Ownership: Mapping {
         self.recount_promises();
     }
 
+    /// Takes back all promises.
+    fn withdraw_all_promises(&mut self) {
+        self.transfers_mut().clear();
+        self.recount_promises();
+    }
+
+    /// Promises that have not been kept yet.
+    fn promises(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+        self.transfers().iter().filter(|t| t.blocks > 0).map(|t| (t.from, t.to, t.blocks)).collect()
+    }
+
     /// Promises blocks, if the giver can live without them.
     fn promise(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
         let (giver, taker) = (self.domain_of_end(from)?, self.domain_of_end(to)?);

@@ -219,6 +219,7 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
         if self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
             self.make_room(pool, tenant, nand);
         }
+        nand.pay(pool, self.pools[pool].die);
         nand.program(self.pools[pool].die);
         self.append(pool, HOST, global);
         self.pools[pool].valid += 1;
@@ -301,6 +302,14 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     #[inline]
     fn moves_pending(&self) -> bool {
         !self.transfers.is_empty()
+    }
+
+    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+        self.promises()
+    }
+
+    fn cancel_moves(&mut self) {
+        self.withdraw_all_promises();
     }
 
     fn spare_blocks(&self) -> u64 {

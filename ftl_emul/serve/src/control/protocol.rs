@@ -38,6 +38,10 @@ enum Command {
         to: Option<String>,
         blocks: u64,
     },
+    /// Withdraw what moves have not handed over yet.
+    CancelMoves {},
+    /// Share of the device's time that moves may take while requests are outstanding.
+    SetMoveBudget { share: f64 },
     /// Share of device time.
     SetWeight { namespace: String, weight: f64 },
     /// How device time is divided among the namespaces.
@@ -154,6 +158,14 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
         Command::Move { from, to, blocks } => {
             let end = |name: Option<&String>| name.map(|name| find(server, name)).transpose();
             server.move_ops(end(from.as_ref())?, end(to.as_ref())?, blocks)?;
+            Ok(json!({}))
+        }
+        Command::CancelMoves {} => {
+            server.cancel_moves()?;
+            Ok(json!({}))
+        }
+        Command::SetMoveBudget { share } => {
+            server.set_move_budget(share)?;
             Ok(json!({}))
         }
         Command::SetWeight { namespace, weight } => {

@@ -1,7 +1,7 @@
 //! What the control socket tells.
 
 use ftl_core::engine::{Histogram, QueueCounters};
-use ftl_core::{Drive, Op};
+use ftl_core::{Drive, Op, TenantId};
 use serde_json::{Value, json};
 
 use crate::config::Medium;
@@ -100,6 +100,7 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
         "pages_per_block": drive.block_pages(),
         "blocks": geometry.pages() / u64::from(drive.block_pages()),
         "spare_blocks": drive.spare_blocks(),
+        "moves": of_moves(server, drive),
         "namespaces": namespaces?,
     }))
 }
@@ -183,6 +184,19 @@ fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<
     Ok(())
 }
 
+fn of_moves(server: &Server, drive: &Drive) -> Value {
+    let name = |tenant: Option<TenantId>| {
+        server.namespaces.iter().find(|n| Some(n.tenant) == tenant).map(|n| n.name.as_str())
+    };
+    let status = drive.move_status();
+    let pending: Vec<Value> = drive
+        .pending_moves()
+        .into_iter()
+        .map(|(from, to, blocks)| json!({"from": name(from), "to": name(to), "blocks": blocks}))
+        .collect();
+    json!({"budget": status.budget, "done_ns": status.done_ns, "owed_ns": status.owed_ns, "pending": pending})
+}
+
 fn of_queue(queue: &QueueCounters) -> Value {
     json!({
         "completed": {
@@ -199,6 +213,7 @@ fn of_queue(queue: &QueueCounters) -> Value {
         "throttled_ns": queue.throttled_ns,
         "latency_ns": queue.latency_ns,
         "backlog_ns": queue.backlog_ns,
+        "queued_ns": queue.queued_ns,
     })
 }
 

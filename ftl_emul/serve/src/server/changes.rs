@@ -31,6 +31,27 @@ impl Server {
         Ok(())
     }
 
+    /// Withdraws what moves of OPS blocks have not handed over yet.
+    pub fn cancel_moves(&self) -> Result<(), ServeError> {
+        let mut settings = self.settings();
+        let owned: Vec<u64> = self.model.with(|drive| {
+            drive.cancel_moves();
+            let owned = |n: &Namespace| drive.space(n.tenant).map_or(0, |space| space.ops_blocks.max(0) as u64);
+            self.namespaces.iter().map(owned).collect()
+        })?;
+        for (namespace, owned) in self.namespaces.iter().zip(owned) {
+            if settings.of(&namespace.name).ops_blocks.is_some_and(|kept| kept != owned) {
+                settings.change(&self.folder, &namespace.name, |s| s.ops_blocks = Some(owned))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the share of the device's time that moves may take while requests are outstanding, until it stops.
+    pub fn set_move_budget(&self, share: f64) -> Result<(), ServeError> {
+        Ok(self.model.with(|drive| drive.set_move_budget(share))??)
+    }
+
     /// Sets the weight of a namespace, for good.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
         let mut settings = self.settings();

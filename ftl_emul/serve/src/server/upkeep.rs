@@ -15,8 +15,8 @@ use crate::server::{Server, lock_anyway};
 
 /// How often gathered requests are applied, promised blocks handed over and the checkpoint considered.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
-/// Victims collected at each of these moments while OPS blocks are under way, with a clock and without.
-const GC_PASSES_TIMED: u64 = 1;
+/// Victims collected at each of these moments while OPS blocks are under way, without a clock. With one, the model
+/// moves them in its own time.
 const GC_PASSES_COUNTED: u64 = 64;
 /// Taking a checkpoint holds requests up; it may do so for one part in so many of the time.
 const CHECKPOINT_SHARE: u32 = 100;
@@ -94,9 +94,13 @@ impl Server {
                 return;
             }
             drop(stopping);
-            let passes = if self.model.timed().is_some() { GC_PASSES_TIMED } else { GC_PASSES_COUNTED };
-            // Err: the model has failed, which those who ask for it are told.
-            let _failed = self.model.with(|drive| drive.advance_moves(passes));
+            let counted = self.model.timed().is_none();
+            // Brings the model up to the present. Err: it has failed, which those who ask for it are told.
+            let _failed = self.model.with(|drive| {
+                if counted {
+                    drive.advance_moves(GC_PASSES_COUNTED);
+                }
+            });
             self.history.keep_up(self);
             self.look_after_namespaces(&mut ailing);
             if Instant::now() >= due {

@@ -18,6 +18,7 @@ impl Array {
             Gate::Shut => return,
             Gate::ShutUntil(at_ns) => return self.agenda.add(at_ns, Event::Unthrottle { tenant: number }),
         }
+        tenant.account.queued(now_ns);
         self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns);
     }
 
@@ -27,6 +28,7 @@ impl Array {
             let Some(number) = self.scheduler.take_next() else { return };
             let now_ns = self.now_ns;
             let tenant = &mut self.tenants[usize::from(number)];
+            tenant.account.taken(now_ns);
             self.scheduler.taken(&mut tenant.standing, 0);
             // A limit may have been set while it stood in the line.
             if tenant.throttle.is_open(now_ns) {

@@ -23,18 +23,16 @@ impl<P: PageNumber> PageMapping<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn make_room<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) {
-        loop {
-            let frontier = self.pools[pool].frontiers[HOST];
-            if frontier.next_page < self.geometry.pages_per_block {
-                return;
-            }
+        nand.set_aside();
+        while self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
             self.close(pool, HOST);
             if self.pools[pool].free.len() > self.options.free_floor {
                 self.open(pool, HOST);
-                return;
+            } else {
+                self.collect(pool, cause, Purpose::Collect, nand);
             }
-            self.collect(pool, cause, Purpose::Collect, nand);
         }
+        nand.owe(pool, self.geometry.pages_per_block - self.pools[pool].frontiers[HOST].next_page);
     }
 
     /// Collects the victim that the policy chooses; false when the pool has no full block.

@@ -100,6 +100,9 @@ impl<P: PageNumber> Ownership for PageMapping<P> {
     }
 
     fn make_room_at<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) -> bool {
-        self.collect(pool, cause, Purpose::Reclaim, nand)
+        nand.set_aside();
+        let collected = self.collect(pool, cause, Purpose::Reclaim, nand);
+        nand.owe_in_background(self.pools[pool].die);
+        collected
     }
 }

@@ -1,0 +1,104 @@
+//! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget of device
+//! time while anybody has requests outstanding, and as fast as the dies allow while nobody has.
+
+use crate::engine::{Engine, Event};
+use crate::error::{FtlError, invalid};
+use crate::mapping::Mapping;
+
+/// Share of the device's time that moves may take while requests are outstanding, unless another is set.
+pub const DEFAULT_MOVE_BUDGET: f64 = 0.1;
+/// The budget holds over any time of this length: what is saved up for bursts is a part of it.
+const BUDGET_WINDOW_S: f64 = 10.0;
+/// Of the budget: what may be saved up while nothing is moved.
+const BURST_SHARE: f64 = 0.05;
+
+/// Die time that moves may take.
+#[derive(Debug, Clone)]
+pub(super) struct MoveBudget {
+    share: f64,
+    dies: f64,
+    saved_ns: f64,
+    counted_ns: u64,
+    /// A step is due at some moment in the agenda.
+    pub step_scheduled: bool,
+}
+
+impl MoveBudget {
+    pub fn new(dies: u32) -> Self {
+        Self {
+            share: DEFAULT_MOVE_BUDGET,
+            dies: f64::from(dies),
+            saved_ns: 0.0,
+            counted_ns: 0,
+            step_scheduled: false,
+        }
+    }
+
+    /// Die time that may be spent now.
+    fn available_ns(&mut self, now: u64) -> u64 {
+        let per_ns = self.share * self.dies;
+        let burst_ns = per_ns * BURST_SHARE * BUDGET_WINDOW_S * 1e9;
+        let earned_ns = (now - self.counted_ns) as f64 * per_ns * (1.0 - BURST_SHARE);
+        self.saved_ns = (self.saved_ns + earned_ns).min(burst_ns);
+        self.counted_ns = now;
+        self.saved_ns as u64
+    }
+}
+
+/// How moves of blocks are going.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MoveStatus {
+    /// Share of the device's time that they may take while requests are outstanding.
+    pub budget: f64,
+    /// Die time that they have taken since the start.
+    pub done_ns: u64,
+    /// Die time of GC that has been decided on and is still to be done.
+    pub owed_ns: u64,
+}
+
+impl Engine {
+    /// How moves of blocks are going.
+    #[must_use]
+    pub fn move_status(&self) -> MoveStatus {
+        MoveStatus {
+            budget: self.move_budget.share,
+            done_ns: self.timeline.background_done_ns,
+            owed_ns: self.timeline.background_ns(),
+        }
+    }
+
+    /// Sets the share of the device's time that moves may take while requests are outstanding, 0 to 1.
+    pub fn set_move_budget(&mut self, share: f64) -> Result<(), FtlError> {
+        if !(0.0..=1.0).contains(&share) {
+            return invalid("move_budget", format!("{share} is not a share between 0 and 1"));
+        }
+        self.move_budget.share = share;
+        Ok(())
+    }
+
+    /// One step of the moves under way, if any, as far as idle dies and the budget allow.
+    pub(super) fn step_moves<M: Mapping>(&mut self, mapping: &mut M) {
+        if !mapping.moves_pending() && self.timeline.background_ns() == 0 {
+            return;
+        }
+        let busy = self.in_flight > 0 || !self.scheduler.is_empty();
+        let saved_ns = self.move_budget.available_ns(self.timeline.now);
+        let spent_ns = self.timeline.work_in_background(if busy { saved_ns } else { u64::MAX });
+        if busy {
+            self.move_budget.saved_ns -= spent_ns as f64;
+        }
+        // A die is given more to do once it has done what it had; beside requests, only one die at a time.
+        let dies = if busy { 1 } else { self.timeline.dies() };
+        let allowed = !busy || self.move_budget.share > 0.0;
+        let mut going = self.timeline.background_ns() > 0;
+        if mapping.moves_pending() && allowed && self.timeline.background_dies() < dies {
+            self.timeline.begin();
+            let progress = mapping.advance_moves(1, &mut self.timeline);
+            going |= progress.gc_passes > 0 || progress.moved_blocks > 0;
+        }
+        if going && !self.move_budget.step_scheduled {
+            self.move_budget.step_scheduled = true;
+            self.agenda.add(self.timeline.now + self.timeline.background_step_ns(), Event::MoveStep);
+        }
+    }
+}
