@@ -155,9 +155,9 @@ def queue_cases(full: bool) -> Iterator[Case]:
             (("scheduler", "wfq"), ("policy", "min_waf")),
             f"preset=fast15,size=512MiB,dies={dies}",
             bar=EVENT_BAR,
-            compare=("proportional",),
+            compare=("proportional-strict",),
             # With fewer dies than requests everything waits for everything: both find the same split.
-            beats="proportional" if dies == 8 else "",
+            beats="proportional-strict" if dies == 8 else "",
         )
     yield Case("count only", trio(("uniform",) * 3), (("timing", "none"),), bar=None, compare=("min_waf",))
 

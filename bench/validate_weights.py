@@ -49,11 +49,11 @@ def three_vms(policies: str, overwrites: int = 20) -> dict[str, RunResult]:
 
 def weights_rows() -> list[Row]:
     """What the OPS policies make of weights 1 : 3 : 6."""
-    results = three_vms("static,algorithm1,proportional")
+    results = three_vms("static,algorithm1,proportional-strict")
     return [
         *static_rows(results["static"]),
         *starvation_rows(results["algorithm1"]),
-        *proportional_rows(results["proportional"]),
+        *proportional_rows(results["proportional-strict"]),
     ]
 
 

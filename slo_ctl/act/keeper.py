@@ -139,7 +139,10 @@ class SettingKeeper:
     def undo(self, within: Scope = _everywhere) -> list[Outcome]:
         """Give back everything that was ever changed; what cannot be stays in the journal."""
         self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
-        return self._restore([knob for knob in self._journal.originals() if within(knob)], "undone")
+        knobs = [knob for knob in self._journal.originals() if within(knob)]
+        # Last what takes longest.
+        knobs.sort(key=lambda knob: knob.lever in MOVED_BY_DECISIONS)
+        return self._restore(knobs, "undone")
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:

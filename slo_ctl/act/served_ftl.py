@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import JournalError, Original
+from slo_ctl.decide.allocation import moves_between
 from slo_ctl.device.control import ControlClient, ControlError
 from slo_ctl.model import Knob, Lever, Tenant
 
@@ -53,6 +54,7 @@ class ServedFtlActuator:
         self._patience_s = patience_s
         self._sleep = sleep
         self._silent_until_s = 0.0
+        self._restore_until_s = float("inf")
         self._client: ControlClient | None = None
 
     def close(self) -> None:
@@ -107,6 +109,32 @@ class ServedFtlActuator:
         """Choose another one, for good."""
         self._command(lambda client: client.set_scheduler(name))
 
+    def set_move_budget(self, share: float) -> None:
+        """Bound the device time that moves of OPS take while requests are outstanding."""
+        self._command(lambda client: client.set_move_budget(share))
+
+    def restore_ops(self, deadline_s: float) -> None:
+        """Begin to move all OPS back to the split in the journal, and wait for it until `deadline_s` only.
+
+        `deadline_s` is monotonic time. The device goes on by itself after that.
+        """
+        self._restore_until_s = deadline_s
+        wanted = {
+            self._name(knob): round(float(original.value))
+            for knob, original in self._journal.originals().items()
+            if knob.lever is Lever.FTL_OPS and self.owns(knob) and isinstance(original.value, int | float)
+        }
+        if not wanted:
+            return
+        if self._statistics().get("moves", {}).get("pending"):
+            self._command(lambda client: client.cancel_moves())
+        statistics = self._statistics()
+        owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
+        there = {name: owned[name] for name in wanted if name in owned}
+        target = {name: wanted[name] for name in there}
+        for move in moves_between(there, target, int(statistics["spare_blocks"])):
+            self._move(move.source, move.target, move.blocks)
+
     def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
         """Ask for the OPS moves of a decision; a sentence for each that was not taken on.
 
@@ -117,7 +145,7 @@ class ServedFtlActuator:
             return []
         try:
             statistics = self._statistics()
-            if any(n["space"]["pending_out_blocks"] for n in statistics["namespaces"]):
+            if statistics["moves"]["pending"]:
                 return []
             self._journal.add(self._split(statistics, {name: stream for stream, name in names.items()}))
         except (ActError, JournalError) as error:
@@ -145,16 +173,15 @@ class ServedFtlActuator:
         while True:
             statistics = self._statistics()
             owned = int(self._namespace(knob, statistics)["space"]["ops_blocks"])
-            pending = sum(n["space"]["pending_out_blocks"] for n in statistics["namespaces"])
-            # The server does not count blocks from the spare that it has not handed over yet as pending.
+            pending = sum(move["blocks"] for move in statistics["moves"]["pending"])
             if not pending and expected in (None, owned):
                 if owned == blocks:
                     return
                 expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
-            elif time.monotonic() > deadline:
+            elif time.monotonic() > min(deadline, self._restore_until_s):
                 raise ActError(
-                    f"blocks of {self._device} are still on their way, {pending} of them waiting for GC",
-                    "it goes on by itself; undo again after that",
+                    f"{pending} OPS blocks of {self._device} are still being moved, within its move budget",
+                    "the device continues by itself; run `slo-ctl apply --undo` later to confirm",
                 )
             else:
                 self._sleep(_MOVE_POLL_S)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.api_access import RootOption
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
 from slo_ctl.cli.say import tell_json
 from slo_ctl.errors import UserError

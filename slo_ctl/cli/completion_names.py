@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer  # noqa: TC002 - typer looks at the annotations of callbacks
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

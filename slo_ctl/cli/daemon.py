@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from slo_ctl.cli.exit_codes import EXIT_FAILURE
+
 _Root = Annotated[
     Path | None,
     typer.Option("--root", metavar="DIR", help="Configuration, state and sockets below DIR, for trying out."),
@@ -63,10 +65,16 @@ def command(
             daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
             return
         try:
-            serve(daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_say)
+            not_restored = serve(daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_say)
         except StoppedAtOnce:
             sys.stderr.write("slo-ctl: stopped at once: what was changed stays so until the next start\n")
             raise typer.Exit(_AT_ONCE) from None
+        if not_restored:
+            sys.stderr.write(
+                f"slo-ctl: {not_restored} settings are not restored yet, see above; "
+                "`slo-ctl apply --undo` restores the rest\n"
+            )
+            raise typer.Exit(EXIT_FAILURE)
 
 
 def _epoch_s(text: str) -> float:

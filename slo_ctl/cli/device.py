@@ -12,7 +12,7 @@ from slo_ctl.cli import device_policy, device_serve
 from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
 from slo_ctl.cli import write_cost as write_cost_command
-from slo_ctl.cli.device_options import JSON, NAME, QUIET, ROOT  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.device_options import JSON, NAME, QUIET, ROOT
 from slo_ctl.cli.option_value import bytes_of
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.errors import UserError

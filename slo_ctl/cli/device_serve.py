@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.device_options import NAME, ROOT  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.device_options import NAME, ROOT
 from slo_ctl.cli.say import tell
 from slo_ctl.errors import UserError
 

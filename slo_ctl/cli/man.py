@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path  # noqa: TC003 - typer looks at the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer

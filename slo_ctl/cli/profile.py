@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.device_options import JSON, QUEUE_DEPTH, QUIET, TARGET  # noqa: TC001 - typer reads the annotations at run time
+from slo_ctl.cli.device_options import JSON, QUEUE_DEPTH, QUIET, TARGET
 from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 from slo_ctl.cli.logical_block import tell_stored
 from slo_ctl.cli.measured import kept, surroundings

@@ -5,7 +5,7 @@ With `--allocator` another kind of replay: file systems on drives that merge (`r
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +56,8 @@ def command(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="OPS policy: shared, static, algorithm1, proportional or min_waf. [default: proportional]"
+            help="OPS policy: shared, static, algorithm1, proportional, proportional-strict or min_waf. "
+            "[default: proportional]"
         ),
     ] = None,
     compare: Annotated[
@@ -85,7 +86,13 @@ def command(
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Device's queue scheduler: fifo, rr or wfq. [default: fifo]"),
+        typer.Option(
+            help="Device's queue scheduler: fifo, rr, wfq, or auto: the policy's own. [default: auto]"
+        ),
+    ] = None,
+    share_by: Annotated[
+        str | None,
+        typer.Option(help="Unit of shares: pages (4 KiB each), requests, device-time. [default: pages]"),
     ] = None,
     on_error: Annotated[
         str | None,
@@ -160,6 +167,7 @@ def command(
         "--window": window,
         "--epoch": epoch,
         "--scheduler": scheduler,
+        "--share-by": share_by,
         "--alone": alone is not None,
     }
     of_allocators = {
@@ -210,6 +218,7 @@ def command(
         "window": window,
         "epoch": epoch,
         "scheduler": scheduler,
+        "share_by": share_by,
         "on_error": on_error,
         "alone": None if alone is None else "yes" if alone else "no",
     }

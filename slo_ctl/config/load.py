@@ -178,6 +178,9 @@ class _Layers:
             epoch_s=self._value("daemon", "epoch", usual.epoch_s),
             window_s=self._value("daemon", "window", usual.window_s),
             policy=self._value("daemon", "policy", usual.policy),
+            strict=self._value("daemon", "strict", usual.strict),
+            share_by=self._value("daemon", "share_by", usual.share_by),
+            move_budget=self._value("daemon", "move_budget", usual.move_budget),
             keep_on_stop=self._value("daemon", "keep_on_stop", usual.keep_on_stop),
         )
         if daemon.window_s < daemon.epoch_s:

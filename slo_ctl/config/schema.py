@@ -13,14 +13,17 @@ from slo_ctl.config.values import (
     GroupName,
     LibvirtUri,
     ListenAddress,
+    MoveBudget,
     NamespacePath,
     PolicyName,
     SchedulerName,
+    ShareUnit,
     VmName,
     promise,
     size_bytes,
     time_s,
 )
+from slo_ctl.model import ShareBy
 from slo_ctl.replay.fields import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ class _Daemon(_Table):
     epoch: Annotated[float, time_s("100ms", "1h")] = 0
     window: Annotated[float, time_s("100ms", "1d")] = 0
     policy: PolicyName = ""
+    strict: StrictBool = False
+    share_by: ShareUnit = ShareBy.PAGES
+    move_budget: MoveBudget = 0.0
     keep_on_stop: StrictBool = False
 
 

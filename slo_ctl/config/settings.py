@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slo_ctl.model import Slo
+from slo_ctl.model import ShareBy, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,12 @@ class DaemonConfig:
     """What status, verdicts and metrics are means over; at least one epoch."""
     policy: str = "proportional"
     """How OPS is shared out on emulated devices that name no policy of their own."""
+    strict: bool = False
+    """Exact proportions at any cost, instead of giving to others what a VM cannot use."""
+    share_by: ShareBy = ShareBy.PAGES
+    """The unit of shares."""
+    move_budget: float = 0.1
+    """Share of an emulated device's time that moves of OPS may take while requests are outstanding."""
     keep_on_stop: bool = False
     """Leave everything set when the daemon stops, instead of undoing it."""
 

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator
 
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.device.record import is_name
+from slo_ctl.model import ShareBy
 from slo_ctl.promises.check import parse_field
 from slo_ctl.quantity import QuantityError, parse_bytes, parse_time_s
 from slo_ctl.replay.fields import did_you_mean
@@ -80,6 +81,25 @@ def _policy(value: object) -> str:
     if name not in POLICIES:
         raise FieldError("is no policy", did_you_mean(name, POLICIES))
     return name
+
+
+def _share_by(value: object) -> ShareBy:
+    name = _text(value, f"known: {', '.join(ShareBy)}")
+    if name not in tuple(ShareBy):
+        raise FieldError("is not a unit of shares", did_you_mean(name, tuple(ShareBy)))
+    return ShareBy(name)
+
+
+def _budget(value: object) -> float:
+    hint = 'write a share of device time such as "10%", from "0%" to "100%"'
+    text = _text(value, hint) if isinstance(value, str) else ""
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else -1.0
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise FieldError("is not a share of device time", hint)
+    return share
 
 
 def _scheduler(value: object) -> str:
@@ -165,3 +185,6 @@ DeviceName = Annotated[str, BeforeValidator(_device_name)]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
 NamespacePath = Annotated[str, BeforeValidator(_namespace)]
 """DEVICE/NAMESPACE."""
+
+ShareUnit = Annotated[ShareBy, BeforeValidator(_share_by)]
+MoveBudget = Annotated[float, BeforeValidator(_budget)]

@@ -103,6 +103,9 @@ def _device(device: DeviceView, window_s: float) -> DeviceStatus:
         reasons=device.reasons,
         waf=device.waf,
         placement=device.placement,
+        share_by=device.share_by or "",
+        move_budget=device.move_budget,
+        moves=device.moves,
     )
 
 
@@ -123,6 +126,7 @@ def _row(
             no_mechanism=view.no_mechanism,
             tolerance=device.share_tolerance,
             aside=view.aside,
+            settling=view.settling,
         )
     if judgement.verdict is Verdict.IDLE and vm.state in _OFF:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
@@ -168,15 +172,23 @@ def _delivered(view: VmView, device: DeviceView) -> Delivered:
     return Delivered(
         asked=bool(iops) or (view.wants_more and device.kind == "emulated"),
         wants_more=view.wants_more,
+        busy=view.busy,
         guessed=view.guessed,
+        unit=device.share_by.value if device.share_by else "IOPS",
         iops=iops,
         drive_iops=view.drive_iops,
-        share=everywhere / of_iops if everywhere is not None and of_iops else None,
+        share=_share(view, everywhere, of_iops),
         of_drive=device.drive_iops is not None,
         bandwidth_bytes_s=_sum(window.bandwidth_bytes_s for window in view.windows),
         p99_read_us=_most(window.p99_read_us for window in view.windows),
         p99_write_us=_most(window.p99_write_us for window in view.windows),
     )
+
+
+def _share(view: VmView, iops: float | None, of_iops: float | None) -> float | None:
+    if view.share is not None:
+        return view.share
+    return iops / of_iops if iops is not None and of_iops else None
 
 
 @dataclass(frozen=True, slots=True)

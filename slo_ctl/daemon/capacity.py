@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_FADES_PER_EPOCH = 0.001
+_FADES_PER_EPOCH = 0.005
 """Of the capacity, in epochs that did less though more was asked for: work changes, and drives age."""
 
 

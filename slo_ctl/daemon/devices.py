@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slo_ctl.daemon.emulated import EmulatedDevice
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.device.record import FILE
 from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
+from slo_ctl.model import ShareBy
 
 if TYPE_CHECKING:
     from slo_ctl.act.journal import Journal
@@ -27,13 +29,13 @@ class EmulatedDevices:
         self._store = DeviceStore(places)
         self._journal = journal
         self._identities: dict[str, _Identity] = {}
-        self._window_s = 0.0
+        self._general = (0.0, ShareBy.PAGES, 0.0)
 
     def refresh(self, config: Config) -> None:
         """Bring them up to date with what is there and what is configured."""
         self.notes = []
-        window_s = config.daemon.window_s
-        changed, self._window_s = window_s != self._window_s, window_s
+        general = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
+        changed, self._general = general != self._general, general
         listed = {device.name: device for device in config.devices if device.path is None}
         there = set(self._store.names())
         for name in listed.keys() - there:
@@ -44,6 +46,8 @@ class EmulatedDevices:
             policy = config.daemon.policy
             if name in listed and listed[name].policy is not None:
                 policy = listed[name].policy or policy
+            if config.daemon.strict and policy == DEFAULT_POLICY:
+                policy = STRICT_POLICY
             self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
             if name in self.parts:
                 wish = listed[name].scheduler if name in listed else "keep"
@@ -69,7 +73,9 @@ class EmulatedDevices:
         if known is not None:
             self._drop(name)
         run = self._store.places.run_of(name)
-        part = EmulatedDevice(record, run, self._journal, policy, self._window_s)
+        window_s, share_by, move_budget = self._general
+        part = EmulatedDevice(record, run, self._journal, policy, window_s, share_by)
+        part.move_budget = move_budget
         if same_device:
             part.take_over()
         self.parts[name], self._identities[name] = part, identity

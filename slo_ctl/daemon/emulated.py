@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING, Any
 from slo_ctl.act.served_ftl import ServedFtlActuator
 from slo_ctl.act.tenant_scheduler import TenantSchedulerActuator
 from slo_ctl.daemon.capacity import Capacity
-from slo_ctl.daemon.demand import Demand
+from slo_ctl.daemon.demand import Activity
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.device_settings import tenant_setting
 from slo_ctl.decide.device_waf import ftl_waf
-from slo_ctl.decide.policies import make_policy
+from slo_ctl.decide.entitlement import WANTS_MORE_FROM, entitle
+from slo_ctl.decide.policies import STRICT_POLICY, make_policy
+from slo_ctl.decide.policies.proportional import BUSY_FROM, claim_of
 from slo_ctl.decide.scheduler_choice import Choice, needs_of
-from slo_ctl.decide.shares import due_shares
 from slo_ctl.decide.tenant_choice import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
 from slo_ctl.device.record import SsdRecord
-from slo_ctl.model import Decision, Knob, Lever, Setting, Target, Tenant, TimingModel
+from slo_ctl.model import (
+    Decision,
+    Knob,
+    Lever,
+    MoveStatus,
+    Setting,
+    ShareBy,
+    Target,
+    Tenant,
+    TimingModel,
+)
 from slo_ctl.observe.served_ftl import ServedDevice
 from slo_ctl.observe.vm_reading import Standing
 
@@ -30,8 +41,12 @@ if TYPE_CHECKING:
     from slo_ctl.decide.policies import Policy
     from slo_ctl.device.places import RunPlaces
     from slo_ctl.device.record import DeviceRecord
-    from slo_ctl.model import DeviceSample, DeviceWaf, VmSample
+    from slo_ctl.model import DeviceSample, DeviceWaf
     from slo_ctl.observe.window import StreamWindow
+
+
+DEFAULT_MOVE_BUDGET = 0.1
+"""Share of device time, unless configured."""
 
 
 @dataclass(slots=True)
@@ -50,7 +65,13 @@ class EmulatedDevice:
     kind = "emulated"
 
     def __init__(
-        self, record: DeviceRecord, run: RunPlaces, journal: Journal, policy: str, window_s: float
+        self,
+        record: DeviceRecord,
+        run: RunPlaces,
+        journal: Journal,
+        policy: str,
+        window_s: float,
+        share_by: ShareBy = ShareBy.PAGES,
     ) -> None:
         """`window_s` is the status window; `journal` tells whether the device has been taken over before."""
         self.name = record.name
@@ -74,7 +95,14 @@ class EmulatedDevice:
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
             for knob in journal.originals()
         )
-        self._demand: dict[str, Demand] = {}
+        self._activity = Activity(window_s, window_s)
+        self._now_s = 0.0
+        self.share_by = share_by
+        self.move_budget = DEFAULT_MOVE_BUDGET
+
+    def restore_ops(self, deadline_s: float) -> None:
+        """Begin to move all OPS back to where it was found, to be done by a moment of monotonic time."""
+        self.actuator.restore_ops(deadline_s)
 
     def close(self) -> None:
         """Hang up."""
@@ -105,8 +133,16 @@ class EmulatedDevice:
         return self.sample is not None and self.sample.timing.model is not TimingModel.NONE
 
     def wants_more(self, key: str) -> bool:
-        """Whether the stream would have taken more than it got."""
-        return key in self._demand and self._demand[key].wants_more
+        """Whether the stream would have taken more than it got over the status window.
+
+        Where shares are exact, a stream with requests outstanding all the time counts, too.
+        """
+        window = self.windows.get(key)
+        if window is None:
+            return False
+        if self._policy.name == STRICT_POLICY:
+            return window.backlog_share >= BUSY_FROM
+        return window.queued_share >= WANTS_MORE_FROM
 
     def take_over(self) -> None:
         """Begin with what is in force, instead of with the policy's own split."""
@@ -117,13 +153,14 @@ class EmulatedDevice:
         made = self._made(policy)
         if made.name != self._policy.name:
             self._policy, self._in_force, self._taking_over = made, None, True
+            self._activity.changed("the policy changed", self._now_s)
 
     def look(self, seats: Mapping[str, Seat], now_s: float) -> None:
         """Observe, and decide what should change. Raises ObserveGone when the server does not answer.
 
         `seats` are by namespace; `now_s` is monotonic time.
         """
-        self.seats = dict(seats)
+        self.seats, self._now_s = dict(seats), now_s
         self.sample, self.decision, self.refusals = None, Decision(), []
         standings = {name: Standing(seat.slo, running=True) for name, seat in seats.items()}
         keys = {name: seat.key for name, seat in seats.items()}
@@ -139,22 +176,18 @@ class EmulatedDevice:
         return make_policy(policy if self.record.isolated else "shared")
 
     def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
-        """A VM wakes at once, but sleeps only after a whole window: policies answer both by moving OPS."""
-        keys = {vm.vm for vm in sample.vms}
-        patience_s = self._window_s * (self._served.time_scale or 1.0)
-        self._demand = {key: demand for key, demand in self._demand.items() if key in keys}
-        vms: list[VmSample] = []
-        for vm in sample.vms:
-            demand = self._demand.setdefault(vm.vm, Demand(self._window_s))
-            demand.add(vm, now_s)
-            vms.append(replace(vm, active=demand.awake(now_s, patience_s)))
+        """A VM wakes at once, but is idle only after a whole window without requests."""
+        self._activity.patience_s = self._window_s * (self._served.time_scale or 1.0)
         budget = None
         if self._policy.name == "algorithm1":  # the paper adjusts before every GC, a block at a time
-            budget = max(1, sum(vm.victim_pages for vm in vms) // sample.timing.pages_per_block)
-        return replace(sample, vms=tuple(vms), max_move_blocks=budget)
+            budget = max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)
+        sample = replace(sample, max_move_blocks=budget, share_by=self.share_by)
+        return self._activity.mark(sample, now_s)
 
     def _measure_capacity(self, sample: DeviceSample) -> None:
-        total = sum(vm.iops for vm in sample.vms)
+        if self._served.covered_s < self._window_s:
+            return
+        total = total_iops(list(self.windows.values())) or 0.0
         active = [vm.vm for vm in sample.vms if vm.active]
         self.capacity.add(total, asked_for_more=any(self.wants_more(key) for key in active))
 
@@ -223,11 +256,14 @@ class EmulatedDevice:
             paced = _tighter_than_maximum(self.sample).get(seat.key) if self._taking_over else None
         most = seat.slo.max_iops
         if paced is not None and (most is None or paced < most):
-            return paced, "held to its share"
+            return paced, self.decision.asides.get(seat.key, "throttled to its share")
         return most, "its maximum"
 
     def move(self) -> None:
-        """Have the OPS moved that was decided."""
+        """Have the OPS moved that was decided, within the budget."""
+        moves = self._served.moves
+        if moves is not None and moves["budget"] != self.move_budget:
+            self.actuator.set_move_budget(self.move_budget)
         if self.decision.moves and self.sample is not None:
             names = {f"{self.name}/{each.name}": each.name for each in self.record.namespace}
             names |= {seat.key: namespace for namespace, seat in self.seats.items()}
@@ -239,7 +275,7 @@ class EmulatedDevice:
         by_vm: dict[str, list[Seat]] = defaultdict(list)
         for seat in self.seats.values():
             by_vm[seat.vm].append(seat)
-        targets = self._targets(total)
+        entitled = self._entitled()
         return DeviceView(
             name=self.name,
             kind="emulated",
@@ -250,7 +286,32 @@ class EmulatedDevice:
             sum_min_iops=sum(seat.slo.min_iops or 0.0 for seat in self.seats.values()),
             reasons=reasons,
             waf=self._waf(),
-            vms={vm: self._vm_view(seats, targets, total) for vm, seats in by_vm.items()},
+            share_by=self.share_by if self.timed else None,
+            move_budget=self._served.moves["budget"] if self._served.moves else None,
+            moves=self._moves(),
+            vms={vm: self._vm_view(seats, entitled) for vm, seats in by_vm.items()},
+        )
+
+    def moving(self) -> list[str]:
+        """One sentence for each move of OPS under way."""
+        return [str(move) for move in self._moves()]
+
+    def _moves(self) -> tuple[MoveStatus, ...]:
+        """Moves of OPS under way, with what is left of them."""
+        moves = self._served.moves
+        dies = self.record.geometry.dies if isinstance(self.record, SsdRecord) else 0
+        speed = (moves["budget"] if moves else 0.0) * dies
+        return tuple(
+            MoveStatus(
+                source=plan.source or "",
+                target=plan.target or "",
+                blocks_left=plan.blocks,
+                share_done=plan.share_done,
+                cost_s=plan.cost_s,
+                saving_s=plan.saving_s,
+                left_s=plan.cost_s / speed if speed else None,
+            )
+            for plan in self.decision.plans
         )
 
     def _waf(self) -> DeviceWaf | None:
@@ -265,18 +326,25 @@ class EmulatedDevice:
             max(each.window_s for each in known),
         )
 
-    def _vm_view(self, seats: list[Seat], targets: Mapping[str, Target], total: float | None) -> VmView:
+    def _vm_view(self, seats: list[Seat], entitled: Mapping[str, Target]) -> VmView:
         keys = [seat.key for seat in seats]
-        due = [targets[key] for key in keys if key in targets]
-        share = sum(target.share for target in due) if due else None
+        due = [entitled[key] for key in keys if key in entitled]
+        windows = tuple(self.windows[key] for key in keys if key in self.windows)
+        total = sum(window.amount(self.share_by) for window in self.windows.values())
+        got = sum(window.amount(self.share_by) for window in windows)
         iops = [target.iops for target in due if target.iops is not None]
+        asides = [self.decision.asides[key] for key in keys if key in self.decision.asides]
         return VmView(
-            windows=tuple(self.windows[key] for key in keys if key in self.windows),
+            windows=windows,
             disks=tuple(seat.disk for seat in seats if seat.disk),
             wants_more=self.timed and any(self.wants_more(key) for key in keys),
-            target_share=share,
-            target_iops=sum(iops) if iops else share * total if share is not None and total else None,
+            busy=self.timed and any(window.backlog_share >= BUSY_FROM for window in windows),
+            share=got / total if self.timed and total else None,
+            target_share=sum(target.share for target in due) if due else None,
+            target_iops=sum(iops) if iops else None,
             no_mechanism=self._no_mechanism(seats),
+            aside="; ".join(asides),
+            settling=self._activity.settling(self._now_s),
         )
 
     def _no_mechanism(self, seats: list[Seat]) -> str:
@@ -286,15 +354,31 @@ class EmulatedDevice:
         ops = self.record.isolated
         return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
 
-    def _targets(self, total: float | None) -> Mapping[str, Target]:
-        """What every awake stream is due: by the policy, or else by the weights alone."""
+    def _entitled(self) -> dict[str, Target]:
+        """What every active stream is entitled to of what was delivered over the status window."""
         if self.sample is None or not self.timed:
             return {}
-        if self.decision.targets:
-            return self.decision.targets
-        awake = {vm.vm for vm in self.sample.vms if vm.active}
-        slos = {seat.key: seat.slo for seat in self.seats.values() if seat.key in awake}
-        return {key: Target(share) for key, share in due_shares(slos, total).items()}
+        claims, per_request = [], {}
+        for seat in self.seats.values():
+            window = self.windows.get(seat.key)
+            if window is None or not window.window_s or not window.requests:
+                continue
+            amount = window.amount(self.share_by)
+            per_request[seat.key] = amount / window.requests or 1.0
+            claims.append(
+                claim_of(
+                    seat.key,
+                    seat.slo,
+                    amount / window.window_s,
+                    per_request[seat.key],
+                    wants_more=self.wants_more(seat.key),
+                )
+            )
+        answer = entitle(claims)
+        return {
+            key: Target(share=share, iops=answer.rates[key] / per_request[key])
+            for key, share in answer.shares.items()
+        }
 
 
 def _tighter_than_maximum(sample: DeviceSample | None) -> dict[str, float | None]:

@@ -50,6 +50,8 @@ log = logging.getLogger("slo_ctl.daemon")
 
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 _MS_PER_S = 1e3
+_RESTORE_OPS_S = 1.5
+"""How long a stop waits for OPS on its way back; the device finishes by itself."""
 
 
 class Daemon:
@@ -177,7 +179,7 @@ class Daemon:
         devices = []
         for part in self._emulated.parts.values():
             # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
-            left = decided(part.decision) if self._dry_run else part.refusals
+            left = list(decided(part.decision)) if self._dry_run else [*part.refusals, *part.moving()]
             devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
         devices += self._blocks.plans
         status = self.desk.status()
@@ -205,6 +207,9 @@ class Daemon:
 
     def _give_back(self) -> list[Outcome]:
         self._actuators.take_time()
+        deadline_s = time.monotonic() + _RESTORE_OPS_S
+        for part in self._emulated.parts.values():
+            self._problems.guarded(part.name, partial(part.restore_ops, deadline_s))
         outcomes = self._keeper.undo()
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED:

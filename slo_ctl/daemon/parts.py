@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slo_ctl.daemon.problems import Problems
-    from slo_ctl.model import DeviceWaf
+    from slo_ctl.model import DeviceWaf, MoveStatus, ShareBy
     from slo_ctl.observe.window import StreamWindow
 
 
@@ -21,6 +21,12 @@ class VmView:
     """One for each of its streams there; none where nothing is known at the moment."""
     disks: tuple[str, ...] = ()
     wants_more: bool = True
+    busy: bool | None = None
+    """It had requests outstanding nearly all the time; None: as `wants_more`."""
+    share: float | None = None
+    """Of what the device delivers, in the unit of shares; None: of the IOPS."""
+    settling: str = ""
+    """Why shares are not yet judged; empty when they are."""
     guessed: bool = False
     """Nobody tells whether it would have taken more: by how busy the device was."""
     target_share: float | None = None
@@ -55,6 +61,10 @@ class DeviceView:
     """The strongest that the drive offers; empty when not known."""
     share_tolerance: float = 0.10
     """Of a target share: what may be missed there."""
+    share_by: ShareBy | None = None
+    """The unit of shares; None: requests, where shares are judged at all."""
+    move_budget: float | None = None
+    moves: tuple[MoveStatus, ...] = ()
     vms: dict[str, VmView] = field(default_factory=dict)
 
     @property

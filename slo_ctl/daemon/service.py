@@ -39,11 +39,12 @@ class _Asked:
     reload: bool = False
 
 
-def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]) -> None:
+def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]) -> int:
     """Epoch after epoch until SIGTERM or SIGINT, then a clean stop. SIGHUP reads the configuration again.
 
     `epoch_s` overrides the configuration; `keep` leaves in force what was set. `say` is told `ready` once
-    the API answers and the first epoch is over. Raises UserError when the API or metrics cannot listen, and
+    the API answers and the first epoch is over. Returns how many settings could
+    not be restored. Raises UserError when the API or metrics cannot listen, and
     StoppedAtOnce at a second signal.
     """
     notify = sdnotify.SystemdNotifier().notify
@@ -56,7 +57,8 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
         finally:
             notify("STOPPING=1")
             undo = not (keep or daemon.config.daemon.keep_on_stop)
-            _stop(daemon, undo=undo)
+            not_restored = _stop(daemon, undo=undo)
+    return not_restored
 
 
 def _run(
@@ -129,13 +131,16 @@ def summary(status: HostStatus) -> str:
     return told.replace("\n", " ")
 
 
-def _stop(daemon: Daemon, *, undo: bool) -> None:
+def _stop(daemon: Daemon, *, undo: bool) -> int:
+    """How many settings could not be restored."""
     outcomes = daemon.stop(undo=undo)
     if not undo:
         log.info("stopped; what was set stays in force")
-        return
-    given_back = sum(outcome.state is OutcomeState.RESTORED for outcome in outcomes)
-    log.info("stopped; %d settings given back, %d not", given_back, len(outcomes) - given_back)
+        return 0
+    restored = sum(outcome.state is OutcomeState.RESTORED for outcome in outcomes)
+    missing = len(outcomes) - restored
+    log.info("stopped; %d settings restored, %d not", restored, missing)
+    return missing
 
 
 @contextmanager

@@ -27,6 +27,12 @@ class Delivered:
     """It had requests at all."""
     wants_more: bool = True
     """It would have taken more; a VM that asks for less than its share misses nothing."""
+    busy: bool | None = None
+    """It had requests outstanding nearly all the time, so that a missed minimum is not of its own pace; None:
+    as
+    `wants_more`."""
+    unit: str = "IOPS"
+    """That shares are of."""
     guessed: bool = False
     """`wants_more` is a guess, by how busy the device was."""
     iops: float | None = None
@@ -49,7 +55,7 @@ class Delivered:
     def share_told(self) -> str:
         """`share` for people; empty where it is not known."""
         whole = "drive" if self.of_drive else "device"
-        return "" if self.share is None else f"{_percent(self.share)} of the {whole}'s IOPS"
+        return "" if self.share is None else f"{_percent(self.share)} of the {whole}'s {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,15 @@ def judge(
     tolerance: float = SHARE_TOLERANCE,
     at_bound: float = _AT_BOUND,
     aside: str = "",
+    settling: str = "",
 ) -> Judgement:
     """The verdict on one VM that is there.
 
     `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
-    the maximum that was asked for makes it capped. `aside` is told beside ok and insufficient.
+    the maximum that was asked for makes it capped. `aside` is told beside ok and insufficient; `settling`
+    says why a miss may be due to a change in the window.
     """
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
@@ -93,6 +101,8 @@ def judge(
     if reason := _at_maximum(got, slo, at_bound):
         return Judgement(Verdict.CAPPED, reason)
     if reason := _missed(got, slo, target_share, tolerance, at_bound):
+        if settling:
+            return Judgement(Verdict.SETTLING, _with(f"{settling}; {reason}", aside))
         return Judgement(Verdict.INSUFFICIENT, _with(reason, aside))
     return Judgement(Verdict.OK, _with(_kept(got, slo, target_share), aside))
 
@@ -112,13 +122,15 @@ def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
 
 def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: float, at_bound: float) -> str:
     iops = got.all_iops
-    if got.wants_more:
-        if slo.min_iops is not None and iops is not None and iops < slo.min_iops * (1 - at_bound):
+    asks = got.wants_more if got.busy is None else got.busy
+    if asks and slo.min_iops is not None and iops is not None:  # noqa: SIM102
+        if iops < slo.min_iops * (1 - at_bound):
             return f"{iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}{_guess(got)}"
+    if got.wants_more:
         # Who was promised a minimum and has it is not said to miss a share on a mere guess.
         judged = target_share and not (got.guessed and slo.min_iops is not None)
         if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
-            told = f"{got.share_told}, below its target of {_percent(target_share)}"
+            told = f"{got.share_told}, below the {_percent(target_share)} that it is entitled to"
             return told + _guess(got)
     for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
         if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:

@@ -61,6 +61,14 @@ class ControlClient:
         """Promise OPS blocks of one namespace to another; None is the spare of the device."""
         self.command("move", **{"from": source, "to": target, "blocks": blocks})
 
+    def cancel_moves(self) -> None:
+        """Withdraw what moves have not handed over yet."""
+        self.command("cancel_moves")
+
+    def set_move_budget(self, share: float) -> None:
+        """Bound the share of device time that moves take while requests are outstanding."""
+        self.command("set_move_budget", share=share)
+
     def set_weight(self, namespace: str, weight: float) -> None:
         """Set a share of device time."""
         self.command("set_weight", namespace=namespace, weight=weight)

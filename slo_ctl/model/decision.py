@@ -15,6 +15,22 @@ class OpsMove:
 
 
 @dataclass(frozen=True, slots=True)
+class MovePlan:
+    """Moves of OPS that are worth what they cost, and how far they have come."""
+
+    source: str | None
+    target: str | None
+    blocks: int
+    """Still to be moved."""
+    share_done: float = 0.0
+    """Of the blocks that the plan had when it began, 0..1."""
+    cost_s: float = 0.0
+    """Device time that the rest costs (pages copied, where there is no clock)."""
+    saving_s: float = 0.0
+    """Device time that it saves over the next drive write."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """What an SLO means right now, given who is active and what the device can do."""
 
@@ -36,5 +52,9 @@ class Decision:
     """New rate limits; None lifts a limit; VMs not named keep theirs."""
     scheduler_weights: dict[str, float] = field(default_factory=dict)
     targets: dict[str, Target] = field(default_factory=dict)
+    plans: tuple[MovePlan, ...] = ()
+    """Moves under way, which `moves` are the next step of."""
+    asides: dict[str, str] = field(default_factory=dict)
+    """By VM, what is done for it or because of others."""
     reasons: tuple[str, ...] = ()
     """One plain sentence per thing that was decided, for status, history and logs."""

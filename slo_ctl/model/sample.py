@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slo_ctl.model.flash import FlashTiming
+
+
+class ShareBy(StrEnum):
+    """The unit in which shares are kept and shown."""
+
+    PAGES = "pages"
+    """Host pages read and written, close to IOPS normalised to 4 KiB."""
+    REQUESTS = "requests"
+    """Requests, whatever their size."""
+    DEVICE_TIME = "device-time"
+    """Die and channel time, garbage collection included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,27 @@ class VmSample:
     """Share of the window with a request on the device or held back; below 1 the VM asks for less."""
     held_back: float | None = None
     """Mean number of requests that a rate limit held back; None: not measured."""
+    device_s: float = 0.0
+    """Die and channel time spent on this VM's requests, garbage collection included."""
+    queued_share: float = 1.0
+    """Share of the window with a request waiting for its turn, held up by nothing but the device's queue."""
+    p99_us: float | None = None
+    """The 99th percentile of latency, of reads or of writes, whichever is longer; None: not measured."""
+
+    @property
+    def pages(self) -> int:
+        """Host pages read and written."""
+        return self.host_page_reads + self.host_page_writes
+
+    def amount(self, share_by: ShareBy) -> float:
+        """What the VM got in the window, in the unit of shares."""
+        match share_by:
+            case ShareBy.PAGES:
+                return self.pages
+            case ShareBy.REQUESTS:
+                return self.requests
+            case ShareBy.DEVICE_TIME:
+                return self.device_s
 
     @property
     def iops(self) -> float:
@@ -88,6 +121,7 @@ class DeviceSample:
     spare_blocks: int = 0
     """Blocks that belong to no VM and may be given to one."""
     max_move_blocks: int | None = None
+    share_by: ShareBy = ShareBy.PAGES
 
     @property
     def total_ops_blocks(self) -> int:

@@ -18,6 +18,8 @@ class Verdict(StrEnum):
     OK = "ok"
     INSUFFICIENT = "insufficient"
     """Below its target or its minimum, or above its latency target."""
+    SETTLING = "settling"
+    """Below its entitlement in a window in which a VM woke up or an SLO changed."""
     IDLE = "idle"
     """Asked for nothing."""
     CAPPED = "capped"
@@ -72,6 +74,32 @@ class VmStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveStatus:
+    """OPS on its way from one VM to another."""
+
+    source: str
+    """Empty: the device's spare blocks."""
+    target: str
+    blocks_left: int
+    share_done: float
+    """Of the blocks that the plan had when it began, 0..1."""
+    cost_s: float
+    """Device time that the rest costs."""
+    saving_s: float
+    """Device time that it saves over the next drive write."""
+    left_s: float | None = None
+    """How long the rest takes within the budget; None: not known."""
+
+    def __str__(self) -> str:
+        left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
+        return (
+            f"moving {self.blocks_left:,} OPS blocks from {self.source or 'the spare'} to "
+            f"{self.target or 'the spare'}: {100 * self.share_done:.0f}% done, "
+            f"{self.cost_s:,.1f} s of device time{left}; saves {self.saving_s:,.1f} s over the next drive write"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceStatus:
     """One managed device over the status window."""
 
@@ -97,6 +125,11 @@ class DeviceStatus:
     """Of all that is written to it, and by which counters; None where there cannot be any."""
     placement: str = ""
     """The strongest that the drive offers, such as `separation by FDP`; empty when not known."""
+    share_by: str = ""
+    """The unit of shares: pages, requests or device-time; empty where shares are not kept."""
+    move_budget: float | None = None
+    """Share of device time that moves of OPS may take while requests are outstanding."""
+    moves: tuple[MoveStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
         latency_ns=queue.latency_ns if queue else 0,
         throttled_ns=queue.throttled_ns if queue else 0,
         backlog_ns=queue.backlog_ns if queue else 0,
+        device_ns=queue.device_ns if queue else 0,
+        queued_ns=queue.queued_ns if queue else 0,
         host_page_writes=flash.host_page_writes,
         host_page_reads=flash.host_page_reads + flash.unmapped_page_reads,
         gc_page_writes=flash.gc_page_writes,

@@ -58,6 +58,8 @@ class ServedDevice:
         """Real seconds for each modelled one; None without latency."""
         self.scheduler = record.scheduler
         """How it divides itself among its namespaces, as of the last sample."""
+        self.moves: dict[str, Any] | None = None
+        """Moves of OPS under way and their budget, as of the last sample; None: not reported."""
         self._path = control_socket
         self._record = record
         self._clock = clock
@@ -65,6 +67,11 @@ class ServedDevice:
         self._silent_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._window: Sliding[_Readings] = Sliding(window_s)
+
+    @property
+    def covered_s(self) -> float:
+        """How long `windows` look back, in real time."""
+        return self._window.length_s
 
     def close(self) -> None:
         """Hang up."""
@@ -128,9 +135,11 @@ class ServedDevice:
                     self._blocks(each),
                     self._pages_per_block,
                     queued="queue" in each,
+                    p99_us=self._p99_us(each),
                     active=known is not None and (window.requests > 0 or waiting),
                 )
             )
+        self.moves = told.get("moves")
         spare_blocks = told["spare_blocks"] if isinstance(self._record, SsdRecord) else 0
         return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=spare_blocks)
 
@@ -180,6 +189,11 @@ class ServedDevice:
             min_ops=space["min_ops_blocks"] - held,
         )
 
+    def _p99_us(self, namespace: dict[str, Any]) -> float | None:
+        scale = self.time_scale or 1.0
+        known = [p99 for kind in ("read", "write") if (p99 := _p99(namespace, kind, scale)) is not None]
+        return max(known, default=None)
+
     def _stream_window(self, key: str, namespace: dict[str, Any], window: VmReading) -> StreamWindow:
         length_s = window.now_ns / _NS_PER_S
         ssd = self._record if isinstance(self._record, SsdRecord) else None
@@ -209,6 +223,11 @@ class ServedDevice:
             else None,
             size_bytes=namespace["size_bytes"],
             ops_blocks=ops_blocks,
+            requests=window.requests,
+            pages=window.pages,
+            device_s=window.device_ns / _NS_PER_S,
+            queued_share=min(1.0, window.queued_ns / window.now_ns) if throttled and window.now_ns else 0.0,
+            backlog_share=min(1.0, window.backlog_ns / window.now_ns) if throttled and window.now_ns else 0.0,
             ops_bytes=(ops_blocks or 0) * ssd.block_pages * ssd.geometry.page_bytes if ssd else None,
         )
 
@@ -252,6 +271,8 @@ def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
         latency_ns=queue["latency_ns"] if queue else 0,
         throttled_ns=queue["throttled_ns"] if queue else 0,
         backlog_ns=queue["backlog_ns"] if queue else 0,
+        device_ns=queue["device_ns"] if queue else 0,
+        queued_ns=queue["queued_ns"] if queue else 0,
         host_page_writes=flash["host_page_writes"],
         host_page_reads=flash["host_page_reads"] + flash["unmapped_page_reads"],
         gc_page_writes=flash["gc_page_writes"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from slo_ctl.model import VmSample
+from slo_ctl.model import ShareBy, VmSample
 
 if TYPE_CHECKING:
     from slo_ctl.model import Slo
@@ -43,11 +43,30 @@ class VmReading:
     """Time of dies and channels; 0 without a clock."""
     partial_merge_ns: int = 0
     full_merge_ns: int = 0
+    device_ns: int = 0
+    """Die and channel time spent on this VM's requests, garbage collection included."""
+    queued_ns: int = 0
+    """Time with a request waiting for its turn in the device's queue."""
 
     @property
     def requests(self) -> int:
         """Requests of every kind completed."""
         return self.reads + self.writes + self.other_requests
+
+    @property
+    def pages(self) -> int:
+        """Host pages read and written."""
+        return self.host_page_reads + self.host_page_writes
+
+    def amount(self, share_by: ShareBy) -> float:
+        """What the VM got, in the unit of shares."""
+        match share_by:
+            case ShareBy.PAGES:
+                return self.pages
+            case ShareBy.REQUESTS:
+                return self.requests
+            case ShareBy.DEVICE_TIME:
+                return self.device_ns / _NS_PER_S
 
     def went_back(self, earlier: VmReading) -> bool:
         """Whether anything was less than in an earlier reading: these are other counters."""
@@ -98,6 +117,7 @@ def vm_sample(
     *,
     queued: bool = True,
     active: bool | None = None,
+    p99_us: float | None = None,
 ) -> VmSample:
     """The sample of a window, which is a difference of two readings.
 
@@ -126,4 +146,7 @@ def vm_sample(
         outstanding=on_device_ns / length_ns if measured else None,
         backlog_share=min(1.0, window.backlog_ns / length_ns) if measured else 1.0,
         held_back=window.throttled_ns / length_ns if measured else None,
+        p99_us=p99_us,
+        device_s=window.device_ns / _NS_PER_S,
+        queued_share=min(1.0, window.queued_ns / length_ns) if measured else 1.0,
     )

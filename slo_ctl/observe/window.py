@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from slo_ctl.model import ShareBy
+
 Reading = TypeVar("Reading")
 
 
@@ -36,6 +38,25 @@ class StreamWindow:
     ops_blocks: int | None = None
     """Without those that are kept free for GC."""
     ops_bytes: int | None = None
+    requests: int = 0
+    pages: int = 0
+    """Host pages read and written."""
+    device_s: float = 0.0
+    """Die and channel time spent on its requests."""
+    queued_share: float = 1.0
+    """Share of the time with a request waiting for its turn in the device's queue."""
+    backlog_share: float = 1.0
+    """Share of the time with a request outstanding."""
+
+    def amount(self, share_by: ShareBy) -> float:
+        """What the VM got, in the unit of shares."""
+        match share_by:
+            case ShareBy.PAGES:
+                return self.pages
+            case ShareBy.REQUESTS:
+                return self.requests
+            case ShareBy.DEVICE_TIME:
+                return self.device_s
 
 
 class Sliding(Generic[Reading]):

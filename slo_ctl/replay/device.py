@@ -140,7 +140,7 @@ def plan_drive(scenario: Scenario, noun: str = "VM") -> DrivePlan:
         victim=spec.victim or "greedy",
         separate_gc_frontier=bool(spec.separate_gc_frontier),
         free_floor=_FREE_FLOOR_BLOCKS,
-        scheduler=scenario.scheduler,
+        scheduler="fifo" if scenario.scheduler == "auto" else scenario.scheduler,
         seed=scenario.seed,
     )
     _try_out(config)

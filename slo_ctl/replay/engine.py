@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftl_emul import Device
-from slo_ctl.decide.policies import make_policy
+from slo_ctl.decide.policies import POLICIES, make_policy
 from slo_ctl.model import Placement, TimingModel
 from slo_ctl.replay.device import DrivePlan, plan_drive
 from slo_ctl.replay.policy_run import PolicyRun
@@ -88,12 +88,16 @@ class _Stage:
         self._made: dict[Placement, list[int]] = {}
         self.ageing_drive_writes: float | None = None
 
-    def aged_drive(self, placement: Placement) -> tuple[Device, list[int]]:
-        """A drive of its own, with the tenant numbers of the VMs."""
+    def aged_drive(self, placement: Placement, scheduler: str = "auto") -> tuple[Device, list[int]]:
+        """A drive of its own, with the tenant numbers of the VMs; `scheduler` where the scenario leaves it
+        open."""
         path = self._folder / placement.value
         if placement not in self._made:
             self._made[placement] = self._make(placement, path)
-        device, _label = Device.restore(path, self.plan.config)
+        config = self.plan.config
+        if self._scenario.scheduler == "auto" != scheduler:
+            config = replace(config, scheduler=scheduler)
+        device, _label = Device.restore(path, config)
         return device, self._made[placement]
 
     def _make(self, placement: Placement, path: Path) -> list[int]:
@@ -120,7 +124,7 @@ class _Stage:
 
 def _run_policy(scenario: Scenario, stage: _Stage, name: str, progress: ProgressSink) -> RunResult:
     policy = make_policy(name)
-    device, tenants = stage.aged_drive(policy.placement)
+    device, tenants = stage.aged_drive(policy.placement, POLICIES[name].scheduler)
     run = PolicyRun(scenario, stage.plan, stage.sources, device, tenants, policy)
     unit = "virtual s" if scenario.duration.timed else "drive writes"
     phase = progress.phase(name, scenario.duration.amount, unit)

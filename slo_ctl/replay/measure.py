@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.shares import due_shares
+from slo_ctl.decide.entitlement import WANTS_MORE_FROM, entitle
+from slo_ctl.decide.policies.proportional import BUSY_FROM, claim_of
+from slo_ctl.model import ShareBy
 from slo_ctl.replay.result import (
     GcPagesMoved,
     Latency,
@@ -69,20 +71,24 @@ def measure(
     ops_blocks: Mapping[str, int] | None,
     limits_iops: Mapping[str, float | None],
     pages_per_block: int,
+    *,
+    share_by: ShareBy = ShareBy.PAGES,
+    strict: bool = False,
     merging: bool = False,
 ) -> Measured:
     """Rates, shares and ratios between two edges. `slos` are those in force at the end.
 
-    `merging`: the mapping has log blocks, so that its merges are part of the result.
+    `strict`: shares are to be exact, so a VM with requests outstanding all the time counts as wanting more
+    though its queue depth holds it back. `merging`: the mapping has log blocks, so that its merges are part
+    of the result.
     """
     deltas = {vm.spec.name: stop.readings[vm.spec.name].since(start.readings[vm.spec.name]) for vm in vms}
     clocked = start.virtual_s is not None
     length_s = (stop.virtual_s or 0.0) - (start.virtual_s or 0.0)
-    done = {name: d.requests if clocked else d.host_page_writes for name, d in deltas.items()}
+    done = {name: d.amount(share_by) if clocked else float(d.host_page_writes) for name, d in deltas.items()}
     total = sum(done.values())
-    total_iops = total / length_s if clocked and length_s > 0 else None
-    running = {vm.spec.name: slos[vm.spec.name] for vm in vms if vm.running}
-    due = due_shares(running, total_iops)
+    total_iops = sum(d.requests for d in deltas.values()) / length_s if clocked and length_s > 0 else None
+    due = _entitled(deltas, done, vms, slos, length_s if clocked else 0.0, strict=strict)
     results = []
     for vm in vms:
         name, delta = vm.spec.name, deltas[vm.spec.name]
@@ -96,7 +102,7 @@ def measure(
                 target_share=due.get(name, 0.0),
                 share=share,
                 share_error=share_error(share, due.get(name, 0.0)),
-                iops=done[name] / length_s if total_iops is not None else None,
+                iops=delta.requests / length_s if total_iops is not None else None,
                 bandwidth_bytes_s=(delta.read_bytes + delta.write_bytes) / length_s
                 if total_iops is not None
                 else None,
@@ -131,6 +137,29 @@ def measure(
     )
 
 
+def _entitled(
+    deltas: Mapping[str, VmReading],
+    done: Mapping[str, float],
+    vms: Sequence[PlayedVm],
+    slos: Mapping[str, Slo],
+    length_s: float,
+    *,
+    strict: bool,
+) -> dict[str, float]:
+    """Entitled shares of the VMs that run; without a clock (no length) everybody wants more."""
+    claims = []
+    for vm in vms:
+        name, delta = vm.spec.name, deltas[vm.spec.name]
+        if not vm.running or vm.finished:
+            continue
+        waited_ns, share = (delta.backlog_ns, BUSY_FROM) if strict else (delta.queued_ns, WANTS_MORE_FROM)
+        wants_more = not length_s or waited_ns * _S_PER_NS >= share * length_s
+        per_request = done[name] / delta.requests if delta.requests else 1.0
+        rate = done[name] / length_s if length_s else done[name]
+        claims.append(claim_of(name, slos[name], rate, per_request, wants_more=wants_more))
+    return entitle(claims).shares
+
+
 def _merges(delta: VmReading, clocked: bool) -> Merges:
     def seconds(duration_ns: int) -> float | None:
         return duration_ns * _S_PER_NS if clocked else None
@@ -152,6 +181,7 @@ class SeriesRecorder:
 
     names: list[str]
     isolated: bool
+    share_by: ShareBy = ShareBy.PAGES
     drive_writes: list[float] = field(default_factory=list)
     virtual_s: list[float | None] = field(default_factory=list)
     samples: list[DeviceSample] = field(default_factory=list)
@@ -169,7 +199,8 @@ class SeriesRecorder:
         for index, name in enumerate(self.names):
             own = [sample.vms[index] for sample in self.samples]
             done = [
-                [v.requests if clocked else v.host_page_writes for v in sample.vms] for sample in self.samples
+                [v.amount(self.share_by) if clocked else v.host_page_writes for v in sample.vms]
+                for sample in self.samples
             ]
             vms.append(
                 VmSeries(

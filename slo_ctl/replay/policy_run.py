@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.ftl import FtlActuator
-from slo_ctl.model import Placement, TimingModel
+from slo_ctl.decide.policies import STRICT_POLICY
+from slo_ctl.model import Decision, Placement, TimingModel
 from slo_ctl.observe.ftl import FtlObserver, Standing
 from slo_ctl.replay.measure import Edge, SeriesRecorder, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, TimedPlayer
@@ -76,7 +77,7 @@ class PolicyRun:
         self._actuator = FtlActuator(device, by_name, clocked=self._clocked)
         held = plan.held_blocks
         self._observer = FtlObserver(device, by_name, plan.timing, held, clocked=self._clocked)
-        self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated)
+        self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)
         self._events = list(scenario.events)
         self._happened: list[EventResult] = []
         self._notes: list[str] = []
@@ -98,6 +99,8 @@ class PolicyRun:
     def _run_epochs(self, phase: Phase) -> None:
         state, decision = self._policy.start(self._sample())
         self._note(self._actuator.apply(decision))
+        if self._clocked:
+            self._actuator.apply(Decision(limits_iops={vm: slo.max_iops for vm, slo in self._slos.items()}))
         self._actuator.finish_moves()
         self._meet_boundaries()
         reported = 0.0
@@ -176,7 +179,8 @@ class PolicyRun:
         }
         # The paper adjusts before every GC, a block at a time.
         literal = self._policy.name == "algorithm1"
-        return self._observer.sample(standings, collections_as_move_budget=literal)
+        sample = self._observer.sample(standings, collections_as_move_budget=literal)
+        return replace(sample, share_by=self._scenario.share_by)
 
     def _result(self, wall_s: float, complete: bool) -> RunResult:
         window = self._window
@@ -196,6 +200,8 @@ class PolicyRun:
             self._ops_blocks() if self._isolated else None,
             self._actuator.limits_iops,
             self._plan.block_pages,
+            share_by=self._scenario.share_by,
+            strict=self._policy.name == STRICT_POLICY,
             merging=self._plan.merges,
         )
         return RunResult(

@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
 
 from slo_ctl.errors import UserError
-from slo_ctl.model import TimingModel
+from slo_ctl.model import ShareBy, TimingModel
 from slo_ctl.quantity import Duration, format_bytes_exact
 from slo_ctl.replay.fields import did_you_mean
 from slo_ctl.replay.scenario_parts import (
@@ -49,7 +49,10 @@ class Scenario:
     window: Window = field(default_factory=Window)
     epoch: Duration = field(default_factory=lambda: Duration(drive_writes=0.05))
     """How often the policy decides and the time series gets a point."""
-    scheduler: str = "fifo"
+    scheduler: str = "auto"
+    """The device's; `auto`: the one that each policy works with."""
+    share_by: ShareBy = ShareBy.PAGES
+    """The unit in which shares are kept and shown."""
     on_error: Literal["raise", "skip"] = "raise"
     """What a bad record of a trace does: end the run before it starts, or be left out and counted."""
     measure_alone: bool = True

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.errors import UserError
-from slo_ctl.model import Slo, TimingModel
+from slo_ctl.model import ShareBy, Slo, TimingModel
 from slo_ctl.quantity import (
     Duration,
     QuantityError,
@@ -60,7 +60,8 @@ def build_scenario(text: ScenarioText) -> Scenario:
         seed=_seed(text),
         window=_window(text),
         epoch=_duration(text, "epoch", Duration(drive_writes=0.05)),
-        scheduler=_name(text, "scheduler", "fifo", SCHEDULER_NAMES),
+        scheduler=_name(text, "scheduler", "auto", ("auto", *SCHEDULER_NAMES)),
+        share_by=ShareBy(_name(text, "share_by", "pages", tuple(ShareBy))),
         on_error="skip" if _name(text, "on_error", "raise", ("raise", "skip")) == "skip" else "raise",
         measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
         noun=text.noun,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from slo_ctl.model import ShareBy
 from slo_ctl.quantity import format_bytes_exact, format_number
 from slo_ctl.replay.fields import join_pairs
 from slo_ctl.replay.scenario_parts import Mode, TraceSource
@@ -28,6 +29,8 @@ def command_words(scenario: Scenario) -> list[str]:
     words += ["--duration", str(scenario.duration), "--timing", scenario.timing.value]
     words += ["--seed", str(scenario.seed), "--window", str(scenario.window), "--epoch", str(scenario.epoch)]
     words += ["--scheduler", scenario.scheduler]
+    if scenario.share_by is not ShareBy.PAGES:
+        words += ["--share-by", scenario.share_by.value]
     if scenario.on_error != "raise":
         words += ["--on-error", scenario.on_error]
     if not scenario.measure_alone:

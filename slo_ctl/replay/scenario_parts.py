@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from slo_ctl.model import Slo
     from slo_ctl.quantity import Duration
 
-POLICY_NAMES = ("shared", "static", "algorithm1", "proportional", "min_waf")
+POLICY_NAMES = ("shared", "static", "algorithm1", "proportional", "proportional-strict", "min_waf")
 SCHEDULER_NAMES = ("fifo", "rr", "wfq")
 PRESET_NAMES = ("fast15", "tlc", "qlc")
 VICTIM_NAMES = ("greedy", "fifo", "lru", "cost-benefit", "d-choices", "random")

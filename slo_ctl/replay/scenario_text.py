@@ -22,6 +22,7 @@ _SETTINGS = (
     "window",
     "epoch",
     "scheduler",
+    "share_by",
     "on_error",
     "alone",
 )

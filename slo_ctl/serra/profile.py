@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from slo_ctl.serra.analysis import Analysis, analyse
 from slo_ctl.serra.line import Fit
 from slo_ctl.serra.measurement import ACCESSES, Access, Measurement
-from slo_ctl.serra.points import Interval  # noqa: TC001 - pydantic needs it at run time
+from slo_ctl.serra.points import Interval
 from slo_ctl.serra.stored import Stored
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.errors import UserError
-from slo_ctl.serra.identity import Identity  # noqa: TC001 - pydantic needs it at run time
+from slo_ctl.serra.identity import Identity
 from slo_ctl.whole_file import replace_file
 
 if TYPE_CHECKING:

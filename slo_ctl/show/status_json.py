@@ -13,7 +13,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from slo_ctl.model import DeviceWaf, HostStatus, Outcome, SettingValue, Slo
+from slo_ctl.model import DeviceWaf, HostStatus, MoveStatus, Outcome, SettingValue, Slo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 _T = TypeVar("_T")
-_HINT_NAMES = {"DeviceWaf": DeviceWaf, "Slo": Slo, "Outcome": Outcome, "SettingValue": SettingValue}
+_HINT_NAMES = {
+    "DeviceWaf": DeviceWaf,
+    "Slo": Slo,
+    "MoveStatus": MoveStatus,
+    "Outcome": Outcome,
+    "SettingValue": SettingValue,
+}
 """What the model imports for type checkers only."""
 _AS_THEY_ARE = frozenset({str, int, bool, NoneType})
 

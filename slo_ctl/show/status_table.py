@@ -32,6 +32,8 @@ def status_columns(status: HostStatus) -> tuple[Column[VmStatus], ...]:
         Column("VM", lambda vm: printable(vm.vm), 0, right=False),
         Column("DISKS", lambda vm: printable(", ".join(vm.disks)) or numbers.UNKNOWN, 8, right=False),
         Column("WEIGHT", lambda vm: numbers.weight(vm.slo.weight), 5),
+        Column("SHARE", lambda vm: numbers.percent(vm.share), 4),
+        Column("ENTITLED", lambda vm: numbers.percent(vm.target_share), 4),
         Column("TARGET (min/max)", target_text, 2),
         Column("IOPS", lambda vm: numbers.count(vm.iops), 1),
         Column("P99 R/W", p99_text, 3),
@@ -96,6 +98,7 @@ def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]
         )
     for device in status.devices:
         yield device_line(device, status.window_s)
+        yield from (Text(f"  {printable(str(move))}") for move in device.moves)
 
 
 def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
@@ -117,6 +120,8 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     if device.capacity_iops and device.sum_min_iops:
         minimums += f" ({numbers.percent(device.sum_min_iops / device.capacity_iops, 0)})"
     parts.append(minimums)
+    if device.share_by:
+        parts.append(f"shares by {printable(device.share_by)}")
     if device.placement:
         parts.append(f"offers {printable(device.placement)}")
     if device.waf is not None:

@@ -9,6 +9,7 @@ from slo_ctl.model import Verdict
 STYLES = {
     Verdict.OK: "green",
     Verdict.INSUFFICIENT: "bold red",
+    Verdict.SETTLING: "yellow",
     Verdict.IDLE: "dim",
     Verdict.CAPPED: "yellow",
     Verdict.NO_MECHANISM: "red",

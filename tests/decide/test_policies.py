@@ -36,7 +36,7 @@ def ratios(shares: dict[str, float]) -> list[float]:
 
 
 def test_table_has_every_policy_by_its_name() -> None:
-    assert list(POLICIES) == ["shared", "static", "algorithm1", "proportional", "min_waf"]
+    assert list(POLICIES) == ["shared", "static", "algorithm1", "proportional-strict", "min_waf"]
     for name, entry in POLICIES.items():
         assert entry.make().name == name
         assert entry.description
@@ -88,7 +88,7 @@ def test_algorithm1_moves_one_block_per_vm_per_adjustment() -> None:
     [{}, {"noise": 0.03}, {"max_move_blocks": 10}, {"contention": 0.1}, {"measures_outstanding": True}],
 )
 def test_proportional_holds_shares_and_recovers(workload: str, plant: dict[str, Any]) -> None:
-    run = loop("proportional", three(**WORKLOADS[workload]), timing=FULL, **plant)
+    run = loop("proportional-strict", three(**WORKLOADS[workload]), timing=FULL, **plant)
     run.run(10)
     assert run.worst_error(10) < 0.03
     a, b, c = run.plant.vms
@@ -112,7 +112,7 @@ def test_proportional_holds_shares_and_recovers(workload: str, plant: dict[str, 
 
 
 def test_proportional_uses_ops_not_limits_where_ops_suffices() -> None:
-    run = loop("proportional", three(), timing=FULL, noise=0.005)
+    run = loop("proportional-strict", three(), timing=FULL, noise=0.005)
     assert run.worst_error(20) < 0.03
     assert all(v.limit_iops is None for v in run.plant.vms)
     # lambda is what the solver promises for this device: 80 IOPS per unit of weight.
@@ -120,7 +120,7 @@ def test_proportional_uses_ops_not_limits_where_ops_suffices() -> None:
 
 
 def test_proportional_comes_to_rest() -> None:
-    run = loop("proportional", three(), timing=FULL, noise=0.0)
+    run = loop("proportional-strict", three(), timing=FULL, noise=0.0)
     run.run(10)
     moved = run.plant.blocks_moved
     run.run(10)
@@ -129,14 +129,14 @@ def test_proportional_comes_to_rest() -> None:
 
 @pytest.mark.parametrize("lag", [0.1, 1.0])
 def test_proportional_stands_other_lags(lag: float) -> None:
-    run = loop("proportional", three(hot=(0.8, 0.2)), timing=FULL, lag=lag)
+    run = loop("proportional-strict", three(hot=(0.8, 0.2)), timing=FULL, lag=lag)
     run.run(10)
     assert run.worst_error(10) < 0.03
 
 
 def test_pacing_follows_a_bottleneck_that_speeds_up_or_leaves() -> None:
     slow = PlantVm("slow", 6.0, read_us_per_request=20000.0)
-    run = loop("proportional", [slow, PlantVm("a", 1.0), PlantVm("b", 2.0)], timing=FULL)
+    run = loop("proportional-strict", [slow, PlantVm("a", 1.0), PlantVm("b", 2.0)], timing=FULL)
     run.run(5)
     assert run.worst_error(2) < 0.03
     paced = run.plant.iops()["a"]
@@ -152,7 +152,7 @@ def test_pacing_follows_a_bottleneck_that_speeds_up_or_leaves() -> None:
 
 def test_a_vm_that_asks_for_little_does_not_hold_back_the_others() -> None:
     modest = PlantVm("modest", 6.0, demand_iops=20.0)
-    run = loop("proportional", [modest, PlantVm("a", 1.0), PlantVm("b", 2.0)], timing=FULL)
+    run = loop("proportional-strict", [modest, PlantVm("a", 1.0), PlantVm("b", 2.0)], timing=FULL)
     run.run(8)
     iops = run.plant.iops()
     assert iops["modest"] == pytest.approx(20.0, rel=0.1)
@@ -163,7 +163,7 @@ def test_a_vm_that_asks_for_little_does_not_hold_back_the_others() -> None:
 def test_max_iops_is_enforced_and_its_ops_go_to_the_others() -> None:
     vms = three()
     vms[2].slo = {"max_iops": 120.0}
-    run = loop("proportional", vms, timing=FULL)
+    run = loop("proportional-strict", vms, timing=FULL)
     run.run(10)
     iops = run.plant.iops()
     assert iops["c"] <= 120.001
@@ -178,13 +178,13 @@ def test_overcommitted_minimums_are_told() -> None:
     vms = three()
     for vm in vms:
         vm.slo = {"min_iops": 600.0}
-    run = loop("proportional", vms, timing=FULL)
+    run = loop("proportional-strict", vms, timing=FULL)
     run.run(1)
     assert any("overcommitted" in reason for reason in run.decisions[-1].reasons)
 
 
 def test_vms_may_come_and_go() -> None:
-    run = loop("proportional", three(), timing=FULL)
+    run = loop("proportional-strict", three(), timing=FULL)
     run.run(6)
     run.plant.vms.pop(1)  # its blocks become spare
     run.run(4)
@@ -212,7 +212,7 @@ def test_proportional_from_any_start(data: st.DataObject, n: int, op: float, see
         for i in range(n)
     ]
     total = int(op * sum(v.logical_blocks for v in vms))
-    run = loop("proportional", vms, total, timing=FULL, seed=seed)
+    run = loop("proportional-strict", vms, total, timing=FULL, seed=seed)
 
     def conserved() -> None:
         assert sum(v.ops_blocks for v in vms) == total
@@ -237,7 +237,7 @@ def test_min_waf_and_a_device_time_scheduler_give_the_shares_at_a_higher_total()
     run.run(10)
     assert run.worst_error(10) < 0.03
     low_waf = sum(run.plant.iops().values())
-    by_ops = loop("proportional", three(), timing=FULL)
+    by_ops = loop("proportional-strict", three(), timing=FULL)
     by_ops.run(10)
     # The same scheduler over the split that proportional needs would serve less.
     by_ops.plant.scheduled = True

@@ -46,13 +46,13 @@ def test_nothing_moves_at_once(policy: str) -> None:
 @pytest.mark.parametrize("slow", [0.0, 20000.0])
 @pytest.mark.parametrize("measured", [False, True])
 def test_proportional_goes_on_as_if_nothing_had_happened(slow: float, measured: bool) -> None:
-    loop = settled("proportional", slow, measures_outstanding=measured)
+    loop = settled("proportional-strict", slow, measures_outstanding=measured)
     assert loop.worst_error(2) < 0.03
     assert any(v.limit_iops is not None for v in loop.plant.vms) == bool(slow)
     paced = {v.name for v in loop.plant.vms if v.limit_iops is not None}
     before = loop.plant.iops()
     moved = loop.plant.blocks_moved
-    take_over(loop, "proportional")
+    take_over(loop, "proportional-strict")
     for _ in range(36):
         loop.run(1 / 12)
         now = loop.plant.iops()
@@ -64,8 +64,8 @@ def test_proportional_goes_on_as_if_nothing_had_happened(slow: float, measured: 
 
 
 def test_proportional_answers_events_after_taking_over() -> None:
-    loop = settled("proportional")
-    take_over(loop, "proportional")
+    loop = settled("proportional-strict")
+    take_over(loop, "proportional-strict")
     a, _, c = loop.plant.vms
     a.weight, c.weight = 6.0, 1.0
     loop.run(4)
@@ -74,7 +74,7 @@ def test_proportional_answers_events_after_taking_over() -> None:
 
 @pytest.mark.parametrize("policy", ["static", "shared", "algorithm1", "min_waf"])
 def test_limits_of_another_policy_are_lifted(policy: str) -> None:
-    loop = settled("proportional", 20000.0)
+    loop = settled("proportional-strict", 20000.0)
     assert any(v.limit_iops is not None for v in loop.plant.vms)
     loop.plant.vm("a").slo["max_iops"] = 1000.0
     take_over(loop, policy)

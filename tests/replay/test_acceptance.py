@@ -140,7 +140,7 @@ def test_min_waf_with_a_fair_scheduler_keeps_shares_at_a_higher_total() -> None:
     proportional, min_waf = replay(
         trio(UNIFORM, *["qd=8"] * 3),
         device="size=512MiB,dies=8",
-        compare="proportional",
+        compare="proportional-strict",
         policy="min_waf",
         scheduler="wfq",
     )

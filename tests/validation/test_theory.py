@@ -43,10 +43,10 @@ def test_min_waf_finds_the_best_split() -> None:
 
 
 def test_policies_with_weights_1_3_6() -> None:
-    results = three_vms("static,algorithm1,proportional", overwrites=12)
+    results = three_vms("static,algorithm1,proportional-strict", overwrites=12)
     within_the_bar(static_rows(results["static"]))
     within_the_bar(starvation_rows(results["algorithm1"]))
-    within_the_bar(proportional_rows(results["proportional"]))
+    within_the_bar(proportional_rows(results["proportional-strict"]))
 
 
 def test_the_command_fails_where_a_bar_is_missed(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from slo_ctl.errors import UserError
-from slo_ctl.model.mapping import Mapping  # noqa: TC001 - pydantic looks it up
+from slo_ctl.model.mapping import Mapping
 from slo_ctl.whole_file import replace_file
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from slo_ctl.decide.policies.algorithm1 import Algorithm1
 from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
+from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.decide.policies.shared import Shared
 from slo_ctl.decide.policies.static import Static
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "Policy", "PolicyEntry", "make_policy"]
+__all__ = ["DEFAULT_POLICY", "POLICIES", "STRICT_POLICY", "Policy", "PolicyEntry", "make_policy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class PolicyEntry:
 
     make: Callable[[], Policy[Any]]
     description: str
+    scheduler: str = "fifo"
+    """The tenant scheduler that it works with, where none is chosen."""
 
 
 POLICIES: dict[str, PolicyEntry] = {
@@ -35,13 +38,19 @@ POLICIES: dict[str, PolicyEntry] = {
         Algorithm1, "FAST'15, Algorithm 1 to the letter; starves the VM with the highest u"
     ),
     "proportional": PolicyEntry(
-        Proportional, "IOPS in proportion to the weights, by OPS and then rate limits"
+        Proportional, "shares by weight, work-conserving: what one VM leaves goes to the others", "wfq"
+    ),
+    "proportional-strict": PolicyEntry(
+        ProportionalStrict,
+        "IOPS exactly in proportion to the weights, whatever that costs in throughput",
+        "wfq",
     ),
     "min_waf": PolicyEntry(
-        MinWaf, "fewest GC writes in total, with a device-time scheduler keeping the proportions"
+        MinWaf, "fewest GC writes in total, with a device-time scheduler keeping the proportions", "wfq"
     ),
 }
 DEFAULT_POLICY = "proportional"
+STRICT_POLICY = "proportional-strict"
 
 
 def make_policy(name: str) -> Policy[Any]:

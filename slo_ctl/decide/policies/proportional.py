@@ -1,142 +1,278 @@
-"""`proportional`: IOPS_i / w_i equal for all active VMs (ours, the default).
+"""`proportional`: shares by weight, work-conserving (the default).
 
-One rule throughout: refit every VM's model to steady evidence, solve for the feasible split
-(`targets.solve`), go a part of the way there, wait until u has settled, repeat. Far from the goal these are
-jumps of many blocks; near it, single blocks; within the dead band, nothing. As the fitted models reproduce
-what was measured, the only split that the rule leaves alone is one with equal IOPS_i / w_i. It cannot
-starve: a VM that gets less than its share is given blocks whatever its u is.
+Two time scales. Shares are kept from the first window on by levers that act at once: weights of the device's
+fair queue, and rate limits where a minimum or a p99 needs them. OPS follows the long-term write rates, within
+a budget, and only where a move pays (`ops_plan`).
 
-A change of weights, a VM that comes, goes, wakes or sleeps is answered at once, by the models there are.
-
-When OPS cannot do it (a VM exceeds its share though all blocks it can give are given, or the shares still
-are off after a drive write and a half), rate limits hold those above their share down to it (`pacing`).
+A fair queue divides device time, GC included. A VM's weight there is its entitlement in the unit of shares,
+times the device time that a unit costs it; an integral term takes out what that estimate misses. What a VM
+leaves, because of its queue depth or its own pace, goes to the others: nobody is slowed down for being faster
+than somebody who cannot use more. For exact proportions at any cost there is `proportional-strict`.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from slo_ctl.decide.allocation import moves_between
-from slo_ctl.decide.policies.proportional_limits import TRANSITION_DEVICE_SHARE, limits_for
-from slo_ctl.decide.policies.proportional_split import plan_split
-from slo_ctl.decide.policies.proportional_state import ProportionalState, max_iops, settled
-from slo_ctl.decide.relief import relieve
-from slo_ctl.decide.targets import Claim, Feasible, solve
-from slo_ctl.decide.track import VmTrack, follow, new_tracks
-from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, TimingModel
+from slo_ctl.decide.entitlement import WANTS_MORE_FROM, Claim, Entitlements, entitle
+from slo_ctl.decide.limit_control import Bounded, LimitState, control
+from slo_ctl.decide.ops_plan import (
+    OpsState,
+    assume_rates,
+    follow,
+    initial_moves,
+    next_moves,
+    summary,
+)
+from slo_ctl.model import Decision, DeviceSample, Placement, Slo, Target, TimingModel, VmSample
 
-_RESOLVE_WINDOWS = 4
-_FLOOR_SHARE = 0.01
-"""OPS an active VM keeps at least, relative to its logical size: below, GC thrashes and hurts everybody."""
-_ABOVE_MINIMUM = 1.02
-"""What OPS aims at above a minimum, as IOPS fluctuate."""
+MEMORY_WINDOWS = 4.0
+"""Rates and queueing are averages over so many windows."""
+COST_MEMORY_WINDOWS = 16.0
+"""So is what a unit costs."""
+INTEGRAL_GAIN, LONGEST_TRIM = 0.2, math.log(4.0)
+"""Of the relative error of a share, per window; and the most that it may change a weight by."""
+WORTH_SETTING = 0.01
+"""Relative change of a weight from which on it is set."""
+BUSY_FROM = 0.9
+"""A VM with requests outstanding for this share of the time is not held back by its own pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What one VM did of late: sums that fade from window to window."""
+
+    seconds: float = 0.0
+    amount: float = 0.0
+    requests: float = 0.0
+    queued_s: float = 0.0
+    backlog_s: float = 0.0
+    cost_amount: float = 0.0
+    cost_s: float = 0.0
+    trim: float = 0.0
+    """Integral term: log of the factor on its weight."""
+
+    @property
+    def rate(self) -> float:
+        """Units per second."""
+        return self.amount / self.seconds if self.seconds else 0.0
+
+    @property
+    def iops(self) -> float:
+        """Requests per second."""
+        return self.requests / self.seconds if self.seconds else 0.0
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether more weight would have meant more service."""
+        return self.seconds > 0 and self.queued_s >= WANTS_MORE_FROM * self.seconds
+
+    @property
+    def busy(self) -> bool:
+        """Whether it had requests outstanding nearly all the time."""
+        return self.seconds > 0 and self.backlog_s >= BUSY_FROM * self.seconds
+
+    @property
+    def units_per_request(self) -> float:
+        """1 before any request."""
+        return self.amount / self.requests if self.requests and self.amount else 1.0
+
+    @property
+    def unit_cost_s(self) -> float | None:
+        """Device time that a unit takes; None before any."""
+        return self.cost_s / self.cost_amount if self.cost_amount and self.cost_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProportionalState:
+    """All that is remembered between windows."""
+
+    meters: dict[str, Meter] = field(default_factory=dict)
+    ops: OpsState = field(default_factory=OpsState)
+    limits: LimitState = field(default_factory=LimitState)
+    moving: str = ""
+    """The moves that were reported last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
-    """Equalises IOPS per weight, by OPS first and rate limits second."""
+    """Keeps every VM at its entitlement; what somebody leaves goes to the others."""
 
     name: str = "proportional"
     placement: Placement = Placement.ISOLATED
 
-    def start(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
-        """Split the OPS by the prior models; ValueError when the minimums exceed it."""
-        if sample.timing.model is TimingModel.NONE:
-            return None, Decision(reasons=("count-only device: no IOPS to equalise",))
-        state = ProportionalState(new_tracks(sample), _circumstances(sample))
-        return _decide(state, sample, "initial split")
-
-    def resume(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
-        """Take over a split and limits as they are; evidence decides from the next window on.
-
-        The time that OPS is given after an event counts as over, so that limits in force are kept.
-        """
-        if sample.timing.model is TimingModel.NONE:
-            return None, Decision()
-        state = ProportionalState(
-            new_tracks(sample),
-            _circumstances(sample),
-            last_blocks={v.vm: v.ops_blocks for v in sample.vms},
-            device_share_since_event=TRANSITION_DEVICE_SHARE,
-            pacing=any(v.limit_iops is not None and v.limit_iops < max_iops(v.slo) for v in sample.vms),
+    def start(self, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
+        """Split the OPS of an unused device for writes by weight; ValueError when the minimums exceed it."""
+        ops = assume_rates(sample)
+        decision = Decision(
+            moves=initial_moves(ops, sample),
+            limits_iops={v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops},
+            scheduler_weights={v.vm: v.slo.weight for v in sample.vms},
+            reasons=("OPS split for the fewest GC writes when VMs write by their weights",),
         )
-        return state, Decision()
+        return ProportionalState(ops=follow(OpsState(), sample)), decision
 
-    def step(
-        self, state: ProportionalState | None, sample: DeviceSample
-    ) -> tuple[ProportionalState | None, Decision]:
-        """Follow the samples, and correct the split or the limits when that is due."""
-        if state is None or sample.timing.model is TimingModel.NONE:
-            return self.start(sample)
-        circumstances = _circumstances(sample)
-        event = "who is active or promised what has changed" if circumstances != state.circumstances else None
-        pages = sample.timing.pages_per_block * sum(v.logical_blocks for v in sample.vms)
-        written = sum(v.host_page_writes for v in sample.vms) / max(1, pages)
-        state = replace(
-            state,
-            tracks=follow(state.tracks, sample),
-            circumstances=circumstances,
-            device_share_since_event=0.0 if event else state.device_share_since_event + written,
+    def resume(self, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
+        """Leave the split as it is; limits that another policy set go."""
+        limits = {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops}
+        return ProportionalState(ops=follow(OpsState(), sample)), Decision(limits_iops=limits)
+
+    def step(self, state: ProportionalState, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
+        """Weights and limits for the next window, and the next step of moves, if any pays."""
+        meters = {v.vm: _read(state.meters.get(v.vm, Meter()), v, sample) for v in sample.vms}
+        due = _entitlements(sample, meters)
+        ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
+        moving = summary(plans)
+        reasons = (moving,) if moving and bool(moving) != bool(state.moving) else ()
+        if state.moving and not moving:
+            reasons = ("no further move of OPS pays",)
+        if sample.timing.model is TimingModel.NONE:
+            return replace(state, ops=ops, moving=moving), Decision(moves=moves, plans=plans, reasons=reasons)
+        meters = {vm: _trimmed(meter, due.rates.get(vm), due, meters) for vm, meter in meters.items()}
+        limited, limits = control(state.limits, _bounded(sample, meters))
+        wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
+        asides = {
+            vm: f"limited to {limit:,.0f} IOPS for {limits.protected}" for vm, limit in limits.limits.items()
+        }
+        if limits.limits:
+            asides[limits.protected] = f"{', '.join(limits.limits)} limited for it"
+        decision = Decision(
+            moves=moves,
+            plans=plans,
+            limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
+            scheduler_weights=_weights(sample, meters, due),
+            targets=_targets(sample, meters, due),
+            asides=asides,
+            reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
-        return _decide(state, sample, event)
+        return ProportionalState(meters, ops, limited, moving), decision
 
 
-def _decide(
-    state: ProportionalState, sample: DeviceSample, event: str | None
-) -> tuple[ProportionalState, Decision]:
-    if not sample.vms:
-        return state, Decision()
-    state, feasible = _feasible(state, sample, event)
-    state, reasons = plan_split(state, sample, feasible, event)
-    moves: tuple[OpsMove, ...] = ()
-    if state.plan:
-        blocks = {v.vm: v.ops_blocks for v in sample.vms}
-        moves = moves_between(blocks, state.plan, sample.spare_blocks, sample.max_move_blocks)
-    state, limits, more_reasons = limits_for(state, sample, feasible, event)
-    state = replace(state, last_blocks={v.vm: v.ops_blocks for v in sample.vms})
-    shortfalls = tuple(
-        f"{vm}: min_iops overcommitted, {missing:.0f} IOPS short"
-        for vm, missing in feasible.overcommitted.items()
+def _read(meter: Meter, vm: VmSample, sample: DeviceSample) -> Meter:
+    """The meter with one more window."""
+    if vm.window_s <= 0.0:
+        return meter
+    amount = vm.amount(sample.share_by)
+    keep, keep_cost = 1.0 - 1.0 / MEMORY_WINDOWS, 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    if not amount:
+        keep_cost = 1.0
+    return Meter(
+        seconds=keep * meter.seconds + vm.window_s,
+        amount=keep * meter.amount + amount,
+        requests=keep * meter.requests + vm.requests,
+        queued_s=keep * meter.queued_s + vm.window_s * vm.queued_share,
+        backlog_s=keep * meter.backlog_s + vm.window_s * vm.backlog_share,
+        cost_amount=keep_cost * meter.cost_amount + amount,
+        cost_s=keep_cost * meter.cost_s + (vm.device_s if amount else 0.0),
+        trim=meter.trim,
     )
-    return state, Decision(moves, limits, {}, feasible.targets, reasons + more_reasons + shortfalls)
 
 
-def _feasible(
-    state: ProportionalState, sample: DeviceSample, event: str | None
-) -> tuple[ProportionalState, Feasible]:
-    """What the VMs are due: anew after events, and every few windows once u has settled."""
-    known, age = state.feasible, state.feasible_age_windows + 1
-    if known and not event and (age < _RESOLVE_WINDOWS or state.plan or not settled(state.tracks, sample)):
-        return replace(state, feasible_age_windows=age), known
-    claims = _claims(state.tracks, sample)
-    feasible = solve(claims, sample.total_ops_blocks)
-    feasible = relieve(claims, sample.total_ops_blocks, feasible, {v.vm: v.ops_blocks for v in sample.vms})
-    return replace(state, feasible=feasible, feasible_age_windows=0), feasible
+def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_more: bool) -> Claim:
+    """A VM's claim, its bounds turned from requests into units."""
+    return Claim(
+        vm=vm,
+        weight=slo.weight,
+        used=rate,
+        wants_more=wants_more,
+        minimum=(slo.min_iops or 0.0) * units_per_request,
+        maximum=math.inf if slo.max_iops is None else slo.max_iops * units_per_request,
+    )
 
 
-def _circumstances(sample: DeviceSample) -> tuple[object, ...]:
-    return (sample.total_ops_blocks, *((v.vm, v.active, v.slo, v.logical_blocks) for v in sample.vms))
+def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlements:
+    claims = []
+    for v in sample.vms:
+        meter = meters[v.vm]
+        if v.active:
+            wants_more = meter.wants_more
+            claims.append(claim_of(v.vm, v.slo, meter.rate, meter.units_per_request, wants_more=wants_more))
+    return entitle(claims)
 
 
-def _claims(tracks: dict[str, VmTrack], sample: DeviceSample) -> list[Claim]:
-    floors = {
-        v.vm: max(v.min_ops_blocks, math.ceil(_FLOOR_SHARE * v.logical_blocks))
+def _trimmed(meter: Meter, due: float | None, all_due: Entitlements, meters: dict[str, Meter]) -> Meter:
+    """The integral term one window later. It fades where it has no effect: there, the VM takes what it
+    wants."""
+    contended = sum(meters[vm].wants_more for vm in all_due.rates) >= 2
+    if not contended or not meter.wants_more or not due or not meter.rate:
+        return replace(meter, trim=(1.0 - INTEGRAL_GAIN) * meter.trim)
+    trim = meter.trim + INTEGRAL_GAIN * math.log(due / meter.rate)
+    return replace(meter, trim=min(max(trim, -LONGEST_TRIM), LONGEST_TRIM))
+
+
+def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
+    """Weights of the fair queue that are worth setting: each VM's entitlement in device time.
+
+    Of VMs that want no more, too: what they are entitled to, not what they use, decides how soon they are
+    served.
+    """
+    costs = {vm: meter.unit_cost_s for vm, meter in meters.items()}
+    known = [cost for cost in costs.values() if cost]
+    usual = sum(known) / len(known) if known else 1.0
+    ideal = {}
+    for v in sample.vms:
+        meter, level = meters[v.vm], due.level * v.slo.weight
+        minimum = (v.slo.min_iops or 0.0) * meter.units_per_request
+        maximum = math.inf if v.slo.max_iops is None else v.slo.max_iops * meter.units_per_request
+        rate = min(max(level, min(minimum, due.rates.get(v.vm, 0.0))), max(maximum, 1e-9))
+        ideal[v.vm] = max(rate, 1e-9) * (costs[v.vm] or usual) * math.exp(meter.trim)
+    scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
+    return {
+        v.vm: scale * ideal[v.vm]
+        for v in sample.vms
+        if abs(math.log(scale * ideal[v.vm] / v.scheduler_weight)) > WORTH_SETTING
+    }
+
+
+def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
+    """The active VMs, for the limit controller. While the queue can still prefer a VM, it has not failed."""
+    active = [v for v in sample.vms if v.active]
+    level = sum(meters[v.vm].rate for v in active) / max(sum(v.slo.weight for v in active), 1e-9)
+    bounded = []
+    for v in active:
+        meter = meters[v.vm]
+        queue_helps = meter.wants_more and meter.trim < LONGEST_TRIM
+        bounded.append(
+            Bounded(
+                vm=v.vm,
+                iops=meter.iops,
+                fair_iops=level * v.slo.weight / meter.units_per_request,
+                busy=meter.busy,
+                min_iops=0.0 if queue_helps else v.slo.min_iops or 0.0,
+                p99_us=v.p99_us,
+                max_p99_us=v.slo.p99_latency_us,
+            )
+        )
+    return bounded
+
+
+def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> set[str]:
+    """VMs below their share by weight that have requests outstanding all the time, and none waiting."""
+    return {
+        v.vm
+        for v in sample.vms
         if v.active
-        else v.min_ops_blocks
+        and meters[v.vm].busy
+        and not meters[v.vm].wants_more
+        and meters[v.vm].rate < due.level * v.slo.weight
+    }
+
+
+def _targets(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, Target]:
+    shares = due.shares
+    return {
+        v.vm: Target(
+            share=shares.get(v.vm, 0.0), iops=due.rates.get(v.vm, 0.0) / meters[v.vm].units_per_request
+        )
         for v in sample.vms
     }
-    if sum(floors.values()) > sample.total_ops_blocks:
-        floors = {v.vm: v.min_ops_blocks for v in sample.vms}
-    return [
-        Claim(
-            vm=v.vm,
-            weight=v.slo.weight,
-            model=tracks[v.vm].model,
-            min_ops_blocks=floors[v.vm],
-            active=v.active,
-            min_iops=min(_ABOVE_MINIMUM * (v.slo.min_iops or 0.0), max_iops(v.slo)),
-            max_iops=min(max_iops(v.slo), tracks[v.vm].demand_iops if v.requests > 0 else math.inf),
-        )
-        for v in sample.vms
-    ]
+
+
+def _lower(one: float | None, other: float | None) -> float | None:
+    known = [limit for limit in (one, other) if limit is not None]
+    return min(known, default=None)
+
+
+def _overcommitted(due: Entitlements) -> tuple[str, ...]:
+    if not due.overcommitted:
+        return ()
+    return ("the minimums exceed what the device delivers: they are kept in proportion",)

@@ -1,0 +1,95 @@
+"""What each VM is entitled to, given who wants more and what the device delivers: water-filling.
+
+The device's total is divided by weight among the VMs that want more than they get. A VM that does not want
+more keeps what it uses, as long as that is not above its own share; what it leaves goes to the others.
+Minimums come before weights, maximums bound everybody. The unit (pages, requests, device time) is the
+caller's: it only has to be the same throughout.
+
+An entitlement depends on weights, bounds, and on what the device as a whole delivers, never on how slow the
+VM itself happens to be. Entitlements add up to the total that was measured.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WANTS_MORE_FROM = 0.5
+"""A VM with a request waiting in the device's queue for this share of the time would take more than it gets.
+
+With less, its own queue depth or pace holds it back: whenever it asks, it is served soon."""
+_LEFT_BY_MINIMUMS = 0.05
+"""Share of the total that minimums leave to be divided by weight, so that nobody is starved for a minimum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One VM. Rates are per second, in the unit of shares."""
+
+    vm: str
+    weight: float
+    used: float
+    """What it got."""
+    wants_more: bool
+    minimum: float = 0.0
+    maximum: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlements:
+    """The solver's answer."""
+
+    rates: dict[str, float]
+    """By VM, per second; they add up to the total, or to less where nobody wants the rest."""
+    level: float
+    """The rate per unit of weight of a VM that wants more and is neither raised by a minimum nor bounded."""
+    overcommitted: bool
+    """The minimums of the VMs that want more exceed what the device delivers."""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the sum of all entitlements; 0 for everybody when nobody is entitled to anything."""
+        total = sum(self.rates.values())
+        return {vm: rate / total if total > 0 else 0.0 for vm, rate in self.rates.items()}
+
+
+def entitle(claims: Sequence[Claim]) -> Entitlements:
+    """Divide what all VMs got together."""
+    total = sum(claim.used for claim in claims)
+    most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
+    least = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
+    reserved = sum(least.values())
+    available = (1.0 - _LEFT_BY_MINIMUMS) * total
+    overcommitted = reserved > available
+    if overcommitted:
+        least = {vm: minimum * available / reserved for vm, minimum in least.items()}
+    level = _level(
+        [(c.weight, least[c.vm], most[c.vm]) for c in claims],
+        total,
+    )
+    rates = {c.vm: min(max(level * c.weight, least[c.vm]), most[c.vm]) for c in claims}
+    if math.isinf(level):  # nobody wants more than there is
+        weights = sum(c.weight for c in claims)
+        level = total / weights if weights > 0 else 0.0
+    return Entitlements(rates, level, overcommitted)
+
+
+def _level(bounds: Sequence[tuple[float, float, float]], total: float) -> float:
+    """The level at which weight x level, kept within (least, most), adds up to the total.
+
+    Infinite where all may have their most. The sum grows with the level in straight lines that change their
+    slope where some VM leaves its least or reaches its most.
+    """
+    if sum(most for _, _, most in bounds) <= total:
+        return math.inf
+    changes = sorted(
+        [(least / weight, weight) for weight, least, _ in bounds]
+        + [(most / weight, -weight) for weight, _, most in bounds if math.isfinite(most)]
+    )
+    delivered, slope, level = sum(least for _, least, _ in bounds), 0.0, 0.0
+    for at, change in changes:
+        if slope > 0.0 and delivered + slope * (at - level) >= total:
+            break
+        delivered += slope * (at - level)
+        level = at
+        slope += change
+    return level + (total - delivered) / slope if slope > 0.0 else level

@@ -1,0 +1,228 @@
+"""Where OPS saves most device time, and which moves are worth what they cost.
+
+OPS is a slow lever: moving a block makes the giver's garbage collection free one, and the effect comes only
+as the drive is overwritten. So OPS follows each VM's write rate over the last drive write, not what it does
+at the moment, and moves a few blocks at a time, each time only if what they save over the next drive write
+exceeds what they cost. The device itself bounds the time that moves may take while requests are outstanding.
+
+Device time without a clock is counted in pages copied.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from slo_ctl.decide import waf
+from slo_ctl.decide.allocation import allocate, moves_between
+from slo_ctl.decide.curve import GcCurve
+from slo_ctl.decide.iops import gc_time_us
+from slo_ctl.decide.split import Writer, best_split
+from slo_ctl.model import DeviceSample, FlashTiming, MovePlan, OpsMove, TimingModel, VmSample
+
+FLOOR_OF_EVEN_OPS = 0.5
+"""Every VM, idle ones too, keeps this part of an even share of OPS (in proportion to its logical size): an
+idle VM lends only part of it, and nobody is driven to a WAF that it cannot come back from quickly. A VM that
+is below its share because of its own latency (few requests outstanding) keeps all of it: no queue could make
+up for its GC."""
+KNOWN_FROM_DRIVE_WRITES = 0.1
+"""Write rates count once the device has been observed for this long."""
+SETTLED_FROM_POOL_WRITES = 0.7
+"""u of a VM is measured once it has rewritten this part of the pages it owns since its OPS changed."""
+LATENCY_BOUND_FROM = 0.5
+"""Share of the last drive write for which a VM has to be below its share for its own latency to count as
+such."""
+FIT_FROM_VICTIMS = 20
+"""Victim blocks that a measurement of u needs."""
+STEPS_PER_OPS = 256
+"""A move takes this part of all OPS blocks at a time, so that a plan can be dropped at any moment."""
+_VICTIM_MEMORY_WINDOWS = 32.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpsTrack:
+    """What is remembered of one VM."""
+
+    curve: GcCurve
+    ops_blocks: int
+    written: float = 0.0
+    """Host page writes; older ones fade over a drive write."""
+    victim_pages: float = 0.0
+    victim_valid_pages: float = 0.0
+    pool_writes: float = math.inf
+    """Pages written since the VM's OPS last changed, relative to the pages it owns."""
+    fitted: bool = False
+    """The curve was measured, not assumed."""
+    latency_bound: float = 0.0
+    """Share of the last drive write during which the VM was below its share for its own latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpsState:
+    """What is remembered of a device."""
+
+    tracks: dict[str, OpsTrack] = field(default_factory=dict)
+    drive_writes: float = 0.0
+    """Observed so far."""
+    plan_blocks: int = 0
+    """Blocks of the plan under way when it began; 0 when there is none."""
+    plan_left: int = 0
+
+
+def assume_rates(sample: DeviceSample) -> OpsState:
+    """As if the VMs had written by their weights, on a device that nobody has used yet."""
+    weights = sum(v.slo.weight for v in sample.vms if v.active)
+    pages = _logical_pages(sample)
+    state = follow(OpsState(), sample)
+    tracks = {
+        v.vm: replace(
+            state.tracks[v.vm],
+            written=pages * v.slo.weight / weights if v.active and weights else 0.0,
+            fitted=True,
+        )
+        for v in sample.vms
+    }
+    return replace(state, tracks=tracks, drive_writes=1.0)
+
+
+def follow(state: OpsState, sample: DeviceSample, latency_bound: Collection[str] = ()) -> OpsState:
+    """The state one window later; `latency_bound` are VMs below their share whose queue is empty."""
+    drive_writes = sum(v.host_page_writes for v in sample.vms) / max(1, _logical_pages(sample))
+    keep = math.exp(-drive_writes)
+    tracks = {
+        v.vm: _follow_vm(state.tracks.get(v.vm), v, sample.timing.pages_per_block, keep) for v in sample.vms
+    }
+    tracks = {
+        vm: replace(t, latency_bound=keep * t.latency_bound + (1.0 - keep if vm in latency_bound else 0.0))
+        for vm, t in tracks.items()
+    }
+    return replace(state, tracks=tracks, drive_writes=state.drive_writes + drive_writes)
+
+
+def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep: float) -> OpsTrack:
+    if track is None or track.curve.logical_blocks != vm.logical_blocks:
+        prior = GcCurve.prior(vm.logical_blocks, pages_per_block)
+        track = OpsTrack(prior, vm.ops_blocks, track.written if track else 0.0)
+    if track.ops_blocks != vm.ops_blocks:
+        track = replace(
+            track, ops_blocks=vm.ops_blocks, victim_pages=0.0, victim_valid_pages=0.0, pool_writes=0.0
+        )
+    owned = pages_per_block * max(1, vm.logical_blocks + vm.ops_blocks)
+    settled = track.pool_writes >= SETTLED_FROM_POOL_WRITES
+    track = replace(
+        track,
+        written=keep * track.written + vm.host_page_writes,
+        pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
+    )
+    if not settled or vm.victim_pages == 0:
+        return track
+    fade = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
+    pages = fade * track.victim_pages + vm.victim_pages
+    valid = fade * track.victim_valid_pages + vm.victim_valid_pages
+    track = replace(track, victim_pages=pages, victim_valid_pages=valid)
+    if pages < FIT_FROM_VICTIMS * pages_per_block:
+        return track
+    return replace(track, curve=track.curve.fit(vm.ops_blocks, valid / pages), fitted=True)
+
+
+def best_blocks(state: OpsState, sample: DeviceSample) -> dict[str, int]:
+    """The split with the least GC at the write rates there are, within the floors."""
+    floors = _floors(state, sample)
+    writers = [
+        Writer(state.tracks[v.vm].curve, state.tracks[v.vm].written, float(floors[v.vm])) for v in sample.vms
+    ]
+    ideal = best_split(writers, sample.total_ops_blocks)
+    return allocate(
+        sample.total_ops_blocks,
+        {v.vm: blocks for v, blocks in zip(sample.vms, ideal, strict=True)},
+        floors,
+    )
+
+
+def initial_moves(state: OpsState, sample: DeviceSample) -> tuple[OpsMove, ...]:
+    """The whole way to the best split, before the device is used."""
+    blocks = {v.vm: v.ops_blocks for v in sample.vms}
+    return moves_between(blocks, best_blocks(state, sample), sample.spare_blocks)
+
+
+def next_moves(
+    state: OpsState, sample: DeviceSample
+) -> tuple[OpsState, tuple[OpsMove, ...], tuple[MovePlan, ...]]:
+    """The next step towards the best split, if it pays; and the plan that it is a part of."""
+    idle = replace(state, plan_blocks=0, plan_left=0)
+    writing = [state.tracks[v.vm] for v in sample.vms if v.host_page_writes > 0]
+    known = state.drive_writes >= KNOWN_FROM_DRIVE_WRITES and all(track.fitted for track in writing)
+    if not sample.vms or not known or not sum(t.written for t in state.tracks.values()):
+        return idle, (), ()
+    blocks = {v.vm: v.ops_blocks for v in sample.vms}
+    best = best_blocks(state, sample)
+    wanted = moves_between(blocks, best, sample.spare_blocks)
+    owed = {vm for vm, floor in _floors(state, sample).items() if blocks[vm] < floor}
+    step = max(1, sample.total_ops_blocks // STEPS_PER_OPS)
+    if sample.max_move_blocks is not None:
+        step = min(step, sample.max_move_blocks)
+    steps: list[OpsMove] = []
+    plans: list[MovePlan] = []
+    for move in wanted:
+        part = replace(move, blocks=min(step, move.blocks))
+        cost, saving = _worth(state, sample, part)
+        if part.blocks == 0 or (saving <= cost and move.target not in owed):
+            continue
+        steps.append(part)
+        cost, saving = _worth(state, sample, move)
+        plans.append(MovePlan(move.source, move.target, move.blocks, cost_s=cost, saving_s=saving))
+    left = sum(plan.blocks for plan in plans)
+    if not left:
+        return idle, (), ()
+    begun = max(state.plan_blocks, left) if state.plan_blocks else left
+    plans = [replace(plan, share_done=1.0 - left / begun) for plan in plans]
+    return replace(state, plan_blocks=begun, plan_left=left), tuple(steps), tuple(plans)
+
+
+def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float, float]:
+    """Device time that a move costs, and what it saves over the next drive write; in seconds, or in pages
+    copied."""
+    timing, total = sample.timing, sum(track.written for track in state.tracks.values())
+    pages = _logical_pages(sample)
+    saving = cost = 0.0
+    for vm, change in ((move.source, -move.blocks), (move.target, move.blocks)):
+        if vm is None:
+            continue
+        track = state.tracks[vm]
+        before = _gc_cost(timing, track.curve.u_at(track.ops_blocks))
+        u_after = track.curve.u_at(track.ops_blocks + change)
+        after = _gc_cost(timing, u_after)
+        saving += pages * track.written / total * (before - after)
+        if change < 0:
+            # To free a block, GC collects what as many host writes would have made it collect.
+            cost += move.blocks * timing.pages_per_block * after
+    return cost, saving
+
+
+def _gc_cost(timing: FlashTiming, u: float) -> float:
+    """Of one host page write."""
+    if timing.model is TimingModel.NONE:
+        return waf.gc_write_ratio(u)
+    return gc_time_us(timing, u) * 1e-6
+
+
+def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
+    logical = sum(v.logical_blocks for v in sample.vms)
+    total = sample.total_ops_blocks
+    floors = {}
+    for v in sample.vms:
+        bound = state.tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM
+        even = total * v.logical_blocks / max(1, logical)
+        floors[v.vm] = max(v.min_ops_blocks, math.floor(even if bound else FLOOR_OF_EVEN_OPS * even))
+    if sum(floors.values()) > total:
+        return {v.vm: v.min_ops_blocks for v in sample.vms}
+    return floors
+
+
+def _logical_pages(sample: DeviceSample) -> int:
+    return sample.timing.pages_per_block * sum(v.logical_blocks for v in sample.vms)
+
+
+def summary(plans: Sequence[MovePlan]) -> str:
+    """One sentence on the moves under way."""
+    parts = [f"{p.blocks} blocks from {p.source or 'the spare'} to {p.target or 'the spare'}" for p in plans]
+    return f"moving OPS: {', '.join(parts)}" if parts else ""

@@ -1,0 +1,95 @@
+"""The entitlement solver: invariants of water-filling, and cases computed by hand."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide.entitlement import Claim, entitle
+
+RATES = st.floats(0.0, 1e6)
+CLAIMS = st.lists(
+    st.builds(
+        lambda weight, used, wants_more, low, span: Claim("", weight, used, wants_more, low, low + span),
+        st.floats(0.01, 1e3),
+        RATES,
+        st.booleans(),
+        st.one_of(st.just(0.0), RATES),
+        st.one_of(st.just(math.inf), RATES),
+    ),
+    min_size=1,
+    max_size=8,
+).map(
+    lambda claims: [
+        Claim(f"vm{i}", c.weight, c.used, c.wants_more, c.minimum, c.maximum) for i, c in enumerate(claims)
+    ]
+)
+
+
+def test_equal_weights_share_equally() -> None:
+    answer = entitle([Claim("a", 1, 900, True), Claim("b", 1, 100, True)])
+    assert answer.rates == pytest.approx({"a": 500, "b": 500})
+
+
+def test_a_vm_that_wants_no_more_leaves_the_rest() -> None:
+    answer = entitle([Claim("a", 1, 100, False), Claim("b", 1, 900, True), Claim("c", 3, 1000, True)])
+    assert answer.rates == pytest.approx({"a": 100, "b": 475, "c": 1425})
+
+
+def test_a_vm_above_its_share_is_entitled_to_its_share_only() -> None:
+    answer = entitle([Claim("a", 1, 900, False), Claim("b", 3, 300, True)])
+    assert answer.rates == pytest.approx({"a": 300, "b": 900})
+
+
+def test_minimums_come_before_weights_and_maximums_bound() -> None:
+    claims = [
+        Claim("a", 1, 100, True, minimum=600),
+        Claim("b", 1, 800, True),
+        Claim("c", 1, 100, True, maximum=50),
+    ]
+    assert entitle(claims).rates == pytest.approx({"a": 600, "b": 350, "c": 50})
+
+
+def test_minimums_beyond_the_device_leave_a_part_to_the_others() -> None:
+    answer = entitle([Claim("a", 1, 500, True, minimum=2500), Claim("b", 3, 500, True)])
+    assert answer.overcommitted
+    assert answer.rates == pytest.approx({"a": 950, "b": 50})
+
+
+def test_when_nobody_wants_more_everybody_is_entitled_to_what_it_uses() -> None:
+    answer = entitle([Claim("a", 1, 10, False), Claim("b", 3, 20, False)])
+    assert answer.rates == {"a": 10, "b": 20}
+    assert answer.level == pytest.approx(7.5)
+
+
+@given(CLAIMS)
+def test_entitlements_never_exceed_the_total_and_waste_nothing_wanted(claims: list[Claim]) -> None:
+    answer = entitle(claims)
+    total = sum(c.used for c in claims)
+    given_out = sum(answer.rates.values())
+    assert given_out <= total * (1 + 1e-9) + 1e-6
+    if any(c.wants_more and answer.rates[c.vm] < c.maximum * (1 - 1e-9) for c in claims):
+        assert given_out == pytest.approx(total, rel=1e-6, abs=1e-6)
+
+
+@given(CLAIMS)
+def test_who_wants_more_gets_at_least_its_part_by_weight_unless_bounded(claims: list[Claim]) -> None:
+    answer = entitle(claims)
+    total, weights = sum(c.used for c in claims), sum(c.weight for c in claims)
+    for c in claims:
+        if c.wants_more and not any(other.minimum for other in claims):
+            fair = min(total * c.weight / weights, c.maximum)
+            assert answer.rates[c.vm] >= fair * (1 - 1e-6) - 1e-6
+
+
+@given(CLAIMS, st.floats(0.1, 0.9))
+def test_an_entitlement_does_not_depend_on_how_slow_the_vm_is(claims: list[Claim], part: float) -> None:
+    """What one VM gets less and another one more changes nobody's entitlement, as long as both want more."""
+    slow, fast = Claim("slow", 2.0, 100.0, True), Claim("fast", 1.0, 300.0, True)
+    moved = 100.0 * part
+    before = entitle([*claims, slow, fast])
+    after = entitle(
+        [*claims, Claim("slow", 2.0, 100.0 - moved, True), Claim("fast", 1.0, 300.0 + moved, True)]
+    )
+    assert after.rates == pytest.approx(before.rates, rel=1e-6, abs=1e-6)
