@@ -86,7 +86,12 @@ class Case:
             text.add_vm(vm)
         for event in self.events:
             text.add_event(event)
-        for key, value in (("alone", "no"), *self.settings, ("compare", ",".join(self.compare))):
+        for key, value in (
+            ("alone", "no"),
+            ("policy", "proportional-strict"),
+            *self.settings,
+            ("compare", ",".join(self.compare)),
+        ):
             text.set(key, value)
         return engine.run(build_scenario(text), Silent()).runs
 

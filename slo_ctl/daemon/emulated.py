@@ -97,7 +97,7 @@ class EmulatedDevice:
         )
         self._activity = Activity(window_s, window_s)
         self._now_s = 0.0
-        self.share_by = share_by
+        self._share_by = share_by
         self.move_budget = DEFAULT_MOVE_BUDGET
 
     def restore_ops(self, deadline_s: float) -> None:
@@ -113,6 +113,11 @@ class EmulatedDevice:
     def policy(self) -> str:
         """The name of the policy in force."""
         return self._policy.name
+
+    @property
+    def share_by(self) -> ShareBy:
+        """The unit of shares: of the strict policy always requests."""
+        return ShareBy.REQUESTS if self._policy.name == STRICT_POLICY else self._share_by
 
     @property
     def backend(self) -> str:

@@ -95,7 +95,8 @@ class MoveStatus:
         return (
             f"moving {self.blocks_left:,} OPS blocks from {self.source or 'the spare'} to "
             f"{self.target or 'the spare'}: {100 * self.share_done:.0f}% done, "
-            f"{self.cost_s:,.1f} s of device time{left}; saves {self.saving_s:,.1f} s over the next drive write"
+            f"{self.cost_s:,.1f} s of device time{left}; "
+            f"saves {self.saving_s:,.1f} s over the next drive write"
         )
 
 

@@ -201,7 +201,7 @@ class PolicyRun:
             self._actuator.limits_iops,
             self._plan.block_pages,
             share_by=self._scenario.share_by,
-            strict=self._policy.name == STRICT_POLICY,
+            strict=self._scenario.policy == STRICT_POLICY,
             merging=self._plan.merges,
         )
         return RunResult(

@@ -23,6 +23,7 @@ from slo_ctl.replay.scenario_parts import (
     PRESET_NAMES,
     REMAP_NAMES,
     SCHEDULER_NAMES,
+    STRICT_POLICY_NAME,
     VICTIM_NAMES,
     Action,
     DeviceSpec,
@@ -61,11 +62,25 @@ def build_scenario(text: ScenarioText) -> Scenario:
         window=_window(text),
         epoch=_duration(text, "epoch", Duration(drive_writes=0.05)),
         scheduler=_name(text, "scheduler", "auto", ("auto", *SCHEDULER_NAMES)),
-        share_by=ShareBy(_name(text, "share_by", "pages", tuple(ShareBy))),
+        share_by=_share_by(text),
         on_error="skip" if _name(text, "on_error", "raise", ("raise", "skip")) == "skip" else "raise",
         measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
         noun=text.noun,
     )
+
+
+def _share_by(text: ScenarioText) -> ShareBy:
+    """Pages, unless the policy counts requests."""
+    strict = _name(text, "policy", "proportional", POLICY_NAMES) == STRICT_POLICY_NAME
+    usual = ShareBy.REQUESTS if strict else ShareBy.PAGES
+    share_by = ShareBy(_name(text, "share_by", usual, tuple(ShareBy)))
+    if strict and share_by is not ShareBy.REQUESTS:
+        where, _ = text.settings["share_by"]
+        raise UserError(
+            f"{where} {share_by}: {STRICT_POLICY_NAME} keeps shares of requests only",
+            "use --share-by requests, or the policy proportional",
+        )
+    return share_by
 
 
 def _device(fields: Fields) -> DeviceSpec:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slo_ctl.quantity import Duration
 
 POLICY_NAMES = ("shared", "static", "algorithm1", "proportional", "proportional-strict", "min_waf")
+STRICT_POLICY_NAME = "proportional-strict"
 SCHEDULER_NAMES = ("fifo", "rr", "wfq")
 PRESET_NAMES = ("fast15", "tlc", "qlc")
 VICTIM_NAMES = ("greedy", "fifo", "lru", "cost-benefit", "d-choices", "random")

@@ -14,7 +14,7 @@ from slo_ctl.config import DEFAULTS, Config, DaemonConfig, DeviceConfig, History
 from slo_ctl.config import file as file_module
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.errors import UserError
-from slo_ctl.model import Slo
+from slo_ctl.model import ShareBy, Slo
 from slo_ctl.observe.cgroup import DEFAULT_ROOT
 from slo_ctl.observe.libvirt_domains import DEFAULT_URI
 
@@ -23,6 +23,9 @@ FULL = """\
 epoch = "250ms"
 window = "5s"
 policy = "static"
+strict = true
+share_by = "device-time"
+move_budget = "5%"
 keep_on_stop = true
 
 [libvirt]
@@ -96,7 +99,9 @@ def test_defaults_are_those_of_the_parts() -> None:
 
 def test_every_key(tmp_path: Path) -> None:
     config = load(write(tmp_path, FULL))
-    assert config.daemon == DaemonConfig(0.25, 5.0, "static", True)
+    assert config.daemon == DaemonConfig(
+        0.25, 5.0, "static", True, ShareBy.DEVICE_TIME, 0.05, keep_on_stop=True
+    )
     assert config.libvirt.uri is None
     assert config.cgroup_root == Path("/cgroup")
     assert config.history == HistoryConfig(86400.0, 2**30)
@@ -104,8 +109,8 @@ def test_every_key(tmp_path: Path) -> None:
     assert config.metrics_listen == "[::1]:9464"
     assert config.default_slo == Slo(weight=2)
     assert config.devices == (
-        DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:26"),
-        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:30", "auto"),
+        DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:29"),
+        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:33", "auto"),
     )
     (web,) = config.vms.values()
     assert web.slo_fields == {

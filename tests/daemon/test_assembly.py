@@ -145,4 +145,4 @@ def test_a_vm_on_a_drive_that_is_shared_as_a_whole() -> None:
     alone = replace(device, vms={"web": replace(on_two, drive_iops=None)})
     _, row = build(alone, promised=promise(weight=4.0))
     assert (row.verdict, row.share) == (Verdict.INSUFFICIENT, 0.2)
-    assert "20.0 % of the drive's IOPS, below its target of 40.0 %" in row.reason
+    assert "20.0 % of the drive's IOPS, below the 40.0 % that it is entitled to" in row.reason

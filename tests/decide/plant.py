@@ -14,7 +14,7 @@ import numpy as np
 
 from slo_ctl.decide import iops as eq1
 from slo_ctl.decide import waf
-from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, Slo, TimingModel, VmSample
+from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +146,7 @@ class Plant:
             tuple(self._sample(v, counts[v.name], length_s) for v in self.vms),
             self.total_ops_blocks - sum(v.ops_blocks for v in self.vms),
             self.max_move_blocks,
+            ShareBy.REQUESTS,
         )
 
     def _serve(self, v: PlantVm, requests: float) -> np.ndarray:

@@ -36,7 +36,14 @@ def ratios(shares: dict[str, float]) -> list[float]:
 
 
 def test_table_has_every_policy_by_its_name() -> None:
-    assert list(POLICIES) == ["shared", "static", "algorithm1", "proportional-strict", "min_waf"]
+    assert list(POLICIES) == [
+        "shared",
+        "static",
+        "algorithm1",
+        "proportional",
+        "proportional-strict",
+        "min_waf",
+    ]
     for name, entry in POLICIES.items():
         assert entry.make().name == name
         assert entry.description

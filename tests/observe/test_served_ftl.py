@@ -95,6 +95,8 @@ def stats(
             "throttled_ns": done * 1000,
             "latency_ns": done * 5000,
             "backlog_ns": now_ns // 2,
+            "device_ns": now_ns // 4,
+            "queued_ns": now_ns // 8,
         }
         namespace["recent"] = {"latency_us": {"read": {"p99": 300.0}, "write": {"p99": None}}}
     return {

@@ -46,7 +46,7 @@ def replay(
         text.add_vm(vm)
     for event in events:
         text.add_event(event)
-    for key, value in {"alone": "no", **settings}.items():
+    for key, value in {"alone": "no", "policy": "proportional-strict", **settings}.items():
         text.set(key, value)
     return engine.run(build_scenario(text), Silent()).runs
 

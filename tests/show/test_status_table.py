@@ -41,7 +41,8 @@ def header(status: HostStatus, now: float = AT) -> list[str]:
 def test_every_column_when_there_is_room() -> None:
     head, _, web, *_ = drawn(host_status(), 200)
     assert " ".join(head.split()) == (
-        "VM DEVICE DISKS WEIGHT TARGET (min/max) IOPS P99 R/W THROTTLE-WAIT OPS WAF BACKEND VERDICT"
+        "VM DEVICE DISKS WEIGHT SHARE ENTITLED TARGET (min/max) IOPS P99 R/W THROTTLE-WAIT OPS WAF "
+        "BACKEND VERDICT"
     )
     for cell in ("web", "ssd0", "vdb", " 3 ", f"3,000 (500/{UNKNOWN})", "3,030", "180 µs / 1.83 ms", "0 µs"):
         assert cell in web

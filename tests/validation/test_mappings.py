@@ -167,7 +167,7 @@ def scenario(vms: tuple[str, ...], device: str, **options: str) -> Scenario:
     text.add_device(f"preset=fast15,op=15%,{device}")
     for vm in vms:
         text.add_vm(vm)
-    for key, value in {"alone": "no", **options}.items():
+    for key, value in {"alone": "no", "policy": "proportional-strict", **options}.items():
         text.set(key, value)
     return build_scenario(text)
 
@@ -194,7 +194,9 @@ def test_proportional_holds_shares_by_log_blocks(mapping: str, workload: str) ->
     assert all(sum(row) == row[i] for i, row in enumerate(run.gc_pages_moved.pages)), "isolation"
 
 
-@pytest.mark.parametrize("policy", ["shared", "static", "algorithm1", "proportional-strict", "min_waf"])
+@pytest.mark.parametrize(
+    "policy", ["shared", "static", "algorithm1", "proportional", "proportional-strict", "min_waf"]
+)
 @pytest.mark.parametrize("device", ["mapping=bast", "mapping=fast,cluster=2", "mapping=dftl,cmt=2000"])
 def test_every_policy_runs_on_every_mapping(device: str, policy: str) -> None:
     asked = scenario(trio("uniform"), f"size=96MiB,dies=2,{device}", policy=policy, duration="4x")

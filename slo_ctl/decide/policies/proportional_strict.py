@@ -8,6 +8,8 @@ starve: a VM that gets less than its share is given blocks whatever its u is.
 
 A change of weights, a VM that comes, goes, wakes or sleeps is answered at once, by the models there are.
 
+It counts requests: rate limits are of requests, and shares of anything else would depend on their sizes.
+
 When OPS cannot do it (a VM exceeds its share though all blocks it can give are given, or the shares still
 are off after a drive write and a half), rate limits hold those above their share down to it (`pacing`).
 """

@@ -252,3 +252,92 @@ fn the_end_of_a_submitted_request_is_told_as_soon_as_it_is_known() {
     assert!(done_ns > read_ns);
     assert_eq!(engine.next_event_ns(), Some(done_ns));
 }
+
+/// Two isolated tenants of equal size on four dies, preconditioned.
+fn two_tenants(policy: SchedulerPolicy, ops_blocks: u64) -> (PageMapping<u32>, Engine, [TenantId; 2]) {
+    let (mut mapping, engine) = device(4, TimingModel::Full { copyback: true }, policy);
+    let tenants = [0; 2].map(|_| mapping.create_tenant(128 * 1000, Placement::Isolated, ops_blocks).unwrap());
+    crate::ageing::age(&mut mapping, 3, |_| true);
+    (mapping, engine, tenants)
+}
+
+#[test]
+fn a_read_waits_for_a_step_of_a_neighbours_gc_and_not_for_a_whole_pass() {
+    let (mut mapping, mut engine, [writer, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
+    engine.open_queue(writer, Arrival::Closed { queue_depth: 8 }).unwrap();
+    engine.open_queue(reader, Arrival::Closed { queue_depth: 1 }).unwrap();
+    random_writes(&mut engine, &mapping, writer, 100_000, 1);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+    let offsets: Vec<u64> = (0..20_000).map(|_| below(&mut rng, mapping.pages(reader)) * 4096).collect();
+    engine.feed(&mapping, reader, &[0; 20_000], &[0; 20_000], &offsets, &[4096; 20_000]).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 20_000_000_000, host_page_writes: u64::MAX });
+    let counters = mapping.counters(writer).unwrap();
+    let copied_of_a_pass = counters.gc_page_writes as f64 / counters.victims as f64;
+    let pass_ms = copied_of_a_pass * 0.86;
+    let p99_ms = engine.latency(reader).unwrap().reads().value_at_percentile(99.0) as f64 / 1e6;
+    assert!(pass_ms > 50.0, "a pass takes {pass_ms} ms");
+    assert!(p99_ms < 0.2 * pass_ms, "p99 of reads {p99_ms} ms, a pass takes {pass_ms} ms");
+}
+
+#[test]
+fn moves_beside_requests_take_no_more_than_their_budget() {
+    for budget in [0.02, 0.1] {
+        let (mut mapping, mut engine, tenants) = two_tenants(SchedulerPolicy::WeightedFair, 300);
+        engine.set_move_budget(budget).unwrap();
+        for (seed, &tenant) in tenants.iter().enumerate() {
+            engine.open_queue(tenant, Arrival::Closed { queue_depth: 8 }).unwrap();
+            random_writes(&mut engine, &mapping, tenant, 200_000, seed as u64);
+        }
+        mapping.request_move(Some(tenants[0]), Some(tenants[1]), 100).unwrap();
+        let mut before = 0;
+        for second in 1..=40u64 {
+            engine.run(&mut mapping, Until { time_ns: second * 1_000_000_000, host_page_writes: u64::MAX });
+            if second % 10 == 0 {
+                let done_ns = engine.move_status().done_ns;
+                let share = (done_ns - before) as f64 / (4.0 * 10e9);
+                assert!(share <= budget * 1.001, "{share} of the device in 10 s, budget {budget}");
+                before = done_ns;
+            }
+        }
+        assert!(before > 0, "nothing was moved");
+        mapping.check().unwrap();
+    }
+}
+
+#[test]
+fn moves_on_an_idle_device_need_no_budget() {
+    let (mut mapping, mut engine, [from, to]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
+    engine.set_move_budget(0.0).unwrap();
+    mapping.request_move(Some(from), Some(to), 100).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 60_000_000_000, host_page_writes: u64::MAX });
+    assert_eq!(mapping.space(to).unwrap().ops_blocks, 400);
+    assert!(!mapping.moves_pending());
+}
+
+#[test]
+fn withdrawn_moves_leave_the_blocks_where_they_are() {
+    let (mut mapping, mut engine, [from, to]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
+    mapping.request_move(Some(from), Some(to), 100).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 2_000_000_000, host_page_writes: u64::MAX });
+    mapping.cancel_moves();
+    let blocks = mapping.space(to).unwrap().ops_blocks;
+    assert!((300..400).contains(&blocks), "{blocks}");
+    engine.run(&mut mapping, Until { time_ns: 60_000_000_000, host_page_writes: u64::MAX });
+    assert_eq!(mapping.space(to).unwrap().ops_blocks, blocks);
+    assert_eq!(mapping.space(from).unwrap().pending_out_blocks, 0);
+    mapping.check().unwrap();
+}
+
+#[test]
+fn a_tenant_queues_for_the_device_only_where_more_weight_would_help_it() {
+    let (mut mapping, mut engine, [deep, shallow]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
+    engine.open_queue(deep, Arrival::Closed { queue_depth: 64 }).unwrap();
+    engine.open_queue(shallow, Arrival::Closed { queue_depth: 1 }).unwrap();
+    random_writes(&mut engine, &mapping, deep, 100_000, 1);
+    random_writes(&mut engine, &mapping, shallow, 100_000, 2);
+    let second = 1_000_000_000;
+    engine.run(&mut mapping, Until { time_ns: 10 * second, host_page_writes: u64::MAX });
+    let queued = |tenant| engine.counters(tenant).unwrap().queued_ns as f64 / (10 * second) as f64;
+    assert!(queued(deep) > 0.95, "{}", queued(deep));
+    assert!(queued(shallow) < 0.3, "{}", queued(shallow));
+}
