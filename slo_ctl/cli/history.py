@@ -26,7 +26,10 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 
 
 def command(
-    vm: Annotated[str, typer.Argument(metavar="VM", autocompletion=complete_vm)],
+    vm: Annotated[
+        str,
+        typer.Argument(metavar="VM", help="The VM, as in `slo-ctl vm list`.", autocompletion=complete_vm),
+    ],
     since: Annotated[
         str,
         typer.Option(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from slo_ctl.cli import app
 from slo_ctl.errors import UserError
@@ -109,3 +110,38 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         raise error
 
     monkeypatch.setattr(app, "build", lambda _: application)
+
+
+@pytest.mark.parametrize("noun", ["vm", "device", "trace"])
+def test_a_noun_alone_prints_its_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(noun) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"Usage: slo-ctl {noun} [OPTIONS] COMMAND [ARGS]...\n")
+    assert "\nCommands:\n" in shown.out
+    assert shown.err == ""
+
+
+def test_help_reads_the_same_with_every_release_of_typer_and_click(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("vm", "set", "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Usage: slo-ctl vm set [OPTIONS] NAME KEY=VALUE,..."
+    assert "  NAME           The VM, as in `slo-ctl vm list`.  [required]" in lines
+    assert run("status", "--help") == 0
+    assert capsys.readouterr().out.startswith("Usage: slo-ctl status [OPTIONS] [VM]...\n")
+
+
+def test_a_value_that_is_not_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", "powershell") == 2
+    told = capsys.readouterr().err.splitlines()[0]
+    assert "'powershell' is not one of 'bash', 'zsh', 'fish'" in told
+    assert "Value error" not in told
+
+
+def test_every_argument_has_its_help() -> None:
+    """click 8.5 drops what typer before 0.26 declares."""
+    for noun, group in typer.main.get_command(app.build([])).commands.items():  # type: ignore[attr-defined]
+        for verb in getattr(group, "commands", {"": group}).values():
+            for parameter in verb.params:
+                assert getattr(parameter, "help", None), f"{noun} {verb.name} {parameter.name}"
