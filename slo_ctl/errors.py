@@ -1,4 +1,4 @@
-"""The one exception that means: the user asked for something that cannot be done."""
+"""Errors that are the user's to mend."""
 
 from __future__ import annotations
 
@@ -17,3 +17,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UnreachableError(UserError):
+    """The daemon, or the server of a device, does not answer; the command line exits with 4."""

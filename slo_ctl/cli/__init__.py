@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the process's command line and exit.
 
-    Status 0: done; 1: an unexpected failure; 2: a mistake in what was asked; 130: interrupted.
+    For its status see `cli.exit_codes`.
     """
     from slo_ctl.cli.app import run
 

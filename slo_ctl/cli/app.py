@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from slo_ctl.cli.help_text import Command, Group
-from slo_ctl.errors import UserError
+from slo_ctl.errors import UnreachableError, UserError
 from slo_ctl.show.text import printable
 from slo_ctl.version import tool_version
 
@@ -36,7 +36,8 @@ COMMANDS = (
     "completion",
     "man",
 )
-"""Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command)."""
+"""Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command, of
+`COMMAND_CLASS` if that is there)."""
 
 
 @dataclass
@@ -56,7 +57,8 @@ def run(arguments: list[str]) -> int:
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
-        return _refuse(error.message, error.hint)
+        status = EXIT_UNREACHABLE if isinstance(error, UnreachableError) else EXIT_USAGE
+        return _refuse(error.message, error.hint, status)
     except (KeyboardInterrupt, typer.Abort):
         _say(f"{PROGRAM}: interrupted")
         return EXIT_INTERRUPTED
@@ -83,7 +85,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         if hasattr(module, "app"):
             _add_noun(app, name, module.app)
         else:
-            app.command(name, cls=Command)(module.command)
+            app.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(module.command)
     return app
 
 
@@ -131,11 +133,11 @@ def _refuse_usage(error: Exception) -> int | None:
     return _refuse(message, f"`{path} --help` lists what is accepted")
 
 
-def _refuse(message: str, hint: str) -> int:
+def _refuse(message: str, hint: str, status: int = EXIT_USAGE) -> int:
     _say(f"{PROGRAM}: {printable(message)}")
     if hint:
         _say(f"hint: {printable(hint)}")
-    return EXIT_USAGE
+    return status
 
 
 def _refuse_trace(error: Exception) -> int | None:

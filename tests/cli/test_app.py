@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from slo_ctl.cli import app
-from slo_ctl.errors import UserError
+from slo_ctl.errors import UnreachableError, UserError
 
 
 def run(*words: str) -> int:
@@ -145,3 +145,11 @@ def test_every_argument_has_its_help() -> None:
         for verb in getattr(group, "commands", {"": group}).values():
             for parameter in verb.params:
                 assert getattr(parameter, "help", None), f"{noun} {verb.name} {parameter.name}"
+
+
+def test_what_does_not_answer_is_4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, UnreachableError("no answer", "start it"))
+    assert run() == 4
+    assert capsys.readouterr().err == "slo-ctl: no answer\nhint: start it\n"

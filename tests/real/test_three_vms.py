@@ -86,9 +86,9 @@ class Host:
         """What `slo-ctl status --json` says of each VM; None while there is no daemon."""
         command = [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(self.root)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RECOVER_S)
-        if done.returncode == 1:
+        if done.returncode == 4:
             return None
-        assert done.returncode in (0, 2), done.stderr
+        assert done.returncode in (0, 3), done.stderr
         return {vm["vm"]: vm for vm in json.loads(done.stdout)["vms"]}
 
     def settle(self, weights: dict[str, int], patience_s: float = CONVERGE_S) -> float:
