@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import textwrap
 
 import pytest
 import typer
@@ -153,3 +154,27 @@ def test_what_does_not_answer_is_4(
     failing(monkeypatch, UnreachableError("no answer", "start it"))
     assert run() == 4
     assert capsys.readouterr().err == "slo-ctl: no answer\nhint: start it\n"
+
+
+@pytest.mark.parametrize("module", ["slo_ctl.cli.app", "slo_ctl.errors", "typer", "slo_ctl.cli.replay"])
+def test_an_interrupt_during_imports_is_quiet(module: str) -> None:
+    """Whatever is being imported when Ctrl-C is pressed."""
+    program = f"""
+        import signal, sys
+        from slo_ctl.cli import main
+
+        class Interrupted:
+            def find_spec(self, name, path, target=None):
+                if name == {module!r}:
+                    signal.raise_signal(signal.SIGINT)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.meta_path.insert(0, Interrupted())
+        sys.argv = ["slo-ctl", "replay", "--help"]
+        main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
