@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.device.record import FILE, DeviceRecord, check_name, is_name, read_record, to_toml
 from slo_ctl.errors import UserError
 from slo_ctl.replay.fields import did_you_mean
-from slo_ctl.whole_file import sync_folder
+from slo_ctl.whole_file import partial_of, remove_leftovers, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +60,10 @@ class DeviceStore:
     def create(self, record: DeviceRecord) -> Path:
         """Make the folder of a device, with empty sparse backing files. Raises UserError when it is there."""
         final = self.places.device(record.name)
-        partial = final.with_name(f".{record.name}.{os.getpid()}.partial")
+        partial = partial_of(final)
         try:
             self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
+            remove_leftovers(self.places.devices)
             partial.mkdir(mode=0o700)
             try:
                 self._fill(partial, record)
