@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})\.partial", re.DOTALL)
+
+
+def read_regular(path: Path) -> bytes:
+    """The whole of a regular file. Raises OSError, also for a FIFO, whose other end would be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "exists and is not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def partial_of(path: Path) -> Path:

@@ -6,12 +6,16 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import pytest
 import typer
 
 from slo_ctl.cli import app
 from slo_ctl.errors import UnreachableError, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(*words: str) -> int:
@@ -52,6 +56,13 @@ def test_user_errors_are_one_line_whatever_is_in_them(
     failing(monkeypatch, UserError("no such file a\nb\x1b[2J", "try\nanother"))
     assert run() == 2
     assert capsys.readouterr().err == "slo-ctl: no such file a\\nb\\x1b[2J\nhint: try\\nanother\n"
+
+
+def test_user_errors_are_one_line_wherever_they_are_told() -> None:
+    error = UserError("key a\nb\x1b[2J is unknown", "did you mean\r\u202ea?")
+    assert error.message == "key a\\nb\\x1b[2J is unknown"
+    assert error.hint == "did you mean\\r\\u202ea?"
+    assert str(error).isprintable()
 
 
 def test_user_errors_without_a_hint(
@@ -178,3 +189,13 @@ def test_an_interrupt_during_imports_is_quiet(module: str) -> None:
     )
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
+
+
+def test_a_configuration_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = ("--root", str(tmp_path), "--once")
+    assert run("daemon", *root, "--config", str(tmp_path / "nope")) == 2
+    assert f"--config: there is no directory {tmp_path / 'nope'}" in capsys.readouterr().err
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text("")
+    assert run("daemon", *root, "--config", str(file)) == 2
+    assert f"hint: name its folder: --config {tmp_path}\n" in capsys.readouterr().err
