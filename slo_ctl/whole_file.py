@@ -21,7 +21,7 @@ def read_regular(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "exists and is not a regular file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:

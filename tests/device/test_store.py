@@ -231,9 +231,9 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     store = DeviceStore(places(tmp_path))
     folder = store.create(record("d", "name=n"))
     os.mkfifo(folder / "settings.json")
-    with pytest.raises(UserError, match="settings.json: exists and is not a regular file"):
+    with pytest.raises(UserError, match=r"settings\.json: is not a regular file"):
         read_settings(folder)
     (folder / "device.toml").unlink()
     os.mkfifo(folder / "device.toml")
-    with pytest.raises(UserError, match="device.toml: exists and is not a regular file"):
+    with pytest.raises(UserError, match=r"device\.toml: is not a regular file"):
         store.load("d")
