@@ -1,11 +1,12 @@
 """The usage line and `--help` of every command: the same text whatever typer and click are installed.
 
-Releases of typer and click mark arguments in ways of their own, and click 8.5 drops the help of arguments
-that typer before 0.26 declares.
+Releases of typer and click mark arguments in ways of their own, click 8.5 drops the help of arguments that
+typer before 0.26 declares, and click 8.2 asks for the names of values in a way that typer 0.15 does not know.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from typer.core import TyperCommand, TyperGroup
@@ -21,6 +22,8 @@ class Command(TyperCommand):
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
         _restore_help(self)
+        for each in self.params:
+            vars(each)["make_metavar"] = partial(_value_name, each)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What stands behind the name of the command."""
@@ -52,6 +55,12 @@ def is_argument(parameter: Any) -> bool:
 def value_name(parameter: Any) -> str:
     """What usage and help call the value of a parameter."""
     return str(parameter.metavar or parameter.name.strip("_").upper())
+
+
+def _value_name(parameter: Any, ctx: Any = None) -> str:
+    """In the place of `make_metavar`, which is called with and without a context."""
+    del ctx
+    return value_name(parameter)
 
 
 def _usage(command: Any, ctx: Any) -> Iterator[str]:

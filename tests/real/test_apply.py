@@ -87,7 +87,7 @@ def test_plan_apply_and_undo(
     assert slo_ctl(root, "plan") == 3
     assert "planned" in capsys.readouterr().out
     assert throttled(group) == ""
-    assert slo_ctl(root, "apply", "--dry-run") == 2
+    assert slo_ctl(root, "apply", "--dry-run") == 3
     assert throttled(group) == ""
     capsys.readouterr()
     assert slo_ctl(root, "apply") == 0
