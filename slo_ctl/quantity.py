@@ -121,7 +121,9 @@ def parse_time_s(text: str) -> float:
 
 
 def format_number(value: float) -> str:
-    """The shortest text that reads back as `value`, without a trailing `.0` or an exponent."""
+    """The shortest text that reads back as `value`, `inf` too, without a trailing `.0` or an exponent."""
+    if not math.isfinite(value):
+        return repr(float(value))
     if value == int(value) and abs(value) < 2**53:
         return str(int(value))
     text = repr(float(value))

@@ -2,11 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
+import shutil
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})\.partial", re.DOTALL)
+
+
+def read_regular(path: Path) -> bytes:
+    """The whole of a regular file. Raises OSError, also for a FIFO, whose other end would be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def partial_of(path: Path) -> Path:
+    """Where this process writes what is to become `path`; see `remove_leftovers`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that were killed left in `folder` while they wrote `name`, or anything at all.
+
+    What cannot be removed stays.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _PARTIAL.fullmatch(entry.name)
+            if match is None or name not in (None, match["name"]) or _runs(int(match["pid"])):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)  # noqa: PTH108 - a Path for each entry would cost more
+
+
+def _runs(pid: int) -> bool:
+    """Whether another process has that number; our own is not writing yet."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
@@ -14,9 +68,9 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
     `mode` are the permissions; by default those the process gives new files.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    remove_leftovers(path.parent, path.name)
+    partial = partial_of(path)
     try:
-        partial.unlink(missing_ok=True)
         with partial.open("xb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)

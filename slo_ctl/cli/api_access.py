@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 
@@ -37,14 +37,14 @@ def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
 
 
 def ask(root: Path | None, path: str) -> dict[str, Any]:
-    """The daemon's reply. Without a daemon this says how to start one and raises typer.Exit(1)."""
+    """The daemon's reply. Without a daemon this says how to start one and raises typer.Exit(4)."""
     from slo_ctl.api.client import ApiUnreachable
 
     try:
         return client(root).get(path)
     except ApiUnreachable as error:
         tell_unreachable(str(error), root)
-        raise typer.Exit(EXIT_FAILURE) from None
+        raise typer.Exit(EXIT_UNREACHABLE) from None
     except UserError as error:
         # Nothing that was typed is at fault: a daemon that is not ready yet, or of another release.
         remark(f"slo-ctl: {error.message}")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
-from slo_ctl.errors import UserError
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
+from slo_ctl.cli.help_text import Command, Group
+from slo_ctl.errors import UnreachableError, UserError
 from slo_ctl.show.text import printable
 from slo_ctl.version import tool_version
 
@@ -35,7 +36,8 @@ COMMANDS = (
     "completion",
     "man",
 )
-"""Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command)."""
+"""Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command, of
+`COMMAND_CLASS` if that is there)."""
 
 
 @dataclass
@@ -47,9 +49,6 @@ class Session:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status; every error has been told on stderr."""
-    # The base of every usage error. Some typer releases import click, others carry their own copy; both
-    # export only this subclass.
-    usage_error: type[BaseException] = typer.BadParameter.__bases__[0]
     if "_SLO_CTL_COMPLETE" in os.environ:
         from slo_ctl.cli.completion import answer
 
@@ -58,14 +57,13 @@ def run(arguments: list[str]) -> int:
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
-        return _refuse(error.message, error.hint)
-    except usage_error as error:
-        return _refuse(*_usage(error))
+        status = EXIT_UNREACHABLE if isinstance(error, UnreachableError) else EXIT_USAGE
+        return _refuse(error.message, error.hint, status)
     except (KeyboardInterrupt, typer.Abort):
         _say(f"{PROGRAM}: interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:
-        return _refuse_trace(error) or _fail(error, session)
+        return _refuse_usage(error) or _refuse_trace(error) or _fail(error, session)
     return status if isinstance(status, int) else EXIT_OK
 
 
@@ -73,6 +71,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     """The application, with the one command that `arguments` name, or all of them when they name none."""
     app = typer.Typer(
         name=PROGRAM,
+        cls=Group,
         help="VM-aware storage QoS for KVM hosts.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -84,10 +83,22 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     for name in [named] if named in COMMANDS else COMMANDS:
         module = import_module(f"slo_ctl.cli.{name}")
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
+            _add_noun(app, name, module.app)
         else:
-            app.command(name)(module.command)
+            app.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(module.command)
     return app
+
+
+def _add_noun(app: typer.Typer, name: str, noun: typer.Typer) -> None:
+    for verb in noun.registered_commands:
+        verb.cls = Command
+    noun.callback()(_help_without_verb)
+    app.add_typer(noun, name=name, cls=Group, invoke_without_command=True)
+
+
+def _help_without_verb(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
 
 
 def _show_version(wanted: bool) -> None:
@@ -110,19 +121,23 @@ def _global_options(
         typer.echo(ctx.get_help())
 
 
-def _usage(error: BaseException) -> tuple[str, str]:
-    """The one-line message of a usage error, and where to read more."""
+def _refuse_usage(error: Exception) -> int | None:
+    """Tell a usage error of the parser in one line; None when `error` is not one."""
+    # Some releases of typer import click, others have a copy of it. All of their errors have this method.
     describe = getattr(error, "format_message", None)
-    message = " ".join((describe() if callable(describe) else str(error)).split()).rstrip(".")
+    if not callable(describe):
+        return None
+    # pydantic, with which the newest typer converts values, puts its own words first.
+    message = " ".join(str(describe()).replace("Value error, ", "").split()).rstrip(".")
     path = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
-    return message, f"`{path} --help` lists what is accepted"
+    return _refuse(message, f"`{path} --help` lists what is accepted")
 
 
-def _refuse(message: str, hint: str) -> int:
+def _refuse(message: str, hint: str, status: int = EXIT_USAGE) -> int:
     _say(f"{PROGRAM}: {printable(message)}")
     if hint:
         _say(f"hint: {printable(hint)}")
-    return EXIT_USAGE
+    return status
 
 
 def _refuse_trace(error: Exception) -> int | None:

@@ -36,6 +36,11 @@ def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(_quietly(lambda: _namespaces(root)), incomplete)
 
 
+def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Both."""
+    return complete_device(ctx, incomplete) + complete_namespace(ctx, incomplete)
+
+
 def complete_verdict(incomplete: str) -> list[str]:
     """Verdicts; of a list, the last."""
     from slo_ctl.model import Verdict

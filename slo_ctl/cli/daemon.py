@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -50,6 +50,8 @@ def command(
     from slo_ctl.daemon.places import DaemonPlaces
     from slo_ctl.daemon.service import StoppedAtOnce, log_to_stderr, serve
 
+    if config is not None and not config.is_dir():
+        _refuse_config(config)
     places = DaemonPlaces(root, config)
     settings = load(places.config)
     epoch_s = settings.daemon.epoch_s if epoch is None else _epoch_s(epoch)
@@ -75,6 +77,16 @@ def command(
                 "`slo-ctl apply --undo` restores the rest\n"
             )
             raise typer.Exit(EXIT_FAILURE)
+
+
+def _refuse_config(config: Path) -> NoReturn:
+    from slo_ctl.errors import UserError
+
+    if config.exists():
+        raise UserError(
+            f"--config: {config} is not a directory", f"name its folder: --config {config.parent}"
+        )
+    raise UserError(f"--config: there is no directory {config}", "name one that has slo-ctl.toml or conf.d/")
 
 
 def _epoch_s(text: str) -> float:

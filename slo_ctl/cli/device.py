@@ -12,6 +12,7 @@ from slo_ctl.cli import device_policy, device_serve
 from slo_ctl.cli import logical_block as logical_block_command
 from slo_ctl.cli import profile as profile_commands
 from slo_ctl.cli import write_cost as write_cost_command
+from slo_ctl.cli.completion_names import complete_device, complete_namespace
 from slo_ctl.cli.device_options import JSON, NAME, QUIET, ROOT
 from slo_ctl.cli.option_value import bytes_of
 from slo_ctl.cli.say import remark, tell, tell_json
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Emulated SSDs as block devices for VMs, over NBD; profiles of any drive; what NVMe drives offer.",
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
 profile_commands.register(app)
@@ -104,7 +104,12 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
 @app.command()
 def show(
     name: Annotated[
-        str, typer.Argument(metavar="NAME|/dev/NVME", help="An emulated SSD, or an NVMe drive: /dev/nvme0.")
+        str,
+        typer.Argument(
+            metavar="NAME|/dev/NVME",
+            help="An emulated SSD, or an NVMe drive: /dev/nvme0.",
+            autocompletion=complete_device,
+        ),
     ],
     root: ROOT = None,
     json_: JSON = False,
@@ -194,7 +199,10 @@ def _told(aged: Aged) -> str:
 
 @app.command()
 def resize(
-    place: Annotated[str, typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.")],
+    place: Annotated[
+        str,
+        typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace),
+    ],
     size: Annotated[str, typer.Argument(metavar="SIZE", help="Such as 4GiB.")],
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Make it smaller than the data it holds, which is lost.")

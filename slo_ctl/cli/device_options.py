@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from slo_ctl.cli.completion_names import complete_device
 from slo_ctl.errors import UserError
 
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.")]
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="The device.", autocompletion=complete_device)]
 ROOT = Annotated[
     Path | None,
     typer.Option(

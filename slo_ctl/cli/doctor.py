@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
+from slo_ctl.cli.exit_codes import EXIT_CHECK
 from slo_ctl.cli.say import tell_json
-
-EXIT_MISSED = 2
-"""Something is missing; what it is needed for says whether that matters to you."""
 
 _CGROUP_ROOT = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where cgroups are mounted. [default: /sys/fs/cgroup]")
@@ -27,7 +25,8 @@ def command(
 ) -> None:
     """Check what slo-ctl needs of this host, and say how to mend what is missing. Changes nothing.
 
-    Exit status 0: everything is there; 2: something is missing.
+    Exit status 0: everything is there; 3: something is missing; what it is needed for says
+    whether that matters to you.
     """
     from slo_ctl.observe.cgroup import DEFAULT_ROOT
     from slo_ctl.observe.libvirt_domains import DEFAULT_URI
@@ -46,4 +45,4 @@ def command(
         for line in requirement_lines(checked):
             console.print(line, soft_wrap=True)
     if not all(each.finding.satisfied for each in checked):
-        raise typer.Exit(EXIT_MISSED)
+        raise typer.Exit(EXIT_CHECK)

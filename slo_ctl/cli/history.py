@@ -11,7 +11,7 @@ import typer
 
 from slo_ctl.cli.api_access import RootOption, client, tell_unreachable
 from slo_ctl.cli.completion_names import complete_vm
-from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.say import remark, tell_json
 from slo_ctl.errors import UserError
 
@@ -26,7 +26,10 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 
 
 def command(
-    vm: Annotated[str, typer.Argument(metavar="VM", autocompletion=complete_vm)],
+    vm: Annotated[
+        str,
+        typer.Argument(metavar="VM", help="The VM, as in `slo-ctl vm list`.", autocompletion=complete_vm),
+    ],
     since: Annotated[
         str,
         typer.Option(
@@ -43,7 +46,7 @@ def command(
 ) -> None:
     """Show the past of a VM: means, verdict changes, and what was decided and done for it.
 
-    Exit status 0: done; 1: an error, such as no daemon and no history; 2: a mistake, such as an unknown VM.
+    Exit status 0: done; 1: an error; 2: a mistake, such as an unknown VM; 4: no daemon and no history.
     """
     now = time.time()
     begin, end = _moment("--since", since, now), _moment("--until", until, now) if until else now
@@ -105,7 +108,7 @@ def _from_file(
     except HistoryError as error:
         tell_unreachable(unreachable, root)
         remark(f"slo-ctl: nor can its history be read: {error}")
-        raise typer.Exit(EXIT_FAILURE) from None
+        raise typer.Exit(EXIT_UNREACHABLE) from None
     remark(f"slo-ctl: the daemon is not reachable; read from {path}")
     return history
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.cli.api_access import RootOption, client
-from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.say import remark, tell_json
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model import Outcome
 
-EXIT_PENDING = 2
-"""Something would change."""
-
 
 def command(
     json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
@@ -34,7 +31,7 @@ def command(
 ) -> None:
     """Show what the next epoch would change, and why. Touches nothing.
 
-    Exit status 0: nothing would change; 1: an error; 2: changes are pending, or a mistake in what was asked.
+    Exit status 0: nothing would change; 1: an error; 2: a mistake in what was asked; 3: changes are pending.
     """
     from slo_ctl.show.plan_table import pending
 
@@ -44,7 +41,7 @@ def command(
     else:
         print_plan(plan, every)
     if pending(plan):
-        raise typer.Exit(EXIT_PENDING)
+        raise typer.Exit(EXIT_CHECK)
 
 
 def read_plan(root: Path | None) -> Plan:

@@ -11,7 +11,8 @@ import typer
 
 from slo_ctl.cli.api_access import RootOption, ask, client, how_to_start
 from slo_ctl.cli.completion_names import complete_verdict, complete_vm
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli.help_text import Command
 from slo_ctl.cli.say import remark
 from slo_ctl.errors import UserError
 
@@ -22,10 +23,26 @@ if TYPE_CHECKING:
 
     from slo_ctl.model import HostStatus, Verdict, VmStatus
 
-EXIT_DEGRADED = 2
-"""Some VM that is shown has a verdict of `model.DEGRADED`."""
 DEFAULT_INTERVAL_S = 2.0
-MIN_INTERVAL_S = 0.1
+
+
+class WatchCommand(Command):
+    """A command that takes `--watch=SECONDS` for `--watch --interval SECONDS`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Spell it out: no option of typer takes a value or none."""
+        words: list[str] = []
+        for position, word in enumerate(args):
+            if word == "--":
+                words += args[position:]
+                break
+            option, equals, seconds = word.partition("=")
+            spelt = option == "--watch" and equals
+            words += ["--watch", f"--interval={seconds}"] if spelt else [word]
+        return super().parse_args(ctx, words)
+
+
+COMMAND_CLASS = WatchCommand
 
 
 def command(
@@ -33,16 +50,20 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[VM]...",
-            help="Only these. With --watch, a number among them is SECONDS.",
+            help="Only these.",
             autocompletion=complete_vm,
         ),
     ] = None,
     watch: Annotated[
         bool,
         typer.Option(
-            "--watch", "-w", help="Keep showing, every SECONDS (default 2): `--watch 5`. Ctrl-C ends it."
+            "--watch", "-w", help="Keep showing until Ctrl-C; `--watch=5` is `--watch --interval 5`."
         ),
     ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=3600, metavar="SECONDS", help="With --watch: how often. [default: 2]"),
+    ] = None,
     verdict: Annotated[
         str | None,
         typer.Option(
@@ -58,15 +79,16 @@ def command(
 ) -> None:
     """Show how it goes: target, IOPS, latencies, OPS and verdict of every VM. Changes nothing.
 
-    Exit status 0: all shown are well; 1: an error, such as no daemon; 2: some VM is insufficient,
-    no-mechanism, unapplied or unknown-vm, or a mistake in what was asked.
+    Exit status 0: all shown are well; 1: an error; 2: a mistake in what was asked; 3: some VM is
+    insufficient, no-mechanism, unapplied or unknown-vm; 4: the daemon is not reachable.
     """
     from slo_ctl.show.filter import parse_verdicts
 
-    words, interval_s = _interval(vms or [], watch)
-    verdicts = parse_verdicts(verdict)
+    if interval is not None and not watch:
+        raise UserError("--interval has no meaning without --watch", "add --watch")
+    words, verdicts = vms or [], parse_verdicts(verdict)
     if watch:
-        _watch(root, words, verdicts, interval_s, json_)
+        _watch(root, words, verdicts, interval or DEFAULT_INTERVAL_S, json_)
         return
     body = ask(root, "/v1/status")
     status, shown = _read(body, words, verdicts)
@@ -75,7 +97,7 @@ def command(
     else:
         _print(status, shown)
     if _degraded(shown):
-        raise typer.Exit(EXIT_DEGRADED)
+        raise typer.Exit(EXIT_CHECK)
 
 
 def print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | None = 2) -> None:
@@ -84,23 +106,6 @@ def print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | 
     vms = [vm for vm in body["vms"] if (vm["vm"], vm["device"]) in wanted]
     sys.stdout.write(json.dumps({**body, "vms": vms}, indent=indent) + "\n")
     sys.stdout.flush()
-
-
-def _interval(words: list[str], watch: bool) -> tuple[list[str], float]:
-    """VM names, and SECONDS from among them."""
-    if not watch:
-        return words, DEFAULT_INTERVAL_S
-    seconds = [word for word in words if _is_number(word)]
-    if len(seconds) > 1:
-        raise UserError(f"--watch: {' and '.join(seconds)} are two numbers of seconds", "give one")
-    interval_s = float(seconds[0]) if seconds else DEFAULT_INTERVAL_S
-    if interval_s < MIN_INTERVAL_S:
-        raise UserError(f"--watch: {seconds[0]} s is too often", f"give at least {MIN_INTERVAL_S:g}")
-    return [word for word in words if word not in seconds], interval_s
-
-
-def _is_number(word: str) -> bool:
-    return word.replace(".", "", 1).isdecimal() and word.isascii()
 
 
 def _read(
@@ -170,6 +175,11 @@ def _watch(
             _watch_live(root, words, verdicts, interval_s)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except UserError as error:
+        for word in words:
+            if error.message == f"there is no VM {word}" and word.replace(".", "", 1).isdecimal():
+                raise UserError(error.message, f"to ask every {word} s, write --watch={word}") from None
+        raise
 
 
 def _watch_lines(

@@ -12,9 +12,7 @@ from slo_ctl.cli import trace_convert, write_cost
 from slo_ctl.cli.say import tell_json
 from slo_ctl.cli.trace_input import ACTION, ON_ERROR, open_named, told, with_progress
 
-app = typer.Typer(
-    help="Look into block traces and convert them.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Look into block traces and convert them.", rich_markup_mode=None)
 
 write_cost.register_with_traces(app)
 

@@ -65,11 +65,13 @@ def convert(
 
     The options apply in the order of this list. OUT is written whole or not at all.
     """
+    from slo_ctl.whole_file import remove_leftovers
     from traces.timewarp import loop
     from traces.writing import TraceWriter
 
     with told():
         _finite("--scale", scale)
+        remove_leftovers(target.parent, target.name)
         writer = TraceWriter(target, to, overwrite=force)
         reader = open_named(source, from_, on_error, action)
         selected = _Selected(

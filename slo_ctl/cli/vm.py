@@ -18,18 +18,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="VMs of this host, their disks and what they are promised.",
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 _CGROUP_ROOT = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where cgroups are mounted. [default: /sys/fs/cgroup]")
 ]
-
-
-@app.callback()
-def vm() -> None:
-    """VMs of this host, their disks and what they are promised."""
 
 
 @app.command("list")

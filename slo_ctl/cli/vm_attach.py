@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import typer
 
+from slo_ctl.cli.completion_names import complete_device_or_namespace
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
 from slo_ctl.cli.say import remark, tell, tell_json
 from slo_ctl.cli.vm_host import CONNECT, JSON, NAME, ROOT, VmHost
@@ -38,7 +39,12 @@ _KEPT = Annotated[
 def attach(
     name: NAME,
     device: Annotated[
-        str, typer.Argument(metavar="DEVICE[/NAMESPACE]", help="What it gets, see `slo-ctl device list`.")
+        str,
+        typer.Argument(
+            metavar="DEVICE[/NAMESPACE]",
+            help="What it gets, see `slo-ctl device list`.",
+            autocompletion=complete_device_or_namespace,
+        ),
     ],
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as vdb. [default: the next free one]")

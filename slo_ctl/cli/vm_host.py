@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.cli.completion_names import complete_vm
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from slo_ctl.observe.inventory import Inventory
     from slo_ctl.promises import SloFields
 
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="The VM, as in `slo-ctl vm list`.")]
+NAME = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The VM, as in `slo-ctl vm list`.", autocompletion=complete_vm),
+]
 ROOT = Annotated[
     Path | None,
     typer.Option(

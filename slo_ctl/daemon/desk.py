@@ -91,6 +91,7 @@ class Desk:
         self._waker = waker
         self._work: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changing = threading.Lock()
+        self._changed = threading.Event()
 
     # What the loop calls.
 
@@ -104,6 +105,14 @@ class Desk:
                 future.set_result(do())
             except Exception as error:
                 future.set_exception(error)
+
+    def take_changed(self) -> bool:
+        """Whether an SLO was changed since this was asked last."""
+        if not self._changed.is_set():
+            return False
+        # What changes from here on is seen by the epoch that follows, or asks for another.
+        self._changed.clear()
+        return True
 
     # What the API calls.
 
@@ -145,7 +154,7 @@ class Desk:
             notes += self._capacity_exceeded(vm, given, fields, force)
             self._store.set(vm, fields)
             given = self._store.all()
-        self._waker.wake()
+        self._act_soon()
         return self._promised(vm, given, tuple(notes))
 
     def unset_slo(self, vm: str, names: Collection[str] | None) -> Promised:
@@ -157,7 +166,7 @@ class Desk:
                 raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
             self._store.unset(vm, names)
             given = self._store.all()
-        self._waker.wake()
+        self._act_soon()
         return self._promised(vm, given, ())
 
     def plan(self) -> Plan:
@@ -175,6 +184,11 @@ class Desk:
     def metrics(self) -> bytes:
         """In Prometheus's text format."""
         return self.metrics_text.text() if self.metrics_text is not None else b""
+
+    def _act_soon(self) -> None:
+        """Have an epoch that is not waited for."""
+        self._changed.set()
+        self._waker.wake()
 
     def _by_the_loop(self, do: Callable[[], Done] | None) -> Done:
         if do is None or len(self._work) >= _MAX_WAITING:

@@ -81,6 +81,8 @@ def _run(
             daemon.reload()
             notify("READY=1")
         daemon.desk.work()
+        if daemon.desk.take_changed():
+            schedule.bring_forward(time.monotonic())
         schedule.change(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
         if schedule.wait_s(time.monotonic()) > 0:
             continue

@@ -11,6 +11,7 @@ from slo_ctl.device.offline import RefusedError, carry_out
 from slo_ctl.device.record import needs_flash
 from slo_ctl.device.store import ServedError
 from slo_ctl.errors import UserError
+from slo_ctl.whole_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ class Aged(BaseModel):
 def read_aged(folder: Path) -> Aged | None:
     """How the placement of the device in `folder` was aged; None where it was not, or that is not known."""
     try:
-        return Aged.model_validate_json((folder / FILE).read_bytes())
+        return Aged.model_validate_json(read_regular(folder / FILE))
     except (FileNotFoundError, ValidationError):
         return None
 

@@ -13,7 +13,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from slo_ctl.errors import UserError
+from slo_ctl.errors import UnreachableError, UserError
 from slo_ctl.model import Tenant
 from slo_ctl.observe.domain_xml import DomainXmlError, parse_domain
 from slo_ctl.quantity import format_bytes_exact
@@ -196,7 +196,7 @@ def check_socket(socket: Path, device: str, who: Credentials | None, again: str)
             raise UserError(f"{socket} is no socket", f"serve the device: slo-ctl device serve {device}")
         refused = refused_path(socket, who) if who else None
     except FileNotFoundError:
-        raise UserError(
+        raise UnreachableError(
             f"device {device} is not being served: there is no {socket}",
             f"serve it first: slo-ctl device serve {device}{_group_option(who)}{again}",
         ) from None

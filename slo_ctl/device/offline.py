@@ -44,6 +44,7 @@ def carry_out(
     the device is served, UserError when the plugin cannot run.
     """
     nbdkit, plugin = find_nbdkit(), find_plugin()
+    store.check_files(record.name)
     with store.locked(record.name) as lock:
         lock_fd = os.dup(lock)
         try:

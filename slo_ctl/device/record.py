@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ftl_emul import LEAST_LOG_BLOCKS
 from slo_ctl.errors import UserError
+from slo_ctl.whole_file import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -248,7 +249,7 @@ def read_record(folder: Path) -> DeviceRecord:
     """The record of the device in `folder`. Raises UserError when it is damaged, OSError when unreadable."""
     path = folder / FILE
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_regular(path).decode())
         return (DiskRecord if {"array", "disk"} & table.keys() else SsdRecord).model_validate(table)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}", "restore the file, or delete the device") from None

@@ -8,7 +8,7 @@ from slo_ctl.device.control import ControlClient, ControlError
 from slo_ctl.device.offline import RefusedError, carry_out
 from slo_ctl.device.record import needs_flash
 from slo_ctl.device.store import ServedError
-from slo_ctl.errors import UserError
+from slo_ctl.errors import UnreachableError, UserError
 from slo_ctl.replay.fields import did_you_mean
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _ask_server(store: DeviceStore, record: DeviceRecord, fields: dict[str, obje
             client.command("resize", **fields)
     except ControlError as error:
         if error.code == "unreachable":
-            raise UserError(
+            raise UnreachableError(
                 f"device {record.name} is being served, but its server does not answer: {error.message}",
                 "run as its owner, or as a member of the group slo-ctl",
             ) from None

@@ -77,6 +77,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
     `ready` is called once clients can connect. Raises UserError when it cannot be served.
     """
     nbdkit, plugin = find_nbdkit(), find_plugin()
+    store.check_files(record.name)
     run = store.places.run_of(record.name)
     names = [namespace.name for namespace in record.namespace]
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slo_ctl.errors import UserError
+from slo_ctl.whole_file import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +44,11 @@ def read_settings(folder: Path) -> Settings:
     """The settings of the device in `folder`. Raises UserError when they are damaged."""
     path = folder / FILE
     try:
-        return Settings.model_validate_json(path.read_bytes())
+        return Settings.model_validate_json(read_regular(path))
     except FileNotFoundError:
         return Settings()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "move it away, or run as its owner") from None
     except ValidationError as error:
         raise UserError(
             f"{path}: {error.errors()[0]['msg']}",

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.device.record import FILE, DeviceRecord, check_name, is_name, read_record, to_toml
 from slo_ctl.errors import UserError
 from slo_ctl.replay.fields import did_you_mean
-from slo_ctl.whole_file import sync_folder
+from slo_ctl.whole_file import partial_of, remove_leftovers, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from slo_ctl.device.places import Places
 
 LOCK = "lock"
+_FILES = ("placement", "serving", "settings.json", "ageing.json")
+"""What the server reads and writes besides the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
 _LOCK_PAUSE_S = 0.02
 
@@ -60,9 +63,10 @@ class DeviceStore:
     def create(self, record: DeviceRecord) -> Path:
         """Make the folder of a device, with empty sparse backing files. Raises UserError when it is there."""
         final = self.places.device(record.name)
-        partial = final.with_name(f".{record.name}.{os.getpid()}.partial")
+        partial = partial_of(final)
         try:
             self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
+            remove_leftovers(self.places.devices)
             partial.mkdir(mode=0o700)
             try:
                 self._fill(partial, record)
@@ -117,10 +121,19 @@ class DeviceStore:
         if name not in self.names():
             self.load(name)
 
+    def check_files(self, name: str) -> None:
+        """Raise UserError when the server would wait for one of its files, or could not replace it."""
+        for each in _FILES:
+            path = self.places.device(name) / each
+            if path.exists() and not path.is_file():
+                raise UserError(
+                    f"{path} exists and is not a regular file", "move it away, or restore the file"
+                )
+
     @contextmanager
     def locked(self, name: str) -> Iterator[int]:
         """Hold the lock of a device; yields its descriptor, whose heirs hold it too. Raises ServedError."""
-        descriptor = os.open(self.places.device(name) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _open_lock(self.places.device(name) / LOCK, os.O_CREAT)
         try:
             # Somebody who only looks whether the device is served holds the lock for a moment.
             for _ in range(_LOCK_TRIES):
@@ -136,7 +149,7 @@ class DeviceStore:
     def is_served(self, name: str) -> bool:
         """True while a server has the device."""
         try:
-            descriptor = os.open(self.places.device(name) / LOCK, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = _open_lock(self.places.device(name) / LOCK)
         except FileNotFoundError:
             return False
         try:
@@ -152,6 +165,28 @@ class DeviceStore:
             path = folder / f"{namespace.name}.img"
             allocated[namespace.name] = path.stat().st_blocks * 512 if path.exists() else 0
         return allocated
+
+
+def _open_lock(path: Path, flags: int = 0) -> int:
+    """A descriptor of a lock file. Raises UserError when that is something else, and FileNotFoundError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise _not_a_lock(path) from None
+        raise UserError(f"{path}: {error.strerror}", "run as its owner") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_a_lock(path)
+    return descriptor
+
+
+def _not_a_lock(path: Path) -> UserError:
+    return UserError(
+        f"{path} exists and is not a regular file", "move it away: an empty file is made in its place"
+    )
 
 
 def _try_lock(descriptor: int, how: int) -> bool:

@@ -117,7 +117,6 @@ class DeviceStatus:
     sum_min_iops: float = 0.0
     overcommitted: bool = False
     """The minimums exceed what the device can do."""
-    serra_class: str | None = None
     problem: str = ""
     """Why nothing is known or done at the moment; empty otherwise."""
     reasons: tuple[str, ...] = ()

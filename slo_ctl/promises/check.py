@@ -90,7 +90,7 @@ def parse_field(key: str, value: object) -> float:
         number = _PARSERS.get(key, parse_number)(value.strip()) if isinstance(value, str) else _number(value)
     except QuantityError as error:
         raise SloError(key, value, str(error), f"write {key} = {_EXAMPLES[name]}") from None
-    if key == "p99" and not isinstance(value, str):
+    if key == "p99" and not isinstance(value, str) and math.isfinite(number):
         raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}ms"')
     _check_one(key, name, number)
     return number

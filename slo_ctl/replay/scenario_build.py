@@ -84,7 +84,9 @@ def _share_by(text: ScenarioText) -> ShareBy:
 
 
 def _device(fields: Fields) -> DeviceSpec:
-    op = fields.fraction("op", above=0)
+    op, written = fields.fraction("op", above=0), fields.text("op")
+    if op is not None and op >= 1 and not str(written).endswith("%"):
+        fields.fail("op", f"would be {op:.0%}", f"write op={written}%, or op={op:.0%} if that is meant")
     frontier = fields.choice("frontier", ("shared", "separate"))
     spec = DeviceSpec(
         size_bytes=fields.size("size") or DEFAULT_DEVICE_BYTES,

@@ -73,6 +73,10 @@ def read_toml(path: Path) -> ScenarioText:
         raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise UserError(f"{path}: cannot be read: {error}", "look for a value far too long") from None
     text = ScenarioText(device_where=f"{path}: [device]")
     for key, value in tables.items():
         where = f"{path}: {key}"

@@ -10,8 +10,13 @@ if TYPE_CHECKING:
 
 _EXIT = (
     ("0", "done"),
-    ("1", "an unexpected failure, or no daemon where one is needed"),
-    ("2", "a mistake in what was asked, or what the description says"),
+    ("1", "an unexpected failure, or a setting that did not take"),
+    ("2", "a mistake in what was asked"),
+    (
+        "3",
+        "a check found something: an SLO not met, changes pending, a requirement missing",
+    ),
+    ("4", "the daemon, or the server of a device, does not answer"),
     ("130", "interrupted"),
 )
 

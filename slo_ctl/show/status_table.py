@@ -126,8 +126,6 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
         parts.append(f"offers {printable(device.placement)}")
     if device.waf is not None:
         parts.append(waf_text(device.waf))
-    if device.serra_class is not None:
-        parts.append(f"SeRRa class {printable(device.serra_class)}")
     line = Text(f"{printable(device.name)}: {', '.join(parts)}")
     if device.overcommitted:
         line.append("  OVERCOMMITTED", style="bold red")

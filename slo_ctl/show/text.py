@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
+from slo_ctl.printable import printable
 
-def printable(text: str) -> str:
-    r"""`text` with every control, bidirectional and other unprintable character written as an escape.
-
-    What comes back is one line: a name cannot move the cursor, recolour the terminal or reorder the line.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+__all__ = ["printable"]

@@ -39,7 +39,7 @@ def test_all_satisfied(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 def test_something_missed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     host_with(monkeypatch, Finding(True, "there"), Finding(False, "not\x1b[2J there", "get [it]"))
-    assert app.run(["doctor"]) == 2
+    assert app.run(["doctor"]) == 3
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines() == [
@@ -52,7 +52,7 @@ def test_something_missed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     host_with(monkeypatch, Finding(True, "there"), Finding(False, "not there", "get it"))
-    assert app.run(["doctor", "--json"]) == 2
+    assert app.run(["doctor", "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert (told["format_version"], told["satisfied"]) == (1, False)
     assert told["requirements"][1] == {
@@ -68,7 +68,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     status = app.run(["doctor", "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert status == (0 if told["satisfied"] else 2)
+    assert status == (0 if told["satisfied"] else 3)
     assert [each["name"] for each in told["requirements"]] == [
         "root",
         "group",

@@ -98,7 +98,7 @@ def test_an_unknown_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_neither_daemon_nor_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history(tmp_path, "web") == 1
+    assert history(tmp_path, "web") == 4
     told = capsys.readouterr().err
     assert "the daemon is not reachable" in told
     assert "nor can its history be read" in told

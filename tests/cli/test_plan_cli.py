@@ -42,18 +42,18 @@ def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_changes_are_pending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((SAME, CHANGE), (), ("libvirt is away",))
-    assert planned(tmp_path, plan) == 2
+    assert planned(tmp_path, plan) == 3
     shown = capsys.readouterr()
     row = shown.out.splitlines()[2]
     assert " ".join(row.split()) == (
         "web cgroup limit /slo/slow 8:0 total_iops 800 -> 500 planned its maximum"
     )
     assert shown.err == "note: libvirt is away\n"
-    assert planned(tmp_path, Plan(devices=(DevicePlan("ssd0", "p", ("move 3 blocks",), ()),))) == 2
+    assert planned(tmp_path, Plan(devices=(DevicePlan("ssd0", "p", ("move 3 blocks",), ()),))) == 3
     assert "move 3 blocks" in capsys.readouterr().out
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((CHANGE,))
-    assert planned(tmp_path, plan, "--json") == 2
+    assert planned(tmp_path, plan, "--json") == 3
     assert json.loads(capsys.readouterr().out) == {"format_version": 1, **plain(plan)}

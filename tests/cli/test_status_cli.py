@@ -42,11 +42,11 @@ def test_all_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_degraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
-        assert status(tmp_path) == 2
+        assert status(tmp_path) == 3
         assert "db on ssd0: insufficient: below its minimum" in capsys.readouterr().out
         assert status(tmp_path, "web") == 0  # only what is shown counts
         assert not re.search("^db", capsys.readouterr().out, re.MULTILINE)
-        assert status(tmp_path, "--verdict", "insufficient,idle", "--json") == 2
+        assert status(tmp_path, "--verdict", "insufficient,idle", "--json") == 3
         told = json.loads(capsys.readouterr().out)
         assert [vm["vm"] for vm in told["vms"]] == ["db", "lazy"]
         assert told["format_version"] == 1
@@ -62,7 +62,7 @@ def test_json_is_the_daemons_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(tmp_path) == 1
+    assert status(tmp_path) == 4
     told, hint = capsys.readouterr().err.splitlines()
     assert told.startswith("slo-ctl: the daemon is not reachable: ")
     assert hint == f"hint: start it: slo-ctl daemon --root {tmp_path}"
@@ -70,11 +70,34 @@ def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
-        for words in (["webb"], ["--verdict", "fine"], ["--watch", "1", "2"], ["--watch", "0.001"]):
-            assert status(tmp_path, *words) == 2
+        for word in ("webb", "--verdict=fine", "--watch=often", "--watch=0.001", "--interval=3"):
+            assert status(tmp_path, word) == 2
             told, hint = capsys.readouterr().err.splitlines()
             assert told.startswith("slo-ctl: ")
             assert hint.startswith("hint: ")
+
+
+def test_an_interval_is_not_a_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
+        assert status(tmp_path, "--watch", "5") == 2
+    assert capsys.readouterr().err == ("slo-ctl: there is no VM 5\nhint: to ask every 5 s, write --watch=5\n")
+
+
+def test_a_vm_whose_name_is_a_number_can_be_watched(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=(*WELL, vm_status("5"))))}):
+        for words in (["--watch=0.1", "5"], ["5", "--watch", "--interval", "0.1"], ["-w", "--", "5"]):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(tmp_path), *words],
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            assert process.stdout is not None
+            try:
+                assert [vm["vm"] for vm in json.loads(process.stdout.readline())["vms"]] == ["5"]
+            finally:
+                process.kill()
+                process.wait()
+                process.stdout.close()
 
 
 def test_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +108,7 @@ def test_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "vms[0].verdict is 'splendid', which is not known" in capsys.readouterr().err
 
 
-COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch", "0.1"]
+COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch=0.1"]
 
 
 def read_until(descriptor: int, pattern: str, text: str = "") -> str:

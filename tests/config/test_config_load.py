@@ -120,7 +120,7 @@ def test_every_key(tmp_path: Path) -> None:
         "max_bandwidth_bytes_s": 100.0 * 2**20,
         "p99_latency_us": 5000.0,
     }
-    assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:34")
+    assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:37")
     assert web.field_sources["weight"] == "slo-ctl.toml:36"
     assert web.by_source()["config slo-ctl.toml:37"] == {"min_iops": 100.0}
     assert config.files == (tmp_path / "slo-ctl.toml",)
@@ -213,6 +213,13 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmin = 3", 5, "[[vm]] unknown key min", "min_iops"),
         ("[vm.web]\nname = 'a'", 2, "[vm.web] unknown key name", "known"),
         ("[vm.web]\n\nweight = nan", 3, "[vm.web] weight = nan is not a finite number", "weight = 3"),
+        ("[vm.web]\nweight = inf", 2, "[vm.web] weight = inf is not a finite number", "weight = 3"),
+        ("[vm.web]\nweight = 'inf'", 2, 'weight = "inf" is not a finite number', "weight = 3"),
+        ("[vm.web]\nmin_iops = -inf", 2, "min_iops = -inf is not a finite number", "min_iops = 100"),
+        ("[vm.web]\nmax_bandwidth = inf", 2, "is not a finite number", "100MiB"),
+        ("[vm.web]\np99 = inf", 2, "p99 = inf is not a finite number", '"5ms"'),
+        ("[vm.web]\np99 = nan", 2, "p99 = nan is not a finite number", '"5ms"'),
+        ("[vm.web]\np99 = '1e999s'", 2, "is not a time", '"5ms"'),
         ("[vm.web]\nweight = 0", 2, "out of range", "0.001"),
         ("[vm.web]\nmin_iops = 0", 2, "not more than 0", "leave min_iops out"),
         ("[vm.web]\nmin_iops = 2026-01-01", 2, "is no single value", "min_iops = 100"),
@@ -223,6 +230,8 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[vm.web]\nnamespaces = 'a/b'", 2, "namespaces is no list", "namespaces = ["),
         ("[vm.web]\nnamespaces = [\n'a/b',\n'c']", 4, "no namespace of an emulated SSD", "DEVICE/"),
         ("[vm.a]\ncgroup='/x'\n[vm.b]\ncgroup='x'", 4, "VM b: cgroup: /x is that of VM a", "its own"),
+        ('[vm.web]\n"wei\\u0007ght\\n" = 1', 2, "unknown key wei\\x07ght\\n", "did you mean weight?"),
+        ('[daemon]\npolicy = "a\\nb"', 2, "is no usable text", "known"),
         ('[vm."a\\u0000"]', 1, "is no usable text", "vm list"),
         ("x = " + "9" * 5000, 1, "far too long", ""),
         ("x = " + "[" * 5000, 1, "nested too deeply", ""),
@@ -236,6 +245,7 @@ def test_mistakes(text: str, line: int, message: str, hint: str, tmp_path: Path)
     error = refused(tmp_path)
     assert error.message.startswith(f"{tmp_path}/slo-ctl.toml:{line}: ")
     told = error.message + error.hint
+    assert told.isprintable()
     assert message in error.message or message in told
     assert hint in told
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -133,9 +132,18 @@ def test_agrees_with_tomllib(document: list[str], newline: str) -> None:
 
 
 @given(st.text(alphabet="ab[]{}=.,\"'#\n \\", max_size=60))
-def test_other_text_ends(text: str) -> None:
-    with suppress(ValueError):
-        key_lines(text)
+def test_other_text_has_lines_or_is_refused(text: str) -> None:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        tables = None
+    try:
+        found = key_lines(text)
+    except ValueError:
+        assert tables is None, "what tomllib reads has lines"
+        return
+    assert all(1 <= line <= text.count("\n") + 1 for line in found.values())
+    assert tables is None or set(found) == places(tables)
 
 
 @pytest.mark.parametrize("text", ["[", "[[a]", "a", "a = [", "a = {b", 'a = "', "= 1"])

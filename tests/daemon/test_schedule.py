@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.daemon.schedule import Schedule
+from slo_ctl.daemon.schedule import BROUGHT_FORWARD_S, Schedule
 
 
 def test_no_drift() -> None:
@@ -45,3 +45,35 @@ def test_another_distance() -> None:
     assert schedule.wait_s(0.5) == 0.5
     schedule.change(0.2, 0.5)
     assert schedule.wait_s(0.5) == pytest.approx(0.2)
+
+
+def test_a_change_brings_the_next_epoch_forward() -> None:
+    schedule = Schedule(10.0, 0.0)
+    schedule.take(0.0)
+    schedule.bring_forward(4.0)
+    assert schedule.wait_s(4.0) == 0
+    assert schedule.take(4.0) == 0
+    assert schedule.wait_s(4.0) == 10
+    schedule.bring_forward(4.05)
+    assert schedule.wait_s(4.05) == pytest.approx(BROUGHT_FORWARD_S - 0.05)
+
+
+def test_a_change_never_puts_an_epoch_off() -> None:
+    schedule = Schedule(0.1, 0.0)
+    schedule.take(0.0)
+    schedule.bring_forward(0.01)
+    assert schedule.wait_s(0.01) == pytest.approx(0.09)
+
+
+@given(st.lists(st.floats(0, 0.3), max_size=200))
+def test_a_burst_of_changes_is_five_epochs_a_second(pauses_s: list[float]) -> None:
+    schedule, now, epochs = Schedule(60.0, 0.0), 0.0, 0
+    schedule.take(0.0)
+    for pause_s in pauses_s:
+        now += pause_s
+        schedule.bring_forward(now)
+        if schedule.wait_s(now) == 0:
+            schedule.take(now)
+            epochs += 1
+    assert epochs <= now / BROUGHT_FORWARD_S + 1e-6
+    assert schedule.missed == 0

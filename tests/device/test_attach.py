@@ -275,12 +275,12 @@ def test_with_libvirts_test_driver(tmp_path: Path, capsys: pytest.CaptureFixture
     assert attach(tmp_path, "test", "ssd0/a", "--print", *here) == 0
     # It has a vda.
     assert 'dev="vdb"' in capsys.readouterr().out
-    for words, message in (
-        (("test", "ssd0/a", *here), "is not being served"),
-        (("tset", "ssd0/a", *here), "libvirt has no VM tset"),
-        (("test", "ssd0/a", "--target", "vda", *here), "has a disk vda already"),
+    for words, status, message in (
+        (("test", "ssd0/a", *here), 4, "is not being served"),
+        (("tset", "ssd0/a", *here), 2, "libvirt has no VM tset"),
+        (("test", "ssd0/a", "--target", "vda", *here), 2, "has a disk vda already"),
     ):
-        assert attach(tmp_path, *words) == 2
+        assert attach(tmp_path, *words) == status
         assert message in capsys.readouterr().err
     for target, message in (("vda", "is no namespace of an emulated SSD"), ("vdz", "has no disk vdz")):
         assert run(["vm", "detach", "test", target, *here, "--root", str(tmp_path)]) == 2

@@ -6,6 +6,7 @@ import os
 import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,9 @@ from slo_ctl.device.record import DeviceRecord, is_name, read_record, to_toml
 from slo_ctl.device.settings import read_settings
 from slo_ctl.device.store import DeviceStore, ServedError
 from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MIB = 1 << 20
 SMALL = "size=32MiB,op=40%,dies=2"
@@ -182,3 +186,54 @@ def test_toml_is_toml() -> None:
     tables = tomllib.loads(text)
     assert [each["name"] for each in tables["namespace"]] == ["a", "b"]
     assert "EMULATED" in text
+
+
+def _directory(path: Path) -> None:
+    path.mkdir()
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "nowhere" / "lock")
+
+
+@pytest.mark.parametrize("replace", [_directory, _dangling, os.mkfifo], ids=["directory", "link", "fifo"])
+def test_a_lock_that_is_not_a_file(replace: Callable[[Path], None], tmp_path: Path) -> None:
+    store = DeviceStore(places(tmp_path))
+    lock = store.create(record("d", "name=n")) / "lock"
+    lock.unlink()
+    replace(lock)
+    for use in (
+        lambda: store.is_served("d"),
+        lambda: store.delete("d"),
+        lambda: store.locked("d").__enter__(),
+    ):
+        with pytest.raises(UserError) as caught:
+            use()
+        assert caught.value.message == f"{lock} exists and is not a regular file"
+        assert caught.value.hint == "move it away: an empty file is made in its place"
+
+
+@pytest.mark.parametrize("name", ["placement", "settings.json", "ageing.json", "serving"])
+@pytest.mark.parametrize("make", [_directory, os.mkfifo], ids=["directory", "fifo"])
+def test_a_file_of_the_server_that_is_not_one(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    store = DeviceStore(places(tmp_path))
+    path = store.create(record("d", "name=n")) / name
+    path.unlink(missing_ok=True)
+    make(path)
+    with pytest.raises(UserError) as caught:
+        store.check_files("d")
+    assert caught.value.message == f"{path} exists and is not a regular file"
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    store = DeviceStore(places(tmp_path))
+    folder = store.create(record("d", "name=n"))
+    os.mkfifo(folder / "settings.json")
+    with pytest.raises(UserError, match=r"settings\.json: is not a regular file"):
+        read_settings(folder)
+    (folder / "device.toml").unlink()
+    os.mkfifo(folder / "device.toml")
+    with pytest.raises(UserError, match=r"device\.toml: is not a regular file"):
+        store.load("d")

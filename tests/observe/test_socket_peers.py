@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,9 +22,29 @@ if TYPE_CHECKING:
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_to_their_end(data: bytes) -> None:
-    for _, body in messages(data):
-        name_and_peer(body)
-    name_and_peer(data)
+    bodies = [body for _, body in messages(data)]
+    assert sum(16 + len(body) for body in bodies) <= len(data), "a header of 16 bytes before each"
+    for body in (*bodies, data):
+        path, peer = name_and_peer(body)
+        assert path in body
+        assert 0 <= peer < 1 << 32
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=107), st.integers(0, 2**32 - 1)), max_size=5),
+    st.integers(0, 15),
+)
+def test_what_the_kernel_packs_is_read_back(ends: list[tuple[bytes, int]], cut: int) -> None:
+    def attribute(kind: int, value: bytes) -> bytes:
+        return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+    datagram = b""
+    for path, peer in ends:
+        body = bytes(16) + attribute(2, struct.pack("=I", peer)) + attribute(7, b"x") + attribute(0, path)
+        datagram += struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 0) + body
+    read = [name_and_peer(body) for kind, body in messages(datagram + bytes(cut)) if kind == 20]
+    assert read == [(path.rstrip(b"\0"), peer) for path, peer in ends]
+    assert len(list(messages(datagram[:-1]))) == max(0, len(ends) - 1), "what is cut off is left out"
 
 
 def test_the_kernel_tells_of_a_connection(tmp_path: Path) -> None:

@@ -84,10 +84,10 @@ def stranger(group: Path) -> Iterator[Path]:
 def test_plan_apply_and_undo(
     root: Path, group: Path, stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert slo_ctl(root, "plan") == 2
+    assert slo_ctl(root, "plan") == 3
     assert "planned" in capsys.readouterr().out
     assert throttled(group) == ""
-    assert slo_ctl(root, "apply", "--dry-run") == 2
+    assert slo_ctl(root, "apply", "--dry-run") == 3
     assert throttled(group) == ""
     capsys.readouterr()
     assert slo_ctl(root, "apply") == 0
@@ -117,7 +117,7 @@ def test_not_beside_a_daemon(root: Path, capsys: pytest.CaptureFixture[str]) -> 
         while slo_ctl(root, "plan") != 0:  # asks it; it has set everything after an epoch or two
             assert time.monotonic() < deadline, capsys.readouterr().out
             time.sleep(0.1)
-        assert slo_ctl(root, "status") in (0, 2)
+        assert slo_ctl(root, "status") in (0, 3)
         assert "web" in capsys.readouterr().out
         assert slo_ctl(root, "history", "web") == 0
         assert "verdict" in capsys.readouterr().out

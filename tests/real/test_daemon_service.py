@@ -107,6 +107,25 @@ def test_sighup_with_a_broken_configuration(root: Path) -> None:
         assert status.epoch_s == 0.1
 
 
+def test_vm_set_takes_effect_at_once(root: Path) -> None:
+    """Not at the next epoch, which is a minute away; a burst of changes is no burst of epochs."""
+    (root / "slo-ctl.toml").write_text(
+        CONFIG.replace("200ms", "60s").replace('"1s"', '"60s"') + "[vm.web]\nweight = 1\n"
+    )
+    with running(root) as daemon:
+        began_s, epochs = time.monotonic(), daemon.api.get("/v1/health")["epochs"]
+        for weight in range(2, 32):
+            daemon.api.put("/v1/vms/web/slo", {"fields": {"weight": weight}})
+        status = daemon.eventually("weight", lambda s: s.vms[0].slo.weight == 31)
+        assert [vm.vm for vm in status.vms] == ["web"]
+        elapsed_s = time.monotonic() - began_s
+        assert elapsed_s < 50
+        assert 1 <= daemon.api.get("/v1/health")["epochs"] - epochs <= elapsed_s / 0.2 + 1
+        daemon.api.delete("/v1/vms/web/slo")
+        daemon.eventually("taken back", lambda s: s.vms[0].slo.weight == 1)
+        assert time.monotonic() - began_s < 55
+
+
 def test_a_socket_that_another_listens_on(root: Path) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     (root / "run").mkdir()

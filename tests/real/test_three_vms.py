@@ -83,12 +83,12 @@ class Host:
         return (self.root / "daemon.log").read_text()
 
     def status(self) -> dict[str, dict[str, Any]] | None:
-        """What `slo-ctl status --json` says of each VM; None while there is no daemon."""
+        """What `slo-ctl status --json` says of each VM; None while no daemon is ready."""
         command = [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(self.root)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RECOVER_S)
-        if done.returncode == 1:
+        if done.returncode in (1, 4):  # not ready yet, or not there
             return None
-        assert done.returncode in (0, 2), done.stderr
+        assert done.returncode in (0, 3), done.stderr
         return {vm["vm"]: vm for vm in json.loads(done.stdout)["vms"]}
 
     def settle(self, weights: dict[str, int], patience_s: float = CONVERGE_S) -> float:

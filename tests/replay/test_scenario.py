@@ -305,6 +305,8 @@ def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
     [
         ("op=-5%", "op=-5%"),
         ("op=0", "op=0"),
+        ("op=15", "op=15 would be 1500%"),
+        ("op=1", "op=1 would be 100%"),
         ("op=.1%", "too small"),
         ("op=nan", "op=nan"),
         ("size=-8GiB", "size=-8GiB"),
@@ -482,3 +484,33 @@ def test_unreadable_files(tmp_path: Path) -> None:
     path.write_bytes(b"policy = '\xff'")
     with pytest.raises(UserError, match="UTF-8"):
         read_toml(path)
+
+
+def test_a_bare_op_is_told_how_to_write_per_cent() -> None:
+    text = ScenarioText()
+    text.add_vm("name=a,workload=uniform")
+    text.add_device("op=15")
+    with pytest.raises(UserError) as caught:
+        build_scenario(text)
+    assert caught.value.hint == "write op=15%, or op=1500% if that is meant"
+    text.add_device("op=150%")
+    assert build_scenario(text).device.op == 1.5
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("x = " + "[" * 20_000, "is nested too deeply"),
+        ("x = " + "{a=" * 20_000, "is nested too deeply"),
+        ("seed = " + "9" * 5000, "cannot be read: "),
+        ('"a\\nb\\u001b[2J" = 1', "unknown key a\\nb\\x1b[2J"),
+    ],
+)
+def test_hostile_scenario_files(content: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        read_toml(path)
+    assert caught.value.message.startswith(f"{path}: {problem}")
+    assert caught.value.message.isprintable()
+    assert caught.value.hint

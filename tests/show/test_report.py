@@ -142,7 +142,10 @@ def test_results_that_know_little() -> None:
 @pytest.mark.filterwarnings("error")
 def test_many_vms() -> None:
     vms = tuple((f"virtual-machine-{index:02}", 1.0 + index) for index in range(24))
-    Page(render_report(fake_result(runs=[fake_run("shared", vms=vms), fake_run(vms=vms)])))
+    page = Page(render_report(fake_result(runs=[fake_run("shared", vms=vms), fake_run(vms=vms)])))
+    # A row in the table of each of the two policies, at least.
+    assert [name for name, _ in vms if page.text.count(name) < 2] == []
+    assert len(page.ids) == len(set(page.ids))
 
 
 def test_only_styles_are_themed() -> None:
