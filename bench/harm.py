@@ -17,7 +17,9 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ from harm_report import Result, print_result, print_timeline, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harm_host import Host
 
 NEW, USED = "new", "used"
 BEFORE_S = 15.0
@@ -44,6 +48,8 @@ class Case:
     seconds: int
     """How long is looked at."""
     busy: tuple[str, ...] = VMS
+    apart_s: float = 0.0
+    """How long after each other they begin."""
     drive: str = NEW
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(VMS, 1.0))
     daemon_at_s: float = -BEFORE_S
@@ -69,10 +75,16 @@ class Case:
             seconds=max(WINDOW_S, round(self.seconds * scale)),
             daemon_at_s=max(self.daemon_at_s, self.daemon_at_s * scale),
             from_s=self.from_s * scale,
+            apart_s=self.apart_s * scale,
             change_at_s=of(self.change_at_s),
             stop_at_s=of(self.stop_at_s),
             load_s=of(self.load_s),
         )
+
+    @property
+    def alike(self) -> tuple[str, tuple[str, ...], float]:
+        """Cases in which this is the same have one run without the daemon."""
+        return self.drive, self.busy, self.apart_s
 
     @property
     def until_s(self) -> float:
@@ -89,7 +101,8 @@ _UNEQUAL = {"web": 1.0, "db": 3.0}
 CASES = (
     Case("1", "one VM busy, the other idle, new drive", 60, busy=("web",)),
     Case("2", "one VM busy, the other idle, drive in use", 120, busy=("web",), drive=USED),
-    Case("3", "two VMs wake up, equal weights", 115),
+    Case("3a", "two VMs wake up at once, equal weights", 115),
+    Case("3b", "two VMs wake up, one 5 s after the other", 115, apart_s=5),
     Case(
         "4",
         "equal weights, both busy before the daemon starts",
@@ -128,7 +141,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--case", default="", help="such as 1,3 or 7a [default: all]")
+    parser.add_argument("--case", default="", help="such as 1,3 or 7a; 3 is 3a and 3b [default: all]")
     parser.add_argument("--size", default="8GiB", help="of the drive [default: 8GiB]")
     parser.add_argument(
         "--seconds-scale", type=float, default=1.0, help="lengthen or shorten every case [default: 1]"
@@ -146,19 +159,17 @@ def _results(cases: list[Case], options: argparse.Namespace) -> Iterator[tuple[R
     with tempfile.TemporaryDirectory(prefix="slo-harm-", dir=options.folder) as name:
         scratch = Path(name)
         drives = _drives(scratch, cases, options)
-        without: dict[tuple[str, tuple[str, ...]], Run] = {}
+        without: dict[tuple[object, ...], Run] = {}
         for case in cases:
-            kind = (case.drive, case.busy)
-            if case.compared and kind not in without:
-                alike = [each for each in cases if each.compared and (each.drive, each.busy) == kind]
-                seconds = max(each.until_s for each in alike)
+            if case.compared and case.alike not in without:
+                seconds = max(each.until_s for each in cases if each.compared and each.alike == case.alike)
                 _say(
                     f"without the daemon, {' and '.join(case.busy)} busy, {case.drive} drive: {seconds:.0f} s"
                 )
-                without[kind] = _run_without(drives[case.drive], scratch, case.busy, seconds)
+                without[case.alike] = _run_without(drives[case.drive], scratch, case, seconds)
             _say(f"case {case.number}: {case.title}")
             run = _run_with(drives[case.drive], scratch, case)
-            yield _result(case, without.get(kind) if case.compared else None, run), run
+            yield _result(case, without.get(case.alike) if case.compared else None, run), run
 
 
 def _drives(scratch: Path, cases: list[Case], options: argparse.Namespace) -> dict[str, Path]:
@@ -177,9 +188,9 @@ _TAIL_S = 2.0
 """Load goes on for so long after what is looked at."""
 
 
-def _run_without(drive: Path, scratch: Path, busy: tuple[str, ...], seconds: float) -> Run:
+def _run_without(drive: Path, scratch: Path, case: Case, seconds: float) -> Run:
     with host(drive, scratch) as made:
-        made.start_load(busy, seconds + _TAIL_S)
+        _carry_out(_load(made, case, seconds + _TAIL_S), time.monotonic())
         made.end_load()
         return made.run
 
@@ -189,17 +200,30 @@ def _run_with(drive: Path, scratch: Path, case: Case) -> Run:
         made.configure(case.weights)
         began_s = time.monotonic() + max(0.0, -case.daemon_at_s)
         load_s = case.until_s + _TAIL_S if case.load_s is None else case.load_s
-        steps = [(case.daemon_at_s, made.start_daemon), (0.0, lambda: made.start_load(case.busy, load_s))]
+        steps = [(case.daemon_at_s, made.start_daemon), *_load(made, case, load_s)]
         if case.change_at_s is not None:
             steps.append((case.change_at_s, lambda: made.set_vm("db", "weight=3,min=50")))
         if case.stop_at_s is not None:
             steps.append((case.stop_at_s, made.stop_daemon))
-        for at_s, step in sorted(steps, key=lambda each: each[0]):
-            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-            step()
+        _carry_out(steps, began_s)
         made.end_load()
         time.sleep(max(0.0, began_s + case.until_s - time.monotonic()))
         return made.run
+
+
+Steps = list[tuple[float, Callable[[], None]]]
+
+
+def _load(made: Host, case: Case, seconds: float) -> Steps:
+    """Clients begin one after the other and end together."""
+    begins = [(place * case.apart_s, vm) for place, vm in enumerate(case.busy)]
+    return [(at_s, partial(made.start_load, vm, seconds - at_s)) for at_s, vm in begins]
+
+
+def _carry_out(steps: Steps, began_s: float) -> None:
+    for at_s, step in sorted(steps, key=lambda each: each[0]):
+        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+        step()
 
 
 def _result(case: Case, without: Run | None, run: Run) -> Result:

@@ -27,7 +27,7 @@ from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from daemon_host import Cgroups
 
@@ -181,16 +181,15 @@ class Host:
         self.run.events["daemon"] = time.time()
         self._daemon = DaemonProcess(self._root)
 
-    def start_load(self, vms: Sequence[str], seconds: float) -> None:
-        for vm in vms:
-            self._loads[vm] = self._in_group(
-                vm,
-                *prompt(),
-                *("fio", "--thread", f"--name={vm}", "--ioengine=nbd", f"--uri={self._server.uri(vm)}"),
-                *(*_LOAD, "--norandommap", "--time_based", f"--runtime={seconds:.0f}"),
-                *(f"--output={vm}.txt", f"--write_lat_log={vm}", "--log_unix_epoch=1"),
-                *("--disable_clat=1", "--disable_slat=1"),
-            )
+    def start_load(self, vm: str, seconds: float) -> None:
+        self._loads[vm] = self._in_group(
+            vm,
+            *prompt(),
+            *("fio", "--thread", f"--name={vm}", "--ioengine=nbd", f"--uri={self._server.uri(vm)}"),
+            *(*_LOAD, "--norandommap", "--time_based", f"--runtime={seconds:.0f}"),
+            *(f"--output={vm}.txt", f"--write_lat_log={vm}", "--log_unix_epoch=1"),
+            *("--disable_clat=1", "--disable_slat=1"),
+        )
 
     def end_load(self) -> None:
         """Wait until the clients have done what they were started for."""
@@ -219,14 +218,18 @@ class Host:
         daemon.stop()
 
     def close(self) -> None:
+        """End everything at once: a clean stop would write data back that is thrown away, for minutes."""
         self._over.set()
         if self._recorder.ident is not None:
             self._recorder.join()
-        self.stop_daemon()
+        if self._daemon is not None:
+            self.run.daemon_log = self._daemon.log()
+            self._daemon.kill()
         for process in (*self._loads.values(), *self._vms):
-            with suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             process.wait()
+        with suppress(OSError):
+            self._server.kill()
         self._server.stop()
 
     def _record(self) -> None:
