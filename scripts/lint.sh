@@ -42,6 +42,7 @@ for tests in allocation decide; do
     check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
 done
 check "mypy tests/validation" env MYPYPATH=bench .venv/bin/mypy -p tests.validation
+check "mypy tests/bench" env MYPYPATH=bench .venv/bin/mypy tests/bench
 check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real .venv/bin/mypy tests/daemon
 check "mypy tests/real" env MYPYPATH=tests/real:tests/serra:tests/show .venv/bin/mypy tests/real/*.py
 check "mypy tests/real/guest" env MYPYPATH=tests/real .venv/bin/mypy -p guest

@@ -1,0 +1,262 @@
+"""What the daemon costs the VMs of an EMULATED SSD, in real time: the same load without it and with it.
+
+    .venv/bin/python bench/harm.py [--case 1,3] [--size 8GiB] [--seconds-scale 1] [--timeline] [--json FILE]
+
+The drive is that of README's `A live host`: preset fast15, preconditioned, served with `--latency real`, with
+the namespaces web and db. In the place of VMs there are fio clients in cgroups (4 KiB random writes, queue
+depth 8), each beside a connection that stays, as QEMU's does. Every run begins with a copy of the same drive.
+Needs root, cgroups, fio and nbdkit. Exit code 1 where a case is below the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "real"))
+
+from harm_figures import WINDOW_S
+from harm_host import VMS, Run, copy_drive, host, make_drive, use_drive
+from harm_report import Result, print_result, print_timeline, result_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harm_host import Host
+
+NEW, USED = "new", "used"
+BEFORE_S = 15.0
+"""The daemon is there for so long before clients that wake up: more than its status window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Times are in seconds from the begin of the load on."""
+
+    number: str
+    title: str
+    seconds: int
+    """How long is looked at."""
+    busy: tuple[str, ...] = VMS
+    apart_s: float = 0.0
+    """How long after each other they begin."""
+    drive: str = NEW
+    weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(VMS, 1.0))
+    daemon_at_s: float = -BEFORE_S
+    from_s: float = 0.0
+    """From when on."""
+    change_at_s: float | None = None
+    """`slo-ctl vm set db weight=3,min=50`."""
+    stop_at_s: float | None = None
+    """SIGTERM to the daemon."""
+    shares_kept: bool = False
+    """Whether shares and the status are judged too: not while a change is still being answered."""
+    load_s: float | None = None
+    """How long the load lasts; None: until the end of what is looked at."""
+
+    def scaled(self, scale: float) -> Case:
+        """As long as `scale` says, but for the time before the load."""
+
+        def of(at_s: float | None) -> float | None:
+            return None if at_s is None else at_s * scale
+
+        return replace(
+            self,
+            seconds=max(WINDOW_S, round(self.seconds * scale)),
+            daemon_at_s=max(self.daemon_at_s, self.daemon_at_s * scale),
+            from_s=self.from_s * scale,
+            apart_s=self.apart_s * scale,
+            change_at_s=of(self.change_at_s),
+            stop_at_s=of(self.stop_at_s),
+            load_s=of(self.load_s),
+        )
+
+    @property
+    def alike(self) -> tuple[str, tuple[str, ...], float]:
+        """Cases in which this is the same have one run without the daemon."""
+        return self.drive, self.busy, self.apart_s
+
+    @property
+    def until_s(self) -> float:
+        """When it is over."""
+        return self.from_s + self.seconds
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is load in the time that is looked at."""
+        return self.load_s is None or self.load_s >= self.until_s
+
+
+_UNEQUAL = {"web": 1.0, "db": 3.0}
+CASES = (
+    Case("1", "one VM busy, the other idle, new drive", 60, busy=("web",)),
+    Case("2", "one VM busy, the other idle, drive in use", 120, busy=("web",), drive=USED),
+    Case("3a", "two VMs wake up at once, equal weights", 115),
+    Case("3b", "two VMs wake up, one 5 s after the other", 115, apart_s=5),
+    Case(
+        "4",
+        "equal weights, both busy before the daemon starts",
+        120,
+        daemon_at_s=15,
+        from_s=15,
+        shares_kept=True,
+    ),
+    Case("5", "vm set db weight=3,min=50 while both run", 40, from_s=60, change_at_s=60),
+    Case("6", "two VMs wake up, weights 1:3", 115, weights=_UNEQUAL),
+    Case("7a", "SIGTERM while both run, weights 1:3", 40, weights=_UNEQUAL, from_s=60, stop_at_s=60),
+    Case("7b", "SIGTERM while both are idle", 40, weights=_UNEQUAL, load_s=60, from_s=75, stop_at_s=75),
+)
+
+
+def main() -> int:
+    options = _options()
+    missing = [name for name in ("fio", "nbdkit") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root, for the cgroups")
+    wanted = options.case.split(",") if options.case else []
+    cases = [case for case in CASES if not wanted or {case.number, case.number[:1]} & {*wanted}]
+    if not cases:
+        sys.exit(f"--case: there are {', '.join(case.number for case in CASES)}")
+    results = []
+    for result, run in _results([case.scaled(options.seconds_scale) for case in cases], options):
+        print_result(result)
+        if options.timeline:
+            print_timeline(run)
+        sys.stdout.flush()
+        results.append(result)
+        if options.json:
+            options.json.write_text(json.dumps(_plain(results, options), indent=1) + "\n")
+    return 0 if all(result.kept for result in results) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--case", default="", help="such as 1,3 or 7a; 3 is 3a and 3b [default: all]")
+    parser.add_argument("--size", default="8GiB", help="of the drive [default: 8GiB]")
+    parser.add_argument(
+        "--seconds-scale", type=float, default=1.0, help="lengthen or shorten every case [default: 1]"
+    )
+    parser.add_argument(
+        "--overwrite", type=float, default=1.0, help="drive writes before a drive is in use [default: 1]"
+    )
+    parser.add_argument("--timeline", action="store_true", help="print what happened every five seconds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--folder", help="for drives and logs [default: that for temporary files]")
+    return parser.parse_args()
+
+
+def _results(cases: list[Case], options: argparse.Namespace) -> Iterator[tuple[Result, Run]]:
+    with tempfile.TemporaryDirectory(prefix="slo-harm-", dir=options.folder) as name:
+        scratch = Path(name)
+        drives = _drives(scratch, cases, options)
+        without: dict[tuple[object, ...], Run] = {}
+        for case in cases:
+            if case.compared and case.alike not in without:
+                seconds = max(each.until_s for each in cases if each.compared and each.alike == case.alike)
+                _say(
+                    f"without the daemon, {' and '.join(case.busy)} busy, {case.drive} drive: {seconds:.0f} s"
+                )
+                without[case.alike] = _run_without(drives[case.drive], scratch, case, seconds)
+            _say(f"case {case.number}: {case.title}")
+            run = _run_with(drives[case.drive], scratch, case)
+            yield _result(case, without.get(case.alike) if case.compared else None, run), run
+
+
+def _drives(scratch: Path, cases: list[Case], options: argparse.Namespace) -> dict[str, Path]:
+    drives = {NEW: scratch / NEW}
+    drives[NEW].mkdir()
+    _say(f"EMULATED drive of {options.size}: {make_drive(drives[NEW], options.size)}")
+    if any(case.drive == USED for case in cases):
+        drives[USED] = scratch / USED
+        copy_drive(drives[NEW], drives[USED])
+        _say(f"another one like it is overwritten, {options.overwrite:g} drive writes")
+        use_drive(drives[USED], options.overwrite)
+    return drives
+
+
+_TAIL_S = 2.0
+"""Load goes on for so long after what is looked at."""
+
+
+def _run_without(drive: Path, scratch: Path, case: Case, seconds: float) -> Run:
+    with host(drive, scratch) as made:
+        _carry_out(_load(made, case, seconds + _TAIL_S), time.monotonic())
+        made.end_load()
+        return made.run
+
+
+def _run_with(drive: Path, scratch: Path, case: Case) -> Run:
+    with host(drive, scratch) as made:
+        made.configure(case.weights)
+        began_s = time.monotonic() + max(0.0, -case.daemon_at_s)
+        load_s = case.until_s + _TAIL_S if case.load_s is None else case.load_s
+        steps = [(case.daemon_at_s, made.start_daemon), *_load(made, case, load_s)]
+        if case.change_at_s is not None:
+            steps.append((case.change_at_s, lambda: made.set_vm("db", "weight=3,min=50")))
+        if case.stop_at_s is not None:
+            steps.append((case.stop_at_s, made.stop_daemon))
+        _carry_out(steps, began_s)
+        made.end_load()
+        time.sleep(max(0.0, began_s + case.until_s - time.monotonic()))
+        return made.run
+
+
+Steps = list[tuple[float, Callable[[], None]]]
+
+
+def _load(made: Host, case: Case, seconds: float) -> Steps:
+    """Clients begin one after the other and end together."""
+    begins = [(place * case.apart_s, vm) for place, vm in enumerate(case.busy)]
+    return [(at_s, partial(made.start_load, vm, seconds - at_s)) for at_s, vm in begins]
+
+
+def _carry_out(steps: Steps, began_s: float) -> None:
+    for at_s, step in sorted(steps, key=lambda each: each[0]):
+        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+        step()
+
+
+def _result(case: Case, without: Run | None, run: Run) -> Result:
+    from_s = run.began_s + case.from_s
+    if case.change_at_s is not None:
+        from_s = run.events["vm set"]
+    if run.stopped is not None and case.stop_at_s is not None:
+        from_s = run.stopped.at_s
+    weights = {vm: case.weights[vm] for vm in case.busy}
+    if case.change_at_s is not None:
+        weights["db"] = 3.0
+    result = result_of(f"case {case.number}: {case.title}", case.seconds, weights, run, from_s)
+    if without is not None:
+        result.beside(without, without.began_s + from_s - run.began_s, run, from_s)
+    if case.shares_kept:
+        result.judge_shares()
+    if case.stop_at_s is not None:
+        result.judge_stop(run)
+    return result
+
+
+def _plain(results: list[Result], options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "emulated": True,
+        "size": options.size,
+        "seconds_scale": options.seconds_scale,
+        "cases": [asdict(result) for result in results],
+    }
+
+
+def _say(text: str) -> None:
+    print(f"harm: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""What `bench/harm.py` makes of what it recorded: no clock, no files but fio's logs, no processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+LEAST_RATIO, LEAST_WINDOW_RATIO = 0.95, 0.9
+WINDOW_S = 10
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Every request of one client: when it was completed (seconds since 1970), and how long that took."""
+
+    at_s: np.ndarray
+    latency_ms: np.ndarray
+
+    @property
+    def began_s(self) -> float:
+        """When the first one was completed."""
+        return float(self.at_s[0]) if len(self.at_s) else float("inf")
+
+    def per_second(self, from_s: float, seconds: int) -> list[int]:
+        """How many were completed in each second."""
+        edges = from_s + np.arange(seconds + 1)
+        return [int(n) for n in np.histogram(self.at_s, bins=edges)[0]]
+
+    def latencies_ms(self, from_s: float, seconds: float) -> np.ndarray:
+        """Of those completed in that time."""
+        return self.latency_ms[(self.at_s >= from_s) & (self.at_s < from_s + seconds)]
+
+
+def read_requests(path: Path) -> Requests:
+    """From fio's `lat` log, written with log_unix_epoch=1: milliseconds, nanoseconds, direction, ..."""
+    rows = [line.split(",", 2)[:2] for line in path.read_text().splitlines()]
+    at_s = np.array([float(row[0]) for row in rows]) / 1e3
+    latency_ms = np.array([float(row[1]) for row in rows]) / 1e6
+    order = np.argsort(at_s, kind="stable")
+    return Requests(at_s[order], latency_ms[order])
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """In milliseconds."""
+
+    mean_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the clients of one run got in the time that is looked at."""
+
+    iops: dict[str, list[int]]
+    """Of each client, second by second."""
+    latency: dict[str, Latency]
+
+    @property
+    def total(self) -> list[int]:
+        """Of all clients together."""
+        return [sum(second) for second in zip(*self.iops.values(), strict=True)]
+
+    @property
+    def mean_iops(self) -> float:
+        """Of all clients together."""
+        return mean(self.total)
+
+    def shares(self, seconds: int) -> dict[str, float]:
+        """Of each client, over the last seconds."""
+        done = {name: sum(series[-seconds:]) for name, series in self.iops.items()}
+        everything = sum(done.values())
+        return {name: count / everything if everything else 0.0 for name, count in done.items()}
+
+
+def load_of(clients: Mapping[str, Requests], from_s: float, seconds: int) -> Load:
+    """What the clients got from `from_s` (seconds since 1970) on."""
+    latency = {}
+    for name, requests in clients.items():
+        found = requests.latencies_ms(from_s, seconds)
+        if len(found):
+            latency[name] = Latency(float(found.mean()), float(np.percentile(found, 99)), float(found.max()))
+    return Load({name: each.per_second(from_s, seconds) for name, each in clients.items()}, latency)
+
+
+def mean(values: Sequence[float]) -> float:
+    """0 of none."""
+    return sum(values) / len(values) if values else 0.0
+
+
+def worst_window(series: Sequence[float], window: int = WINDOW_S) -> tuple[int, float]:
+    """Where the window with the smallest mean begins, and that mean; the whole series where it is shorter."""
+    window = min(window, len(series))
+    means = [(mean(series[first : first + window]), first) for first in range(len(series) - window + 1)]
+    least, first = min(means)
+    return first, least
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Total IOPS with the daemon beside those without it."""
+
+    without_iops: float
+    with_iops: float
+    ratio: float
+    worst_ratio: float
+    """The worst window of the run with the daemon, over the mean without it."""
+    worst_from_s: int
+    without_worst_ratio: float
+    """The same of the run without the daemon: how much the drive fluctuates by itself."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the daemon costs no more than it may."""
+        return self.ratio >= LEAST_RATIO and self.worst_ratio >= LEAST_WINDOW_RATIO
+
+
+def compare(without: Sequence[float], with_: Sequence[float], window: int = WINDOW_S) -> Compared:
+    """Totals per second of two runs from equal drives."""
+    reference = mean(without)
+    first, least = worst_window(with_, window)
+    _, least_without = worst_window(without, window)
+
+    def over(iops: float) -> float:
+        return iops / reference if reference else 0.0
+
+    return Compared(reference, mean(with_), over(mean(with_)), over(least), first, over(least_without))
+
+
+@dataclass(slots=True)
+class Seen:
+    """One verdict with its reason, figures left out, and when it was told."""
+
+    verdict: str
+    reason: str
+    first: str
+    """The reason with its figures, when it was first told."""
+    seconds: list[int] = field(default_factory=list)
+
+    @property
+    def told(self) -> str:
+        """As one line."""
+        return f"{spans(self.seconds)} s: {self.verdict}: {self.first}"
+
+
+def distinct(told: Iterable[tuple[int, str, str]]) -> list[Seen]:
+    """Pairs of verdict and reason that differ in more than figures, from (second, verdict, reason)."""
+    found: dict[tuple[str, str], Seen] = {}
+    for second, verdict, reason in told:
+        pattern = _NUMBER.sub("#", reason)
+        seen = found.setdefault((verdict, pattern), Seen(verdict, pattern, reason))
+        if not seen.seconds or seen.seconds[-1] != second:
+            seen.seconds.append(second)
+    return list(found.values())
+
+
+def spans(seconds: Sequence[int]) -> str:
+    """Such as `0-12, 15, 20-31`."""
+    parts: list[list[int]] = []
+    for second in sorted(set(seconds)):
+        if parts and second <= parts[-1][1] + 1:
+            parts[-1][1] = second
+        else:
+            parts.append([second, second])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """One namespace at one moment, by the server's counters."""
+
+    ops_blocks: int
+    pending_out_blocks: int
+    weight: float
+    limit_iops: float | None
+    host_page_writes: int
+    gc_page_writes: int
+    victims: int
+
+
+def waf(first: Iterable[Space], last: Iterable[Space]) -> float | None:
+    """Of all namespaces together between two moments; None where nothing was written."""
+    before, after = list(first), list(last)
+    host = sum(s.host_page_writes for s in after) - sum(s.host_page_writes for s in before)
+    gc = sum(s.gc_page_writes for s in after) - sum(s.gc_page_writes for s in before)
+    return (host + gc) / host if host > 0 else None
+
+
+def space_of(namespace: Mapping[str, object]) -> Space:
+    """From what the server's control socket tells of a namespace."""
+    space, flash = namespace["space"], namespace["flash"]
+    if not isinstance(space, dict) or not isinstance(flash, dict):
+        raise TypeError("not an SSD's namespace")
+    weight, limit = namespace["weight"], namespace["limit_iops"]
+    return Space(
+        ops_blocks=int(space["ops_blocks"]),
+        pending_out_blocks=int(space["pending_out_blocks"]),
+        weight=float(weight) if isinstance(weight, int | float) else 0.0,
+        limit_iops=float(limit) if isinstance(limit, int | float) else None,
+        host_page_writes=int(flash["host_page_writes"]),
+        gc_page_writes=int(flash["gc_page_writes"]),
+        victims=int(flash["victims"]),
+    )

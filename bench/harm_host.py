@@ -1,0 +1,267 @@
+"""The live part of `bench/harm.py`: equal drives, clients in cgroups in the place of VMs, and a recorder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cgroup_groups import prompt
+from daemon_host import DaemonProcess, cgroups
+from harm_figures import Requests, Space, read_requests, space_of
+from own_process import READY_S
+from serving import Server
+
+from slo_ctl.api.client import ApiUnreachable
+from slo_ctl.device.control import ControlError
+from slo_ctl.device.places import places
+from slo_ctl.device.store import DeviceStore
+from slo_ctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from daemon_host import Cgroups
+
+    from slo_ctl.model import HostStatus
+
+DEVICE = "ssd0"
+VMS = ("web", "db")
+_REAL = Path(__file__).parent.parent / "tests" / "real"
+_LOAD = ("--rw=randwrite", "--bs=4k", "--iodepth=8", "--zero_buffers", "--randrepeat=1")
+_CONFIG = '[libvirt]\nuri = "none"\n'
+_CONNECTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from nbd_client import NbdClient
+from pathlib import Path
+with NbdClient(Path(sys.argv[2]), sys.argv[3]):
+    print("connected", flush=True)
+    sys.stdin.read()
+"""
+
+
+def slo_ctl(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "slo_ctl.cli", *words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"slo-ctl {' '.join(words[:2])}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def make_drive(root: Path, size: str) -> str:
+    """The preconditioned drive of README's `A live host`, below `root`; what ageing came to."""
+    names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
+    spec = f"name={DEVICE},preset=fast15,size={size},op=15%,age=yes"
+    told = slo_ctl("device", "create", spec, *names, "--root", str(root))
+    return next((line for line in told.splitlines() if "WAF" in line), told)
+
+
+def copy_drive(source: Path, root: Path) -> None:
+    """The same drive below another root: placement, settings and data, holes for what is zero."""
+    target = places(root).device(DEVICE)
+    target.parent.mkdir(parents=True)
+    command = ["cp", "--archive", "--sparse=always", str(places(source).device(DEVICE)), str(target)]
+    subprocess.run(command, check=True)
+
+
+def use_drive(root: Path, drive_writes: float) -> None:
+    """Overwrite it at random by both clients, as fast as it goes: without modelled latency."""
+    size_bytes = DeviceStore(places(root)).load(DEVICE).namespace[0].size_bytes
+    server = Server(root, DEVICE)
+    try:
+        writers = []
+        for vm in VMS:
+            options = (*_LOAD, f"--io_size={round(drive_writes * size_bytes)}", "--norandommap")
+            command = ["fio", f"--name={vm}", "--ioengine=nbd", f"--uri={server.uri(vm)}", *options]
+            writers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=root))
+        codes = [writer.wait() for writer in writers]
+        if any(codes):
+            sys.exit("fio could not overwrite the drive")
+    finally:
+        server.stop()
+    for vm in VMS:
+        # All of it is zeros, which need no room.
+        image = places(root).device(DEVICE) / f"{vm}.img"
+        os.truncate(image, 0)
+        os.truncate(image, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was told at one time."""
+
+    at_s: float
+    """Seconds since 1970."""
+    spaces: dict[str, Space]
+    spare_blocks: int
+    status: HostStatus | None
+    """None while no daemon answers."""
+
+
+@dataclass(slots=True)
+class Stopped:
+    """How the daemon ended after SIGTERM."""
+
+    at_s: float
+    took_s: float
+    exit_code: int
+    said: list[str]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run from a fresh copy of a drive."""
+
+    moments: list[Moment] = field(default_factory=list)
+    requests: dict[str, Requests] = field(default_factory=dict)
+    events: dict[str, float] = field(default_factory=dict)
+    """Seconds since 1970: `daemon`, `vm set`."""
+    stopped: Stopped | None = None
+    daemon_log: str = ""
+
+    @property
+    def began_s(self) -> float:
+        """When the first request was completed."""
+        return min(each.began_s for each in self.requests.values())
+
+
+class Host:
+    """A served drive, VMs connected to it, and maybe a daemon; everything is recorded once a second."""
+
+    def __init__(self, root: Path, groups: Cgroups) -> None:
+        self.run = Run()
+        self._root = root
+        self._groups = groups
+        self._server = Server(root, DEVICE, "--latency", "real")
+        self._vms: list[subprocess.Popen[str]] = []
+        self._loads: dict[str, subprocess.Popen[str]] = {}
+        self._daemon: DaemonProcess | None = None
+        self._over = threading.Event()
+        self._recorder = threading.Thread(target=self._record, daemon=True)
+        try:
+            for vm in VMS:
+                self._connect(vm)
+        except BaseException:
+            self.close()
+            raise
+        self._recorder.start()
+
+    def _in_group(self, vm: str, *command: str) -> subprocess.Popen[str]:
+        enter = f"echo $$ > '{self._groups.folder(vm) / 'cgroup.procs'}' && exec \"$@\""
+        return subprocess.Popen(
+            ["/bin/sh", "-c", enter, "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=self._root,
+        )
+
+    def _connect(self, vm: str) -> None:
+        """Like QEMU, which holds its connection whether or not its guest does anything."""
+        socket = places(self._root).run_of(DEVICE).export(vm)
+        process = self._in_group(vm, sys.executable, "-c", _CONNECTED, str(_REAL), str(socket), vm)
+        self._vms.append(process)
+        if process.stdout is None or process.stdout.readline().strip() != "connected":
+            sys.exit(f"no connection to {DEVICE}/{vm}")
+
+    def configure(self, weights: Mapping[str, float]) -> None:
+        vms = [f'[vm.{v}]\nweight = {weights[v]}\ncgroup = "{self._groups.path(v)}"\n' for v in VMS]
+        (self._root / "slo-ctl.toml").write_text("".join([_CONFIG, *vms]))
+
+    def start_daemon(self) -> None:
+        self.run.events["daemon"] = time.time()
+        self._daemon = DaemonProcess(self._root)
+
+    def start_load(self, vm: str, seconds: float) -> None:
+        self._loads[vm] = self._in_group(
+            vm,
+            *prompt(),
+            *("fio", "--thread", f"--name={vm}", "--ioengine=nbd", f"--uri={self._server.uri(vm)}"),
+            *(*_LOAD, "--norandommap", "--time_based", f"--runtime={seconds:.0f}"),
+            *(f"--output={vm}.txt", f"--write_lat_log={vm}", "--log_unix_epoch=1"),
+            *("--disable_clat=1", "--disable_slat=1"),
+        )
+
+    def end_load(self) -> None:
+        """Wait until the clients have done what they were started for."""
+        for vm, process in self._loads.items():
+            if process.wait(READY_S + 3600):
+                sys.exit(f"fio of {vm} failed: {(self._root / f'{vm}.txt').read_text()}")
+            self.run.requests[vm] = read_requests(self._root / f"{vm}_lat.1.log")
+        self._loads.clear()
+
+    def set_vm(self, vm: str, fields: str) -> None:
+        self.run.events["vm set"] = time.time()
+        slo_ctl("vm", "set", vm, fields, "--root", str(self._root))
+
+    def stop_daemon(self) -> None:
+        """SIGTERM, and how that went."""
+        daemon, self._daemon = self._daemon, None
+        if daemon is None:
+            return
+        began_s, clock_s = time.time(), time.monotonic()
+        daemon.process.send_signal(signal.SIGTERM)
+        code = daemon.process.wait(READY_S)
+        took_s = time.monotonic() - clock_s
+        self.run.daemon_log = daemon.log()
+        said = [x for x in self.run.daemon_log.splitlines() if "given back" in x]
+        self.run.stopped = Stopped(began_s, took_s, code, said)
+        daemon.stop()
+
+    def close(self) -> None:
+        """End everything at once: a clean stop would write data back that is thrown away, for minutes."""
+        self._over.set()
+        if self._recorder.ident is not None:
+            self._recorder.join()
+        if self._daemon is not None:
+            self.run.daemon_log = self._daemon.log()
+            self._daemon.kill()
+        for process in (*self._loads.values(), *self._vms):
+            process.kill()
+            process.wait()
+        with suppress(OSError):
+            self._server.kill()
+        self._server.stop()
+
+    def _record(self) -> None:
+        next_s = time.monotonic()
+        while not self._over.is_set():
+            with suppress(ControlError, OSError):
+                self.run.moments.append(self._moment())
+            next_s += 1.0
+            self._over.wait(max(0.0, next_s - time.monotonic()))
+
+    def _moment(self) -> Moment:
+        with self._server.control() as control:
+            told = control.statistics()
+        status, daemon = None, self._daemon
+        if daemon is not None:
+            with suppress(ApiUnreachable, UserError, OSError):
+                status = daemon.status()
+        spaces = {each["name"]: space_of(each) for each in told["namespaces"]}
+        return Moment(time.time(), spaces, int(told["spare_blocks"]), status)
+
+
+@contextmanager
+def host(template: Path, scratch: Path) -> Iterator[Host]:
+    """With a fresh copy of the drive of `template` in `scratch`, which is removed afterwards."""
+    root = scratch / "run"
+    copy_drive(template, root)
+    try:
+        with cgroups(*VMS) as groups:
+            made = Host(root, groups)
+            try:
+                yield made
+            finally:
+                made.close()
+    finally:
+        shutil.rmtree(root)

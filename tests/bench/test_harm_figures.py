@@ -1,0 +1,125 @@
+"""What `bench/harm.py` makes of what it recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harm_figures import (
+    Load,
+    Space,
+    compare,
+    distinct,
+    load_of,
+    mean,
+    read_requests,
+    space_of,
+    spans,
+    waf,
+    worst_window,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEGAN_S = 1_700_000_000
+
+
+def log_of(folder: Path, *requests: tuple[float, float]) -> Path:
+    """A log as fio writes it, from (completed after s, latency in ms)."""
+    path = folder / "web_lat.1.log"
+    lines = (f"{round((BEGAN_S + at_s) * 1e3)}, {round(ms * 1e6)}, 1, 4096, 0" for at_s, ms in requests)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_requests_are_counted_by_the_second_they_were_completed_in(tmp_path: Path) -> None:
+    requests = read_requests(log_of(tmp_path, (0.1, 1), (2.5, 4), (0.9, 2), (1.0, 3), (7.0, 5)))
+    assert requests.began_s == pytest.approx(BEGAN_S + 0.1)
+    assert requests.per_second(BEGAN_S, 4) == [2, 1, 1, 0]
+    assert list(requests.latencies_ms(BEGAN_S + 0.5, 1)) == pytest.approx([2, 3])
+
+
+def test_a_client_without_requests_has_no_latency(tmp_path: Path) -> None:
+    web = read_requests(log_of(tmp_path, *((0.01 * n, 1 + (n == 99)) for n in range(100))))
+    load = load_of({"web": web, "db": read_requests(log_of(tmp_path))}, BEGAN_S, 2)
+    assert load.iops == {"web": [100, 0], "db": [0, 0]}
+    assert load.total == [100, 0]
+    assert load.latency.keys() == {"web"}
+    assert load.latency["web"].mean_ms == pytest.approx(1.01)
+    assert load.latency["web"].max_ms == 2
+
+
+def test_shares_are_of_the_last_seconds() -> None:
+    load = Load({"web": [90, 10, 10], "db": [10, 30, 30]}, {})
+    assert load.shares(2) == {"web": 0.25, "db": 0.75}
+    assert Load({"web": [0], "db": [0]}, {}).shares(2) == {"web": 0.0, "db": 0.0}
+
+
+def test_the_worst_window_slides() -> None:
+    assert worst_window([10, 10, 4, 2, 6, 10], 3) == (2, 4.0)
+    assert worst_window([10, 20], 3) == (0, 15.0)
+    assert mean([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("dip", "length_s", "kept"),
+    [(100, 60, True), (86, 10, False), (91, 10, True), (94, 60, False), (0, 2, False)],
+)
+def test_a_case_is_kept_by_its_mean_and_by_its_worst_ten_seconds(dip: int, length_s: int, kept: bool) -> None:
+    with_daemon = [100] * (60 - length_s) + [dip] * length_s
+    found = compare([100] * 60, with_daemon)
+    assert found.without_iops == 100
+    assert found.without_worst_ratio == 1
+    assert found.kept is kept
+
+
+def test_the_worst_window_is_over_the_mean_without_the_daemon() -> None:
+    found = compare([50, 150] * 30, [100] * 30 + [80] * 30)
+    assert found.ratio == pytest.approx(0.9)
+    assert found.worst_from_s == 30
+    assert found.worst_ratio == pytest.approx(0.8)
+
+
+def test_nothing_without_the_daemon_is_no_ratio() -> None:
+    assert compare([0, 0], [1, 1]).ratio == 0
+
+
+def test_reasons_that_differ_in_figures_only_are_one() -> None:
+    told = [
+        (0, "idle", "no request in the window"),
+        (1, "ok", "97.1 % of the device's IOPS, target 50.0 %"),
+        (2, "ok", "100.0 % of the device's IOPS, target 50.0 %"),
+        (3, "ok", "1,234 IOPS, minimum 50"),
+        (4, "ok", "9 % of the device's IOPS, target 50.0 %"),
+        (4, "ok", "9 % of the device's IOPS, target 50.0 %"),
+        (5, "insufficient", "9 % of the device's IOPS, target 50.0 %"),
+    ]
+    assert [each.told for each in distinct(told)] == [
+        "0 s: idle: no request in the window",
+        "1-2, 4 s: ok: 97.1 % of the device's IOPS, target 50.0 %",
+        "3 s: ok: 1,234 IOPS, minimum 50",
+        "5 s: insufficient: 9 % of the device's IOPS, target 50.0 %",
+    ]
+
+
+def test_spans_of_seconds() -> None:
+    assert spans([3, -1, 0, 1, 3, 7, 8]) == "-1-1, 3, 7-8"
+    assert spans([]) == ""
+
+
+def told_of(host: int, gc: int) -> dict[str, object]:
+    return {
+        "weight": 1,
+        "limit_iops": None,
+        "space": {"ops_blocks": 10, "pending_out_blocks": 2},
+        "flash": {"host_page_writes": host, "gc_page_writes": gc, "victims": 1},
+    }
+
+
+def test_waf_is_of_all_namespaces_between_two_moments() -> None:
+    first = [space_of(told_of(1000, 5000)), space_of(told_of(0, 0))]
+    last = [space_of(told_of(1100, 5100)), space_of(told_of(100, 300))]
+    assert first[1] == Space(10, 2, 1.0, None, 0, 0, 1)
+    assert waf(first, last) == 3.0
+    assert waf(last, last) is None
