@@ -1,0 +1,119 @@
+"""The limit controller on small worlds: who is limited, for how long, and when limits are given up."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide.limit_control import (
+    JUDGED_AFTER,
+    LEAST_SHARE,
+    LONGEST_RETRY,
+    RETRY_AFTER,
+    Bounded,
+    LimitState,
+    control,
+)
+
+
+@dataclass
+class World:
+    """A device on which `web` gets what the others leave, up to what it can do by itself."""
+
+    capacity: float = 1000.0
+    able: float = 1000.0
+    min_iops: float = 300.0
+    others: tuple[str, ...] = ("db", "mail")
+    busy: bool = True
+
+    def run(self, windows: int, state: LimitState | None = None) -> tuple[LimitState, list[dict[str, float]]]:
+        state = state or LimitState()
+        rates = []
+        for _ in range(windows):
+            wanted = 0.48 * self.capacity
+            got = {vm: min(wanted, state.limits.get(vm, wanted)) for vm in self.others}
+            got["web"] = min(self.able, self.capacity - sum(got.values()))
+            rates.append(got)
+            fair = self.capacity / 3
+            vms = [Bounded(vm, got[vm], fair, busy=True) for vm in self.others]
+            vms.append(Bounded("web", got["web"], fair, busy=self.busy, min_iops=self.min_iops))
+            state, _ = control(state, vms)
+        return state, rates
+
+
+def test_a_missed_minimum_is_reached_by_limiting_the_others() -> None:
+    state, rates = World().run(30)
+    assert rates[0]["web"] < 50
+    assert rates[-1]["web"] >= 0.98 * 300
+    assert set(state.limits) == {"db", "mail"}
+
+
+def test_limits_settle() -> None:
+    _, rates = World().run(200)
+    late = [rate["web"] for rate in rates[-50:]]
+    assert max(late) < 1.5 * min(late)
+    assert min(late) > 0.9 * 300
+
+
+def test_one_bad_window_limits_nobody() -> None:
+    state, _ = World().run(1)
+    assert not state.limits
+
+
+def test_a_vm_that_does_not_keep_requests_outstanding_is_not_protected() -> None:
+    state, rates = World(busy=False).run(20)
+    assert not state.limits
+    assert rates[-1]["db"] == rates[0]["db"]
+
+
+def test_limits_that_do_not_help_are_lifted_and_tried_again_ever_more_seldom() -> None:
+    world = World(able=60.0)
+    state, rates = world.run(2 * JUDGED_AFTER)
+    assert rates[-1]["db"] == 480
+    assert state.wait_windows > 0
+    limited = 0
+    for _ in range(2000):
+        state, (rate,) = world.run(1, state)
+        limited += rate["db"] < 480
+    assert limited < 0.1 * 2000
+    assert RETRY_AFTER < state.last_wait_windows <= LONGEST_RETRY
+
+
+def test_limits_are_lifted_when_the_protected_vm_stops_asking() -> None:
+    state, _ = World().run(30)
+    assert state.limits
+    state, _ = World(busy=False).run(1, state)
+    assert not state.limits
+
+
+def test_a_p99_is_protected_as_a_minimum_is() -> None:
+    state = LimitState()
+    for _ in range(3):
+        state, decided = control(
+            state,
+            [
+                Bounded("db", 900.0, 500.0, busy=True),
+                Bounded("web", 100.0, 500.0, busy=True, p99_us=40e3, max_p99_us=20e3),
+            ],
+        )
+    assert decided.protected == "web"
+    assert decided.limits["db"] < 900
+
+
+@given(st.lists(st.floats(0.0, 5000.0), min_size=3, max_size=60), st.floats(1.0, 5000.0))
+def test_everybody_keeps_a_part_of_its_share_and_limits_change_in_steps(
+    web: list[float], minimum: float
+) -> None:
+    state = LimitState()
+    for iops in web:
+        vms = [
+            Bounded("db", 1000.0, 800.0, busy=True),
+            Bounded("web", iops, 800.0, busy=True, min_iops=minimum),
+        ]
+        before = dict(state.limits)
+        state, decided = control(state, vms)
+        assert "web" not in decided.limits
+        for vm, limit in decided.limits.items():
+            assert limit >= LEAST_SHARE * 800.0
+            if vm in before:
+                assert limit >= 0.69 * min(before[vm], 1000.0)

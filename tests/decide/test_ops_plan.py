@@ -1,0 +1,132 @@
+"""Moves of OPS: only where they pay, a few blocks at a time, and never below the floors."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide import waf
+from slo_ctl.decide.ops_plan import (
+    FLOOR_OF_EVEN_OPS,
+    STEPS_PER_OPS,
+    OpsState,
+    assume_rates,
+    best_blocks,
+    follow,
+    next_moves,
+)
+from slo_ctl.model import DeviceSample, FlashTiming, Slo, TimingModel, VmSample
+
+TIMING = FlashTiming(128, 60.0, 800.0, 1500.0, 102.0, TimingModel.FULL)
+LOGICAL, OPS = 8192, 1228
+
+
+def vm(name: str, writes: int, ops: int = OPS, weight: float = 1.0, logical: int = LOGICAL) -> VmSample:
+    """A window of uniform writes in steady state."""
+    u = waf.u_at_alpha((logical + ops) / logical, 128)
+    victims = round(writes / (1 - u))
+    return VmSample(
+        vm=name,
+        slo=Slo(weight=weight),
+        active=True,
+        window_s=1.0,
+        requests=writes,
+        host_page_writes=writes,
+        gc_page_writes=victims - writes,
+        victim_pages=victims,
+        victim_valid_pages=victims - writes,
+        logical_blocks=logical,
+        ops_blocks=ops,
+        min_ops_blocks=16,
+    )
+
+
+def sample(*vms: VmSample) -> DeviceSample:
+    return DeviceSample(TIMING, vms)
+
+
+def watched(drive_writes: float, *vms: VmSample) -> OpsState:
+    """What is known after `vms` have written for so long."""
+    state, window = OpsState(), sample(*vms)
+    pages = 128 * sum(v.logical_blocks for v in vms)
+    written = sum(v.host_page_writes for v in vms)
+    for _ in range(round(drive_writes * pages / written)):
+        state = follow(state, window)
+    return state
+
+
+def test_nothing_moves_before_the_device_has_been_observed_for_a_while() -> None:
+    vms = vm("web", 20000), vm("db", 0)
+    assert next_moves(watched(0.05, *vms), sample(*vms))[1] == ()
+
+
+def test_a_move_that_pays_goes_to_the_vm_that_writes_a_step_at_a_time() -> None:
+    vms = vm("web", 20000), vm("db", 2000)
+    state, moves, plans = next_moves(watched(1.0, *vms), sample(*vms))
+    (move,), (plan,) = moves, plans
+    assert (move.source, move.target) == ("db", "web")
+    assert 0 < move.blocks <= 2 * OPS // STEPS_PER_OPS
+    assert plan.saving_s > plan.cost_s > 0
+    assert state.plan_blocks == plan.blocks > move.blocks
+
+
+def test_even_writers_with_even_ops_are_left_alone() -> None:
+    vms = vm("web", 10000), vm("db", 10000)
+    assert next_moves(watched(2.0, *vms), sample(*vms))[1:] == ((), ())
+
+
+def test_a_gain_smaller_than_the_cost_moves_nothing() -> None:
+    vms = vm("web", 10300), vm("db", 10000)
+    state = watched(2.0, *vms)
+    assert best_blocks(state, sample(*vms)) != {"web": OPS, "db": OPS}
+    assert next_moves(state, sample(*vms))[1] == ()
+
+
+def test_an_idle_vm_lends_only_a_part() -> None:
+    vms = vm("web", 20000), vm("db", 0)
+    state = watched(10.0, *vms)
+    assert best_blocks(state, sample(*vms))["db"] >= FLOOR_OF_EVEN_OPS * OPS - 1
+
+
+def test_a_vm_below_its_share_for_its_own_latency_keeps_an_even_part() -> None:
+    vms = vm("web", 20000), vm("db", 500)
+    state = OpsState()
+    for _ in range(200):
+        state = follow(state, sample(*vms), {"db"})
+    assert best_blocks(state, sample(*vms))["db"] >= OPS - 1
+    poor = sample(vm("web", 20000, 2 * OPS - 600), vm("db", 500, 600))
+    (move,) = next_moves(follow(state, poor, {"db"}), poor)[1]
+    assert move.target == "db", "what it lacks is given back"
+
+
+def test_progress_counts_from_where_the_plan_began() -> None:
+    vms = vm("web", 20000), vm("db", 2000)
+    state, _, (plan,) = next_moves(watched(1.0, *vms), sample(*vms))
+    assert plan.share_done == 0.0
+    half = plan.blocks // 2
+    later = sample(vm("web", 20000, OPS + half), vm("db", 2000, OPS - half))
+    tracks = {
+        name: replace(track, ops_blocks=v.ops_blocks)
+        for (name, track), v in zip(state.tracks.items(), later.vms, strict=True)
+    }
+    _, _, (plan,) = next_moves(replace(state, tracks=tracks), later)
+    assert 0.4 < plan.share_done < 0.6
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9000), st.integers(16, 3000), st.integers(0, 50000)), min_size=2, max_size=6
+    )
+)
+def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, int]]) -> None:
+    vms = [
+        vm(f"vm{i}", writes, ops=ops, logical=logical) for i, (logical, ops, writes) in enumerate(drawn)
+    ]
+    device = sample(*vms)
+    state = follow(assume_rates(device), device)
+    blocks = best_blocks(state, device)
+    total, logical = device.total_ops_blocks, sum(v.logical_blocks for v in vms)
+    assert sum(blocks.values()) == total
+    if FLOOR_OF_EVEN_OPS * total > sum(v.min_ops_blocks for v in vms):
+        for v in vms:
+            assert blocks[v.vm] >= min(16, int(FLOOR_OF_EVEN_OPS * total * v.logical_blocks / logical))

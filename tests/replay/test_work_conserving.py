@@ -1,0 +1,108 @@
+"""The default policy against doing nothing: what one VM cannot use goes to the others, and nobody pays for it."""
+
+from functools import cache
+
+import pytest
+
+from slo_ctl.replay import engine
+from slo_ctl.replay.progress import Silent
+from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_text import ScenarioText
+
+DEVICE = "preset=fast15,size=256MiB,op=15%"
+UNIFORM = "workload=uniform"
+
+
+@cache
+def replay(*vms: str, compare: str = "shared", duration: str = "8x", device: str = DEVICE) -> list[RunResult]:
+    text = ScenarioText()
+    text.add_device(device)
+    for vm in vms:
+        text.add_vm(vm)
+    for key, value in {"alone": "no", "compare": compare, "duration": duration}.items():
+        text.set(key, value)
+    return engine.run(build_scenario(text), Silent()).runs
+
+
+def iops(run: RunResult) -> dict[str, float]:
+    return {vm.name: vm.iops or 0.0 for vm in run.vms}
+
+
+def errors(run: RunResult) -> list[float]:
+    return [abs(vm.share_error or 0.0) for vm in run.vms]
+
+
+def test_a_shallow_queue_next_to_a_deep_one_costs_nobody_throughput() -> None:
+    shared, run = replay(f"name=one,{UNIFORM},qd=1", f"name=many,{UNIFORM},qd=256")
+    before, after = iops(shared), iops(run)
+    assert sum(after.values()) > 0.98 * sum(before.values())
+    assert after["one"] > 10 * before["one"]
+    assert after["many"] > 0.85 * before["many"]
+
+
+def test_large_requests_do_not_crowd_out_small_ones() -> None:
+    shared, run = replay(f"name=large,{UNIFORM},bs=128KiB+1MiB,qd=4", f"name=small,{UNIFORM},qd=4")
+    assert iops(run)["small"] > 10 * iops(shared)["small"]
+    assert max(errors(run)) < 0.02
+
+
+def test_a_vm_with_large_requests_takes_no_more_than_its_share_from_its_neighbours() -> None:
+    neighbours = [f"name={n},{UNIFORM},qd=4,weight={w}" for n, w in (("a", 3), ("b", 1), ("c", 2))]
+    (_, alone) = replay(*neighbours)
+    (_, run) = replay(*neighbours, f"name=d,{UNIFORM},bs=1MiB,qd=1,weight=1")
+    for vm in "abc":
+        assert iops(run)[vm] > 0.9 * 6 / 7 * iops(alone)[vm], vm
+
+
+@pytest.mark.parametrize("weights", [(1, 3, 6), (1, 1, 1)])
+def test_shares_are_exact_where_everybody_wants_more(weights: tuple[int, ...]) -> None:
+    vms = [f"name={n},{UNIFORM},qd=8,weight={w}" for n, w in zip("abc", weights, strict=True)]
+    shared, run = replay(*vms)
+    assert max(errors(run)) < 0.01
+    assert sum(iops(run).values()) > 0.98 * sum(iops(shared).values())
+    total = sum(weights)
+    assert [vm.target_share for vm in run.vms] == pytest.approx([w / total for w in weights], abs=0.01)
+
+
+def test_readers_and_writers_keep_their_shares_without_limits() -> None:
+    shared, run = replay(f"name=reader,{UNIFORM},read=0.95,qd=8,weight=3", f"name=writer,{UNIFORM},qd=8")
+    assert max(errors(run)) < 0.02
+    assert sum(iops(run).values()) > sum(iops(shared).values())
+    assert all(vm.limit_iops is None for vm in run.vms)
+
+
+def test_a_vm_that_is_served_completely_misses_nothing() -> None:
+    _, run = replay(f"name=light,{UNIFORM},mode=open,iops=100,weight=6", f"name=heavy,{UNIFORM},qd=8")
+    light = run.vms[0]
+    assert light.iops == pytest.approx(100, rel=0.05)
+    assert abs(light.share_error or 0.0) < 0.01
+
+
+@pytest.mark.parametrize("policy", ["shared", "static", "algorithm1", "min_waf", "proportional"])
+def test_a_maximum_holds_under_every_policy(policy: str) -> None:
+    runs = replay(
+        f"name=a,{UNIFORM},qd=8,max=100",
+        f"name=b,{UNIFORM},qd=8",
+        compare="shared,static,algorithm1,min_waf",
+        duration="4x",
+    )
+    run = next(run for run in runs if run.policy == policy)
+    assert iops(run)["a"] == pytest.approx(100, rel=0.02)
+
+
+def test_a_minimum_is_kept_by_the_queue_without_limits() -> None:
+    shared, run = replay(
+        f"name=a,{UNIFORM},qd=8,weight=3", f"name=b,{UNIFORM},qd=8,min=700", f"name=c,{UNIFORM},qd=8,weight=2"
+    )
+    assert iops(run)["b"] > 0.98 * 700
+    assert sum(iops(run).values()) > 0.98 * sum(iops(shared).values())
+    assert all(vm.limit_iops is None for vm in run.vms)
+
+
+def test_a_minimum_out_of_reach_does_not_starve_the_others_for_ever() -> None:
+    shared, run = replay(f"name=a,{UNIFORM},qd=1,min=1500", f"name=b,{UNIFORM},qd=16", duration="16x")
+    assert iops(run)["a"] >= 0.9 * iops(shared)["a"]
+    assert iops(run)["b"] > 0.7 * iops(shared)["b"]
+    assert run.vms[0].iops is not None
+    assert run.vms[0].iops < 1500
