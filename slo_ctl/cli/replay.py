@@ -36,7 +36,7 @@ def command(
         typer.Option(
             metavar="KEY=VALUE,...",
             help="A VM: name=, weight=, trace=FILE or workload=NAME with its parameters, min=, max= (IOPS), "
-            f"size=, qd=, mode=closed|open. Repeat it for every VM. {_KEYS}",
+            f"p99=20ms, size=, qd=, mode=closed|open. Repeat it for every VM. {_KEYS}",
         ),
     ] = None,
     device: Annotated[

@@ -14,7 +14,7 @@ from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.device_settings import tenant_setting
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import WANTS_MORE_FROM, entitle
-from slo_ctl.decide.policies import STRICT_POLICY, make_policy
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, make_policy
 from slo_ctl.decide.policies.proportional import BUSY_FROM, claim_of
 from slo_ctl.decide.scheduler_choice import Choice, needs_of
 from slo_ctl.decide.tenant_choice import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
@@ -201,7 +201,8 @@ class EmulatedDevice:
         try:
             if known is not None:
                 known.state, decision = self._policy.step(known.state, sample)
-            elif self._taking_over:
+            elif self._taking_over or self._policy.name == DEFAULT_POLICY:
+                # A device in use keeps its split until a move pays.
                 state, decision = self._policy.resume(sample)
                 known = _InForce(state, _tighter_than_maximum(sample), {})
             else:

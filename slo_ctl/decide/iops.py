@@ -3,7 +3,7 @@
 t_gc(u) is linear in r = gc_write_ratio(u), because 1 / (1 - u) = 1 + r. So both ways are exact:
 
     paper  t_gc = r t_prog
-    full   t_gc = r (t_read + t_prog [+ t_xfer unless copied back]) + (1 + r) t_erase / Np
+    full   t_gc = r (t_read + t_prog [+ 2 t_xfer unless copied back]) + (1 + r) t_erase / Np
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def _gc_costs_us(timing: FlashTiming) -> tuple[float, float]:
         case TimingModel.PAPER:
             return timing.program_us, 0.0
         case TimingModel.FULL:
-            transfer_us = 0.0 if timing.copyback else timing.transfer_us
-            return timing.read_us + timing.program_us + transfer_us, timing.erase_us / timing.pages_per_block
+            return timing.copy_us, timing.erase_us / timing.pages_per_block
         case TimingModel.NONE:
             raise ValueError("a count-only device has no clock, so no IOPS")

@@ -44,6 +44,8 @@ class Bounded:
     min_iops: float = 0.0
     p99_us: float | None = None
     max_p99_us: float | None = None
+    p99_windows: int = 1
+    """What the p99 is measured over: the effect of a change is seen only after so long."""
 
     @property
     def miss(self) -> float:
@@ -54,6 +56,12 @@ class Bounded:
         if self.max_p99_us and self.p99_us is not None:
             misses.append(self.p99_us / self.max_p99_us - 1.0)
         return min(max(misses), 1.0)
+
+    @property
+    def misses_p99(self) -> bool:
+        """Whether the p99 is its worst miss."""
+        p99 = self.p99_us / self.max_p99_us - 1.0 if self.max_p99_us and self.p99_us is not None else -1.0
+        return p99 > -1.0 and min(p99, 1.0) >= self.miss
 
     @property
     def protected(self) -> bool:
@@ -72,6 +80,8 @@ class LimitState:
     before: dict[str, float] = field(default_factory=dict)
     """IOPS of every VM when limiting began."""
     miss_before: float = 0.0
+    hold_windows: int = 0
+    """Until the effect of the last change is measured."""
     wait_windows: int = 0
     """Until limits that did not help may be tried again."""
     last_wait_windows: int = 0
@@ -95,11 +105,14 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, Limi
         state,
         limits={vm: limit for vm, limit in state.limits.items() if vm in names},
         wait_windows=max(0, state.wait_windows - 1),
+        hold_windows=max(0, state.hold_windows - 1),
     )
     worst = max((v for v in vms if v.protected), key=lambda v: v.miss, default=None)
     if worst is None:
         reason = "limits lifted: nobody needs them" if state.limits else ""
         return LimitState(), Limits({}, reason=reason)
+    if state.hold_windows and worst.misses_p99:
+        return _counted(state), Limits(state.limits, worst.vm)
     if worst.miss > MISSED_FROM:
         return _tighten(state, vms, worst)
     state = replace(state, missed_windows=0)
@@ -109,7 +122,7 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, Limi
     raised = {vm: INCREASE * limit for vm, limit in state.limits.items()}
     kept = {vm: limit for vm, limit in raised.items() if limit < LIFT_FROM * max(rates[vm], 1.0)}
     reason = "" if kept else f"limits lifted: {worst.vm} does without"
-    return _counted(replace(state, limits=kept)), Limits(kept, worst.vm, reason)
+    return _counted(_changed(state, kept, worst)), Limits(kept, worst.vm, reason)
 
 
 def _tighten(state: LimitState, vms: Sequence[Bounded], worst: Bounded) -> tuple[LimitState, Limits]:
@@ -131,7 +144,12 @@ def _tighten(state: LimitState, vms: Sequence[Bounded], worst: Bounded) -> tuple
             continue
         limits[v.vm] = max(floor, (1.0 - decrease) * min(v.iops, limits.get(v.vm, v.iops)))
     reason = "" if state.limits else f"limiting others, as {worst.vm} misses its objective"
-    return _counted(replace(state, limits=limits)), Limits(limits, worst.vm, reason)
+    return _counted(_changed(state, limits, worst)), Limits(limits, worst.vm, reason)
+
+
+def _changed(state: LimitState, limits: dict[str, float], worst: Bounded) -> LimitState:
+    hold = worst.p99_windows - 1 if worst.misses_p99 else 0
+    return replace(state, limits=limits, hold_windows=hold)
 
 
 def _helps(state: LimitState, vms: Sequence[Bounded], worst: Bounded) -> bool:

@@ -38,3 +38,8 @@ class FlashTiming:
     model: TimingModel = TimingModel.FULL
     copyback: bool = True
     """GC copies stay inside the die and need no transfer over the channel."""
+
+    @property
+    def copy_us(self) -> float:
+        """Time of one page that GC copies: without copyback it crosses the channel twice, out and in."""
+        return self.read_us + self.program_us + (0.0 if self.copyback else 2.0 * self.transfer_us)

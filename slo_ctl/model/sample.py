@@ -73,6 +73,8 @@ class VmSample:
     """Share of the window with a request waiting for its turn, held up by nothing but the device's queue."""
     p99_us: float | None = None
     """The 99th percentile of latency, of reads or of writes, whichever is longer; None: not measured."""
+    p99_window_s: float = 0.0
+    """What it is measured over, where that is longer than this window."""
 
     @property
     def pages(self) -> int:

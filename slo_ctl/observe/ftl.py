@@ -93,4 +93,13 @@ class FtlObserver:
             ops=space.ops_blocks - self._held_blocks,
             min_ops=space.min_ops_blocks - self._held_blocks,
         )
-        return vm_sample(vm, standing, window, blocks, self._timing.pages_per_block)
+        return vm_sample(
+            vm, standing, window, blocks, self._timing.pages_per_block, p99_us=self._p99_us(vm, standing)
+        )
+
+    def _p99_us(self, vm: str, standing: Standing) -> float | None:
+        """Over the window, of a VM that has a p99 to keep."""
+        if not self._clocked or standing.slo.p99_latency_us is None:
+            return None
+        recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])
+        return max([*recent.read, *recent.write], default=None)

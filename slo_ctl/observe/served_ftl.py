@@ -32,6 +32,8 @@ _US_PER_S = 1e6
 _NS_PER_S = 1e9
 _TIMEOUT_S = 0.5
 """A server answers in a millisecond or two; one that is stopped must not stop us."""
+_RECENT_S = 10.0
+"""What the server's percentiles are of, in real time."""
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 8.0
 
@@ -136,6 +138,7 @@ class ServedDevice:
                     self._pages_per_block,
                     queued="queue" in each,
                     p99_us=self._p99_us(each),
+                    p99_window_s=_RECENT_S / (self.time_scale or 1.0),
                     active=known is not None and (window.requests > 0 or waiting),
                 )
             )

@@ -118,6 +118,7 @@ def vm_sample(
     queued: bool = True,
     active: bool | None = None,
     p99_us: float | None = None,
+    p99_window_s: float = 0.0,
 ) -> VmSample:
     """The sample of a window, which is a difference of two readings.
 
@@ -147,6 +148,7 @@ def vm_sample(
         backlog_share=min(1.0, window.backlog_ns / length_ns) if measured else 1.0,
         held_back=window.throttled_ns / length_ns if measured else None,
         p99_us=p99_us,
+        p99_window_s=p99_window_s,
         device_s=window.device_ns / _NS_PER_S,
         queued_share=min(1.0, window.queued_ns / length_ns) if measured else 1.0,
     )

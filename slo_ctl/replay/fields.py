@@ -14,6 +14,7 @@ from slo_ctl.quantity import (
     parse_duration,
     parse_fraction,
     parse_number,
+    parse_time_s,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +95,13 @@ class Fields:
     def duration(self, key: str) -> Duration | None:
         """A duration or a moment, not negative."""
         return self._parse(key, parse_duration)
+
+    def time_s(self, key: str) -> float | None:
+        """A time with its unit, in seconds, more than 0."""
+        value = self._parse(key, parse_time_s)
+        if value is not None:
+            self._bound(key, value, 0, None)
+        return value
 
     def number(self, key: str, above: float | None = None, least: float | None = None) -> float | None:
         """A finite number more than `above`, or at least `least`."""

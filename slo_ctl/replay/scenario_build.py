@@ -140,6 +140,7 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     name = _vm_name(fields)
     weight = fields.number("weight", above=0)
     low, high = fields.number("min", above=0), fields.number("max", above=0)
+    p99_s = fields.time_s("p99")
     if low is not None and high is not None and low > high:
         fields.fail("min", f"is more than max={format_number(high)}", "min and max are IOPS, min at most max")
     trace, workload = fields.text("trace"), fields.text("workload")
@@ -167,7 +168,12 @@ def _vm(fields: Fields, size_bytes: int) -> VmSpec:
     fields.finish()
     return VmSpec(
         name=name,
-        slo=Slo(weight=1.0 if weight is None else weight, min_iops=low, max_iops=high),
+        slo=Slo(
+            weight=1.0 if weight is None else weight,
+            min_iops=low,
+            max_iops=high,
+            p99_latency_us=None if p99_s is None else 1e6 * p99_s,
+        ),
         source=source,
         size_bytes=size_bytes,
         mode=mode,

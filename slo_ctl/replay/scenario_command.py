@@ -93,6 +93,8 @@ def _vm_pairs(vm: VmSpec) -> dict[str, str]:
     pairs["weight"] = format_number(vm.slo.weight)
     bounds = {"min": vm.slo.min_iops, "max": vm.slo.max_iops}
     pairs |= {key: format_number(value) for key, value in bounds.items() if value is not None}
+    if vm.slo.p99_latency_us is not None:
+        pairs["p99"] = f"{format_number(vm.slo.p99_latency_us)}us"
     if vm.mode is Mode.OPEN:
         pairs["mode"] = vm.mode.value
     else:

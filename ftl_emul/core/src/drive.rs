@@ -363,6 +363,11 @@ impl Drive {
         self.engine.latency(tenant)
     }
 
+    /// See [`Engine::take_recent_latency`].
+    pub fn take_recent_latency(&mut self, tenant: TenantId) -> Result<LatencyRecord, FtlError> {
+        self.engine.take_recent_latency(tenant)
+    }
+
     /// Clears the latencies of every tenant.
     pub fn clear_latencies(&mut self) {
         self.engine.clear_latencies();

@@ -139,6 +139,12 @@ impl Device {
         Ok(LatencyUs::new(record, &percentiles))
     }
 
+    /// The same percentiles since this was last called for the tenant; nothing at the first call.
+    fn take_recent_latency_us(&mut self, tenant: u16, percentiles: Vec<f64>) -> PyResult<LatencyUs> {
+        let record = self.drive.take_recent_latency(TenantId(tenant)).map_err(refused)?;
+        Ok(LatencyUs::new(&record, &percentiles))
+    }
+
     fn clear_latencies(&mut self) {
         self.drive.clear_latencies();
     }

@@ -240,6 +240,7 @@ def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
                 min_iops=0.0 if queue_helps else v.slo.min_iops or 0.0,
                 p99_us=v.p99_us,
                 max_p99_us=v.slo.p99_latency_us,
+                p99_windows=max(1, round(v.p99_window_s / v.window_s)) if v.window_s else 1,
             )
         )
     return bounded

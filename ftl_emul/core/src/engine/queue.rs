@@ -81,6 +81,8 @@ pub(crate) struct TenantQueue {
     pub standing: Standing,
     pub account: Account,
     pub latency: LatencyRecord,
+    /// The same since it was last taken, where anybody takes it.
+    pub recent: Option<LatencyRecord>,
 }
 
 impl TenantQueue {
@@ -99,6 +101,7 @@ impl TenantQueue {
             standing: Standing::new(1.0),
             account: Account::default(),
             latency: LatencyRecord::new(),
+            recent: None,
         }
     }
 
@@ -145,10 +148,12 @@ impl TenantQueue {
             return false;
         }
         let Outstanding { arrival_ns, op, bytes, .. } = *entry;
-        match op {
-            Op::Read => self.latency.read(now - arrival_ns),
-            Op::Write | Op::WriteZeroes => self.latency.write(now - arrival_ns),
-            Op::Trim | Op::Flush => {}
+        for record in std::iter::once(&mut self.latency).chain(&mut self.recent) {
+            match op {
+                Op::Read => record.read(now - arrival_ns),
+                Op::Write | Op::WriteZeroes => record.write(now - arrival_ns),
+                Op::Trim | Op::Flush => {}
+            }
         }
         self.account.completed(now, arrival_ns, op, u64::from(bytes));
         self.outstanding.release(slot);

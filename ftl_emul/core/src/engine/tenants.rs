@@ -71,6 +71,12 @@ impl Engine {
         Ok(&self.queue(tenant)?.latency)
     }
 
+    /// The latencies of a tenant since this was last called for it; nothing at the first call.
+    pub fn take_recent_latency(&mut self, tenant: TenantId) -> Result<LatencyRecord, FtlError> {
+        let queue = self.queue_mut(tenant)?;
+        Ok(queue.recent.replace(LatencyRecord::new()).unwrap_or_default())
+    }
+
     /// Clears the latencies of every tenant, for a new window.
     pub fn clear_latencies(&mut self) {
         for queue in self.queues.iter_mut().flatten() {
