@@ -119,9 +119,7 @@ def test_progress_counts_from_where_the_plan_began() -> None:
     )
 )
 def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, int]]) -> None:
-    vms = [
-        vm(f"vm{i}", writes, ops=ops, logical=logical) for i, (logical, ops, writes) in enumerate(drawn)
-    ]
+    vms = [vm(f"vm{i}", writes, ops=ops, logical=logical) for i, (logical, ops, writes) in enumerate(drawn)]
     device = sample(*vms)
     state = follow(assume_rates(device), device)
     blocks = best_blocks(state, device)

@@ -51,6 +51,10 @@ class Meter:
     trim: float = 0.0
     """Integral term: log of the factor on its weight."""
 
+    def anew(self) -> "Meter":
+        """Without what was measured under other circumstances; costs stay."""
+        return Meter(cost_amount=self.cost_amount, cost_s=self.cost_s, trim=self.trim)
+
     @property
     def rate(self) -> float:
         """Units per second."""
@@ -91,6 +95,10 @@ class ProportionalState:
     limits: LimitState = field(default_factory=LimitState)
     moving: str = ""
     """The moves that were reported last."""
+    circumstances: tuple[object, ...] = ()
+    """Who is active, and with which SLO."""
+    steady_windows: int = 0
+    """Windows since they changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,11 @@ class Proportional:
 
     def step(self, state: ProportionalState, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Weights and limits for the next window, and the next step of moves, if any pays."""
-        meters = {v.vm: _read(state.meters.get(v.vm, Meter()), v, sample) for v in sample.vms}
+        circumstances = tuple((v.vm, v.slo) for v in sample.vms if v.active)
+        changed = circumstances != state.circumstances
+        steady = 0 if changed else state.steady_windows + 1
+        known = {vm: meter.anew() if changed else meter for vm, meter in state.meters.items()}
+        meters = {v.vm: _read(known.get(v.vm, Meter()), v, sample) for v in sample.vms}
         due = _entitlements(sample, meters)
         ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
         moving = summary(plans)
@@ -126,8 +138,10 @@ class Proportional:
         if state.moving and not moving:
             reasons = ("no further move of OPS pays",)
         if sample.timing.model is TimingModel.NONE:
-            return replace(state, ops=ops, moving=moving), Decision(moves=moves, plans=plans, reasons=reasons)
-        meters = {vm: _trimmed(meter, due.rates.get(vm), due, meters) for vm, meter in meters.items()}
+            state = ProportionalState(meters, ops, state.limits, moving, circumstances, steady)
+            return state, Decision(moves=moves, plans=plans, reasons=reasons)
+        if steady >= MEMORY_WINDOWS:  # before, rates are not those of the weights in force
+            meters = {vm: _trimmed(meter, due.rates.get(vm), due, meters) for vm, meter in meters.items()}
         limited, limits = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         asides = {
@@ -144,7 +158,7 @@ class Proportional:
             asides=asides,
             reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving), decision
+        return ProportionalState(meters, ops, limited, moving, circumstances, steady), decision
 
 
 def _read(meter: Meter, vm: VmSample, sample: DeviceSample) -> Meter:
@@ -212,8 +226,7 @@ def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) 
     for v in sample.vms:
         meter, level = meters[v.vm], due.level * v.slo.weight
         minimum = (v.slo.min_iops or 0.0) * meter.units_per_request
-        maximum = math.inf if v.slo.max_iops is None else v.slo.max_iops * meter.units_per_request
-        rate = min(max(level, min(minimum, due.rates.get(v.vm, 0.0))), max(maximum, 1e-9))
+        rate = max(level, min(minimum, due.rates.get(v.vm, 0.0)))
         ideal[v.vm] = max(rate, 1e-9) * (costs[v.vm] or usual) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
     return {
