@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slo_ctl.clock import SYSTEM_CLOCK
 from slo_ctl.daemon.emulated import EmulatedDevice
+from slo_ctl.device.control import ControlClient
 from slo_ctl.device.record import FILE
 from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
 
 if TYPE_CHECKING:
     from slo_ctl.act.journal import Journal
+    from slo_ctl.clock import Clock
     from slo_ctl.config import Config
+    from slo_ctl.device.control import Connect
     from slo_ctl.device.places import Places
 
 _Identity = tuple[int, int]
@@ -20,12 +24,20 @@ _Identity = tuple[int, int]
 class EmulatedDevices:
     """Every emulated device that is served or listed in the configuration."""
 
-    def __init__(self, places: Places, journal: Journal) -> None:
+    def __init__(
+        self,
+        places: Places,
+        journal: Journal,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
+    ) -> None:
         self.parts: dict[str, EmulatedDevice] = {}
         self.notes: list[str] = []
         """What of the configuration cannot be had."""
         self._store = DeviceStore(places)
         self._journal = journal
+        self._clock = clock
+        self._connect = connect
         self._identities: dict[str, _Identity] = {}
         self._window_s = 0.0
 
@@ -69,7 +81,9 @@ class EmulatedDevices:
         if known is not None:
             self._drop(name)
         run = self._store.places.run_of(name)
-        part = EmulatedDevice(record, run, self._journal, policy, self._window_s)
+        part = EmulatedDevice(
+            *(record, run, self._journal, policy, self._window_s), clock=self._clock, connect=self._connect
+        )
         if same_device:
             part.take_over()
         self.parts[name], self._identities[name] = part, identity
