@@ -24,9 +24,11 @@ COUNTED = (
     "gc_pages",
     "device_ns",
     "backlog_ns",
+    "queued_ns",
     "throttled_ns",
 )
-"""Of a second: what grew in it. Pages are those that the VM read and wrote."""
+"""Of a second: what grew in it. Pages are those that the VM read and wrote; `queued_ns` is the time with a
+request that waits for its turn, where the core counts it, and else the time with any request."""
 GAUGED = ("ops_blocks", "weight", "limit_iops")
 """At the end of a second; a limit that is not there is infinite."""
 
@@ -167,6 +169,7 @@ def _counted(drive: SimulatedDrive, namespace: Namespace) -> dict[str, float]:
         "pages": flash.host_page_writes + flash.host_page_reads + flash.unmapped_page_reads,
         "gc_pages": flash.gc_page_writes,
         **{name: queue[name] for name in ("device_ns", "backlog_ns", "throttled_ns")},
+        "queued_ns": queue.get("queued_ns", queue["backlog_ns"]),
     }
 
 

@@ -168,7 +168,7 @@ class Scenario:
     drive: Drive
     vms: tuple[SimulatedVm, ...]
     events: tuple[Event, ...] = ()
-    length_s: float = 600.0
+    length_s: float = 3600.0
     seed: int = 0
     policy: str = "proportional"
     epoch_s: float = 1.0
