@@ -145,9 +145,7 @@ def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
             asked = due.wanting[row.vm]
             return f"it had requests waiting {asked:.0%} of the time" if asked < WANTS_FROM else ""
         error = due.error(row.vm)
-        return (
-            f"it has {1 + error:.0%} of the {ledger.measure} it is due" if error >= -INSUFFICIENT_FROM else ""
-        )
+        return _has(ledger, error) if error >= -INSUFFICIENT_FROM else ""
 
     yield from _false_verdicts(runs.daemon, "insufficient", false)
 
@@ -165,9 +163,13 @@ def no_false_ok(runs: Runs) -> Iterator[Violation]:
         if minimum is not None and due.iops[row.vm] < (1 - INSUFFICIENT_FROM) * minimum:
             return f"{due.iops[row.vm]:.0f} IOPS, minimum {minimum:.0f}"
         error = due.error(row.vm)
-        return f"it has {1 + error:.0%} of the {ledger.measure} it is due" if error < -OK_UP_TO else ""
+        return _has(ledger, error) if error < -OK_UP_TO else ""
 
     yield from _false_verdicts(runs.daemon, "ok", false)
+
+
+def _has(ledger: Ledger, error: float) -> str:
+    return f"it has {1 + error:.0%} of the {ledger.measure} it is due"
 
 
 def _false_verdicts(
@@ -296,10 +298,10 @@ def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
     wrong: dict[tuple[str, str], float] = {}
     for epoch in run.epochs:
         second = int(epoch.at_s)
-        if second < 2 or second >= run.seconds:
+        if second < 2 or second + 2 > run.seconds:
             continue
         here = {vm for row, vm in enumerate(run.vms) if run.here[row, second - 1 : second + 1].all()}
-        gone = {vm for row, vm in enumerate(run.vms) if not run.here[row, second - 2 : second + 1].any()}
+        gone = {vm for row, vm in enumerate(run.vms) if not run.here[row, second - 2 : second + 2].any()}
         on_device = {row.vm for row in epoch.status.vms if row.device}
         for vm in here - on_device:
             wrong.setdefault((vm, "is here and not in the status"), epoch.at_s)

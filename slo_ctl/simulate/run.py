@@ -72,7 +72,8 @@ class _Simulation:
         )
         self._daemon: Daemon | None = None
         self._schedule = Schedule(scenario.epoch_s, self._clock.monotonic_s())
-        self._ahead: list[tuple[float, int, Callable[[], None]]] = []
+        self._ahead: list[tuple[int, int, Callable[[], None]]] = []
+        """What will happen: when (ns), a number that keeps the order, and what."""
         self._number = itertools.count()
         self._fields: dict[str, dict[str, float]] = {}
         self._killed_in_s: float | None = None
@@ -91,17 +92,18 @@ class _Simulation:
     def run(self) -> Result:
         began_s = time.process_time()
         self._begin()
-        end_s = self._scenario.length_s
-        while self._now_s < end_s:
-            self._run_to(min(self._next_event_s, self._next_epoch_s, end_s))
-            while self._ahead and self._ahead[0][0] <= self._now_s:
+        end_ns = _ns(self._scenario.length_s)
+        while self._drive.now_ns < end_ns:
+            event_ns = self._ahead[0][0] if self._ahead else end_ns
+            self._drive.run_to(min(event_ns, self._next_epoch_ns(end_ns), end_ns))
+            while self._ahead and self._ahead[0][0] <= self._drive.now_ns:
                 heapq.heappop(self._ahead)[2]()
-            if self._next_epoch_s <= self._now_s and self._now_s < end_s:
+            if self._next_epoch_ns(end_ns) <= self._drive.now_ns < end_ns:
                 self._epoch()
         commands = len(self._server.commands)
         not_given_back = self._end()
         by_second = self._recorder.by_second()
-        seconds = math.floor(end_s)
+        seconds = math.floor(self._scenario.length_s)
         total = sum(each.ops_blocks for each in self._drive.record.namespace)
         return Result(
             scenario=self._scenario,
@@ -127,21 +129,13 @@ class _Simulation:
 
     # Time.
 
-    @property
-    def _next_event_s(self) -> float:
-        return self._ahead[0][0] if self._ahead else math.inf
-
-    @property
-    def _next_epoch_s(self) -> float:
+    def _next_epoch_ns(self, otherwise_ns: int) -> int:
         if self._daemon is None:
-            return math.inf
-        return self._now_s + self._schedule.wait_s(self._clock.monotonic_s())
-
-    def _run_to(self, at_s: float) -> None:
-        self._drive.run_to(round(at_s * NS_PER_S))
+            return otherwise_ns
+        return self._drive.now_ns + _ns(self._schedule.wait_s(self._clock.monotonic_s()))
 
     def _at(self, at_s: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._ahead, (at_s, next(self._number), do))
+        heapq.heappush(self._ahead, (_ns(at_s), next(self._number), do))
 
     def _second(self, _number: int) -> None:
         self._recorder.second(self._drive, self._host)
@@ -335,7 +329,7 @@ class _Simulation:
         match event.what:
             case What.STALL:
                 # No epoch is begun before.
-                self._run_to(over_s)
+                self._drive.run_to(_ns(over_s))
             case What.HANG_UP:
                 self._server.connection += 1
             case What.SILENCE:
@@ -358,6 +352,10 @@ class _Simulation:
 
     def _answer_again(self) -> None:
         self._server.silent, self._server.delay_s = False, 0.0
+
+
+def _ns(time_s: float) -> int:
+    return round(time_s * NS_PER_S)
 
 
 @contextmanager

@@ -82,12 +82,12 @@ class Trial:
         """For people: the VMs, the cost, and the first `most` violations of each check."""
         made, run = self.run.scenario, self.run
         epochs = max(1, len(run.epochs))
+        asked, commands = run.statistics_told / epochs, len(run.commands) / epochs
         lines = [
             f"{made.name}: {run.seconds} s, {len(run.vms)} VMs, {len(run.happened)} events, seed {made.seed}",
             f"drive: {made.drive.spec}",
             f"CPU: drive {run.drive_s:.1f} s, daemon {run.daemon_s:.1f} s",
-            f"an epoch: {1e3 * run.daemon_s / epochs:.1f} ms, asks for statistics "
-            f"{run.statistics_told / epochs:.1f} times, sets {len(run.commands) / epochs:.1f} things",
+            f"an epoch: {1e3 * run.daemon_s / epochs:.1f} ms, {asked:.1f} `stats`, {commands:.1f} other commands",
             *_vm_table(run, self.without, self.order.measure),
         ]
         for name, found in by_check(self.violations).items():
