@@ -126,7 +126,7 @@ class SimulatedDrive:
         self.device.pause(namespace.tenant, True)
         namespace.stream, namespace.recent = None, None
 
-    def pause(self, name: str, paused: bool) -> None:
+    def pause(self, name: str, *, paused: bool) -> None:
         """Who works on it sleeps, or goes on."""
         self.device.pause(self.namespaces[name].tenant, paused)
 

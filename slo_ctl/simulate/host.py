@@ -94,7 +94,8 @@ class SimulatedHost:
 
     def _let(self, standing: _Standing) -> None:
         if standing.namespace is not None:
-            self._drive.pause(namespace_name(standing.namespace), standing.asleep or standing.resting)
+            paused = standing.asleep or standing.resting
+            self._drive.pause(namespace_name(standing.namespace), paused=paused)
 
     def inventory(self) -> Inventory:
         """What libvirt would tell; the same object until a VM comes or goes."""

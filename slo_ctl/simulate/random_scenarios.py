@@ -16,7 +16,7 @@ _SHAPES = (
 )
 _SIZES = ("4KiB", "4KiB", "8KiB", "4KiB:3+16KiB:1", "4KiB:1+64KiB:1")
 _DEPTHS = (8, 16, 32)
-_LEAST_S, _MOST_S = 240, 720
+_LEAST_S, _MOST_S = 180, 480
 _MOST_EVENTS = 8
 _HOSTILE_PART = 0.25
 """Of the scenarios."""
