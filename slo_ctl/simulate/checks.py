@@ -45,6 +45,8 @@ LIMIT_CHANGES_PER_MINUTE = 1.0
 _SAME_LIMIT = 0.02
 """A limit that changes by less stays."""
 HOSTILE_GAIN = 0.05
+STOP_WITHIN_S = 90.0
+"""TimeoutStopSec of systemd."""
 _START_S = 60
 """What hostile VMs gain is looked at from then on."""
 
@@ -312,8 +314,10 @@ def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
 
 
 def all_is_given_back(runs: Runs) -> Iterator[Violation]:
-    """A clean stop leaves everything as it was before the daemon."""
+    """A clean stop leaves everything as it was before the daemon, before systemd loses its patience."""
     run = runs.daemon.run
+    if run.stop_s > STOP_WITHIN_S:
+        yield Violation("given-back", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
     for what in run.not_given_back:
         yield Violation("given-back", run.scenario.length_s, "", what)
 

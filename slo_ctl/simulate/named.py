@@ -162,7 +162,7 @@ def _light(drive: Drive) -> Scenario:
 
 
 def _many(_drive: Drive) -> Scenario:
-    """500 VMs, each tenth of which works hard."""
+    """500 VMs, each tenth of which works hard; a minute of them."""
     vms = tuple(
         SimulatedVm(
             f"vm{number}",
@@ -175,9 +175,9 @@ def _many(_drive: Drive) -> Scenario:
         for number in range(MANY_VMS)
     )
     events = tuple(
-        Event(60 + n, What.PROMISE, f"vm{10 * n}", (("weight", float(1 + n % 5)),)) for n in range(40)
+        Event(5 + n, What.PROMISE, f"vm{10 * n}", (("weight", float(1 + n % 5)),)) for n in range(40)
     )
-    return Scenario("many", Drive(_MANY, MANY_VMS), vms, events, length_s=300)
+    return Scenario("many", Drive(_MANY, MANY_VMS), vms, events, length_s=60, stops=False)
 
 
 def _hostile(drive: Drive, name: str, load: Load) -> Scenario:

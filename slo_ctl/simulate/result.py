@@ -81,6 +81,8 @@ class Result:
     """Epochs and commands of operators that raised what they never should."""
     not_given_back: tuple[str, ...] = ()
     """What a clean stop at the end left otherwise than it was."""
+    stop_s: float = 0.0
+    """How long that took, in virtual time."""
     missed_epochs: int = 0
     statistics_told: int = 0
     """Replies of the server with all its counters."""

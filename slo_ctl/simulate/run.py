@@ -83,6 +83,7 @@ class _Simulation:
         self._promised: list[Promised] = []
         self._failures: list[tuple[float, str]] = []
         self._missed = 0
+        self._stop_s = 0.0
         self._daemon_s = 0.0
 
     @property
@@ -121,6 +122,7 @@ class _Simulation:
             promised=self._promised,
             failures=self._failures,
             not_given_back=not_given_back,
+            stop_s=self._stop_s,
             missed_epochs=self._missed,
             statistics_told=self._server.statistics_told,
             drive_s=time.process_time() - began_s - self._daemon_s,
@@ -216,6 +218,10 @@ class _Simulation:
         """A clean stop; what is not as it was before."""
         if self._daemon is None:
             return ()
+        if not self._scenario.stops:
+            self._let_go(0.0)
+            return ()
+        began_s = self._now_s
         self._server.silent, self._server.delay_s = False, 0.0
         with self._timed():
             try:
@@ -223,6 +229,7 @@ class _Simulation:
             except Exception as error:
                 self._failures.append((self._now_s, f"stop: {type(error).__name__}: {error}"))
             self._daemon.waker.close()
+        self._stop_s = self._now_s - began_s
         self._server.wait(_LATE_S)
         now = self._in_force()
         return tuple(

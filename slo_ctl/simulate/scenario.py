@@ -173,6 +173,8 @@ class Scenario:
     policy: str = "proportional"
     epoch_s: float = 1.0
     window_s: float = 10.0
+    stops: bool = True
+    """In the end the daemon is stopped and gives everything back; else it just ends."""
 
     def __post_init__(self) -> None:
         names = {vm.name for vm in self.vms}

@@ -65,7 +65,8 @@ def test_named_scenarios_on_a_small_drive(name: str) -> None:
 
 @pytest.mark.slow
 def test_500_vms() -> None:
-    kept(Order(scenario="many", hours=0.01, checks=KEPT))
+    # Today's policy takes more than a second of CPU for an epoch of so many.
+    kept(Order(scenario="many", hours=8 / 3600, checks=KEPT))
 
 
 @pytest.mark.slow
