@@ -52,10 +52,7 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
         by_second,
         np.ones((len(vms), SECONDS), np.bool_),
         total_ops_blocks=1000,
-        epochs=[
-            Epoch(float(at_s), status(at_s, dict.fromkeys(weights, (Verdict.OK, ""))))
-            for at_s in range(SECONDS)
-        ],
+        epochs=[Epoch(float(at_s), status(at_s, well)) for at_s in range(SECONDS)],
         promised=[Promised(0.0, vm, Slo(weight)) for vm, weight in weights.items()],
     )
 
