@@ -51,6 +51,8 @@ class Due:
     """Of all VMs."""
     wanting: dict[str, float]
     """Of all VMs: share of the time with requests waiting."""
+    total: float
+    """What the shares are of."""
 
     def error(self, vm: str) -> float:
         """What was missed, relative: -0.1 is a tenth less than due; 0 of a VM that wants no more."""
@@ -77,7 +79,11 @@ class Ledger:
         self._promised: dict[str, list[Promised]] = {}
         for promised in run.promised:
             self._promised.setdefault(promised.vm, []).append(promised)
-        dies = run.scenario.drive.record().geometry.dies
+        record = run.scenario.drive.record()
+        dies, timing = record.geometry.dies, record.timing
+        collected_ns = record.block_pages * (timing.read_ns + timing.program_ns) + timing.erase_ns
+        self.lump = run.scenario.drive.slowdown * collected_ns if measure is Measure.DEVICE_TIME else 0.0
+        """What shares cannot be more exact than: the time of collecting one block."""
         self._saturates = {
             vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
         }
@@ -135,6 +141,7 @@ class Ledger:
             got={vm: used[vm] / total if total else 0.0 for vm in asking},
             iops=iops,
             wanting={vm: self.wanting(vm, start_s, end_s) for vm in self.run.vms},
+            total=total,
         )
 
     @staticmethod

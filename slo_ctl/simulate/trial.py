@@ -128,29 +128,32 @@ def tried(order: Order, *, with_daemon: bool = True) -> Trial:
 
 
 _MOST_ROWS = 16
+_TOLD_S = 60
 
 
 def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str]:
-    """A line for each VM: over the second half of the run."""
-    end_s = run.seconds
-    start_s = end_s // 2
+    """A line for each VM, over the last stretch without a change, or else the second half of the run."""
     ledger = Ledger(run, measure)
+    start_s, end_s = run.seconds // 2, run.seconds
+    calms = [calm for calm in ledger.calms() if calm.end_s - calm.start_s >= _TOLD_S]
+    if calms:
+        start_s, end_s = calms[-1].start_s, calms[-1].end_s
     before = Ledger(without, measure) if without is not None else None
     due = ledger.due(start_s, end_s)
     head = (
         f"{'VM':8} {'IOPS':>8} {'without':>8} {'WAF':>5} {'OPS':>5} {'due':>6} {'got':>6} {'limit':>7}  load"
     )
-    lines = [f"second half, shares of {_MEASURES[measure]} among those who want more:", head]
+    lines = [f"from {start_s} to {end_s} s, shares of {_MEASURES[measure]} among those who want more:", head]
     for vm in run.scenario.vms[:_MOST_ROWS]:
         row = run.vms.index(vm.name)
-        pages = max(1.0, run.of("pages")[row, start_s:].sum())
-        waf = 1 + run.of("gc_pages")[row, start_s:].sum() / pages
+        pages = max(1.0, ledger.sum("pages", vm.name, start_s, end_s))
+        moved = run.of("gc_pages")[row, start_s:end_s].sum() / pages
         limit = run.of("limit_iops")[row, end_s - 1]
         baseline = before.sum("requests", vm.name, start_s, end_s) / (end_s - start_s) if before else None
         cells = (
             f"{due.iops[vm.name]:.0f}",
             "" if baseline is None else f"{baseline:.0f}",
-            f"{waf:.2f}",
+            f"{moved:.2f}",
             f"{run.of('ops_blocks')[row, end_s - 1]:.0f}",
             _percent(due.shares.get(vm.name)),
             _percent(due.got.get(vm.name)),
