@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -100,13 +101,18 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
 
 
 def _is_told(ledger: Ledger, start_s: float, end_s: float) -> bool:
-    """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs."""
-    return any(
-        _says_why(row)
-        for epoch in ledger.run.epochs
-        if start_s <= epoch.at_s <= end_s + 1
-        for row in epoch.status.vms
-    )
+    """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
+
+    Status is of a window, so that it may say so a window later; while no epoch is done, the last one counts.
+    A daemon that was stopped has nothing in force, and what was set by hand is no measure for that.
+    """
+    stopped = (event for event in ledger.run.happened if event[1].what is What.STOP_DAEMON)
+    if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
+        return True
+    epochs = ledger.run.epochs
+    first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
+    last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
+    return any(_says_why(row) for epoch in epochs[first:last] for row in epoch.status.vms)
 
 
 def _says_why(row: VmStatus) -> bool:
@@ -255,22 +261,32 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
 
 
 def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
-    """Nobody has more by a hostile pattern than by asking honestly, and nobody else has less."""
+    """Nobody has more by a hostile pattern, at the cost of others, and nobody else has less."""
     if runs.honest is None:
         return
     hostile, end_s = runs.daemon.run.scenario.hostile, runs.daemon.run.seconds
     if end_s <= _START_S:
         return
-    for vm in runs.daemon.run.vms:
-        name = str(runs.daemon.measure) if vm in hostile else "requests"
-        now, honest = (ledger.sum(name, vm, _START_S, end_s) for ledger in (runs.daemon, runs.honest))
-        if not honest:
-            continue
-        change = now / honest - 1
-        if vm in hostile and change > HOSTILE_GAIN:
-            yield Violation("hostile", _START_S, vm, f"gains {change:.0%} of {name} by a hostile pattern")
-        if vm not in hostile and change < -HOSTILE_GAIN:
-            told = f"loses {-change:.0%} of its {name} to {', '.join(sorted(hostile))}"
+    others = [vm for vm in runs.daemon.run.vms if vm not in hostile]
+
+    def change(name: str, vms: Iterable[str]) -> float:
+        now, honest = (
+            sum(ledger.sum(name, vm, _START_S, end_s) for vm in vms)
+            for ledger in (runs.daemon, runs.honest or runs.daemon)
+        )
+        return now / honest - 1 if honest else 0.0
+
+    at_a_cost = change("requests", others) < 0
+    for vm in sorted(hostile):
+        gain = change(str(runs.daemon.measure), [vm])
+        if gain > HOSTILE_GAIN and at_a_cost:
+            yield Violation(
+                "hostile", _START_S, vm, f"gains {gain:.0%} of {runs.daemon.measure} by its pattern"
+            )
+    for vm in others:
+        loss = -change("requests", [vm])
+        if loss > HOSTILE_GAIN:
+            told = f"loses {loss:.0%} of its requests to {', '.join(sorted(hostile))}"
             yield Violation("hostile", _START_S, vm, told)
 
 
