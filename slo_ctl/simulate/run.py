@@ -20,6 +20,7 @@ from slo_ctl.daemon.loop import Daemon
 from slo_ctl.daemon.places import DaemonPlaces
 from slo_ctl.daemon.schedule import Schedule
 from slo_ctl.device.record import FILE, to_toml
+from slo_ctl.promises.check import SloError, check_fields
 from slo_ctl.simulate.control import DaemonKilled, SimulatedServer
 from slo_ctl.simulate.drive import NS_PER_S, SimulatedDrive
 from slo_ctl.simulate.host import SimulatedHost, SimulatedObserver
@@ -258,8 +259,7 @@ class _Simulation:
     def _carry_out(self, event: Event) -> None:
         match event.what:
             case What.PROMISE:
-                self._promise(event.vm, event.fields)
-                took_place = True
+                took_place = self._promise(event.vm, event.fields)
             case What.UNPROMISE:
                 took_place = self._unpromise(event.vm)
             case What.SLEEP | What.WAKE:
@@ -278,14 +278,21 @@ class _Simulation:
             if not self._with_daemon:
                 self._set_weights_by_hand()
 
-    def _promise(self, vm: str, fields: Fields) -> None:
-        self._fields[vm] = self._fields.get(vm, {}) | dict(fields)
+    def _promise(self, vm: str, fields: Fields) -> bool:
+        """False where it is refused, such as a minimum above the maximum."""
+        merged = self._fields.get(vm, {}) | dict(fields)
+        try:
+            check_fields(merged)
+        except SloError:
+            return False
+        self._fields[vm] = merged
         self._now_promised(vm)
         if not self._with_daemon:
             self._set_weights_by_hand()
-            return
+            return True
         with self._timed():
             self._with_store(lambda daemon: daemon.desk.set_slo(vm, dict(fields), force=True))
+        return True
 
     def _unpromise(self, vm: str) -> bool:
         if not self._fields.pop(vm, {}):
