@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import JournalError, Original
+from slo_ctl.clock import SYSTEM_CLOCK
 from slo_ctl.decide.allocation import moves_between
 from slo_ctl.device.control import ControlClient, ControlError
 from slo_ctl.model import Knob, Lever, Tenant
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slo_ctl.act.journal import Journal
+    from slo_ctl.clock import Clock
+    from slo_ctl.device.control import Connect
     from slo_ctl.model import Decision, OpsMove
 
 Reply = TypeVar("Reply")
@@ -42,7 +44,8 @@ class ServedFtlActuator:
         *,
         move_wait_s: float = 5.0,
         patience_s: float = PATIENCE_S,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
     ) -> None:
         """`move_wait_s` is how long giving OPS back waits for blocks that are under way; `patience_s`, how
         long every command waits for its answer.
@@ -52,7 +55,8 @@ class ServedFtlActuator:
         self._journal = journal
         self._move_wait_s = move_wait_s
         self._patience_s = patience_s
-        self._sleep = sleep
+        self._clock = clock
+        self._connect = connect
         self._silent_until_s = 0.0
         self._restore_until_s = float("inf")
         self._client: ControlClient | None = None
@@ -168,7 +172,7 @@ class ServedFtlActuator:
 
     def _give_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
         """Move the difference to or from the spare, as many blocks at a time as there are to be had."""
-        deadline = time.monotonic() + self._move_wait_s
+        deadline = self._clock.monotonic_s() + self._move_wait_s
         expected: int | None = None
         while True:
             statistics = self._statistics()
@@ -178,13 +182,13 @@ class ServedFtlActuator:
                 if owned == blocks:
                     return
                 expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
-            elif time.monotonic() > min(deadline, self._restore_until_s):
+            elif self._clock.monotonic_s() > min(deadline, self._restore_until_s):
                 raise ActError(
                     f"{pending} OPS blocks of {self._device} are still being moved, within its move budget",
                     "the device continues by itself; run `slo-ctl apply --undo` later to confirm",
                 )
             else:
-                self._sleep(_MOVE_POLL_S)
+                self._clock.sleep(_MOVE_POLL_S)
 
     def _step_towards(self, knob: Knob, namespace: str, owned: int, blocks: int, spare: int) -> int:
         """Ask for one move; returns what the namespace then has."""
@@ -219,18 +223,18 @@ class ServedFtlActuator:
     def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
         """Carry out a command, over a new connection where the old one was hung up (if harmless)."""
         again = repeatable and self._client is not None
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         if began_s < self._silent_until_s:
             raise ActError(f"{self._device} does not answer", "it is tried again")
         try:
             if self._client is None:
-                self._client = ControlClient(self._socket, self._patience_s)
+                self._client = self._connect(self._socket, self._patience_s)
             return do(self._client)
         except ControlError as error:
             if error.code in ("unreachable", "malformed"):
                 self.close()
-                if time.monotonic() - began_s >= self._patience_s:
-                    self._silent_until_s = time.monotonic() + _LEFT_ALONE_S
+                if self._clock.monotonic_s() - began_s >= self._patience_s:
+                    self._silent_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S
                     raise ActError(
                         f"{self._device} has not answered for {self._patience_s:g} s", "it is tried again"
                     ) from None

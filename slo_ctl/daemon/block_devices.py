@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.act.capabilities import probe
 from slo_ctl.api.controller import DevicePlan
+from slo_ctl.clock import SYSTEM_CLOCK
 from slo_ctl.daemon.block_places import block_places
 from slo_ctl.daemon.blocks import BlockPart
 from slo_ctl.daemon.device_policies import DevicePolicies, Wish
@@ -23,6 +23,7 @@ from slo_ctl.daemon.wanted import WantedSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
+    from slo_ctl.clock import Clock
     from slo_ctl.config import Config
     from slo_ctl.daemon.device_policies import Situation
     from slo_ctl.daemon.observer import Observer
@@ -42,7 +43,9 @@ log = logging.getLogger("slo_ctl.daemon")
 class BlockDevices:
     """Every block device that the configuration lists, by itself or as a namespace of an NVMe drive."""
 
-    def __init__(self, places: Places, sys: Path, run: Path, problems: Problems) -> None:
+    def __init__(
+        self, places: Places, sys: Path, run: Path, problems: Problems, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.parts: dict[str, BlockPart] = {}
         self.policies = DevicePolicies(places, sys)
         self.notes: tuple[str, ...] = ()
@@ -51,7 +54,8 @@ class BlockDevices:
         self._run = run
         self._problems = problems
         self._wanted_settings = WantedSettings()
-        self._mixes = Mixes()
+        self._clock = clock
+        self._mixes = Mixes(clock.monotonic_s)
         self._wishes: dict[str, Wish] = {}
         self._pools: dict[str, Pool] = {}
         self._left_out: dict[str, tuple[str, ...]] = {}
@@ -74,7 +78,8 @@ class BlockDevices:
         for name, place in found.items():
             if name not in self.parts:
                 self.parts[name] = BlockPart(
-                    *(name, Path(place.path), self._sys, self._window_s), self._watches
+                    *(name, Path(place.path), self._sys, self._window_s, self._watches),
+                    self._clock.monotonic_s,
                 )
                 if place.of_drive:
                     log.info("device %s: %s is managed, a namespace of %s", name, place.path, place.of_drive)
@@ -100,7 +105,7 @@ class BlockDevices:
         members: dict[str, list[BlockPart]] = {}
         for part in self.parts.values():
             members.setdefault(_pool_of(part), []).append(part)
-        self._pools = {key: self._pools.get(key) or Pool() for key in members}
+        self._pools = {key: self._pools.get(key) or Pool(self._clock.monotonic_s) for key in members}
         for key, parts in members.items():
             self._pools[key].parts = tuple(parts)
 
@@ -155,7 +160,7 @@ class BlockDevices:
 
     def for_devices(self, tree: CgroupTree | None, situation: Situation) -> list[Setting]:
         """What the devices as a whole are to be set to."""
-        return self.policies.settings(self._wishes, self.numbers, tree, situation, time.monotonic())
+        return self.policies.settings(self._wishes, self.numbers, tree, situation, self._clock.monotonic_s())
 
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         """For the status."""

@@ -15,7 +15,7 @@ from slo_ctl.observe.gone import ObserveGone
 from slo_ctl.observe.nvme_drive import drive_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from slo_ctl.daemon.nvme_watches import NvmeWatches
@@ -41,13 +41,22 @@ class BlockPart:
 
     kind = "block"
 
-    def __init__(self, name: str, path: Path, sys: Path, window_s: float, watches: NvmeWatches) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        sys: Path,
+        window_s: float,
+        watches: NvmeWatches,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name = name
         self.path = path
         self.drive: str | None = None
         """The NVMe drive of which it is a namespace; None: it is none."""
         self._sys = sys
         self._window_s = window_s
+        self._clock = clock
         self._device: BlockDevice | None = None
         self._watches = watches
         self._namespace: str | None = None
@@ -107,7 +116,9 @@ class BlockPart:
             raise ObserveGone(f"{self.path} is no block device, and no NVMe controller")
         if self._device is None or self._device.number != number:
             self.drive = drive_of(number, self._sys)
-            self._device = BlockDevice(self.name, self.path, number, window_s=self._window_s)
+            self._device = BlockDevice(
+                self.name, self.path, number, window_s=self._window_s, clock=self._clock
+            )
             self._busy_ms = None
             self.close()
             self._namespace = self._watches.join(number)
@@ -139,7 +150,7 @@ class BlockPart:
         fields = file.text.split() if file else []
         if len(fields) <= _BUSY_MS_FIELD or not fields[_BUSY_MS_FIELD].isdigit():
             return 1.0  # not told: a VM that misses its share may well want it
-        now = (time.monotonic(), int(fields[_BUSY_MS_FIELD]))
+        now = (self._clock(), int(fields[_BUSY_MS_FIELD]))
         before, self._busy_ms = self._busy_ms, now
         if before is None or now[0] <= before[0]:
             return 0.0

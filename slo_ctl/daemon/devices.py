@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slo_ctl.clock import SYSTEM_CLOCK
 from slo_ctl.daemon.emulated import EmulatedDevice
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
+from slo_ctl.device.control import ControlClient
 from slo_ctl.device.record import FILE
 from slo_ctl.device.store import DeviceStore
 from slo_ctl.errors import UserError
@@ -13,7 +15,9 @@ from slo_ctl.model import ShareBy
 
 if TYPE_CHECKING:
     from slo_ctl.act.journal import Journal
+    from slo_ctl.clock import Clock
     from slo_ctl.config import Config
+    from slo_ctl.device.control import Connect
     from slo_ctl.device.places import Places
 
 _Identity = tuple[int, int]
@@ -22,12 +26,20 @@ _Identity = tuple[int, int]
 class EmulatedDevices:
     """Every emulated device that is served or listed in the configuration."""
 
-    def __init__(self, places: Places, journal: Journal) -> None:
+    def __init__(
+        self,
+        places: Places,
+        journal: Journal,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
+    ) -> None:
         self.parts: dict[str, EmulatedDevice] = {}
         self.notes: list[str] = []
         """What of the configuration cannot be had."""
         self._store = DeviceStore(places)
         self._journal = journal
+        self._clock = clock
+        self._connect = connect
         self._identities: dict[str, _Identity] = {}
         self._general = (0.0, ShareBy.PAGES, 0.0)
 
@@ -74,7 +86,11 @@ class EmulatedDevices:
             self._drop(name)
         run = self._store.places.run_of(name)
         window_s, share_by, move_budget = self._general
-        part = EmulatedDevice(record, run, self._journal, policy, window_s, share_by)
+        part = EmulatedDevice(
+            *(record, run, self._journal, policy, window_s, share_by),
+            clock=self._clock,
+            connect=self._connect,
+        )
         part.move_budget = move_budget
         if same_device:
             part.take_over()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slo_ctl.act.served_ftl import ServedFtlActuator
 from slo_ctl.act.tenant_scheduler import TenantSchedulerActuator
+from slo_ctl.clock import SYSTEM_CLOCK
 from slo_ctl.daemon.capacity import Capacity
 from slo_ctl.daemon.demand import Activity
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
@@ -18,6 +19,7 @@ from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, make_policy
 from slo_ctl.decide.policies.proportional import BUSY_FROM, claim_of
 from slo_ctl.decide.scheduler_choice import Choice, needs_of
 from slo_ctl.decide.tenant_choice import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
+from slo_ctl.device.control import ControlClient
 from slo_ctl.device.record import SsdRecord
 from slo_ctl.model import (
     Decision,
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slo_ctl.act.journal import Journal
+    from slo_ctl.clock import Clock
     from slo_ctl.daemon.seats import Seat
     from slo_ctl.decide.policies import Policy
+    from slo_ctl.device.control import Connect
     from slo_ctl.device.places import RunPlaces
     from slo_ctl.device.record import DeviceRecord
     from slo_ctl.model import DeviceSample, DeviceWaf
@@ -72,11 +76,14 @@ class EmulatedDevice:
         policy: str,
         window_s: float,
         share_by: ShareBy = ShareBy.PAGES,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
     ) -> None:
         """`window_s` is the status window; `journal` tells whether the device has been taken over before."""
         self.name = record.name
         self.record = record
-        self.actuator = ServedFtlActuator(record.name, run.control, journal)
+        self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
         self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
         self.scheduler_wish = "keep"
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
@@ -86,7 +93,9 @@ class EmulatedDevice:
         self.refusals: list[str] = []
         """What the device refused in the last epoch."""
         self.capacity = Capacity()
-        self._served = ServedDevice(record.name, run.control, record, window_s=window_s)
+        self._served = ServedDevice(
+            record.name, run.control, record, window_s=window_s, clock=clock.monotonic_s, connect=connect
+        )
         self._journal = journal
         self._window_s = window_s
         self._policy: Policy[Any] = self._made(policy)

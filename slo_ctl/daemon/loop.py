@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.api.controller import DevicePlan, Plan
+from slo_ctl.clock import SYSTEM_CLOCK
 from slo_ctl.config import load
 from slo_ctl.daemon.actuators import Actuators
 from slo_ctl.daemon.assembly import Moment, status_of
@@ -30,6 +30,7 @@ from slo_ctl.daemon.recorder import Recorder
 from slo_ctl.daemon.seats import seats_on
 from slo_ctl.daemon.told import decided, outcome_line
 from slo_ctl.decide.promises import DEFAULT
+from slo_ctl.device.control import ControlClient
 from slo_ctl.errors import UserError
 from slo_ctl.model import Lever, OutcomeState
 from slo_ctl.record.metrics import Metrics
@@ -37,11 +38,13 @@ from slo_ctl.record.metrics import Metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from slo_ctl.clock import Clock
     from slo_ctl.config import Config
     from slo_ctl.daemon.observer import Observer
     from slo_ctl.daemon.parts import DeviceView
     from slo_ctl.daemon.places import DaemonPlaces
     from slo_ctl.decide.levers import Wanted
+    from slo_ctl.device.control import Connect
     from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Vm
     from slo_ctl.observe.cgroup import CgroupTree
     from slo_ctl.observe.inventory import Inventory
@@ -66,14 +69,18 @@ class Daemon:
         dry_run: bool = False,
         sys: Path = Path("/sys"),
         run: Path = Path("/run"),
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
     ) -> None:
         """`dry_run` plans and touches nothing; kernel and systemd are looked for below `sys` and `run`.
+        `connect` makes the connections to servers of emulated devices.
 
         Raises UserError when what was kept before is damaged.
         """
         self.config = config
         self.places = places
         self._dry_run = dry_run
+        self._clock = clock
         self.missed_epochs = 0
         """Set by whoever keeps the schedule."""
         self.outcomes: list[Outcome] = []
@@ -85,8 +92,8 @@ class Daemon:
         self._actuators = Actuators(sys, run)
         self._keeper = SettingKeeper(self._actuators.chosen, self._journal)
         self._problems = Problems()
-        self._emulated = EmulatedDevices(places.devices, self._journal)
-        self._blocks = BlockDevices(places.devices, sys, run, self._problems)
+        self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
+        self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
         self._news = News()
         self._vm_set = VmSet(places.promises)
         self._resolver = Resolver()
@@ -94,7 +101,7 @@ class Daemon:
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
-        self._started_at = time.time()
+        self._started_at = clock.time_s()
         self.waker = Waker()
         published = Published(config, started_at=self._started_at)
         self.desk = Desk(published, self._vm_set.store, places.history, self.waker)
@@ -104,7 +111,7 @@ class Daemon:
 
     def epoch(self) -> HostStatus:
         """Do everything once."""
-        cpu_s = time.thread_time()
+        cpu_s = self._clock.cpu_s()
         self._vm_set.refresh()
         inventory = self._observer.look()
         vms, streams = inventory.vms, inventory.streams
@@ -139,7 +146,7 @@ class Daemon:
             self.outcomes,
             wanted.backends,
         )
-        status = replace(status, epoch_cpu_ms=_MS_PER_S * (time.thread_time() - cpu_s))
+        status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
             self._recorder.add(status, self.outcomes)
         self.desk.published = Published(
@@ -207,7 +214,7 @@ class Daemon:
 
     def _give_back(self) -> list[Outcome]:
         self._actuators.take_time()
-        deadline_s = time.monotonic() + _RESTORE_OPS_S
+        deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for part in self._emulated.parts.values():
             self._problems.guarded(part.name, partial(part.restore_ops, deadline_s))
         outcomes = self._keeper.undo()
@@ -227,7 +234,7 @@ class Daemon:
     # Observing and deciding.
 
     def _look(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         notes = [*self._emulated.notes, *self._blocks.notes]
         self._problems.begin()
         for part in self._emulated.parts.values():
@@ -275,7 +282,7 @@ class Daemon:
 
     def _moment(self, notes: Sequence[str]) -> Moment:
         return Moment(
-            at=time.time(),
+            at=self._clock.time_s(),
             window_s=self.config.daemon.window_s,
             epoch_s=self.config.daemon.epoch_s,
             pid=os.getpid(),

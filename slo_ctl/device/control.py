@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
 VERSION = 1
@@ -116,3 +117,7 @@ class ControlClient:
                 raise ConnectionError("its reply has no end")
         line, _, self._pending = self._pending.partition(b"\n")
         return line
+
+
+Connect = Callable[[Path, float], ControlClient]
+"""Makes a connection to the server at a control socket, with seconds that it waits for each answer."""

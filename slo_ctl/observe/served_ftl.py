@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from slo_ctl.device.control import Connect
     from slo_ctl.device.record import DeviceRecord
 
 _US_PER_NS = 1e-3
@@ -51,6 +52,7 @@ class ServedDevice:
         *,
         window_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        connect: Connect = ControlClient,
     ) -> None:
         """`record` says what the socket does not: timing, and the blocks that GC keeps free."""
         self.name = name
@@ -65,6 +67,7 @@ class ServedDevice:
         self._path = control_socket
         self._record = record
         self._clock = clock
+        self._connect = connect
         self._client: ControlClient | None = None
         self._silent_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -242,7 +245,7 @@ class ServedDevice:
             if self._client is None:
                 # Whatever was counted before may have been counted by another process.
                 self._lose()
-                self._client = ControlClient(self._path, _TIMEOUT_S)
+                self._client = self._connect(self._path, _TIMEOUT_S)
             told = self._client.statistics()
         except ControlError as error:
             if self._clock() - now_s >= _TIMEOUT_S:

@@ -1,0 +1,128 @@
+"""The complete daemon against an emulated SSD in virtual time, and whether it kept what it has to keep.
+
+    .venv/bin/python bench/simulate.py --scenario restarts [--size 64GiB] [--hours 1]
+    .venv/bin/python bench/simulate.py --seed 17
+    .venv/bin/python bench/simulate.py --random 1000 [--jobs 2] [--checks entitled,ok]
+
+A seed without a scenario is a random scenario. One that fails prints the command that runs it again, and the
+exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slo_ctl.simulate.checks import CHECKS
+from slo_ctl.simulate.named import DEFAULT_SIZE, DRIVES, NAMES, described
+from slo_ctl.simulate.trial import MEASURES, Order, tried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slo_ctl.simulate.trial import Trial
+
+SHOWN = 3
+"""Violations of each check and seed, where there are many seeds."""
+
+
+def main() -> int:
+    given = parsed()
+    if given.list:
+        for name in NAMES:
+            print(f"{name:16} {described(name)}")
+        for name, keep in CHECKS.items():
+            print(f"--checks {name:13} {(keep.__doc__ or '').splitlines()[0]}")
+        return 0
+    order = Order(
+        given.seed,
+        given.scenario,
+        given.size,
+        given.hours,
+        given.policy,
+        tuple(given.checks.split(",")) if given.checks else tuple(CHECKS),
+        MEASURES[given.shares_of],
+    )
+    if unknown := set(order.checks) - CHECKS.keys():
+        print(f"there is no check {sorted(unknown)[0]}; --list tells which there are", file=sys.stderr)
+        return 2
+    if given.random:
+        return many(order, given.random, given.jobs, as_json=given.json)
+    trial = tried(order, with_daemon=not given.without_daemon)
+    if given.json:
+        print(json.dumps(trial.told()))
+    else:
+        print("\n".join(trial.lines(given.most)))
+    return 0 if trial.passed else 1
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
+    parser.add_argument("--scenario", choices=NAMES, help="one of those that --list tells")
+    parser.add_argument("--size", choices=DRIVES, default=DEFAULT_SIZE, help="of a named scenario's drive")
+    parser.add_argument("--hours", type=float, help="length of a named scenario")
+    parser.add_argument("--random", type=int, metavar="N", help="N random scenarios from the seed on")
+    parser.add_argument("--jobs", type=int, default=2, help="processes for those (default 2)")
+    parser.add_argument("--policy", help="instead of the scenario's")
+    parser.add_argument("--checks", help="only these, separated by commas")
+    parser.add_argument("--shares-of", choices=MEASURES, default="device-time", help="that are due")
+    parser.add_argument("--without-daemon", action="store_true", help="with weights set by hand")
+    parser.add_argument("--most", type=int, default=12, help="violations of each check that are told")
+    parser.add_argument("--json", action="store_true", help="a JSON object for each scenario")
+    parser.add_argument("--list", action="store_true", help="scenarios and checks")
+    return parser.parse_args()
+
+
+def many(order: Order, count: int, jobs: int, *, as_json: bool) -> int:
+    began_s = time.monotonic()
+    failed: dict[str, int] = {}
+    passed = 0
+    for number, trial in enumerate(trials(order, count, jobs), 1):
+        passed += trial.passed
+        for name, found in trial.counts().items():
+            failed[name] = failed.get(name, 0) + bool(found)
+        if as_json:
+            print(json.dumps(trial.told()), flush=True)
+        elif not trial.passed:
+            told: dict[str, int] = {}
+            for violation in trial.violations:
+                told[violation.check] = told.get(violation.check, 0) + 1
+                if told[violation.check] <= SHOWN:
+                    print(f"seed {trial.order.seed}: {violation}")
+            print(f"reproduce: {trial.order.command()}", flush=True)
+        if not as_json and number % 100 == 0:
+            print(f"{number} of {count}, {passed} passed, {time.monotonic() - began_s:.0f} s", flush=True)
+    told_failed = ", ".join(f"{name} in {seeds}" for name, seeds in sorted(failed.items()))
+    told_time = f"{time.monotonic() - began_s:.0f} s"
+    print(
+        f"{count} scenarios, {passed} passed, {told_time}; violated: {told_failed or 'nothing'}",
+        file=sys.stderr,
+    )
+    return 0 if passed == count else 1
+
+
+def trials(order: Order, count: int, jobs: int) -> Iterator[Trial]:
+    """In the order of seeds."""
+    orders = [replace(order, seed=order.seed + number, scenario=None) for number in range(count)]
+    if jobs <= 1:
+        yield from map(tried, orders)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(tried_lean, orders)
+
+
+def tried_lean(order: Order) -> Trial:
+    """Without what takes long to hand from process to process."""
+    trial = tried(order)
+    trial.run.epochs.clear()
+    return replace(trial, without=None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,398 @@
+"""What every simulation must keep, whatever happens in it. Each check is pure: results in, violations out."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slo_ctl.model import Verdict
+from slo_ctl.simulate.entitlement import WANTS_FROM, Ledger, Measure
+from slo_ctl.simulate.scenario import What
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from slo_ctl.model import HostStatus, VmStatus
+    from slo_ctl.simulate.result import Result
+
+SERVED_WINDOW_S = 10
+SERVED_AROUND_S = 20
+SERVED_FROM = 0.90
+"""Of the pages that are served in any such window without the daemon."""
+_FEW_PAGES = 500
+"""Windows in which hardly anything is asked for say nothing."""
+SETTLED_AFTER_S = 60
+"""Entitlements hold from so long after a change."""
+ENTITLED_WINDOW_S = 60
+ENTITLED_WITHIN = 0.05
+LONG_RUN_S = 300
+LONG_RUN_WITHIN = 0.02
+INSUFFICIENT_FROM = 0.05
+"""A VM that misses less of what it is due has it."""
+OK_UP_TO = 0.15
+"""A VM that misses more has not: the verdict's tolerance, and what two ways of counting may differ."""
+_FALSE_FOR_EPOCHS = 3
+"""A verdict of a moment may be of a window that began a moment earlier."""
+MOVES_PER_MINUTE = 0.05
+"""Of the drive's OPS blocks; at least `_FEW_BLOCKS`."""
+CALM_MOVES_PER_MINUTE = 0.01
+_FEW_BLOCKS = 8
+CALM_AFTER_S = 120
+"""Limits, weights and moves have settled so long after a change."""
+LIMIT_CHANGES_PER_MINUTE = 1.0
+_SAME_LIMIT = 0.02
+"""A limit that changes by less stays."""
+HOSTILE_GAIN = 0.05
+STOP_WITHIN_S = 90.0
+"""TimeoutStopSec of systemd."""
+_START_S = 60
+"""What hostile VMs gain is looked at from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What was not kept."""
+
+    check: str
+    at_s: float
+    vm: str
+    """Empty: of the whole drive."""
+    what: str
+
+    def __str__(self) -> str:
+        who = f" {self.vm}" if self.vm else ""
+        return f"{self.check} at {self.at_s:.0f} s:{who} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One scenario, as often as its checks need it."""
+
+    daemon: Ledger
+    without: Ledger | None = None
+    """The same without the daemon."""
+    honest: Ledger | None = None
+    """The same with nobody hostile; None where nobody is."""
+
+
+def work_is_conserved(runs: Runs) -> Iterator[Violation]:
+    """Pages served in any 10 s are at least 90 % of those without the daemon, unless status says why not."""
+    if runs.without is None:
+        return
+    with_daemon, without = runs.daemon, runs.without
+    worst: dict[int, float] = {}
+    starts = range(with_daemon.run.seconds - SERVED_WINDOW_S + 1)
+    alone = [without.total("pages", start_s, start_s + SERVED_WINDOW_S) for start_s in starts]
+    for start_s in starts:
+        end_s = start_s + SERVED_WINDOW_S
+        # GC comes in lumps, at other moments in the other run: the least of the windows around this one.
+        could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
+        served = with_daemon.total("pages", start_s, end_s)
+        if could >= _FEW_PAGES and served < SERVED_FROM * could and not _is_told(with_daemon, start_s, end_s):
+            worst[start_s] = served / could
+    for first_s, last_s in _stretches(worst):
+        least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
+        what = f"{least:.0%} of the pages without the daemon, until {last_s + SERVED_WINDOW_S} s"
+        yield Violation("conserved", first_s, "", what)
+
+
+def _is_told(ledger: Ledger, start_s: float, end_s: float) -> bool:
+    """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
+
+    Status is of a window, so that it may say so a window later; while no epoch is done, the last one counts.
+    A daemon that was stopped has nothing in force, and what was set by hand is no measure for that.
+    """
+    stopped = (event for event in ledger.run.happened if event[1].what is What.STOP_DAEMON)
+    if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
+        return True
+    epochs = ledger.run.epochs
+    first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
+    last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
+    return any(_says_why(row) for epoch in epochs[first:last] for row in epoch.status.vms)
+
+
+def _says_why(row: VmStatus) -> bool:
+    if row.verdict is Verdict.CAPPED:
+        return row.slo.max_iops is not None or row.slo.max_bandwidth_bytes_s is not None
+    return row.slo.min_iops is not None and "minimum" in row.reason
+
+
+def entitlements_are_kept(runs: Runs) -> Iterator[Violation]:
+    """From a minute after a change everybody who wants more has its share within 5 %, in the long run 2 %."""
+    ledger = runs.daemon
+    for calm in ledger.calms():
+        start_s = calm.start_s + SETTLED_AFTER_S
+        for at_s in range(start_s, calm.end_s - ENTITLED_WINDOW_S + 1, ENTITLED_WINDOW_S):
+            yield from _off(ledger, at_s, at_s + ENTITLED_WINDOW_S, ENTITLED_WITHIN)
+        if calm.end_s - start_s >= LONG_RUN_S:
+            yield from _off(ledger, start_s, calm.end_s, LONG_RUN_WITHIN)
+
+
+def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Violation]:
+    due = ledger.due(start_s, end_s)
+    if len(due.shares) < 2:
+        return
+    for vm, share in due.shares.items():
+        error = due.error(vm)
+        lump = ledger.lump / (due.total * share) if share > 0 else 0.0
+        if abs(error) > within + lump:
+            what = f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {end_s} s)"
+            yield Violation("entitled", start_s, vm, what)
+
+
+def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
+    """Who is said to get too little does."""
+
+    def false(ledger: Ledger, row: VmStatus, start_s: int, end_s: int) -> str:
+        if row.verdict is not Verdict.INSUFFICIENT or row.slo.p99_latency_us is not None:
+            return ""
+        due = ledger.due(start_s, end_s)
+        minimum = ledger.slo(row.vm, end_s).min_iops
+        if minimum is not None and due.iops[row.vm] < minimum:
+            return ""
+        if row.vm not in due.shares:
+            asked = due.wanting[row.vm]
+            return f"it had requests waiting {asked:.0%} of the time" if asked < WANTS_FROM else ""
+        error = due.error(row.vm)
+        return _has(ledger, error) if error >= -INSUFFICIENT_FROM else ""
+
+    yield from _false_verdicts(runs.daemon, "insufficient", false)
+
+
+def no_false_ok(runs: Runs) -> Iterator[Violation]:
+    """Who is said to be well is."""
+
+    def false(ledger: Ledger, row: VmStatus, start_s: int, end_s: int) -> str:
+        if row.verdict is not Verdict.OK:
+            return ""
+        due = ledger.due(start_s, end_s)
+        if row.vm not in due.shares:
+            return ""
+        minimum = ledger.slo(row.vm, start_s).min_iops
+        if minimum is not None and due.iops[row.vm] < (1 - INSUFFICIENT_FROM) * minimum:
+            return f"{due.iops[row.vm]:.0f} IOPS, minimum {minimum:.0f}"
+        error = due.error(row.vm)
+        return _has(ledger, error) if error < -OK_UP_TO else ""
+
+    yield from _false_verdicts(runs.daemon, "ok", false)
+
+
+def _has(ledger: Ledger, error: float) -> str:
+    return f"it has {1 + error:.0%} of the {ledger.measure} it is due"
+
+
+def _false_verdicts(
+    ledger: Ledger, verdict: str, false: Callable[[Ledger, VmStatus, int, int], str]
+) -> Iterator[Violation]:
+    """Verdicts that do not agree with the counters for some epochs on end."""
+    changes, window_s = ledger.changes(), round(ledger.run.scenario.window_s)
+    since: dict[str, tuple[int, float, str]] = {}
+    for epoch in ledger.run.epochs:
+        end_s = int(epoch.at_s)
+        start_s = end_s - window_s
+        whole = start_s >= 0 and not any(start_s - 1 <= at_s <= end_s for at_s in changes)
+        now: dict[str, tuple[int, float, str]] = {}
+        for row in epoch.status.vms if whole else ():
+            reason = false(ledger, row, start_s, end_s) if row.device else ""
+            if reason:
+                count, first_s, _ = since.get(row.vm, (0, epoch.at_s, ""))
+                now[row.vm] = (count + 1, first_s, f"{reason}; it is told {row.verdict}: {row.reason}")
+        for vm, (count, first_s, told) in since.items():
+            if vm not in now and count >= _FALSE_FOR_EPOCHS:
+                yield Violation(verdict, first_s, vm, f"for {count} epochs {told}")
+        since = now
+    for vm, (count, first_s, told) in since.items():
+        if count >= _FALSE_FOR_EPOCHS:
+            yield Violation(verdict, first_s, vm, f"for {count} epochs {told}")
+
+
+def moves_are_few(runs: Runs) -> Iterator[Violation]:
+    """OPS blocks moved in any minute are few of them, and hardly any when nothing changes."""
+    run = runs.daemon.run
+    moved = np.zeros(run.seconds + 1)
+    stops = [at_s for at_s, event in run.happened if event.what is What.STOP_DAEMON]
+    for command in run.commands:
+        if command.op == "move" and not any(at_s <= command.at_s < at_s + 10 for at_s in stops):
+            moved[min(int(command.at_s), run.seconds)] += command.fields["blocks"]
+    sums = np.concatenate([[0.0], np.cumsum(moved)])
+    most = max(_FEW_BLOCKS, MOVES_PER_MINUTE * run.total_ops_blocks)
+    over = {
+        start_s: float(sums[start_s + 60] - sums[start_s])
+        for start_s in range(max(1, run.seconds - 59))
+        if start_s + 60 < len(sums) and sums[start_s + 60] - sums[start_s] > most
+    }
+    for first_s, last_s in _stretches(over):
+        worst = max(over[at_s] for at_s in range(first_s, last_s + 1))
+        yield Violation("moves", first_s, "", f"{worst:.0f} blocks in a minute, at most {most:.0f}")
+    for calm in runs.daemon.calms():
+        start_s = calm.start_s + CALM_AFTER_S
+        if calm.end_s - start_s >= SETTLED_AFTER_S:
+            minutes = (calm.end_s - start_s) / 60
+            blocks = float(sums[calm.end_s] - sums[start_s])
+            most_calm = max(_FEW_BLOCKS, CALM_MOVES_PER_MINUTE * run.total_ops_blocks * minutes)
+            if blocks > most_calm:
+                told = f"{blocks:.0f} blocks, at most {most_calm:.0f}"
+                what = f"{told}, until {calm.end_s} s though nothing changes"
+                yield Violation("moves", start_s, "", what)
+
+
+def limits_settle(runs: Runs) -> Iterator[Violation]:
+    """Limits and weights stay once nothing changes."""
+    run = runs.daemon.run
+    for calm in runs.daemon.calms():
+        start_s = calm.start_s + CALM_AFTER_S
+        minutes = (calm.end_s - start_s) / 60
+        if minutes < 1:
+            continue
+        for name in ("limit_iops", "weight"):
+            values = run.of(name)[:, start_s : calm.end_s]
+            before, after = values[:, :-1], values[:, 1:]
+            with np.errstate(invalid="ignore"):
+                far = np.abs(after - before) > _SAME_LIMIT * np.minimum(before, after)
+            changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
+            for row, count in enumerate(changed.sum(axis=1)):
+                if count > max(1.0, LIMIT_CHANGES_PER_MINUTE * minutes):
+                    what = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
+                    yield Violation("settled", start_s, run.vms[row], what)
+
+
+def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
+    """Nobody has more by a hostile pattern, at the cost of others, and nobody else has less."""
+    if runs.honest is None:
+        return
+    hostile, end_s = runs.daemon.run.scenario.hostile, runs.daemon.run.seconds
+    if end_s <= _START_S:
+        return
+    others = [vm for vm in runs.daemon.run.vms if vm not in hostile]
+
+    def change(name: str, vms: Iterable[str]) -> float:
+        now, honest = (
+            sum(ledger.sum(name, vm, _START_S, end_s) for vm in vms)
+            for ledger in (runs.daemon, runs.honest or runs.daemon)
+        )
+        return now / honest - 1 if honest else 0.0
+
+    at_a_cost = change("requests", others) < 0
+    for vm in sorted(hostile):
+        gain = change(str(runs.daemon.measure), [vm])
+        if gain > HOSTILE_GAIN and at_a_cost:
+            yield Violation(
+                "hostile", _START_S, vm, f"gains {gain:.0%} of {runs.daemon.measure} by its pattern"
+            )
+    for vm in others:
+        loss = -change("requests", [vm])
+        if loss > HOSTILE_GAIN:
+            told = f"loses {loss:.0%} of its requests to {', '.join(sorted(hostile))}"
+            yield Violation("hostile", _START_S, vm, told)
+
+
+def epochs_go_well(runs: Runs) -> Iterator[Violation]:
+    """No epoch fails, the device has no problem and every setting takes while nobody disturbs them."""
+    ledger = runs.daemon
+    for at_s, what in ledger.run.failures:
+        yield Violation("epochs", at_s, "", what)
+    told: dict[tuple[str, str], float] = {}
+    for epoch in ledger.run.epochs:
+        quiet = not ledger.disturbed(epoch.at_s, epoch.at_s)
+        for vm, what in _problems(epoch.status, quiet=quiet):
+            told.setdefault((vm, what), epoch.at_s)
+    for (vm, what), at_s in told.items():
+        yield Violation("epochs", at_s, vm, what)
+
+
+def _problems(status: HostStatus, *, quiet: bool) -> Iterator[tuple[str, str]]:
+    for device in status.devices:
+        if device.problem.startswith("unexpected") or (device.problem and quiet):
+            yield "", device.problem
+    if quiet:
+        for row in status.vms:
+            if row.verdict is Verdict.UNAPPLIED:
+                yield row.vm, row.reason
+        yield from (("", note) for note in status.notes)
+
+
+def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
+    """Every VM that is here is in the status with its own device, and no other is."""
+    run = runs.daemon.run
+    wrong: dict[tuple[str, str], float] = {}
+    for epoch in run.epochs:
+        second = int(epoch.at_s)
+        if second < 2 or second + 2 > run.seconds:
+            continue
+        here = {vm for row, vm in enumerate(run.vms) if run.here[row, second - 1 : second + 1].all()}
+        gone = {vm for row, vm in enumerate(run.vms) if not run.here[row, second - 2 : second + 2].any()}
+        on_device = {row.vm for row in epoch.status.vms if row.device}
+        for vm in here - on_device:
+            wrong.setdefault((vm, "is here and not in the status"), epoch.at_s)
+        for vm in gone & on_device:
+            wrong.setdefault((vm, "is in the status and not here"), epoch.at_s)
+    for (vm, what), at_s in wrong.items():
+        yield Violation("status", at_s, vm, what)
+
+
+def all_is_given_back(runs: Runs) -> Iterator[Violation]:
+    """A clean stop leaves everything as it was before the daemon, before systemd loses its patience."""
+    run = runs.daemon.run
+    if run.stop_s > STOP_WITHIN_S:
+        yield Violation("given-back", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
+    for what in run.not_given_back:
+        yield Violation("given-back", run.scenario.length_s, "", what)
+
+
+CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
+    "conserved": work_is_conserved,
+    "entitled": entitlements_are_kept,
+    "insufficient": no_false_insufficient,
+    "ok": no_false_ok,
+    "moves": moves_are_few,
+    "settled": limits_settle,
+    "hostile": hostility_gains_nothing,
+    "epochs": epochs_go_well,
+    "status": status_knows_the_vms,
+    "given-back": all_is_given_back,
+}
+"""By the name that `bench/simulate.py --checks` takes; the first line of each says what it asks for."""
+
+
+def check(
+    daemon: Result,
+    without: Result | None = None,
+    honest: Result | None = None,
+    *,
+    names: Collection[str] = tuple(CHECKS),
+    measure: Measure = Measure.DEVICE_TIME,
+) -> list[Violation]:
+    """Everything that was not kept, in the order of time."""
+    runs = Runs(
+        Ledger(daemon, measure),
+        None if without is None else Ledger(without, measure),
+        None if honest is None else Ledger(honest, measure),
+    )
+    found = [violation for name in names for violation in CHECKS[name](runs)]
+    return sorted(found, key=lambda violation: (violation.at_s, violation.check, violation.vm))
+
+
+def by_check(violations: Iterable[Violation]) -> dict[str, list[Violation]]:
+    """The same by check."""
+    found: dict[str, list[Violation]] = defaultdict(list)
+    for violation in violations:
+        found[violation.check].append(violation)
+    return dict(found)
+
+
+def _stretches(seconds: Collection[int]) -> Iterator[tuple[int, int]]:
+    """First and last of those that follow on each other."""
+    ordered: Sequence[int] = sorted(seconds)
+    first = previous = None
+    for at_s in ordered:
+        if previous is not None and first is not None and at_s != previous + 1:
+            yield first, previous
+            first = at_s
+        first = at_s if first is None else first
+        previous = at_s
+    if first is not None and previous is not None:
+        yield first, previous

@@ -1,0 +1,228 @@
+"""The control socket of a simulated drive: commands and replies of `ftl_emul/serve/src/control`, as objects.
+
+A test compares the names in these replies with those of a drive that is really served.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ftl_emul import DriveError
+from slo_ctl.device.control import ControlClient, ControlError
+from slo_ctl.simulate.drive import NS_PER_S, Namespace, SimulatedDrive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ftl_emul import LatencyUs
+    from slo_ctl.device.record import Namespace as NamespaceRecord
+
+_OPERATIONS = {
+    "reads": "reads",
+    "writes": "writes",
+    "trims": "trims",
+    "zeroes": "write_zeroes",
+    "flushes": "flushes",
+}
+"""By the name in replies, the core's."""
+_NOT_TOLD = frozenset({"victim_histogram", "wear_page_writes", "min_erases", "max_erases"})
+"""What the core counts and the server does not tell."""
+_PERCENTILES = ("p50", "p99", "p999")
+
+
+class DaemonKilled(BaseException):
+    """SIGKILL, in the middle of an epoch: nothing in the daemon catches it."""
+
+
+class SimulatedServer:
+    """Answers for one drive; and does not, or late, when the scenario says so."""
+
+    def __init__(self, drive: SimulatedDrive) -> None:
+        self.drive = drive
+        self.silent = False
+        self.delay_s = 0.0
+        self.connection = 0
+        """Number of the connections that hold; all before were closed."""
+        self.commands: list[tuple[int, str, dict[str, Any]]] = []
+        """Every command that changes something, and when it came (ns)."""
+        self.statistics_told = 0
+        self.kill_at: int | None = None
+        """The command from now on at which the daemon is killed."""
+        self._told: dict[str, dict[str, Any]] = {}
+        """The last reply about each namespace, as long as it holds."""
+        self._told_at_ns = -1
+
+    def connect(self, path: Path, timeout_s: float) -> SimulatedControl:  # noqa: ARG002 - there is one server
+        """As `ControlClient(path, timeout_s)`. Raises ControlError."""
+        if self.silent:
+            self.wait(timeout_s)
+            raise ControlError("unreachable", "timed out")
+        return SimulatedControl(self, timeout_s)
+
+    def wait(self, wait_s: float) -> None:
+        """Virtual time passes."""
+        self.drive.run_to(self.drive.now_ns + round(wait_s * NS_PER_S))
+
+    def answer(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a command. Raises ControlError where the server would refuse it."""
+        if self.kill_at is not None:
+            self.kill_at -= 1
+            if self.kill_at < 0:
+                self.kill_at = None
+                raise DaemonKilled
+        if op == "stats":
+            self.statistics_told += 1
+            return self._statistics()
+        self.commands.append((self.drive.now_ns, op, fields))
+        known: dict[str, Callable[..., None]] = {
+            "move": self._move,
+            "set_weight": self._set_weight,
+            "set_limit": self._set_limit,
+        }
+        if op not in known:
+            raise ControlError("refused", f"{op} is not simulated")
+        try:
+            known[op](fields)
+        except (DriveError, ValueError) as refusal:
+            raise ControlError("refused", str(refusal)) from None
+        return {"v": 1, "ok": True}
+
+    def _move(self, fields: dict[str, Any]) -> None:
+        source, target = fields["from"], fields["to"]
+        if source == target:
+            raise ControlError("refused", "a move needs two different ends")
+        ends = [None if end is None else self._namespace(end) for end in (source, target)]
+        self.drive.move_ops(ends[0], ends[1], fields["blocks"])
+        self._told.clear()
+
+    def _set_weight(self, fields: dict[str, Any]) -> None:
+        self.drive.set_weight(self._namespace(fields["namespace"]), fields["weight"])
+        self._told.pop(fields["namespace"], None)
+
+    def _set_limit(self, fields: dict[str, Any]) -> None:
+        self.drive.set_limit(self._namespace(fields["namespace"]), fields["iops"], fields["bytes_s"])
+        self._told.pop(fields["namespace"], None)
+
+    def _namespace(self, name: str) -> Namespace:
+        found = self.drive.namespaces.get(name)
+        if found is None:
+            raise ControlError("refused", f'there is no namespace "{name}"')
+        return found
+
+    def _statistics(self) -> dict[str, Any]:
+        drive, device = self.drive, self.drive.device
+        if self._told_at_ns != device.now_ns:
+            # Within an epoch the daemon asks for all of it again and again.
+            self._told_at_ns = device.now_ns
+            self._told.clear()
+        for namespace, made in zip(drive.namespaces.values(), drive.record.namespace, strict=True):
+            if namespace.name not in self._told:
+                self._told[namespace.name] = self._told_of(namespace, made)
+        return {
+            "v": 1,
+            "ok": True,
+            "device": drive.record.name,
+            "kind": "ssd",
+            "emulated": True,
+            "latency": "real",
+            "time_scale": 1.0,
+            "punctuality": {"lead_ns": 0, "round_trip_ns": 0, "waited": 0, "late_ns": 0},
+            "scheduler": drive.record.scheduler,
+            "aged": None,
+            "now_ns": device.now_ns,
+            "page_bytes": drive.page_bytes,
+            "mapping": drive.record.mapping.kind,
+            "pages_per_block": device.block_pages,
+            "blocks": device.blocks,
+            "spare_blocks": device.spare_blocks,
+            "namespaces": [self._told[name] for name in drive.namespaces],
+        }
+
+    def _told_of(self, namespace: Namespace, made: NamespaceRecord) -> dict[str, Any]:
+        device, tenant = self.drive.device, namespace.tenant
+        totals = self.drive.queue_totals(namespace)
+        completed = {told: totals.pop(name) for told, name in _OPERATIONS.items()}
+        return {
+            "name": namespace.name,
+            "size_bytes": made.size_bytes,
+            "healthy": True,
+            "reason": None,
+            "weight": namespace.weight,
+            "limit_iops": namespace.limit_iops,
+            "limit_bytes_s": namespace.limit_bytes_s,
+            "answered": {
+                told: {"requests": requests, "bytes": totals.get(_BYTES.get(told, ""), 0)}
+                for told, requests in completed.items()
+            },
+            "flash": _plain(device.counters(tenant)),
+            "space": _plain(device.space(tenant)),
+            "queue": {
+                "completed": completed,
+                **totals,
+                "outstanding": device.outstanding(tenant),
+                "latency_us": _latencies(namespace.recent),
+            },
+            "recent": {
+                "window_s": 10.0,
+                "latency_us": _latencies(namespace.recent),
+                "throttle_wait_us": None,
+            },
+        }
+
+
+class SimulatedControl(ControlClient):
+    """A connection to a simulated server."""
+
+    def __init__(self, server: SimulatedServer, timeout_s: float) -> None:
+        self._server = server
+        self._timeout_s = timeout_s
+        self._connection = server.connection
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection = -1
+
+    def command(self, op: str, **fields: object) -> dict[str, Any]:
+        """As over a socket, with its timeout in virtual time."""
+        server = self._server
+        if self._connection != server.connection:
+            raise ControlError("unreachable", "the server does not answer: it has hung up")
+        if server.silent or server.delay_s >= self._timeout_s:
+            # A command that is answered too late is carried out all the same.
+            server.wait(self._timeout_s)
+            if not server.silent:
+                server.answer(op, fields)
+            raise ControlError("unreachable", "the server does not answer: timed out")
+        if server.delay_s:
+            server.wait(server.delay_s)
+        return server.answer(op, fields)
+
+
+_BYTES = {"reads": "read_bytes", "writes": "write_bytes"}
+
+
+def _plain(record: object) -> dict[str, Any]:
+    """All that the core tells, by its names: what is new there is told here at once."""
+    names = _NAMES.get(type(record))
+    if names is None:
+        names = tuple(name for name in dir(record) if not name.startswith("_") and name not in _NOT_TOLD)
+        _NAMES[type(record)] = names
+    return {name: getattr(record, name) for name in names}
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _latencies(recent: LatencyUs | None) -> dict[Literal["read", "write"], dict[str, float | None]]:
+    """Percentiles of the last whole ten seconds."""
+    none = dict.fromkeys(("mean", *_PERCENTILES))
+
+    def told(values: list[float], count: int) -> dict[str, float | None]:
+        if not count:
+            return {"count": 0, **none}
+        return {"count": count, "mean": values[0], **dict(zip(_PERCENTILES, values, strict=True))}
+
+    if recent is None:
+        return {"read": told([], 0), "write": told([], 0)}
+    return {"read": told(recent.read, recent.reads), "write": told(recent.write, recent.writes)}

@@ -1,0 +1,188 @@
+"""What every VM was due, and what it got: from the drive's own counters, not from what the daemon says.
+
+A VM that wants more is due its share by weight of the device time that those who want more got together:
+minimums first, maximums clipped. Strict mode compares requests instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slo_ctl.decide.shares import due_shares
+from slo_ctl.model import Slo
+from slo_ctl.simulate.scenario import DISTURBANCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slo_ctl.simulate.result import Promised, Result
+
+BLOCK_S = 10
+"""What is judged is looked at in pieces of so many seconds."""
+WANTS_FROM = 0.95
+"""A VM with requests waiting for this share of the time wants more."""
+_RESTS_UP_TO = 0.80
+"""One with less does not; in between it may or may not."""
+_S_PER_NS = 1e-9
+
+
+class Measure(StrEnum):
+    """What shares are of."""
+
+    DEVICE_TIME = "device_ns"
+    """Time of dies and channels, GC included."""
+    REQUESTS = "requests"
+    """IOPS: the strict mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Over some seconds, by VM that wants more."""
+
+    shares: dict[str, float]
+    """What it is due of `of`."""
+    got: dict[str, float]
+    """The same as it was."""
+    iops: dict[str, float]
+    """Of all VMs."""
+    wanting: dict[str, float]
+    """Of all VMs: share of the time with requests waiting."""
+    total: float
+    """What the shares are of."""
+
+    def error(self, vm: str) -> float:
+        """What was missed, relative: -0.1 is a tenth less than due; 0 of a VM that wants no more."""
+        due = self.shares.get(vm, 0.0)
+        return self.got[vm] / due - 1 if due > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """Seconds in which the same VMs want more, and neither promises nor VMs change."""
+
+    start_s: int
+    end_s: int
+
+
+class Ledger:
+    """Answers for one run."""
+
+    def __init__(self, run: Result, measure: Measure = Measure.DEVICE_TIME) -> None:
+        self.run = run
+        self.measure = measure
+        self._row = {vm: row for row, vm in enumerate(run.vms)}
+        self._dues: dict[tuple[int, int], Due] = {}
+        self._promised: dict[str, list[Promised]] = {}
+        for promised in run.promised:
+            self._promised.setdefault(promised.vm, []).append(promised)
+        record = run.scenario.drive.record()
+        dies, timing = record.geometry.dies, record.timing
+        collected_ns = record.block_pages * (timing.read_ns + timing.program_ns) + timing.erase_ns
+        self.lump = run.scenario.drive.slowdown * collected_ns if measure is Measure.DEVICE_TIME else 0.0
+        """What shares cannot be more exact than: the time of collecting one block."""
+        self._saturates = {
+            vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
+        }
+        self._sums = {
+            name: np.concatenate([np.zeros((len(run.vms), 1)), np.cumsum(run.of(name), axis=1)], axis=1)
+            for name in ("requests", "pages", "device_ns", "queued_ns")
+        }
+
+    def sum(self, name: str, vm: str, start_s: int, end_s: int) -> float:
+        """Of a counter over some seconds."""
+        sums = self._sums[name][self._row[vm]]
+        return float(sums[end_s] - sums[start_s])
+
+    def total(self, name: str, start_s: int, end_s: int) -> float:
+        """The same of all VMs."""
+        return float((self._sums[name][:, end_s] - self._sums[name][:, start_s]).sum())
+
+    def slo(self, vm: str, at_s: float) -> Slo:
+        """In force at a moment."""
+        found = Slo()
+        for promised in self._promised.get(vm, ()):
+            if promised.at_s <= at_s:
+                found = promised.slo
+        return found
+
+    def wanting(self, vm: str, start_s: int, end_s: int) -> float:
+        """Share of the time with requests of it waiting."""
+        return self.sum("queued_ns", vm, start_s, end_s) * _S_PER_NS / (end_s - start_s)
+
+    def wants_more(self, vm: str, start_s: int, end_s: int) -> bool | None:
+        """Whether it would have taken more; None where that cannot be told.
+
+        With fewer requests at a time than there are dies a VM may be waiting for nobody but itself.
+        """
+        wanting = self.wanting(vm, start_s, end_s)
+        if wanting >= WANTS_FROM:
+            return True if self._saturates[vm] else None
+        return False if wanting <= _RESTS_UP_TO else None
+
+    def due(self, start_s: int, end_s: int) -> Due:
+        """Over some seconds."""
+        if (start_s, end_s) not in self._dues:
+            self._dues[start_s, end_s] = self._due(start_s, end_s)
+        return self._dues[start_s, end_s]
+
+    def _due(self, start_s: int, end_s: int) -> Due:
+        length_s = end_s - start_s
+        iops = {vm: self.sum("requests", vm, start_s, end_s) / length_s for vm in self.run.vms}
+        used = {vm: self.sum(self.measure, vm, start_s, end_s) for vm in self.run.vms}
+        asking = [vm for vm in self.run.vms if self.wants_more(vm, start_s, end_s)]
+        total = sum(used[vm] for vm in asking)
+        slos = {vm: self._in_measure(self.slo(vm, start_s), used[vm] / length_s, iops[vm]) for vm in asking}
+        return Due(
+            shares=due_shares(slos, total / length_s),
+            got={vm: used[vm] / total if total else 0.0 for vm in asking},
+            iops=iops,
+            wanting={vm: self.wanting(vm, start_s, end_s) for vm in self.run.vms},
+            total=total,
+        )
+
+    @staticmethod
+    def _in_measure(slo: Slo, used: float, iops: float) -> Slo:
+        """The SLO with its bounds as what they come to, by what a request of this VM takes."""
+        each = used / iops if iops else 0.0
+        return Slo(
+            weight=slo.weight,
+            min_iops=None if slo.min_iops is None or not each else slo.min_iops * each,
+            max_iops=None if slo.max_iops is None or not each else slo.max_iops * each,
+        )
+
+    def calms(self) -> Iterator[Calm]:
+        """Longest stretches without a change, in whole blocks."""
+        changes = self.changes()
+        start_s, before = 0, None
+        end_s = 0
+        for begin_s in range(0, self.run.seconds - BLOCK_S + 1, BLOCK_S):
+            end_s = begin_s + BLOCK_S
+            now = frozenset(vm for vm in self.run.vms if self.wants_more(vm, begin_s, end_s))
+            eventful = any(begin_s <= at_s < end_s for at_s in changes)
+            if now != before or eventful:
+                if before is not None and begin_s > start_s:
+                    yield Calm(start_s, begin_s)
+                start_s = end_s if eventful else begin_s
+            before = now
+        if end_s > start_s:
+            yield Calm(start_s, end_s)
+
+    def changes(self) -> list[float]:
+        """When anything happened, and when a disturbance was over."""
+        found: list[float] = []
+        for at_s, event in self.run.happened:
+            found.append(at_s)
+            if event.what in DISTURBANCES:
+                found.append(at_s + event.lasts_s)
+        return found
+
+    def disturbed(self, start_s: float, end_s: float, after_s: float = 10.0) -> bool:
+        """Whether the daemon could not do its work in some of these seconds, or shortly before."""
+        return any(
+            event.what in DISTURBANCES and at_s <= end_s and start_s <= at_s + event.lasts_s + after_s
+            for at_s, event in self.run.happened
+        )

@@ -1,0 +1,204 @@
+"""What is simulated: a drive, VMs with their loads and promises, and what happens to them. Values only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from slo_ctl.device.plan import plan_device
+from slo_ctl.device.record import SsdRecord
+from slo_ctl.model import Slo
+from slo_ctl.promises.check import FIELD_NAMES
+
+DEVICE = "ssd0"
+"""Name of the simulated drive."""
+
+Fields = tuple[tuple[str, float], ...]
+"""Fields of `model.Slo` and their values, as `vm set` promises them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """The emulated SSD.
+
+    Large drives have large pages, so that an hour of a TiB is simulated in seconds too: what matters to OPS
+    and GC are numbers of blocks and of pages in a block, not their bytes.
+    """
+
+    spec: str
+    """Keys of `slo-ctl device create` but for the name."""
+    namespaces: int
+    """All of one size."""
+    slowdown: float = 1.0
+    """Reads, programs, erases and transfers take so many times as long as the daemon is told."""
+
+    def record(self) -> SsdRecord:
+        """The record that the daemon reads."""
+        names = [f"name={namespace_name(number)}" for number in range(self.namespaces)]
+        made = plan_device(f"name={DEVICE},{self.spec}", names)
+        if not isinstance(made, SsdRecord):
+            raise TypeError(f"{self.spec} is no SSD")
+        return made.model_copy(update={"created": "2026-01-01T00:00:00+00:00"})
+
+
+def namespace_name(number: int) -> str:
+    """Of one namespace of the drive."""
+    return f"ns{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a VM asks of its namespace."""
+
+    workload: str = "uniform"
+    """One of `traces.workload_kinds.WORKLOADS`. Sizes are in units of 4 KiB for a page of the drive, whatever
+    its size: `bs=8KiB` are two pages."""
+    parameters: tuple[tuple[str, float | str], ...] = ()
+    queue_depth: int = 4
+    """Closed loop: requests kept outstanding."""
+    rate_iops: float | None = None
+    """Open loop: requests arrive at random at this mean rate, whatever becomes of those before."""
+    trim_share: float = 0.0
+    """Of the writes, so many are TRIMs of the same pages instead."""
+    awake_s: float = math.inf
+    """It works for so long, then sleeps for `asleep_s`, and so on."""
+    asleep_s: float = 0.0
+    moves_every_s: float | None = None
+    """Its hot set moves on by a part of the space."""
+
+    def __str__(self) -> str:
+        told = [self.workload, *(f"{name}={value}" for name, value in self.parameters)]
+        told.append(f"QD {self.queue_depth}" if self.rate_iops is None else f"{self.rate_iops:g} IOPS")
+        if self.trim_share:
+            told.append(f"{self.trim_share:.0%} TRIM")
+        if self.asleep_s:
+            told.append(f"{self.awake_s:g} s awake, {self.asleep_s:g} s asleep")
+        if self.moves_every_s:
+            told.append(f"moves every {self.moves_every_s:g} s")
+        return ", ".join(told)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedVm:
+    """A VM on one namespace."""
+
+    name: str
+    namespace: int
+    load: Load = field(default_factory=Load)
+    promised: Fields = ()
+    """By `vm set`, before the daemon starts."""
+    here: bool = True
+    """From the beginning; else an event brings it."""
+    honest: Load | None = None
+    """What it would do if it were not hostile; None: it is not."""
+
+    @property
+    def slo(self) -> Slo:
+        """What it is promised in the beginning."""
+        return slo_of(self.promised)
+
+
+class What(StrEnum):
+    """Kinds of events."""
+
+    PROMISE = "promise"
+    """`vm set` for a VM."""
+    UNPROMISE = "unpromise"
+    """`vm unset`."""
+    SLEEP = "sleep"
+    """The VM asks for nothing any more."""
+    WAKE = "wake"
+    ARRIVE = "arrive"
+    """The VM is started on its namespace, or on the one given."""
+    LEAVE = "leave"
+    """The VM is shut down."""
+    MIGRATE = "migrate"
+    """The VM goes on with another namespace, which nobody else has."""
+    STOP_DAEMON = "stop daemon"
+    """It gives everything back; started again after `lasts_s`."""
+    KILL_DAEMON = "kill daemon"
+    """Within its next epoch, at its command number `command` to the drive; started again after `lasts_s`."""
+    SILENCE = "silence"
+    """The drive's server does not answer for `lasts_s`."""
+    DELAY = "delay"
+    """The drive's server takes `delay_s` for each answer, for `lasts_s`."""
+    HANG_UP = "hang up"
+    """The drive's server closes all connections."""
+    STALL = "stall"
+    """The daemon gets no CPU for `lasts_s`: epochs are left out."""
+
+
+DISTURBANCES = frozenset(
+    {What.SILENCE, What.DELAY, What.HANG_UP, What.STALL, What.STOP_DAEMON, What.KILL_DAEMON}
+)
+"""Events that no VM is to blame for, and during which the daemon cannot do its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happens."""
+
+    at_s: float
+    what: What
+    vm: str = ""
+    fields: Fields = ()
+    namespace: int | None = None
+    lasts_s: float = 0.0
+    delay_s: float = 0.0
+    command: int = 0
+
+    def __str__(self) -> str:
+        told = [self.what.value]
+        if self.vm:
+            told.append(self.vm)
+        told += [f"{name}={value:g}" for name, value in self.fields]
+        if self.namespace is not None:
+            told.append(f"to {namespace_name(self.namespace)}")
+        if self.lasts_s:
+            told.append(f"for {self.lasts_s:g} s")
+        return " ".join(told)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One simulation. The same scenario has the same result, to the bit."""
+
+    name: str
+    drive: Drive
+    vms: tuple[SimulatedVm, ...]
+    events: tuple[Event, ...] = ()
+    length_s: float = 3600.0
+    seed: int = 0
+    policy: str = "proportional"
+    epoch_s: float = 1.0
+    window_s: float = 10.0
+    stops: bool = True
+    """In the end the daemon is stopped and gives everything back; else it just ends."""
+
+    def __post_init__(self) -> None:
+        names = {vm.name for vm in self.vms}
+        if len(names) < len(self.vms):
+            raise ValueError("two VMs have one name")
+        taken = [vm.namespace for vm in self.vms if vm.here]
+        if len(set(taken)) < len(taken):
+            raise ValueError("two VMs have one namespace")
+        if any(not 0 <= vm.namespace < self.drive.namespaces for vm in self.vms):
+            raise ValueError(f"the drive has namespaces 0 to {self.drive.namespaces - 1}")
+        if unknown := {event.vm for event in self.events if event.vm} - names:
+            raise ValueError(f"there is no VM {sorted(unknown)[0]}")
+
+    @property
+    def hostile(self) -> frozenset[str]:
+        """VMs that try to gain by their patterns."""
+        return frozenset(vm.name for vm in self.vms if vm.honest is not None)
+
+    def honest(self) -> Scenario:
+        """The same with nobody hostile."""
+        vms = tuple(replace(vm, load=vm.honest, honest=None) if vm.honest else vm for vm in self.vms)
+        return replace(self, vms=vms)
+
+
+def slo_of(fields: Fields) -> Slo:
+    """The SLO in force where only `vm set` promises anything."""
+    return Slo(**{name: value for name, value in fields if name in FIELD_NAMES})
