@@ -71,7 +71,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes for those (default 2)")
     parser.add_argument("--policy", help="instead of the scenario's")
     parser.add_argument("--checks", help="only these, separated by commas")
-    parser.add_argument("--shares-of", choices=MEASURES, default="device-time", help="that are due")
+    parser.add_argument("--shares-of", choices=MEASURES, default="pages", help="the unit of shares")
     parser.add_argument("--without-daemon", action="store_true", help="with weights set by hand")
     parser.add_argument("--most", type=int, default=12, help="violations of each check that are told")
     parser.add_argument("--json", action="store_true", help="a JSON object for each scenario")

@@ -79,6 +79,8 @@ class SimulatedServer:
             "move": self._move,
             "set_weight": self._set_weight,
             "set_limit": self._set_limit,
+            "set_move_budget": lambda fields: self.drive.device.set_move_budget(fields["share"]),
+            "cancel_moves": lambda _fields: self.drive.device.cancel_moves(),
         }
         if op not in known:
             raise ControlError("refused", f"{op} is not simulated")
@@ -136,7 +138,26 @@ class SimulatedServer:
             "pages_per_block": device.block_pages,
             "blocks": device.blocks,
             "spare_blocks": device.spare_blocks,
+            "moves": self._moves(),
             "namespaces": [self._told[name] for name in drive.namespaces],
+        }
+
+    def _moves(self) -> dict[str, Any]:
+        moves = self.drive.device.moves()
+        names = {each.tenant: name for name, each in self.drive.namespaces.items()}
+
+        def name(tenant: int | None) -> str | None:
+            return None if tenant is None else names[tenant]
+
+        pending = [
+            {"from": name(source), "to": name(target), "blocks": blocks}
+            for source, target, blocks in moves.pending
+        ]
+        return {
+            "budget": moves.budget,
+            "done_ns": moves.done_ns,
+            "owed_ns": moves.owed_ns,
+            "pending": pending,
         }
 
     def _told_of(self, namespace: Namespace, made: NamespaceRecord) -> dict[str, Any]:

@@ -80,7 +80,6 @@ class SimulatedDrive:
             self._run(min(next_ns, until_ns))
             if self.device.now_ns >= next_ns:
                 self._upkeep_ns = next_ns
-                self.device.advance_moves(1)
                 if self.now_ns % NS_PER_S == 0:
                     self._second(self.now_ns // NS_PER_S)
 

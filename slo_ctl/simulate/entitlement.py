@@ -1,7 +1,7 @@
 """What every VM was due, and what it got: from the drive's own counters, not from what the daemon says.
 
-A VM that wants more is due its share by weight of the device time that those who want more got together:
-minimums first, maximums clipped. Strict mode compares requests instead.
+A VM that wants more is due its share by weight of the pages that those who want more got together: minimums
+first, maximums clipped. Device time or requests can be compared instead.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _S_PER_NS = 1e-9
 class Measure(StrEnum):
     """What shares are of."""
 
+    PAGES = "pages"
+    """Host pages read and written."""
     DEVICE_TIME = "device_ns"
     """Time of dies and channels, GC included."""
     REQUESTS = "requests"
-    """IOPS: the strict mode."""
+    """IOPS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Calm:
 class Ledger:
     """Answers for one run."""
 
-    def __init__(self, run: Result, measure: Measure = Measure.DEVICE_TIME) -> None:
+    def __init__(self, run: Result, measure: Measure = Measure.PAGES) -> None:
         self.run = run
         self.measure = measure
         self._row = {vm: row for row, vm in enumerate(run.vms)}
@@ -79,11 +81,7 @@ class Ledger:
         self._promised: dict[str, list[Promised]] = {}
         for promised in run.promised:
             self._promised.setdefault(promised.vm, []).append(promised)
-        record = run.scenario.drive.record()
-        dies, timing = record.geometry.dies, record.timing
-        collected_ns = record.block_pages * (timing.read_ns + timing.program_ns) + timing.erase_ns
-        self.lump = run.scenario.drive.slowdown * collected_ns if measure is Measure.DEVICE_TIME else 0.0
-        """What shares cannot be more exact than: the time of collecting one block."""
+        dies = run.scenario.drive.record().geometry.dies
         self._saturates = {
             vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
         }

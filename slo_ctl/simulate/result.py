@@ -72,6 +72,8 @@ class Result:
     here: NDArray[np.bool_]
     """By VM and second: whether it was on a namespace from the second's beginning to its end."""
     total_ops_blocks: int
+    moves_ns: NDArray[np.float64]
+    """Die time that moves of OPS took, by second."""
     epochs: list[Epoch] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     happened: list[tuple[float, Event]] = field(default_factory=list)
@@ -122,6 +124,7 @@ class Recorder:
         self._where: dict[str, int | None] = {}
         self._rows: list[list[tuple[float, ...]]] = []
         self._here: list[list[bool]] = []
+        self._moved_ns: list[int] = []
 
     def begin(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
         """Before the first second."""
@@ -146,6 +149,7 @@ class Recorder:
             here.append(stayed)
             self._where[vm] = where
         self._last = now
+        self._moved_ns.append(drive.device.moves().done_ns)
         self._rows.append(rows)
         self._here.append(here)
 
@@ -154,6 +158,10 @@ class Recorder:
         table = np.array(self._rows, np.float64).reshape(len(self._rows), len(self._vms), -1)
         names = (*COUNTED, *GAUGED)
         return {name: np.ascontiguousarray(table[:, :, at].T) for at, name in enumerate(names)}
+
+    def moves_ns(self) -> NDArray[np.float64]:
+        """Die time that moves of OPS took in each second."""
+        return np.diff(np.array([0, *self._moved_ns], np.float64))
 
     def here(self) -> NDArray[np.bool_]:
         """By VM and second."""

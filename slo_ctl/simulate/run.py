@@ -36,6 +36,8 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 _SINCE_1970_S = 1_767_225_600.0
 """2026, when every simulation begins."""
 _SINCE_BOOT_S = 1000.0
+_LONGEST_RESTORE_S = 3600.0
+"""How long a drive may take to move all OPS back after a clean stop."""
 _LATE_S = 5.0
 """Past the end of a scenario: what a clean stop may take."""
 
@@ -114,6 +116,7 @@ class _Simulation:
             by_second={name: table[:, :seconds] for name, table in by_second.items()},
             here=self._recorder.here()[:, :seconds],
             total_ops_blocks=total,
+            moves_ns=self._recorder.moves_ns(),
             epochs=self._epochs,
             commands=[
                 Command(at_ns / NS_PER_S, op, fields)
@@ -232,6 +235,9 @@ class _Simulation:
             self._daemon.waker.close()
         self._stop_s = self._now_s - began_s
         self._server.wait(_LATE_S)
+        # The drive finishes moves by itself, within its budget.
+        while self._drive.device.moves().pending and self._now_s < began_s + _LONGEST_RESTORE_S:
+            self._server.wait(_LATE_S)
         now = self._in_force()
         return tuple(
             f"{what}: {was:g} before, {now[what]:g} now"

@@ -27,7 +27,7 @@ class Order:
     hours: float | None = None
     policy: str | None = None
     checks: tuple[str, ...] = tuple(CHECKS)
-    measure: Measure = Measure.DEVICE_TIME
+    measure: Measure = Measure.PAGES
 
     def made(self) -> Scenario:
         """The scenario."""
@@ -50,12 +50,16 @@ class Order:
             words.append(f"--policy {self.policy}")
         if self.checks != tuple(CHECKS):
             words.append(f"--checks {','.join(self.checks)}")
-        if self.measure is not Measure.DEVICE_TIME:
+        if self.measure is not Measure.PAGES:
             words.append(f"--shares-of {_MEASURES[self.measure]}")
         return " ".join(words)
 
 
-_MEASURES = {Measure.DEVICE_TIME: "device-time", Measure.REQUESTS: "requests"}
+_MEASURES = {
+    Measure.PAGES: "pages",
+    Measure.DEVICE_TIME: "device-time",
+    Measure.REQUESTS: "requests",
+}
 MEASURES = {name: measure for measure, name in _MEASURES.items()}
 """By their names on the command line."""
 

@@ -23,37 +23,39 @@ from slo_ctl.decide.ops_plan import (
     next_moves,
     summary,
 )
-from slo_ctl.model import Decision, DeviceSample, Placement, Slo, Target, TimingModel, VmSample
+from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, Target, TimingModel, VmSample
 
-MEMORY_WINDOWS = 4.0
-"""Rates and queueing are averages over so many windows."""
-COST_MEMORY_WINDOWS = 16.0
-"""So is what a unit costs."""
-INTEGRAL_GAIN, LONGEST_TRIM = 0.2, math.log(4.0)
-"""Of the relative error of a share, per window; and the most that it may change a weight by."""
-WORTH_SETTING = 0.01
-"""Relative change of a weight from which on it is set."""
+MEMORY_WINDOWS, LONG_MEMORY_WINDOWS = 4.0, 32.0
+"""Averages are over so many windows: of what limits need at once, and of shares and costs."""
+SHARE_DEAD_BAND, FIRST_WINDOW_BAND = 0.01, 0.3
+"""Weights are corrected when a share is off by the first, relatively, plus the second divided by the number
+of windows that it was averaged over: a single window has to be far off, a long time must not."""
+LONGEST_TRIM = math.log(4.0)
+"""The most that corrections may change a weight by."""
 BUSY_FROM = 0.9
 """A VM with requests outstanding for this share of the time is not held back by its own pace."""
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
-    """What one VM did of late: sums that fade from window to window."""
+class Sums:
+    """What one VM did in the last windows; older ones fade."""
 
     seconds: float = 0.0
     amount: float = 0.0
     requests: float = 0.0
     queued_s: float = 0.0
     backlog_s: float = 0.0
-    cost_amount: float = 0.0
-    cost_s: float = 0.0
-    trim: float = 0.0
-    """Integral term: log of the factor on its weight."""
 
-    def anew(self) -> "Meter":
-        """Without what was measured under other circumstances; costs stay."""
-        return Meter(cost_amount=self.cost_amount, cost_s=self.cost_s, trim=self.trim)
+    def add(self, vm: VmSample, share_by: ShareBy, memory_windows: float) -> "Sums":
+        """The sums with one more window."""
+        keep = 1.0 - 1.0 / memory_windows
+        return Sums(
+            seconds=keep * self.seconds + vm.window_s,
+            amount=keep * self.amount + vm.amount(share_by),
+            requests=keep * self.requests + vm.requests,
+            queued_s=keep * self.queued_s + vm.window_s * vm.queued_share,
+            backlog_s=keep * self.backlog_s + vm.window_s * vm.backlog_share,
+        )
 
     @property
     def rate(self) -> float:
@@ -80,6 +82,19 @@ class Meter:
         """1 before any request."""
         return self.amount / self.requests if self.requests and self.amount else 1.0
 
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What is known of one VM."""
+
+    recent: Sums = Sums()
+    steady: Sums = Sums()
+    """Since weights or circumstances changed last."""
+    cost_amount: float = 0.0
+    cost_s: float = 0.0
+    trim: float = 0.0
+    """Log of what corrections have made of its weight."""
+
     @property
     def unit_cost_s(self) -> float | None:
         """Device time that a unit takes; None before any."""
@@ -98,7 +113,7 @@ class ProportionalState:
     circumstances: tuple[object, ...] = ()
     """Who is active, and with which SLO."""
     steady_windows: int = 0
-    """Windows since they changed."""
+    """Windows since they, or weights, changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +143,9 @@ class Proportional:
         """Weights and limits for the next window, and the next step of moves, if any pays."""
         circumstances = tuple((v.vm, v.slo) for v in sample.vms if v.active)
         changed = circumstances != state.circumstances
-        steady = 0 if changed else state.steady_windows + 1
-        known = {vm: meter.anew() if changed else meter for vm, meter in state.meters.items()}
-        meters = {v.vm: _read(known.get(v.vm, Meter()), v, sample) for v in sample.vms}
+        meters = {
+            v.vm: _read(state.meters.get(v.vm, Meter()), v, sample.share_by, anew=changed) for v in sample.vms
+        }
         due = _entitlements(sample, meters)
         ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
         moving = summary(plans)
@@ -138,10 +153,17 @@ class Proportional:
         if state.moving and not moving:
             reasons = ("no further move of OPS pays",)
         if sample.timing.model is TimingModel.NONE:
-            state = ProportionalState(meters, ops, state.limits, moving, circumstances, steady)
+            state = replace(state, meters=meters, ops=ops, moving=moving, circumstances=circumstances)
             return state, Decision(moves=moves, plans=plans, reasons=reasons)
-        if steady >= MEMORY_WINDOWS:  # before, rates are not those of the weights in force
-            meters = {vm: _trimmed(meter, due.rates.get(vm), due, meters) for vm, meter in meters.items()}
+        windows = 1 if changed else state.steady_windows + 1
+        weights: dict[str, float] = {}
+        if changed:
+            weights = _weights(sample, meters, due)
+        elif _off(meters, due) > SHARE_DEAD_BAND + FIRST_WINDOW_BAND / min(windows, LONG_MEMORY_WINDOWS):
+            meters = {vm: _corrected(meter, due.rates.get(vm)) for vm, meter in meters.items()}
+            weights = _weights(sample, meters, due)
+            meters = {vm: replace(meter, steady=Sums()) for vm, meter in meters.items()}
+            windows = 0
         limited, limits = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         asides = {
@@ -153,30 +175,26 @@ class Proportional:
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
-            scheduler_weights=_weights(sample, meters, due),
+            scheduler_weights=weights,
             targets=_targets(sample, meters, due),
             asides=asides,
             reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, circumstances, steady), decision
+        return ProportionalState(meters, ops, limited, moving, circumstances, windows), decision
 
 
-def _read(meter: Meter, vm: VmSample, sample: DeviceSample) -> Meter:
-    """The meter with one more window."""
+def _read(meter: Meter, vm: VmSample, share_by: ShareBy, *, anew: bool) -> Meter:
+    """The meter with one more window; `anew`: what was measured before was under other circumstances."""
     if vm.window_s <= 0.0:
         return meter
-    amount = vm.amount(sample.share_by)
-    keep, keep_cost = 1.0 - 1.0 / MEMORY_WINDOWS, 1.0 - 1.0 / COST_MEMORY_WINDOWS
-    if not amount:
-        keep_cost = 1.0
+    amount = vm.amount(share_by)
+    recent, steady = (Sums(), Sums()) if anew else (meter.recent, meter.steady)
+    keep = 1.0 - 1.0 / LONG_MEMORY_WINDOWS
     return Meter(
-        seconds=keep * meter.seconds + vm.window_s,
-        amount=keep * meter.amount + amount,
-        requests=keep * meter.requests + vm.requests,
-        queued_s=keep * meter.queued_s + vm.window_s * vm.queued_share,
-        backlog_s=keep * meter.backlog_s + vm.window_s * vm.backlog_share,
-        cost_amount=keep_cost * meter.cost_amount + amount,
-        cost_s=keep_cost * meter.cost_s + (vm.device_s if amount else 0.0),
+        recent=recent.add(vm, share_by, MEMORY_WINDOWS),
+        steady=steady.add(vm, share_by, LONG_MEMORY_WINDOWS),
+        cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
+        cost_s=keep * meter.cost_s + vm.device_s if amount else meter.cost_s,
         trim=meter.trim,
     )
 
@@ -196,20 +214,28 @@ def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_
 def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlements:
     claims = []
     for v in sample.vms:
-        meter = meters[v.vm]
+        did = meters[v.vm].steady
         if v.active:
-            wants_more = meter.wants_more
-            claims.append(claim_of(v.vm, v.slo, meter.rate, meter.units_per_request, wants_more=wants_more))
+            claims.append(claim_of(v.vm, v.slo, did.rate, did.units_per_request, wants_more=did.wants_more))
     return entitle(claims)
 
 
-def _trimmed(meter: Meter, due: float | None, all_due: Entitlements, meters: dict[str, Meter]) -> Meter:
-    """The integral term one window later. It fades where it has no effect: there, the VM takes what it
-    wants."""
-    contended = sum(meters[vm].wants_more for vm in all_due.rates) >= 2
-    if not contended or not meter.wants_more or not due or not meter.rate:
-        return replace(meter, trim=(1.0 - INTEGRAL_GAIN) * meter.trim)
-    trim = meter.trim + INTEGRAL_GAIN * math.log(due / meter.rate)
+def _off(meters: dict[str, Meter], due: Entitlements) -> float:
+    """The largest relative error of a VM that wants more; weights can only help where two do."""
+    errors = [
+        abs(math.log(due.rates[vm] / meters[vm].steady.rate))
+        for vm in due.rates
+        if meters[vm].steady.wants_more and due.rates[vm] > 0 and meters[vm].steady.rate > 0
+    ]
+    return max(errors) if len(errors) > 1 else 0.0
+
+
+def _corrected(meter: Meter, due: float | None) -> Meter:
+    """The correction that makes the error 0 while everybody wants more; it fades where nobody does."""
+    rate = meter.steady.rate
+    if not meter.steady.wants_more or not due or not rate:
+        return replace(meter, trim=0.5 * meter.trim)
+    trim = meter.trim + math.log(due / rate)
     return replace(meter, trim=min(max(trim, -LONGEST_TRIM), LONGEST_TRIM))
 
 
@@ -225,31 +251,27 @@ def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) 
     ideal = {}
     for v in sample.vms:
         meter, level = meters[v.vm], due.level * v.slo.weight
-        minimum = (v.slo.min_iops or 0.0) * meter.units_per_request
-        rate = max(level, min(minimum, due.rates.get(v.vm, 0.0)))
-        ideal[v.vm] = max(rate, 1e-9) * (costs[v.vm] or usual) * math.exp(meter.trim)
+        minimum = (v.slo.min_iops or 0.0) * meter.steady.units_per_request
+        rate = max(level, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
+        ideal[v.vm] = rate * (costs[v.vm] or usual) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
-    return {
-        v.vm: scale * ideal[v.vm]
-        for v in sample.vms
-        if abs(math.log(scale * ideal[v.vm] / v.scheduler_weight)) > WORTH_SETTING
-    }
+    return {vm: scale * weight for vm, weight in ideal.items()}
 
 
 def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
     """The active VMs, for the limit controller. While the queue can still prefer a VM, it has not failed."""
     active = [v for v in sample.vms if v.active]
-    level = sum(meters[v.vm].rate for v in active) / max(sum(v.slo.weight for v in active), 1e-9)
+    level = sum(meters[v.vm].recent.rate for v in active) / max(sum(v.slo.weight for v in active), 1e-9)
     bounded = []
     for v in active:
-        meter = meters[v.vm]
-        queue_helps = meter.wants_more and meter.trim < LONGEST_TRIM
+        did = meters[v.vm].recent
+        queue_helps = did.wants_more and meters[v.vm].trim < LONGEST_TRIM
         bounded.append(
             Bounded(
                 vm=v.vm,
-                iops=meter.iops,
-                fair_iops=level * v.slo.weight / meter.units_per_request,
-                busy=meter.busy,
+                iops=did.iops,
+                fair_iops=level * v.slo.weight / did.units_per_request,
+                busy=did.busy,
                 min_iops=0.0 if queue_helps else v.slo.min_iops or 0.0,
                 p99_us=v.p99_us,
                 max_p99_us=v.slo.p99_latency_us,
@@ -265,9 +287,9 @@ def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlem
         v.vm
         for v in sample.vms
         if v.active
-        and meters[v.vm].busy
-        and not meters[v.vm].wants_more
-        and meters[v.vm].rate < due.level * v.slo.weight
+        and meters[v.vm].steady.busy
+        and not meters[v.vm].steady.wants_more
+        and meters[v.vm].steady.rate < due.level * v.slo.weight
     }
 
 
@@ -275,7 +297,7 @@ def _targets(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) 
     shares = due.shares
     return {
         v.vm: Target(
-            share=shares.get(v.vm, 0.0), iops=due.rates.get(v.vm, 0.0) / meters[v.vm].units_per_request
+            share=shares.get(v.vm, 0.0), iops=due.rates.get(v.vm, 0.0) / meters[v.vm].steady.units_per_request
         )
         for v in sample.vms
     }
