@@ -136,8 +136,15 @@ class ServedFtlActuator:
         owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
         there = {name: owned[name] for name in wanted if name in owned}
         target = {name: wanted[name] for name in there}
-        for move in moves_between(there, target, int(statistics["spare_blocks"])):
+        moves = moves_between(there, target, int(statistics["spare_blocks"]))
+        surplus = {name: there[name] - target[name] for name in there}
+        for move in moves:
             self._move(move.source, move.target, move.blocks)
+            if move.source is not None:
+                surplus[move.source] -= move.blocks
+        for name, blocks in surplus.items():
+            if blocks > 0:  # it came from the spare
+                self._move(name, None, blocks)
 
     def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
         """Ask for the OPS moves of a decision; a sentence for each that was not taken on.

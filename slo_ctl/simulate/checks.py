@@ -47,8 +47,8 @@ BUSY_FROM = 0.999
 CALM_AFTER_S = 120
 """Limits, weights and moves have settled so long after a change."""
 LIMIT_CHANGES_PER_MINUTE = 1.0
-_SAME_LIMIT = 0.02
-"""A limit that changes by less stays."""
+_SAME = {"limit_iops": 0.02, "weight": 0.10}
+"""What changes by less than this part stays. Weights of the fair queue follow what requests cost."""
 HOSTILE_GAIN = 0.05
 STOP_WITHIN_S = 3.0
 """What a clean stop may take; the drive moves OPS back by itself after that."""
@@ -247,7 +247,7 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
             values = run.of(name)[:, start_s : calm.end_s]
             before, after = values[:, :-1], values[:, 1:]
             with np.errstate(invalid="ignore"):
-                far = np.abs(after - before) > _SAME_LIMIT * np.minimum(before, after)
+                far = np.abs(after - before) > _SAME[name] * np.minimum(before, after)
             changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
             for row, count in enumerate(changed.sum(axis=1)):
                 if count > max(1.0, LIMIT_CHANGES_PER_MINUTE * minutes):

@@ -25,13 +25,14 @@ from slo_ctl.decide.ops_plan import (
 )
 from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, Target, TimingModel, VmSample
 
-MEMORY_WINDOWS, LONG_MEMORY_WINDOWS = 4.0, 32.0
-"""Averages are over so many windows: of what limits need at once, and of shares and costs."""
-SHARE_DEAD_BAND, FIRST_WINDOW_BAND = 0.01, 0.3
-"""Weights are corrected when a share is off by the first, relatively, plus the second divided by the number
-of windows that it was averaged over: a single window has to be far off, a long time must not."""
+MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 32.0
+"""Rates and queueing are averages over so many windows; what a unit costs, over so many."""
+INTEGRAL_GAIN = 0.1
+"""Of the relative error of a share, per window."""
+WORTH_SETTING = 0.03
+"""Relative change of a weight from which on it is set; the integral term takes out what that leaves."""
 LONGEST_TRIM = math.log(4.0)
-"""The most that corrections may change a weight by."""
+"""The most that the integral term may change a weight by."""
 BUSY_FROM = 0.9
 """A VM with requests outstanding for this share of the time is not held back by its own pace."""
 
@@ -87,13 +88,13 @@ class Sums:
 class Meter:
     """What is known of one VM."""
 
-    recent: Sums = Sums()
-    steady: Sums = Sums()
-    """Since weights or circumstances changed last."""
+    did: Sums = Sums()
+    windows: int = 0
+    """Since circumstances changed."""
     cost_amount: float = 0.0
     cost_s: float = 0.0
     trim: float = 0.0
-    """Log of what corrections have made of its weight."""
+    """Integral term: log of the factor on its weight."""
 
     @property
     def unit_cost_s(self) -> float | None:
@@ -112,8 +113,6 @@ class ProportionalState:
     """The moves that were reported last."""
     circumstances: tuple[object, ...] = ()
     """Who is active, and with which SLO."""
-    steady_windows: int = 0
-    """Windows since they, or weights, changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +142,7 @@ class Proportional:
         """Weights and limits for the next window, and the next step of moves, if any pays."""
         circumstances = tuple((v.vm, v.slo) for v in sample.vms if v.active)
         changed = circumstances != state.circumstances
-        meters = {
-            v.vm: _read(state.meters.get(v.vm, Meter()), v, sample.share_by, anew=changed) for v in sample.vms
-        }
+        meters = _read_all(state.meters, sample, anew=changed)
         due = _entitlements(sample, meters)
         ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
         moving = summary(plans)
@@ -155,15 +152,7 @@ class Proportional:
         if sample.timing.model is TimingModel.NONE:
             state = replace(state, meters=meters, ops=ops, moving=moving, circumstances=circumstances)
             return state, Decision(moves=moves, plans=plans, reasons=reasons)
-        windows = 1 if changed else state.steady_windows + 1
-        weights: dict[str, float] = {}
-        if changed:
-            weights = _weights(sample, meters, due)
-        elif _off(meters, due) > SHARE_DEAD_BAND + FIRST_WINDOW_BAND / min(windows, LONG_MEMORY_WINDOWS):
-            meters = {vm: _corrected(meter, due.rates.get(vm)) for vm, meter in meters.items()}
-            weights = _weights(sample, meters, due)
-            meters = {vm: replace(meter, steady=Sums()) for vm, meter in meters.items()}
-            windows = 0
+        meters = _trimmed(meters, due)
         limited, limits = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         asides = {
@@ -175,28 +164,31 @@ class Proportional:
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
-            scheduler_weights=weights,
+            scheduler_weights=_weights(sample, meters, due),
             targets=_targets(sample, meters, due),
             asides=asides,
             reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, circumstances, windows), decision
+        return ProportionalState(meters, ops, limited, moving, circumstances), decision
 
 
-def _read(meter: Meter, vm: VmSample, share_by: ShareBy, *, anew: bool) -> Meter:
-    """The meter with one more window; `anew`: what was measured before was under other circumstances."""
-    if vm.window_s <= 0.0:
-        return meter
-    amount = vm.amount(share_by)
-    recent, steady = (Sums(), Sums()) if anew else (meter.recent, meter.steady)
-    keep = 1.0 - 1.0 / LONG_MEMORY_WINDOWS
-    return Meter(
-        recent=recent.add(vm, share_by, MEMORY_WINDOWS),
-        steady=steady.add(vm, share_by, LONG_MEMORY_WINDOWS),
-        cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
-        cost_s=keep * meter.cost_s + vm.device_s if amount else meter.cost_s,
-        trim=meter.trim,
-    )
+def _read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> dict[str, Meter]:
+    """The meters with one more window; `anew`: what was measured before was under other circumstances."""
+    keep = 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    read = {}
+    for v in sample.vms:
+        meter, amount = meters.get(v.vm, Meter()), v.amount(sample.share_by)
+        if v.window_s <= 0.0:
+            read[v.vm] = meter
+            continue
+        read[v.vm] = Meter(
+            did=(Sums() if anew else meter.did).add(v, sample.share_by, MEMORY_WINDOWS),
+            windows=0 if anew else meter.windows + 1,
+            cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
+            cost_s=keep * meter.cost_s + v.device_s if amount else meter.cost_s,
+            trim=meter.trim,
+        )
+    return read
 
 
 def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_more: bool) -> Claim:
@@ -214,29 +206,26 @@ def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_
 def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlements:
     claims = []
     for v in sample.vms:
-        did = meters[v.vm].steady
+        did = meters[v.vm].did
         if v.active:
             claims.append(claim_of(v.vm, v.slo, did.rate, did.units_per_request, wants_more=did.wants_more))
     return entitle(claims)
 
 
-def _off(meters: dict[str, Meter], due: Entitlements) -> float:
-    """The largest relative error of a VM that wants more; weights can only help where two do."""
-    errors = [
-        abs(math.log(due.rates[vm] / meters[vm].steady.rate))
-        for vm in due.rates
-        if meters[vm].steady.wants_more and due.rates[vm] > 0 and meters[vm].steady.rate > 0
-    ]
-    return max(errors) if len(errors) > 1 else 0.0
-
-
-def _corrected(meter: Meter, due: float | None) -> Meter:
-    """The correction that makes the error 0 while everybody wants more; it fades where nobody does."""
-    rate = meter.steady.rate
-    if not meter.steady.wants_more or not due or not rate:
-        return replace(meter, trim=0.5 * meter.trim)
-    trim = meter.trim + math.log(due / rate)
-    return replace(meter, trim=min(max(trim, -LONGEST_TRIM), LONGEST_TRIM))
+def _trimmed(meters: dict[str, Meter], due: Entitlements) -> dict[str, Meter]:
+    """The integral terms one window later. One fades where it has no effect: there, the VM takes what it
+    wants."""
+    contended = sum(meters[vm].did.wants_more for vm in due.rates) > 1
+    trimmed = {}
+    for vm, meter in meters.items():
+        rate, rightful = meter.did.rate, due.rates.get(vm, 0.0)
+        trim = (1.0 - INTEGRAL_GAIN) * meter.trim
+        if contended and meter.did.wants_more and rate and rightful:
+            # Before, rates are not those of the weights in force.
+            error = math.log(rightful / rate) if meter.windows >= MEMORY_WINDOWS else 0.0
+            trim = min(max(meter.trim + INTEGRAL_GAIN * error, -LONGEST_TRIM), LONGEST_TRIM)
+        trimmed[vm] = replace(meter, trim=trim)
+    return trimmed
 
 
 def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
@@ -251,20 +240,24 @@ def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) 
     ideal = {}
     for v in sample.vms:
         meter, level = meters[v.vm], due.level * v.slo.weight
-        minimum = (v.slo.min_iops or 0.0) * meter.steady.units_per_request
+        minimum = (v.slo.min_iops or 0.0) * meter.did.units_per_request
         rate = max(level, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
         ideal[v.vm] = rate * (costs[v.vm] or usual) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
-    return {vm: scale * weight for vm, weight in ideal.items()}
+    return {
+        v.vm: scale * ideal[v.vm]
+        for v in sample.vms
+        if abs(math.log(scale * ideal[v.vm] / v.scheduler_weight)) > WORTH_SETTING
+    }
 
 
 def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
     """The active VMs, for the limit controller. While the queue can still prefer a VM, it has not failed."""
     active = [v for v in sample.vms if v.active]
-    level = sum(meters[v.vm].recent.rate for v in active) / max(sum(v.slo.weight for v in active), 1e-9)
+    level = sum(meters[v.vm].did.rate for v in active) / max(sum(v.slo.weight for v in active), 1e-9)
     bounded = []
     for v in active:
-        did = meters[v.vm].recent
+        did = meters[v.vm].did
         queue_helps = did.wants_more and meters[v.vm].trim < LONGEST_TRIM
         bounded.append(
             Bounded(
@@ -287,9 +280,9 @@ def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlem
         v.vm
         for v in sample.vms
         if v.active
-        and meters[v.vm].steady.busy
-        and not meters[v.vm].steady.wants_more
-        and meters[v.vm].steady.rate < due.level * v.slo.weight
+        and meters[v.vm].did.busy
+        and not meters[v.vm].did.wants_more
+        and meters[v.vm].did.rate < due.level * v.slo.weight
     }
 
 
@@ -297,7 +290,7 @@ def _targets(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) 
     shares = due.shares
     return {
         v.vm: Target(
-            share=shares.get(v.vm, 0.0), iops=due.rates.get(v.vm, 0.0) / meters[v.vm].steady.units_per_request
+            share=shares.get(v.vm, 0.0), iops=due.rates.get(v.vm, 0.0) / meters[v.vm].did.units_per_request
         )
         for v in sample.vms
     }
