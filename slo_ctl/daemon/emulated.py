@@ -14,7 +14,7 @@ from slo_ctl.daemon.demand import Activity
 from slo_ctl.daemon.parts import DeviceView, VmView, total_iops
 from slo_ctl.decide.device_settings import tenant_setting
 from slo_ctl.decide.device_waf import ftl_waf
-from slo_ctl.decide.entitlement import WANTS_MORE_FROM, entitle
+from slo_ctl.decide.entitlement import JUDGED_FROM, entitle
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, make_policy
 from slo_ctl.decide.policies.proportional import BUSY_FROM, claim_of
 from slo_ctl.decide.scheduler_choice import Choice, needs_of
@@ -156,7 +156,7 @@ class EmulatedDevice:
             return False
         if self._policy.name == STRICT_POLICY:
             return window.backlog_share >= BUSY_FROM
-        return window.queued_share >= WANTS_MORE_FROM
+        return window.queued_share >= JUDGED_FROM
 
     def take_over(self) -> None:
         """Begin with what is in force, instead of with the policy's own split."""

@@ -29,7 +29,7 @@ impl Engine {
 
     /// Issues pages while the device has room; false when the host page writes asked for are reached.
     pub(super) fn issue<M: Mapping>(&mut self, mapping: &mut M, host_page_writes: u64) -> bool {
-        while self.in_flight < self.device_queue_depth {
+        while self.has_room() {
             if self.host_page_writes >= host_page_writes {
                 return false;
             }
@@ -48,6 +48,15 @@ impl Engine {
             self.wake(tenant);
         }
         self.host_page_writes < host_page_writes
+    }
+
+    /// Whether one more page operation may be in flight.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.in_flight < self.device_queue_depth
+            || (self.timeline.background_ns() > 0
+                && self.in_flight < self.most_in_flight
+                && self.timeline.has_idle_die())
     }
 
     /// Issues the next page of a tenant's first arrived request.

@@ -32,6 +32,10 @@ use agenda::Agenda;
 use moves::MoveBudget;
 use queue::TenantQueue;
 
+/// Page operations in flight for each that may be otherwise, while a die works in the background: reads that wait for it
+/// must not keep the other dies idle.
+const MOST_PER_DIE: u32 = 4;
+
 /// Why [`Engine::run`] returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stopped {
@@ -75,9 +79,11 @@ pub struct Engine {
     scheduler: Scheduler,
     queues: Vec<Option<TenantQueue>>,
     agenda: Agenda<Event>,
-    /// Page operations issued and not complete, and the most there may be.
+    /// Page operations issued and not complete.
     in_flight: u32,
+    /// How many there may be, and how many while blocks are moved in the background.
     device_queue_depth: u32,
+    most_in_flight: u32,
     host_page_writes: u64,
     page_shift: u32,
     starved: Vec<TenantId>,
@@ -101,6 +107,7 @@ impl Engine {
             agenda: Agenda::new(),
             in_flight: 0,
             device_queue_depth: device_queue_depth.unwrap_or(geometry.dies()).max(1),
+            most_in_flight: MOST_PER_DIE * device_queue_depth.unwrap_or(geometry.dies()).max(1),
             host_page_writes: 0,
             page_shift: geometry.page_bytes.trailing_zeros(),
             starved: Vec::new(),

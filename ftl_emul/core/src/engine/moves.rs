@@ -25,13 +25,7 @@ pub(super) struct MoveBudget {
 
 impl MoveBudget {
     pub fn new(dies: u32) -> Self {
-        Self {
-            share: DEFAULT_MOVE_BUDGET,
-            dies: f64::from(dies),
-            saved_ns: 0.0,
-            counted_ns: 0,
-            step_scheduled: false,
-        }
+        Self { share: DEFAULT_MOVE_BUDGET, dies: f64::from(dies), saved_ns: 0.0, counted_ns: 0, step_scheduled: false }
     }
 
     /// Die time that may be spent now.

@@ -131,6 +131,11 @@ impl Timeline {
         self.dies.len()
     }
 
+    /// Whether some die has nothing to do.
+    pub fn has_idle_die(&self) -> bool {
+        self.dies.iter().any(|&until| until <= self.now)
+    }
+
     /// Die time that moves of blocks still owe.
     pub fn background_ns(&self) -> u64 {
         self.background_ns.iter().sum()

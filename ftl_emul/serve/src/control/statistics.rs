@@ -185,9 +185,8 @@ fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<
 }
 
 fn of_moves(server: &Server, drive: &Drive) -> Value {
-    let name = |tenant: Option<TenantId>| {
-        server.namespaces.iter().find(|n| Some(n.tenant) == tenant).map(|n| n.name.as_str())
-    };
+    let name =
+        |tenant: Option<TenantId>| server.namespaces.iter().find(|n| Some(n.tenant) == tenant).map(|n| n.name.as_str());
     let status = drive.move_status();
     let pending: Vec<Value> = drive
         .pending_moves()
