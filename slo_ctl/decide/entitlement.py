@@ -18,7 +18,8 @@ WANTS_MORE_FROM = 0.5
 
 With less, its own queue depth or pace holds it back: whenever it asks, it is served soon."""
 JUDGED_FROM = 0.95
-"""The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and then."""
+"""The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and
+then."""
 _LEFT_BY_MINIMUMS = 0.05
 """Share of the total that minimums leave to be divided by weight, so that nobody is starved for a minimum."""
 

@@ -8,6 +8,12 @@ pub trait Nand {
     /// True when a die could start an operation at once; mappings place host writes on idle dies first.
     fn is_idle(&self, die: u32) -> bool;
 
+    /// True when a page given to the die now would wait for many others.
+    #[inline(always)]
+    fn is_backed_up(&self, _die: u32) -> bool {
+        false
+    }
+
     /// When the die will have finished everything given to it, in nanoseconds; compared, never added up.
     fn busy_until(&self, die: u32) -> u64;
 

@@ -111,7 +111,7 @@ class ProportionalState:
     limits: LimitState = field(default_factory=LimitState)
     moving: str = ""
     """The moves that were reported last."""
-    circumstances: tuple[object, ...] = ()
+    circumstances: dict[str, Slo] = field(default_factory=dict)
     """Who is active, and with which SLO."""
 
 
@@ -140,9 +140,13 @@ class Proportional:
 
     def step(self, state: ProportionalState, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Weights and limits for the next window, and the next step of moves, if any pays."""
-        circumstances = tuple((v.vm, v.slo) for v in sample.vms if v.active)
+        circumstances = {v.vm: v.slo for v in sample.vms if v.active}
         changed = circumstances != state.circumstances
-        meters = _read_all(state.meters, sample, anew=changed)
+        known = state.meters
+        if any(slo != state.circumstances.get(vm, slo) for vm, slo in circumstances.items()):
+            # What the integral terms have made up for was another SLO's.
+            known = {vm: replace(meter, trim=0.0) for vm, meter in known.items()}
+        meters = _read_all(known, sample, anew=changed)
         due = _entitlements(sample, meters)
         ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
         moving = summary(plans)

@@ -30,6 +30,9 @@ pub struct PageCosts {
     erase_ns: u64,
 }
 
+/// Pages that a die has to program before it counts as backed up: more than a write with its step of GC.
+const PAGES_OF_A_BACKLOG: u64 = 16;
+
 /// GC done for a pool and not yet paid for in time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt {
@@ -194,6 +197,11 @@ impl Nand for Timeline {
     #[inline]
     fn is_idle(&self, die: u32) -> bool {
         self.dies[die as usize] <= self.now
+    }
+
+    #[inline]
+    fn is_backed_up(&self, die: u32) -> bool {
+        self.dies[die as usize] > self.now + PAGES_OF_A_BACKLOG * self.costs.program_ns
     }
 
     #[inline]

@@ -29,8 +29,9 @@ impl<P: PageNumber> PageMapping<P> {
     ///
     /// WAF is convex in slack, so uneven dies cost more than even ones of the same mean. Rotation alone leaves dies
     /// uneven that have a block more or less, and skipping busy dies leaves them uneven by chance; two choices mend
-    /// both (Mitzenmacher 2001). Dies that lag the mean by a quarter of a block are passed over until they recover;
-    /// some die always has the mean, so one is always found.
+    /// both (Mitzenmacher 2001). Dies that lag the mean by a quarter of a block are passed over until they recover, but
+    /// not so that a write would wait long while one that has at least half the mean is idle: hot pages could keep all
+    /// writes on one die for ever. Some die always has the mean, so one is always found.
     #[inline(always)]
     pub(super) fn choose_pool<N: Nand>(&mut self, domain: u32, nand: &N) -> usize {
         let dies = self.geometry.dies();
@@ -41,6 +42,7 @@ impl<P: PageNumber> PageMapping<P> {
         let keeps_up = |slack: i64| slack > 0 && (slack + lag) * i64::from(dies) >= slack_pages;
         let following = |die: u32| if die + 1 == dies { 0 } else { die + 1 };
         let mut idle: Option<(i64, u32)> = None;
+        let mut lagging: Option<(i64, u32)> = None;
         let mut busy: Option<(u64, u32)> = None;
         let mut die = next_die;
         for _ in 0..dies {
@@ -62,10 +64,18 @@ impl<P: PageNumber> PageMapping<P> {
                         busy = Some((until, die));
                     }
                 }
+            } else if nand.is_idle(die)
+                && slack > 0
+                && 2 * slack * i64::from(dies) >= slack_pages
+                && lagging.is_none_or(|(most, _)| slack > most)
+            {
+                lagging = Some((slack, die));
             }
             die = following(die);
         }
-        let Some(die) = idle.map(|(_, die)| die).or(busy.map(|(_, die)| die)) else {
+        let die = |(_, die): (i64, u32)| die;
+        let lagging = lagging.filter(|_| busy.is_none_or(|(_, busy)| nand.is_backed_up(busy)));
+        let Some(die) = idle.map(die).or(lagging.map(die)).or(busy.map(|(_, die)| die)) else {
             unreachable!("admission keeps the slack of a domain positive, so some die has it")
         };
         self.domains[domain as usize].next_die = following(next_die);
