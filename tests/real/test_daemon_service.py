@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from daemon_host import DaemonProcess, running
+from daemon_host import DaemonProcess, row_of, running
 from own_process import READY_S
 
 from slo_ctl.errors import UserError
@@ -116,13 +116,12 @@ def test_vm_set_takes_effect_at_once(root: Path) -> None:
         began_s, epochs = time.monotonic(), daemon.api.get("/v1/health")["epochs"]
         for weight in range(2, 32):
             daemon.api.put("/v1/vms/web/slo", {"fields": {"weight": weight}})
-        status = daemon.eventually("weight", lambda s: s.vms[0].slo.weight == 31)
-        assert [vm.vm for vm in status.vms] == ["web"]
+        daemon.eventually("weight", lambda s: row_of(s, "web").slo.weight == 31)
         elapsed_s = time.monotonic() - began_s
         assert elapsed_s < 50
         assert 1 <= daemon.api.get("/v1/health")["epochs"] - epochs <= elapsed_s / 0.2 + 1
         daemon.api.delete("/v1/vms/web/slo")
-        daemon.eventually("taken back", lambda s: s.vms[0].slo.weight == 1)
+        daemon.eventually("taken back", lambda s: row_of(s, "web").slo.weight == 1)
         assert time.monotonic() - began_s < 55
 
 

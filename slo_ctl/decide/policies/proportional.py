@@ -113,6 +113,8 @@ class ProportionalState:
     """The moves that were reported last."""
     circumstances: dict[str, Slo] = field(default_factory=dict)
     """Who is active, and with which SLO."""
+    resumed_windows: int | None = None
+    """Since a device was taken over whose weights stay until costs have been measured; None: long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ class Proportional:
     def resume(self, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Leave the split as it is; limits that another policy set go."""
         limits = {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops}
-        return ProportionalState(ops=follow(OpsState(), sample)), Decision(limits_iops=limits)
+        state = ProportionalState(ops=follow(OpsState(), sample), resumed_windows=0)
+        return state, Decision(limits_iops=limits)
 
     def step(self, state: ProportionalState, sample: DeviceSample) -> tuple[ProportionalState, Decision]:
         """Weights and limits for the next window, and the next step of moves, if any pays."""
@@ -157,6 +160,9 @@ class Proportional:
             state = replace(state, meters=meters, ops=ops, moving=moving, circumstances=circumstances)
             return state, Decision(moves=moves, plans=plans, reasons=reasons)
         meters = _trimmed(meters, due)
+        resumed = state.resumed_windows
+        if resumed is not None:
+            resumed = resumed + 1 if resumed < MEMORY_WINDOWS else None
         limited, limits = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         asides = {
@@ -168,12 +174,12 @@ class Proportional:
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
-            scheduler_weights=_weights(sample, meters, due),
+            scheduler_weights=_weights(sample, meters, due) if resumed is None else {},
             targets=_targets(sample, meters, due),
             asides=asides,
             reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, circumstances), decision
+        return ProportionalState(meters, ops, limited, moving, circumstances, resumed), decision
 
 
 def _read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> dict[str, Meter]:
