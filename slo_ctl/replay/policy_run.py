@@ -207,6 +207,7 @@ class PolicyRun:
         return RunResult(
             policy=self._policy.name,
             isolated=self._isolated,
+            share_by=self._scenario.share_by.value,
             complete=complete,
             wall_s=wall_s,
             host_page_writes=self._player.host_page_writes,

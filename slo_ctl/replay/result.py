@@ -77,9 +77,9 @@ class VmResult(_Model):
     workload: str
     """What it ran; says "synthetic" where it was."""
     target_share: Number = None
-    """Of the device's total IOPS, 0..1, given who was active; 0 for an idle VM."""
+    """What its SLO entitles it to of the device's total, in the unit of shares, 0..1; 0 for an idle VM."""
     share: Number = None
-    """Of the total IOPS (of the host page writes without a clock), 0..1."""
+    """Of the total in the unit of shares (of the host page writes without a clock), 0..1."""
     share_error: Number = None
     """share / target_share - 1; see `share_error`."""
     iops: Number = None
@@ -177,6 +177,8 @@ class RunResult(_Model):
     policy: str
     isolated: bool
     """Every VM has blocks and OPS of its own."""
+    share_by: str = "requests"
+    """The unit of shares: pages, requests or device-time."""
     complete: bool = True
     """False when it was interrupted: everything measured stands for less time than asked."""
     wall_s: float

@@ -40,7 +40,7 @@ def all_plots(result: Result) -> list[Plot]:
     plots += [bandwidth_by_weight(runs), relative_to_smallest_weight(runs)]
     plots += over_time(runs, "u", "u of victim blocks", _U_CAPTION)
     plots += over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
-    plots += over_time(runs, "share", "Share of the total IOPS", _SHARE_CAPTION)
+    plots += over_time(runs, "share", f"Share of the {runs[0].share_by.replace('-', ' ')}", _SHARE_CAPTION)
     return [plot for plot in plots if plot is not None]
 
 

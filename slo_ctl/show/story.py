@@ -56,14 +56,18 @@ def _shares(run: RunResult) -> str:
     if worst is None:
         return ""
     if abs(worst) <= TOLERANCE:
-        return f"Every VM's share of the IOPS is within {numbers.percent(abs(worst))} of its target."
+        return f"Every VM's share of the {_unit(run)} is within {numbers.percent(abs(worst))} of its target."
     furthest = _furthest_vm(run.vms)
     told = (
         f"{furthest.name} is furthest off: its weight asks for {numbers.percent(furthest.target_share)} of "
-        f"the IOPS and it got {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
+        f"the {_unit(run)} and it got {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
     )
     short = [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
     return f"{told} Short of their target: {', '.join(short)}." if short else told
+
+
+def _unit(run: RunResult) -> str:
+    return run.share_by.replace("-", " ")
 
 
 def _furthest_vm(vms: list[VmResult]) -> VmResult:

@@ -60,7 +60,7 @@ def test_it_shows_what_the_paper_shows() -> None:
         "Proportionality",
         "u of victim blocks: static",
         "OPS in blocks: proportional",
-        "Share of the total IOPS: proportional",
+        "Share of the requests: proportional",
     ):
         assert title in page.text
     assert "OPS in blocks: shared" not in page.text, "no VM owns OPS there"
