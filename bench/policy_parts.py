@@ -7,7 +7,6 @@ fair queue. `AgedDrive` runs any policy object on a scenario, which the engine d
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +16,7 @@ import numpy as np
 from ftl_emul import Device
 from slo_ctl.decide.allocation import moves_between
 from slo_ctl.decide.ops_plan import OpsState
+from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.decide.policies.proportional import Proportional, ProportionalState
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
@@ -164,8 +164,14 @@ class AgedDrive:
         scheduler: str = "wfq",
         duration: str = "20x",
         window: tuple[str, str] | None = None,
+        *,
+        exact: bool = True,
     ) -> RunResult:
-        """Play one policy; the last half is measured unless a window is given."""
+        """Play one policy; the last half is measured unless a window is given.
+
+        `exact`: entitlements of `proportional-strict` are those it promises, exact proportions; otherwise
+        they are those of `proportional`, in its own unit, requests.
+        """
         strict = isinstance(getattr(policy, "inner", policy), ProportionalStrict)
         measured = Window()
         if window is not None:
@@ -174,7 +180,7 @@ class AgedDrive:
             self._scenario,
             duration=parse_duration(duration),
             window=measured,
-            policy=STRICT_POLICY_NAME if strict else "proportional",
+            policy=STRICT_POLICY_NAME if strict and exact else DEFAULT_POLICY,
             share_by=ShareBy.REQUESTS if strict else ShareBy.PAGES,
         )
         device, tenants = self._copy(policy.placement, scheduler)
@@ -237,8 +243,3 @@ def moving_hot_set(path: Path, pages: int, moves: int = 10, seed: int = 1) -> No
         cold = rng.integers(0, pages, pages // 2)
         steps.append(np.where(rng.random(pages // 2) < 0.9, hot, cold) % pages)
     write_trace(path, [Op.WRITE], np.concatenate(steps).astype(np.int64))
-
-
-def made_by(names: Mapping[str, Any]) -> str:
-    """The line of figures that is common to all tables: what was emulated."""
-    return "EMULATED SSD, " + ", ".join(f"{key} {value}" for key, value in names.items())

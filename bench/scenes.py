@@ -61,9 +61,7 @@ def optimum_scenes(folder: Path) -> Iterator[Scene]:
     yield _scene("C", "uniform 1:3:6 qd8, op 28 %", trio(uniform, "qd=8"), "28%")
     yield _scene("D", "uniform/hotcold/zipf 1:3:6 qd8", trio(("uniform", "hotcold", "zipf"), "qd=8"))
     yield _scene("E", "uniform 6:3:1 qd4, op 10 %", trio(uniform, "qd=4", (6, 3, 1)), "10%")
-    yield _scene(
-        "F", "50 % reads/70 % reads zipf/uniform 1:3:6 qd4", trio(("rw", "zipf-rw", "uniform"), "qd=4")
-    )
+    yield _scene("F", "50 % reads/zipf/uniform 1:3:6 qd4", trio(("rw", "zipf", "uniform"), "qd=4"))
     yield _scene("G", "financial/msn/exchange 1:3:6 qd4", trio(("financial", "msn", "exchange"), "qd=4"))
     yield _scene("H", "uniform 1:3 qd8", [vm("a", "uniform", 1, "qd=8"), vm("b", "uniform", 3, "qd=8")])
     readers = [vm("reads", "uniform", 3, "qd=8,read=.95"), vm("writes", "uniform", 1, "qd=8")]
