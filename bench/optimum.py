@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from slo_ctl.replay.result import RunResult
 
 TOTAL_BAR, SHARE_BAR, P99_BAR = 0.99, 0.01, 0.10
+NO_SHARE_LOST = 0.005
+"""Of the total: a share that is off by less is kept, for splits to compare with. A VM of weight 1 beside one
+of weight 1000 has too few requests for a relative bar."""
 SEARCH_SHARE_BAR = 0.03
 """In the short runs of the search, which are noisier."""
 UNHARMED = 0.97
@@ -107,6 +110,13 @@ def figures_of(run: RunResult) -> Figures:
             )
             for v in run.vms
         ),
+    )
+
+
+def shares_kept(run: Figures, bar: float) -> bool:
+    """Whether every share is within the bar, or hardly off at all."""
+    return all(
+        abs(vm.share_error) <= bar or abs(vm.share_error) * vm.target_share <= NO_SHARE_LOST for vm in run.vms
     )
 
 
@@ -242,22 +252,21 @@ def compare(scene: Scene, effort: Effort) -> Comparison:
 
         def score(split: Split) -> float:
             found = seen[split] = figures_of(drive.run(held(split), duration=duration, window=window))
-            refused = found.share_error > max(SEARCH_SHARE_BAR, short.share_error) or harmed(found, short)
+            bar = max(SEARCH_SHARE_BAR, short.share_error)
+            refused = not shares_kept(found, bar) or harmed(found, short)
             # Kept in the order of totals, but below all that are accepted.
             return found.total - (1e9 if refused else 0.0)
 
         search = Search(score, effort.most)
         search.run([run.split, by_weight, even, strict.split], floors, effort.grid_parts, effort.least_step)
         accepted = [split for split in search.best() if search.scores[split] > 0][:VERIFIED]
-        boldest = max(
-            seen, key=lambda split: (seen[split].share_error <= SEARCH_SHARE_BAR, seen[split].total)
-        )
+        boldest = max(seen, key=lambda split: (shares_kept(seen[split], SEARCH_SHARE_BAR), seen[split].total))
         long = {
             split: figures_of(drive.run(held(split), duration=effort.verify))
             for split in dict.fromkeys((*accepted, boldest, run.split))
         }
-    known = [run, *long.values()]
-    fair = [each for each in known if each.share_error <= max(SHARE_BAR, run.share_error)]
+    known = [run, static, *long.values()]
+    fair = [each for each in known if each is run or shares_kept(each, max(SHARE_BAR, run.share_error))]
     best = max((each for each in fair if not harmed(each, run)), key=lambda each: each.total)
     best_of_all = max(fair, key=lambda each: each.total)
     return judged(
