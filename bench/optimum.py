@@ -28,6 +28,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -327,7 +328,11 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also a table for the documentation")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs) as pool:
+    # Reading traces starts threads, which a fork would leave behind with their locks held: hence spawn.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool,
+    ):
         scenes = []
         for scene in optimum_scenes(Path(folder)):
             chosen = options.only or (QUICK_SCENES if options.quick else None)
