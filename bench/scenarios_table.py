@@ -54,7 +54,8 @@ class VmRow:
     weight: float
     minimum_iops: float | None
     unit: str
-    entitled: float
+    entitled: float | None
+    """None where VMs come and go, as that is of who runs at the end."""
     got: float
     shared: float
     p99_ms: float
@@ -73,6 +74,9 @@ class Told:
     shared_waf: float
     pages_per_request: float
     shared_pages_per_request: float
+    write_share: float
+    """Of the pages."""
+    shared_write_share: float
     vms: tuple[VmRow, ...]
 
     @property
@@ -85,7 +89,14 @@ def why_lower(told: Told) -> str:
     """What differs, the largest first; nothing where the total is not lower."""
     if told.total >= LOWER_FROM * told.shared_total:
         return ""
+    starved = [row.vm for row in told.vms if row.got == 0.0 < row.shared]
+    if starved:
+        return f"{', '.join(starved)} starved"
     found = []
+    if told.write_share > 1.05 * told.shared_write_share:
+        found.append(
+            f"{told.write_share:.0%} of the pages are writes in place of {told.shared_write_share:.0%}"
+        )
     if told.pages_per_request < 0.95 * told.shared_pages_per_request:
         found.append(
             f"{told.pages_per_request:.1f} pages per request in place of {told.shared_pages_per_request:.1f}"
@@ -95,7 +106,7 @@ def why_lower(told: Told) -> str:
     slowed = [row.vm for row in told.vms if row.got < 0.9 * row.shared]
     gained = [row.vm for row in told.vms if row.got > 1.1 * row.shared]
     if slowed and gained:
-        found.append(f"{', '.join(slowed)} had more than its share, at the cost of {', '.join(gained)}")
+        found.append(f"{', '.join(slowed)} had more at the cost of {', '.join(gained)}")
     return "; ".join(found) or "within what OPS of VMs of their own costs against one pool"
 
 
@@ -116,7 +127,7 @@ def scenarios(folder: Path) -> Iterator[Neighbours]:
     trims, half = folder / "trims.csv", (256 << 20) // 4096
     write_trace(trims, [Op.TRIM], np.random.default_rng(1).integers(0, half, 1 << 18))
     storm = (f"name=trims,trace={trims},weight=1,qd=64,remap=modulo", vm("writes", "uniform", 1, "qd=4"))
-    yield Neighbours("TRIM storm qd 64 beside writes qd 4, 1:1", Drive(storm), "8x")
+    yield Neighbours("TRIM storm qd 64 beside writes qd 4, 1:1", Drive(storm), "60s")
     light = vm("light", "uniform", 6, "mode=open,iops=100")
     yield Neighbours(
         "open loop 100 IOPS weight 6 beside qd 8 weight 1", Drive((light, vm("busy", "uniform", 1, "qd=8")))
@@ -144,9 +155,15 @@ def scenarios(folder: Path) -> Iterator[Neighbours]:
         yield Neighbours(f"a 3, b 1, c 2 at qd 4; d 1: {what}", Drive(vms, FAST15, events))
 
 
+def write_share(run: RunResult) -> float:
+    """Written pages of all pages."""
+    length_s = (run.window.to_virtual_s or 0.0) - (run.window.from_virtual_s or 0.0)
+    pages = total_pages_per_s(run) * length_s
+    return sum(v.host_page_writes for v in run.vms) / pages if pages else 0.0
+
+
 def told_of(name: str, run: RunResult, shared: RunResult) -> Told:
     """The figures of the two runs."""
-    moved = sum((v.share or 0.0) for v in run.vms) > 0
     total = total_pages_per_s(run)
     rows = []
     for own, other in zip(run.vms, shared.vms, strict=True):
@@ -157,7 +174,7 @@ def told_of(name: str, run: RunResult, shared: RunResult) -> Told:
                 weight=own.weight,
                 minimum_iops=own.min_iops,
                 unit="pages/s" if data else "requests/s",
-                entitled=(own.target_share or 0.0) * total if moved else 0.0,
+                entitled=None if run.events or not data else (own.target_share or 0.0) * total,
                 got=pages_per_s(own) if data else own.iops or 0.0,
                 shared=pages_per_s(other) if data else other.iops or 0.0,
                 p99_ms=p99_ms(own),
@@ -173,8 +190,14 @@ def told_of(name: str, run: RunResult, shared: RunResult) -> Told:
         shared_waf=shared.waf or 1.0,
         pages_per_request=total / run.iops if run.iops else 0.0,
         shared_pages_per_request=total_pages_per_s(shared) / shared.iops if shared.iops else 0.0,
+        write_share=write_share(run),
+        shared_write_share=write_share(shared),
         vms=tuple(rows),
     )
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}"
 
 
 def lines(told: Told) -> Iterator[str]:
@@ -186,7 +209,7 @@ def lines(told: Told) -> Iterator[str]:
         promised = "" if row.minimum_iops is None else f" min={row.minimum_iops:g}"
         yield (
             f"    {row.vm:7} weight {row.weight:g}{promised:9} got {row.got:9,.0f}, "
-            f"entitled {row.entitled:9,.0f}, shared {row.shared:9,.0f} {row.unit:10} "
+            f"entitled {_rate(row.entitled):>9}, shared {row.shared:9,.0f} {row.unit:10} "
             f"p99 {row.p99_ms:7.1f} ms, shared {row.shared_p99_ms:7.1f}  OPS {row.ops_blocks}"
         )
 
@@ -197,7 +220,7 @@ def markdown(found: Sequence[Told]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for told in found:
         cells = [
-            f"{row.vm} {row.got:,.0f} ({row.entitled:,.0f}; {row.shared:,.0f})"
+            f"{row.vm} {row.got:,.0f} ({_rate(row.entitled)}; {row.shared:,.0f})"
             + (" TRIMs" if row.unit != "pages/s" else "")
             for row in told.vms
         ]

@@ -79,9 +79,10 @@ def test_a_lower_total_is_told_with_what_differs() -> None:
         VmRow("large", 1, None, "pages/s", 500, 500, 900, 1, 1, 50),
         VmRow("small", 1, None, "pages/s", 300, 300, 100, 1, 1, 50),
     )
-    told = Told("x", 800, 1000, 3.0, 2.0, 1.5, 20.0, rows)
+    told = Told("x", 800, 1000, 3.0, 2.0, 1.5, 20.0, 1.0, 0.5, rows)
     assert why_lower(told) == (
-        "1.5 pages per request in place of 20.0; WAF 3.00 in place of 2.00; "
-        "large had more than its share, at the cost of small"
+        "100% of the pages are writes in place of 50%; 1.5 pages per request in place of 20.0; "
+        "WAF 3.00 in place of 2.00; large had more at the cost of small"
     )
     assert why_lower(replace(told, total=1000)) == ""
+    assert why_lower(replace(told, vms=(replace(rows[0], got=0), rows[1]))) == "large starved"
