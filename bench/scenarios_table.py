@@ -167,7 +167,7 @@ def told_of(name: str, run: RunResult, shared: RunResult) -> Told:
     total = total_pages_per_s(run)
     rows = []
     for own, other in zip(run.vms, shared.vms, strict=True):
-        data = pages_per_s(own) > 0 or pages_per_s(other) > 0
+        data = pages_per_s(own) > 0 or pages_per_s(other) > 0 or not own.iops
         rows.append(
             VmRow(
                 vm=own.name,
