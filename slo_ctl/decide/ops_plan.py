@@ -9,7 +9,7 @@ Device time without a clock is counted in pages copied.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slo_ctl.decide import waf
@@ -31,6 +31,8 @@ SETTLED_FROM_POOL_WRITES = 0.7
 LATENCY_BOUND_FROM = 0.5
 """Share of the last drive write for which a VM has to be below its share for its own latency to count as
 such."""
+MOST_CLAIM = 4.0
+"""By no more is a VM taken to be below its share for its own latency."""
 FIT_FROM_VICTIMS = 20
 """Victim blocks that a measurement of u needs."""
 STEPS_PER_OPS = 256
@@ -54,6 +56,16 @@ class OpsTrack:
     """The curve was measured, not assumed."""
     latency_bound: float = 0.0
     """Share of the last drive write during which the VM was below its share for its own latency."""
+    claim: float = 1.0
+    """What the VM is entitled to write, relative to what it writes: more than 1 while it is latency-bound."""
+
+    @property
+    def due_writes(self) -> float:
+        """Host page writes that OPS is shared out for."""
+        return self.written * self.claim
+
+
+_NOBODY: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +96,23 @@ def assume_rates(sample: DeviceSample) -> OpsState:
     return replace(state, tracks=tracks, drive_writes=1.0)
 
 
-def follow(state: OpsState, sample: DeviceSample, latency_bound: Collection[str] = ()) -> OpsState:
-    """The state one window later; `latency_bound` are VMs below their share whose queue is empty."""
+def follow(state: OpsState, sample: DeviceSample, latency_bound: Mapping[str, float] = _NOBODY) -> OpsState:
+    """The state one window later.
+
+    `latency_bound` are VMs below their share whose queue is empty, with the factor that they are below it by:
+    only less GC of their own can help them, so OPS is shared out as if they had what they are entitled to.
+    """
     drive_writes = sum(v.host_page_writes for v in sample.vms) / max(1, _logical_pages(sample))
     keep = math.exp(-drive_writes)
     tracks = {
         v.vm: _follow_vm(state.tracks.get(v.vm), v, sample.timing.pages_per_block, keep) for v in sample.vms
     }
     tracks = {
-        vm: replace(t, latency_bound=keep * t.latency_bound + (1.0 - keep if vm in latency_bound else 0.0))
+        vm: replace(
+            t,
+            latency_bound=keep * t.latency_bound + (1.0 - keep if vm in latency_bound else 0.0),
+            claim=keep * t.claim + (1.0 - keep) * min(latency_bound.get(vm, 1.0), MOST_CLAIM),
+        )
         for vm, t in tracks.items()
     }
     return replace(state, tracks=tracks, drive_writes=state.drive_writes + drive_writes)
@@ -128,7 +148,8 @@ def best_blocks(state: OpsState, sample: DeviceSample) -> dict[str, int]:
     """The split with the least GC at the write rates there are, within the floors."""
     floors = _floors(state, sample)
     writers = [
-        Writer(state.tracks[v.vm].curve, state.tracks[v.vm].written, float(floors[v.vm])) for v in sample.vms
+        Writer(state.tracks[v.vm].curve, state.tracks[v.vm].due_writes, float(floors[v.vm]))
+        for v in sample.vms
     ]
     ideal = best_split(writers, sample.total_ops_blocks)
     return allocate(
@@ -181,7 +202,7 @@ def next_moves(
 def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float, float]:
     """Device time that a move costs, and what it saves over the next drive write; in seconds, or in pages
     copied."""
-    timing, total = sample.timing, sum(track.written for track in state.tracks.values())
+    timing, total = sample.timing, sum(track.due_writes for track in state.tracks.values())
     pages = _logical_pages(sample)
     saving = cost = 0.0
     for vm, change in ((move.source, -move.blocks), (move.target, move.blocks)):
@@ -191,7 +212,7 @@ def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float,
         before = _gc_cost(timing, track.curve.u_at(track.ops_blocks))
         u_after = track.curve.u_at(track.ops_blocks + change)
         after = _gc_cost(timing, u_after)
-        saving += pages * track.written / total * (before - after)
+        saving += pages * track.due_writes / total * (before - after)
         if change < 0:
             # To free a block, GC collects what as many host writes would have made it collect.
             cost += move.blocks * timing.pages_per_block * after

@@ -232,7 +232,8 @@ def _trimmed(meters: dict[str, Meter], due: Entitlements) -> dict[str, Meter]:
         trim = (1.0 - INTEGRAL_GAIN) * meter.trim
         if contended and meter.did.wants_more and rate and rightful:
             # Before, rates are not those of the weights in force.
-            error = math.log(rightful / rate) if meter.windows >= MEMORY_WINDOWS else 0.0
+            # Not of its logarithm: what a bursty VM gets is judged by its mean.
+            error = max(1.0 - rate / rightful, -1.0) if meter.windows >= MEMORY_WINDOWS else 0.0
             trim = min(max(meter.trim + INTEGRAL_GAIN * error, -LONGEST_TRIM), LONGEST_TRIM)
         trimmed[vm] = replace(meter, trim=trim)
     return trimmed
@@ -284,15 +285,19 @@ def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
     return bounded
 
 
-def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> set[str]:
-    """VMs below their share by weight that have requests outstanding all the time, and none waiting."""
+def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
+    """VMs below their share by weight that have requests outstanding all the time, and none waiting.
+
+    With the factor that they are below it by.
+    """
     return {
-        v.vm
+        v.vm: due.level * v.slo.weight / meters[v.vm].did.rate
         for v in sample.vms
         if v.active
         and meters[v.vm].did.busy
         and not meters[v.vm].did.wants_more
-        and meters[v.vm].did.rate < due.level * v.slo.weight
+        and v.limit_iops is None
+        and 0 < meters[v.vm].did.rate < due.level * v.slo.weight
     }
 
 

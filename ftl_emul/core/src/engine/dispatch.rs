@@ -43,7 +43,8 @@ impl Engine {
                 queue.account.taken(now);
                 queue.account.counters.device_ns += device_ns;
                 queue.account.counters.gc_ns += gc_ns;
-                self.scheduler.taken(&mut queue.standing, device_ns);
+                // What touches no flash takes the time of a command, so that floods of it do not starve the others.
+                self.scheduler.taken(&mut queue.standing, device_ns.max(self.timeline.command_ns()));
             }
             self.wake(tenant);
         }

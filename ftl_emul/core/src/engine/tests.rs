@@ -341,3 +341,17 @@ fn a_tenant_queues_for_the_device_only_where_more_weight_would_help_it() {
     assert!(queued(deep) > 0.95, "{}", queued(deep));
     assert!(queued(shallow) < 0.3, "{}", queued(shallow));
 }
+
+#[test]
+fn a_flood_of_trims_does_not_starve_a_writer_of_the_same_weight() {
+    let (mut mapping, mut engine, [writer, trimmer]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
+    engine.open_queue(writer, Arrival::Closed { queue_depth: 4 }).unwrap();
+    engine.open_queue(trimmer, Arrival::Closed { queue_depth: 64 }).unwrap();
+    random_writes(&mut engine, &mapping, writer, 20_000, 1);
+    let trims = 500_000;
+    let columns = (vec![0; trims], vec![2; trims], vec![0; trims], vec![4096; trims]);
+    engine.feed(&mapping, trimmer, &columns.0, &columns.1, &columns.2, &columns.3).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 5_000_000_000, host_page_writes: u64::MAX });
+    let written = engine.counters(writer).unwrap().completed[1];
+    assert!(written > 1500, "{written} writes in 5 s");
+}

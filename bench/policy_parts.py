@@ -1,0 +1,245 @@
+"""Replays of a policy of which only some levers are used, on copies of one aged drive.
+
+`Parts` wraps a policy: from a given split of OPS on, with or without its moves, limits and weights of the
+fair queue. `AgedDrive` runs any policy object on a scenario, which the engine does for policies with a name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from ftl_emul import Device
+from slo_ctl.decide.allocation import moves_between
+from slo_ctl.decide.ops_plan import OpsState
+from slo_ctl.decide.policies import DEFAULT_POLICY
+from slo_ctl.decide.policies.proportional import Proportional, ProportionalState
+from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
+from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
+from slo_ctl.quantity import parse_duration
+from slo_ctl.replay.device import plan_drive
+from slo_ctl.replay.policy_run import PolicyRun
+from slo_ctl.replay.progress import SilentPhase
+from slo_ctl.replay.requests import requests_of
+from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.replay.scenario_parts import STRICT_POLICY_NAME, Window, WindowKind
+from slo_ctl.replay.scenario_text import ScenarioText
+from traces.batch import Batch, Op
+from traces.writing import TraceWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slo_ctl.decide.policies import Policy
+    from slo_ctl.replay.result import RunResult, VmResult
+
+Split = tuple[int, ...]
+"""OPS blocks of each VM, in order."""
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A policy without some of its levers. What it decides for them is dropped."""
+
+    inner: Policy[Any]
+    split: Split | None = None
+    """OPS to begin with; None: as the device was made (by size), or what `inner` wants if it may move OPS."""
+    moves: bool = False
+    limits: bool = False
+    weights: bool = False
+    placement: Placement = Placement.ISOLATED
+
+    @property
+    def name(self) -> str:
+        """That of the whole policy."""
+        return self.inner.name
+
+    def start(self, sample: DeviceSample) -> tuple[Any, Decision]:
+        """The inner policy's start, with the split asked for."""
+        state, decision = self.inner.start(sample)
+        decision = self._kept(decision)
+        if self.split is None:
+            return state, decision
+        return state, replace(decision, moves=_moves_to(sample, self.split))
+
+    def resume(self, sample: DeviceSample) -> tuple[Any, Decision]:
+        """The inner policy's."""
+        state, decision = self.inner.resume(sample)
+        return state, self._kept(decision)
+
+    def step(self, state: Any, sample: DeviceSample) -> tuple[Any, Decision]:
+        """The inner policy's, without the levers that are left out."""
+        if isinstance(state, ProportionalState) and not self.moves:
+            # Forget write rates: then no split is searched for, which is most of the work.
+            state = replace(state, ops=OpsState())
+        state, decision = self.inner.step(state, sample)
+        return state, self._kept(decision)
+
+    def _kept(self, decision: Decision) -> Decision:
+        return replace(
+            decision,
+            moves=decision.moves if self.moves else (),
+            limits_iops=decision.limits_iops if self.limits else {},
+            scheduler_weights=decision.scheduler_weights if self.weights else {},
+        )
+
+
+def _moves_to(sample: DeviceSample, split: Split) -> tuple[OpsMove, ...]:
+    wanted = {v.vm: blocks for v, blocks in zip(sample.vms, split, strict=True)}
+    return moves_between({v.vm: v.ops_blocks for v in sample.vms}, wanted, sample.spare_blocks)
+
+
+def held(split: Split | None = None) -> Parts:
+    """The fair queue of `proportional`, shares enforced, with OPS that never moves."""
+    return Parts(Proportional(), split, limits=True, weights=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """VMs and the device they share, as texts of `slo-ctl replay`."""
+
+    vms: tuple[str, ...]
+    device: str = "preset=fast15,size=512MiB,op=15%"
+    events: tuple[str, ...] = ()
+    timing: str = "full"
+
+
+class AgedDrive:
+    """One scenario whose drive is aged once for each placement; every run is on a copy. A context manager."""
+
+    def __init__(self, drive: Drive) -> None:
+        text = ScenarioText()
+        text.add_device(drive.device)
+        for vm in drive.vms:
+            text.add_vm(vm)
+        for event in drive.events:
+            text.add_event(event)
+        text.set("alone", "no")
+        text.set("timing", drive.timing)
+        self._scenario = build_scenario(text)
+        self._plan = plan_drive(self._scenario)
+        seeds = range(self._scenario.seed * 1000, self._scenario.seed * 1000 + len(drive.vms))
+        self._sources = [
+            requests_of(vm, pages * self._plan.config.page_bytes, seed, "skip")
+            for vm, pages, seed in zip(self._scenario.vms, self._plan.logical_pages, seeds, strict=True)
+        ]
+        self._made: dict[Placement, list[int]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="slo-ctl-bench-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    @property
+    def total_blocks(self) -> int:
+        """OPS blocks of all VMs."""
+        return sum(self._plan.ops_blocks)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Logical pages of each VM."""
+        return self._plan.logical_pages
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of each VM, at the start."""
+        return tuple(vm.slo.weight for vm in self._scenario.vms)
+
+    @property
+    def floors(self) -> Split:
+        """The fewest OPS blocks with which each VM's GC makes progress."""
+        device, tenants = self._copy(Placement.ISOLATED, "wfq")
+        return tuple(device.space(t).min_ops_blocks - self._plan.held_blocks for t in tenants)
+
+    def run(
+        self,
+        policy: Policy[Any],
+        scheduler: str = "wfq",
+        duration: str = "20x",
+        window: tuple[str, str] | None = None,
+        *,
+        exact: bool = True,
+    ) -> RunResult:
+        """Play one policy; the last half is measured unless a window is given.
+
+        `exact`: entitlements of `proportional-strict` are those it promises, exact proportions; otherwise
+        they are those of `proportional`, in its own unit, requests.
+        """
+        strict = isinstance(getattr(policy, "inner", policy), ProportionalStrict)
+        measured = Window()
+        if window is not None:
+            measured = Window(WindowKind.RANGE, parse_duration(window[0]), parse_duration(window[1]))
+        scenario = replace(
+            self._scenario,
+            duration=parse_duration(duration),
+            window=measured,
+            policy=STRICT_POLICY_NAME if strict and exact else DEFAULT_POLICY,
+            share_by=ShareBy.REQUESTS if strict else ShareBy.PAGES,
+        )
+        device, tenants = self._copy(policy.placement, scheduler)
+        return PolicyRun(scenario, self._plan, self._sources, device, tenants, policy).play(SilentPhase())
+
+    def _copy(self, placement: Placement, scheduler: str) -> tuple[Device, list[int]]:
+        path = Path(self._folder.name) / placement.value
+        if placement not in self._made:
+            device, tenants = self._plan.create(isolated=placement is Placement.ISOLATED)
+            device.age(self._scenario.seed, lambda _: None)
+            device.save(path, placement.value)
+            self._made[placement] = tenants
+        device, _ = Device.restore(path, replace(self._plan.config, scheduler=scheduler))
+        return device, self._made[placement]
+
+
+def pages_per_s(vm: VmResult) -> float:
+    """4 KiB pages read and written: the unit that VMs with unlike request sizes are added up in."""
+    return (vm.bandwidth_bytes_s or 0.0) / PAGE_BYTES
+
+
+def total_pages_per_s(run: RunResult) -> float:
+    """Of all VMs."""
+    return sum(pages_per_s(vm) for vm in run.vms)
+
+
+def share_error(run: RunResult) -> float:
+    """The worst of the VMs that were running, in the policy's own unit of shares."""
+    return max((abs(v.share_error) for v in run.vms if v.share_error is not None), default=0.0)
+
+
+def p99_ms(vm: VmResult) -> float:
+    """Of reads or writes, whichever is longer."""
+    known = [each.p99 for each in (vm.latency_us.read, vm.latency_us.write) if each.p99 is not None]
+    return max(known, default=0.0) / 1e3
+
+
+def write_trace(
+    path: Path, ops: Sequence[Op], pages: np.ndarray[Any, np.dtype[np.int64]], request_bytes: int = PAGE_BYTES
+) -> None:
+    """A trace of requests at the given page numbers; `ops` is repeated."""
+    count = len(pages)
+    batch = Batch(
+        time_ns=np.arange(count, dtype=np.int64) * 1000,
+        op=np.resize(np.array([int(op) for op in ops], np.uint8), count),
+        offset_bytes=(pages * PAGE_BYTES).astype(np.uint64),
+        length_bytes=np.full(count, request_bytes, np.uint64),
+        volume=np.zeros(count, np.int32),
+    )
+    with TraceWriter(path, overwrite=True) as writer:
+        writer.write(batch, ["0"])
+
+
+def moving_hot_set(path: Path, pages: int, moves: int = 10, seed: int = 1) -> None:
+    """90 % of the writes go to a tenth of the pages, which moves on after every half of the pages' writes."""
+    rng = np.random.default_rng(seed)
+    steps = []
+    for step in range(moves):
+        hot = rng.integers(0, pages // 10, pages // 2) + step * pages // moves
+        cold = rng.integers(0, pages, pages // 2)
+        steps.append(np.where(rng.random(pages // 2) < 0.9, hot, cold) % pages)
+    write_trace(path, [Op.WRITE], np.concatenate(steps).astype(np.int64))
