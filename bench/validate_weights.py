@@ -40,8 +40,8 @@ def three_vms(policies: str, overwrites: int = 20) -> dict[str, RunResult]:
     text.add_device(f"preset=fast15,size={size},op={op},dies={DIES}")
     for name, weight in WEIGHTS.items():
         text.add_vm(f"name={name},workload=uniform,weight={weight},qd=1")
-    first, _, rest = policies.partition(",")
-    settings = {"policy": first, "compare": rest or None, "timing": "paper", "duration": f"{overwrites}x"}
+    rest, _, last = policies.rpartition(",")
+    settings = {"policy": last, "compare": rest or None, "timing": "paper", "duration": f"{overwrites}x"}
     for key, value in {**settings, "alone": "no", "seed": str(SEED)}.items():
         text.set(key, value)
     return {result.policy: result for result in run(build_scenario(text), Silent()).runs}

@@ -122,7 +122,7 @@ def test_every_key(tmp_path: Path) -> None:
     }
     assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:37")
     assert web.field_sources["weight"] == "slo-ctl.toml:39"
-    assert web.by_source()["config slo-ctl.toml:37"] == {"min_iops": 100.0}
+    assert web.by_source()["config slo-ctl.toml:40"] == {"min_iops": 100.0}
     assert config.files == (tmp_path / "slo-ctl.toml",)
     assert config.notes == ()
 

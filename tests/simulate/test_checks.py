@@ -9,7 +9,7 @@ import pytest
 
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
 from slo_ctl.simulate.checks import check
-from slo_ctl.simulate.result import COUNTED, GAUGED, Command, Epoch, Promised, Result
+from slo_ctl.simulate.result import COUNTED, GAUGED, Epoch, Promised, Result
 from slo_ctl.simulate.scenario import DEVICE, Drive, Event, Load, Scenario, SimulatedVm, What
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
         by_second,
         np.ones((len(vms), SECONDS), np.bool_),
         total_ops_blocks=1000,
+        moves_ns=np.zeros(SECONDS),
         epochs=[Epoch(float(at_s), status(at_s, well)) for at_s in range(SECONDS)],
         promised=[Promised(0.0, vm, Slo(weight)) for vm, weight in weights.items()],
     )
@@ -75,6 +76,8 @@ def test_a_run_that_keeps_everything_violates_nothing() -> None:
 def test_fewer_pages_than_without_the_daemon() -> None:
     run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
     run.of("pages")[:, 100:110] *= 0.8
+    assert check(run, without, names=["conserved"]) == [], "the drive is as busy: shares need its time"
+    run.of("device_ns")[:, 100:110] *= 0.8
     (found,) = check(run, without, names=["conserved"])
     assert 90 < found.at_s <= 100
     lumpy = result({"a": 1.0, "b": 1.0})
@@ -86,12 +89,12 @@ def test_fewer_pages_than_without_the_daemon() -> None:
 
 def test_entitlements_in_windows_and_in_the_long_run() -> None:
     run = result({"a": 1.0, "b": 1.0})
-    run.of("device_ns")[0, 200:400] *= 0.85
+    run.of("pages")[0, 200:400] *= 0.85
     found = check(run, names=["entitled"])
     assert {violation.at_s for violation in found if "until 600" not in violation.what} >= {240.0, 300.0}
     assert check(run, names=["ok"]) == [], "one tenth less than due is ok"
     slightly = result({"a": 1.0, "b": 1.0})
-    slightly.of("device_ns")[0] *= 0.94
+    slightly.of("pages")[0] *= 0.94
     (first, second) = check(slightly, names=["entitled"])
     assert {first.vm, second.vm} == {"a", "b"}
     assert "until 600 s" in first.what, "only the long run is held to 2 %"
@@ -99,7 +102,7 @@ def test_entitlements_in_windows_and_in_the_long_run() -> None:
 
 def test_nothing_is_due_within_a_minute_of_a_change() -> None:
     run = result({"a": 1.0, "b": 1.0})
-    run.of("device_ns")[0, 300:360] *= 0.5
+    run.of("pages")[0, 300:360] *= 0.5
     assert check(run, names=["entitled"])
     run.happened.append((300.0, Event(300.0, What.PROMISE, "a")))
     assert check(run, names=["entitled"]) == []
@@ -107,7 +110,7 @@ def test_nothing_is_due_within_a_minute_of_a_change() -> None:
 
 def test_who_wants_no_more_is_due_nothing() -> None:
     run = result({"a": 1.0, "b": 1.0, "c": 1.0})
-    run.of("device_ns")[0] *= 0.2
+    run.of("pages")[0] *= 0.2
     run.of("queued_ns")[0] *= 0.3
     assert check(run, names=["entitled", "ok"]) == []
 
@@ -117,7 +120,7 @@ def test_false_verdicts() -> None:
     say(run, "a", Verdict.INSUFFICIENT, 200, 220)
     (found,) = check(run, names=["insufficient"])
     assert (found.vm, found.at_s) == ("a", 200.0)
-    run.of("device_ns")[0, 150:300] *= 0.5
+    run.of("pages")[0, 150:300] *= 0.5
     assert check(run, names=["insufficient"]) == []
     assert [each.vm for each in check(run, names=["ok"])].count("a") == 2, "before and after it is said"
 
@@ -128,15 +131,17 @@ def test_a_minimum_that_is_missed_is_not_ok() -> None:
     assert {each.vm for each in check(run, names=["ok"])} >= {"a"}
 
 
-def test_moves_in_a_minute_and_when_nothing_changes() -> None:
+def test_moves_beyond_their_budget() -> None:
     run = result({"a": 1.0, "b": 1.0})
-    run.commands += [Command(10.0 + n, "move", {"blocks": 20}) for n in range(4)]
+    run.of("backlog_ns")[0] = 1e9
+    dies = run.scenario.drive.record().geometry.dies
+    run.moves_ns[:] = 0.099e9 * dies
+    assert check(run, names=["moves"]) == []
+    run.moves_ns[100:105] = 0.2e9 * dies
     (found,) = check(run, names=["moves"])
-    assert "80 blocks in a minute" in found.what
-    calm = result({"a": 1.0, "b": 1.0})
-    calm.commands += [Command(float(at_s), "move", {"blocks": 3}) for at_s in range(0, SECONDS, 10)]
-    (found,) = check(calm, names=["moves"])
-    assert "nothing changes" in found.what
+    assert found.what.startswith("14.9% of die time"), "five seconds at 20 %, five at 9.9 %"
+    run.of("backlog_ns")[0, 90:110] = 0.0
+    assert check(run, names=["moves"]) == [], "an idle drive may move what it likes"
 
 
 def test_limits_that_never_settle() -> None:
@@ -149,7 +154,7 @@ def test_limits_that_never_settle() -> None:
 @pytest.mark.parametrize("gain", [0.02, 0.2])
 def test_hostile_vms(gain: float) -> None:
     run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
-    run.of("device_ns")[0] *= 1 + gain
+    run.of("pages")[0] *= 1 + gain
     run.of("requests")[1] *= 1 - gain
     found = check(run, None, honest, names=["hostile"])
     assert [each.vm for each in found] == (["a", "b"] if gain > 0.05 else [])

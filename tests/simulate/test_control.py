@@ -57,6 +57,9 @@ def test_statistics_and_refusals_are_those_of_a_drive_that_is_served(root: Path)
         ("move", {"from": "ns0", "to": "ns1", "blocks": 1}),
         ("move", {"from": "ns0", "to": "ns0", "blocks": 1}),
         ("move", {"from": "ns0", "to": None, "blocks": 1_000_000}),
+        ("set_move_budget", {"share": 0.2}),
+        ("set_move_budget", {"share": 2.0}),
+        ("cancel_moves", {}),
     ]
     with served(root, "ssd0", "--latency", "real") as real, real.control() as client:
         ours = SimulatedControl(server, 1.0)
