@@ -139,7 +139,7 @@ def test_moves_beyond_their_budget() -> None:
     assert check(run, names=["moves"]) == []
     run.moves_ns[100:105] = 0.2e9 * dies
     (found,) = check(run, names=["moves"])
-    assert found.what.startswith("14.9% of die time"), "five seconds at 20 %, five at 9.9 %"
+    assert found.what.startswith("15.0% of die time"), "five seconds at 20 %, five at 9.9 %"
     run.of("backlog_ns")[0, 90:110] = 0.0
     assert check(run, names=["moves"]) == [], "an idle drive may move what it likes"
 
