@@ -177,7 +177,6 @@ def next_moves(
     blocks = {v.vm: v.ops_blocks for v in sample.vms}
     best = best_blocks(state, sample)
     wanted = moves_between(blocks, best, sample.spare_blocks)
-    owed = {vm for vm, floor in _floors(state, sample).items() if blocks[vm] < floor}
     step = max(1, sample.total_ops_blocks // STEPS_PER_OPS)
     if sample.max_move_blocks is not None:
         step = min(step, sample.max_move_blocks)
@@ -186,7 +185,7 @@ def next_moves(
     for move in wanted:
         part = replace(move, blocks=min(step, move.blocks))
         cost, saving = _worth(state, sample, part)
-        if part.blocks == 0 or (saving <= cost and move.target not in owed):
+        if part.blocks == 0 or saving <= cost:
             continue
         steps.append(part)
         cost, saving = _worth(state, sample, move)

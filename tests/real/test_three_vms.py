@@ -214,8 +214,10 @@ def test_the_server_is_killed_and_nothing_flushed_is_lost(host: Host) -> None:
 def test_a_clean_stop_gives_everything_back(host: Host) -> None:
     assert host.daemon is not None
     host.daemon.send_signal(signal.SIGTERM)
-    assert host.daemon.wait(RECOVER_S) == 0, host.daemon_log()
+    # 1: OPS is on its way back still, which the device finishes by itself.
+    assert host.daemon.wait(RECOVER_S) in (0, 1), host.daemon_log()
     with host.server.control() as control:
+        until(lambda: not control.statistics()["moves"]["pending"], "OPS is moved back")
         namespaces = control.statistics()["namespaces"]
     assert {each["name"]: each["limit_iops"] for each in namespaces} == dict.fromkeys(WEIGHTS)
     assert len({each["weight"] for each in namespaces}) == 1

@@ -88,7 +88,7 @@ def test_attach_and_detach(
 ) -> None:
     with defined(libvirt_host, "web") as web:
         group = group_of_qemu(web)
-        assert vm(root, "attach", "web", "ssd0/a") == 2
+        assert vm(root, "attach", "web", "ssd0/a") == 4  # it is not served
         assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
         with served(root, "ssd0", "--group", "root"):
             assert vm(root, "attach", "web", "ssd0/a") == 2
