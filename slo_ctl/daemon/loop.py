@@ -218,10 +218,16 @@ class Daemon:
         for part in self._emulated.parts.values():
             self._problems.guarded(part.name, partial(part.restore_ops, deadline_s))
         outcomes = self._keeper.undo()
+        answered = []
         for outcome in outcomes:
+            if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
+                # The journal keeps it until the device is served again.
+                log.warning("kept until the device is served: %s", outcome_line(outcome))
+                continue
+            answered.append(outcome)
             if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not given back: %s", outcome_line(outcome))
-        return outcomes
+                log.error("not restored: %s", outcome_line(outcome))
+        return answered
 
     def _close(self) -> None:
         self.metrics.close()
