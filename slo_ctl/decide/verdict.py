@@ -123,9 +123,9 @@ def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
 def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: float, at_bound: float) -> str:
     iops = got.all_iops
     asks = got.wants_more if got.busy is None else got.busy
-    if asks and slo.min_iops is not None and iops is not None:  # noqa: SIM102
-        if iops < slo.min_iops * (1 - at_bound):
-            return f"{iops:,.0f} IOPS, below its minimum of {slo.min_iops:,.0f}{_guess(got)}"
+    minimum = slo.min_iops
+    if asks and minimum is not None and iops is not None and iops < minimum * (1 - at_bound):
+        return f"{iops:,.0f} IOPS, below its minimum of {minimum:,.0f}{_guess(got)}"
     if got.wants_more:
         # Who was promised a minimum and has it is not said to miss a share on a mere guess.
         judged = target_share and not (got.guessed and slo.min_iops is not None)

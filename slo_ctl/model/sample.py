@@ -20,6 +20,16 @@ class ShareBy(StrEnum):
     DEVICE_TIME = "device-time"
     """Die and channel time, garbage collection included."""
 
+    def amount(self, pages: int, requests: int, device_s: float) -> float:
+        """The one of these that is in this unit."""
+        match self:
+            case ShareBy.PAGES:
+                return pages
+            case ShareBy.REQUESTS:
+                return requests
+            case ShareBy.DEVICE_TIME:
+                return device_s
+
 
 @dataclass(frozen=True, slots=True)
 class Slo:
@@ -83,13 +93,7 @@ class VmSample:
 
     def amount(self, share_by: ShareBy) -> float:
         """What the VM got in the window, in the unit of shares."""
-        match share_by:
-            case ShareBy.PAGES:
-                return self.pages
-            case ShareBy.REQUESTS:
-                return self.requests
-            case ShareBy.DEVICE_TIME:
-                return self.device_s
+        return share_by.amount(self.pages, self.requests, self.device_s)
 
     @property
     def iops(self) -> float:

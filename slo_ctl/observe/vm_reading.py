@@ -60,13 +60,7 @@ class VmReading:
 
     def amount(self, share_by: ShareBy) -> float:
         """What the VM got, in the unit of shares."""
-        match share_by:
-            case ShareBy.PAGES:
-                return self.pages
-            case ShareBy.REQUESTS:
-                return self.requests
-            case ShareBy.DEVICE_TIME:
-                return self.device_ns / _NS_PER_S
+        return share_by.amount(self.pages, self.requests, self.device_ns / _NS_PER_S)
 
     def went_back(self, earlier: VmReading) -> bool:
         """Whether anything was less than in an earlier reading: these are other counters."""

@@ -50,13 +50,7 @@ class StreamWindow:
 
     def amount(self, share_by: ShareBy) -> float:
         """What the VM got, in the unit of shares."""
-        match share_by:
-            case ShareBy.PAGES:
-                return self.pages
-            case ShareBy.REQUESTS:
-                return self.requests
-            case ShareBy.DEVICE_TIME:
-                return self.device_s
+        return share_by.amount(self.pages, self.requests, self.device_s)
 
 
 class Sliding(Generic[Reading]):

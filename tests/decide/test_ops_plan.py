@@ -125,6 +125,6 @@ def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, in
     blocks = best_blocks(state, device)
     total, logical = device.total_ops_blocks, sum(v.logical_blocks for v in vms)
     assert sum(blocks.values()) == total
-    if FLOOR_OF_EVEN_OPS * total > sum(v.min_ops_blocks for v in vms):
-        for v in vms:
-            assert blocks[v.vm] >= min(16, int(FLOOR_OF_EVEN_OPS * total * v.logical_blocks / logical))
+    floors = [max(v.min_ops_blocks, int(FLOOR_OF_EVEN_OPS * total * v.logical_blocks / logical)) for v in vms]
+    if sum(floors) <= total:
+        assert all(blocks[v.vm] >= floor for v, floor in zip(vms, floors, strict=True))

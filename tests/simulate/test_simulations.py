@@ -17,8 +17,7 @@ from slo_ctl.simulate.run import simulate
 from slo_ctl.simulate.trial import Order, tried
 
 KEPT = ("epochs", "status", "given-back")
-"""Checks that hold. The others wait for the controller that shares device time: `bench/simulate.py` shows how
-far they are kept."""
+"""Checks that hold for every seed. `bench/simulate.py` shows how far the others are kept."""
 EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "10"))
 """Random scenarios; each takes about two seconds."""
 
