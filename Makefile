@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint demo test test-quick lint fmt bench validate man install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate man install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -17,14 +17,17 @@ setup: ## virtual environment, Python packages, Rust core (done by the others on
 setup-lint:
 	@scripts/setup.sh --lint
 
+setup-test:
+	@scripts/setup.sh --real
+
 demo: setup ## three VMs on one aged SSD, mixed and isolated: table and HTML report (DEMO_ARGS=)
 	@. build/env.sh && .venv/bin/slo-ctl demo $(DEMO_ARGS)
 
-test: setup ## cargo test and pytest (PYTEST_ARGS=, CARGO_TEST_ARGS=)
+test: setup-test ## cargo test and pytest, with all they need installed if this is root (PYTEST_ARGS=, CARGO_TEST_ARGS=)
 	@scripts/test.sh $(PYTEST_ARGS)
 
-test-quick: setup ## the same without the tests that boot a guest, which take some 15 minutes
-	@scripts/test.sh -m 'not guest' $(PYTEST_ARGS)
+test-quick: setup ## without the tests that boot a guest; installs nothing, and skips what lacks a program
+	@scripts/test.sh --quick $(PYTEST_ARGS)
 
 lint: setup-lint ## ruff, mypy, rustfmt, clippy, shellcheck
 	@scripts/lint.sh
@@ -55,4 +58,4 @@ deb: setup ## Debian package in dist/, for Debian 13 and later
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f ftl_emul/_core*.so
-	find slo_ctl ftl_emul traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find slo_ctl fsim ftl_emul traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

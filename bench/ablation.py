@@ -21,24 +21,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acceptance import REAL, TRACES, WEIGHTS, trio
 from policy_parts import AgedDrive, Drive, Parts, p99_ms, pages_per_s, share_error, total_pages_per_s
 
+from slo_ctl.decide.policies import Policy
+from slo_ctl.decide.policies.fixed import Shared, Static
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.decide.policies.shared import Shared
-from slo_ctl.decide.policies.static import Static
 from slo_ctl.model import Placement, ShareBy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from slo_ctl.decide.policies import Policy
-    from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.result import RunResult
 
 DEPTHS = (1, 8, 32)
 MIXES = {

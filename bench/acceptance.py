@@ -14,19 +14,14 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from slo_ctl.replay import engine
-from slo_ctl.replay.progress import Silent
-from slo_ctl.replay.scenario_build import build_scenario
-from slo_ctl.replay.scenario_text import ScenarioText
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from slo_ctl.replay.result import RunResult
+from slo_ctl.base.progress import Silent
+from slo_ctl.replay import run as engine
+from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
 SHARE_BAR = 0.03
 EVENT_BAR = 0.05
@@ -89,6 +84,7 @@ class Case:
         for key, value in (
             ("alone", "no"),
             ("policy", "proportional-strict"),
+            ("share_by", "requests"),
             *self.settings,
             ("compare", ",".join(self.compare)),
         ):

@@ -1,10 +1,10 @@
-"""The evidence of docs/allocation.md: greedy-space against ext, and greedy-local against the better of both.
+"""The evidence of docs/fsim.md: greedy-space against ext, and greedy-local against the better of both.
 
     .venv/bin/python bench/allocation.py [--workload cvfs-large,fsl] [--drive sandisk,samsung,mtron]
     [--mapping bast,fast] [--trim off,on] [--utilisation 10,50,90] [--seeds 3] [--allocator NAME]
     [--against ext,greedy-space] [--churn .3] [--sync-mib 16] [--log-blocks 32] [--jobs 2] [--save FOLDER]
 
-A comparison of `slo-ctl replay --allocator` for each workload, mapping and TRIM, and a line for each drive
+A comparison of `slo-ctl fsim` for each workload, mapping and TRIM, and a line for each drive
 and utilisation as soon as it is there. Ratios are taken seed by seed; +- is half the 95 % interval by
 Student's t. All times are virtual, of emulated drives. With --save a comparison is kept as its JSON, and one
 that is kept already is not run again. Exit status 1 when greedy-space does not about halve CVFS-Large on
@@ -17,21 +17,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-from slo_ctl.allocation.drives import DRIVES, LOG_BLOCKS
-from slo_ctl.allocation.experiment import SYNC_BYTES
-from slo_ctl.allocation.postmark import SETTINGS
-from slo_ctl.allocation.registry import ALLOCATORS
-from slo_ctl.allocation.result import AllocationResult, Mean
-from slo_ctl.allocation.sweep import Sweep, compare, mean_of, preset
+from fsim.allocators import ALLOCATORS
+from fsim.experiment import SYNC_BYTES, AllocationResult, Mean, Sweep, compare, mean_of, preset
+from fsim.workloads import SETTINGS
+from slo_ctl.base.files import replace_file
+from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
 from slo_ctl.show.progress import progress_on_stderr
-from slo_ctl.whole_file import replace_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 ABOUT_HALF = 0.6
 """Of ext's time, the most that the median over utilisations may be for 'roughly half the time'."""
@@ -55,7 +50,7 @@ def names(known: Iterable[str]) -> Callable[[str], list[str]]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--workload", type=names(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--drive", type=names(DRIVES), default=list(DRIVES))
+    parser.add_argument("--drive", type=names(PAPER_DRIVES), default=list(PAPER_DRIVES))
     parser.add_argument("--mapping", type=names(("bast", "fast")), default=["bast", "fast"])
     parser.add_argument("--trim", type=names(TRIM), default=list(TRIM))
     parser.add_argument("--utilisation", type=lambda text: [int(each) for each in text.split(",")])

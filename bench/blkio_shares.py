@@ -3,7 +3,7 @@
     .venv/bin/python bench/blkio_shares.py [--weights 1,3,6] [--seconds 8] [--size 600M] [--json]
 
 Each process writes 4 KiB blocks at random, past the page cache, from a cgroup of its own (v1's blkio). The
-weights go the way of the daemon: levers, keeper, read back, given back in the end. Needs root, fio, losetup
+weights go the way of the daemon: levers, keeper, read back, restored in the end. Needs root, fio, losetup
 and cgroup-tools. Exit code 1 where a share is farther than 15 % from its weight's.
 """
 
@@ -20,14 +20,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from slo_ctl.act.capabilities import probe
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.decide.levers import settings_for
+from slo_ctl.host.capabilities import probe
+from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import DeviceNumber, FoundBy, OutcomeState, Slo, Vm
-from slo_ctl.observe.cgroup import CgroupTree, find_tree
-from slo_ctl.observe.io_counters import read_counters
 
 BAR = 0.15
 SYS = Path("/sys")
@@ -110,8 +109,8 @@ def measure(weights: list[float], seconds: float, size_bytes: int) -> tuple[list
         ended, after = completed(tree, vms, devices["loop"])
         if any(process.poll() is not None for process in running):
             sys.exit("fio ended early")
-        told = [*(setting.reason for setting in wanted.settings), *wanted.notes]
-        return [(b - a) / (ended - began) for a, b in zip(before, after, strict=True)], told
+        reply = [*(setting.reason for setting in wanted.settings), *wanted.notes]
+        return [(b - a) / (ended - began) for a, b in zip(before, after, strict=True)], reply
 
 
 def main() -> int:
@@ -128,14 +127,16 @@ def main() -> int:
     if len(weights) != len(NAMES):
         parser.error(f"--weights: {len(NAMES)} of them")
     size_bytes = int(options.size[:-1]) * UNITS[options.size[-1]]
-    iops, told = measure(weights, options.seconds, size_bytes)
+    iops, reply = measure(weights, options.seconds, size_bytes)
     shares = [each / sum(iops) for each in iops]
     targets = [weight / sum(weights) for weight in weights]
     worst = max(abs(share / target - 1) for share, target in zip(shares, targets, strict=True))
     if options.json:
-        print(json.dumps({"iops": iops, "shares": shares, "targets": targets, "worst": worst, "told": told}))
+        print(
+            json.dumps({"iops": iops, "shares": shares, "targets": targets, "worst": worst, "reasons": reply})
+        )
     else:
-        print("\n".join(told))
+        print("\n".join(reply))
         for name, target, share, each in zip(NAMES, targets, shares, iops, strict=True):
             print(f"{name}  target {target:6.1%}  share {share:6.1%}  {each:8.0f} IOPS")
         print(f"worst {worst:.1%} off, at most {BAR:.0%} is wanted")

@@ -21,18 +21,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "real"))
 
+from collections.abc import Iterator
+
 from harm_figures import WINDOW_S
-from harm_host import VMS, Run, copy_drive, host, make_drive, use_drive
+from harm_host import VMS, Host, Run, copy_drive, host, make_drive, use_drive
 from harm_report import Result, print_result, print_timeline, result_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harm_host import Host
 
 NEW, USED = "new", "used"
 BEFORE_S = 15.0
@@ -185,7 +182,7 @@ def _drives(scratch: Path, cases: list[Case], options: argparse.Namespace) -> di
 
 
 _TAIL_S = 2.0
-"""Load goes on for so long after what is looked at."""
+"""Load continues for so long after what is looked at."""
 
 
 def _run_without(drive: Path, scratch: Path, case: Case, seconds: float) -> Run:

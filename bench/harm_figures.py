@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 LEAST_RATIO, LEAST_WINDOW_RATIO = 0.95, 0.9
 WINDOW_S = 10
@@ -147,15 +144,15 @@ class Seen:
     seconds: list[int] = field(default_factory=list)
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """As one line."""
         return f"{spans(self.seconds)} s: {self.verdict}: {self.first}"
 
 
-def distinct(told: Iterable[tuple[int, str, str]]) -> list[Seen]:
+def distinct(verdicts: Iterable[tuple[int, str, str]]) -> list[Seen]:
     """Pairs of verdict and reason that differ in more than figures, from (second, verdict, reason)."""
     found: dict[tuple[str, str], Seen] = {}
-    for second, verdict, reason in told:
+    for second, verdict, reason in verdicts:
         pattern = _NUMBER.sub("#", reason)
         seen = found.setdefault((verdict, pattern), Seen(verdict, pattern, reason))
         if not seen.seconds or seen.seconds[-1] != second:

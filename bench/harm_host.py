@@ -9,29 +9,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cgroup_groups import prompt
-from daemon_host import DaemonProcess, cgroups
+from daemon_host import Cgroups, DaemonProcess, cgroups
 from harm_figures import Requests, Space, read_requests, space_of
 from own_process import READY_S
 from serving import Server
 
-from slo_ctl.api.client import ApiUnreachable
-from slo_ctl.device.control import ControlError
-from slo_ctl.device.places import places
-from slo_ctl.device.store import DeviceStore
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from daemon_host import Cgroups
-
-    from slo_ctl.model import HostStatus
+from slo_ctl.base.errors import UserError
+from slo_ctl.drives.control import ControlError
+from slo_ctl.drives.record import places
+from slo_ctl.drives.store import DeviceStore
+from slo_ctl.model import HostStatus
 
 DEVICE = "ssd0"
 VMS = ("web", "db")
@@ -60,8 +53,8 @@ def make_drive(root: Path, size: str) -> str:
     """The preconditioned drive of README's `A live host`, below `root`; what ageing came to."""
     names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
     spec = f"name={DEVICE},preset=fast15,size={size},op=15%,age=yes"
-    told = slo_ctl("device", "create", spec, *names, "--root", str(root))
-    return next((line for line in told.splitlines() if "WAF" in line), told)
+    reply = slo_ctl("device", "create", spec, *names, "--root", str(root))
+    return next((line for line in reply.splitlines() if "WAF" in line), reply)
 
 
 def copy_drive(source: Path, root: Path) -> None:
@@ -95,7 +88,7 @@ def use_drive(root: Path, drive_writes: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class EpochFacts:
     """What was told at one time."""
 
     at_s: float
@@ -120,7 +113,7 @@ class Stopped:
 class Run:
     """One run from a fresh copy of a drive."""
 
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[EpochFacts] = field(default_factory=list)
     requests: dict[str, Requests] = field(default_factory=dict)
     events: dict[str, float] = field(default_factory=dict)
     """Seconds since 1970: `daemon`, `vm set`."""
@@ -213,7 +206,7 @@ class Host:
         code = daemon.process.wait(READY_S)
         took_s = time.monotonic() - clock_s
         self.run.daemon_log = daemon.log()
-        said = [x for x in self.run.daemon_log.splitlines() if "given back" in x]
+        said = [x for x in self.run.daemon_log.splitlines() if "restored" in x]
         self.run.stopped = Stopped(began_s, took_s, code, said)
         daemon.stop()
 
@@ -240,15 +233,15 @@ class Host:
             next_s += 1.0
             self._over.wait(max(0.0, next_s - time.monotonic()))
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> EpochFacts:
         with self._server.control() as control:
-            told = control.statistics()
+            reply = control.statistics()
         status, daemon = None, self._daemon
         if daemon is not None:
-            with suppress(ApiUnreachable, UserError, OSError):
+            with suppress(UserError, OSError):
                 status = daemon.status()
-        spaces = {each["name"]: space_of(each) for each in told["namespaces"]}
-        return Moment(time.time(), spaces, int(told["spare_blocks"]), status)
+        spaces = {each["name"]: space_of(each) for each in reply["namespaces"]}
+        return EpochFacts(time.time(), spaces, int(reply["spare_blocks"]), status)
 
 
 @contextmanager

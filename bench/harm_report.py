@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harm_figures import WINDOW_S, Compared, Load, Seen, compare, distinct, load_of, waf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harm_host import Moment, Run
+from harm_host import EpochFacts, Run
 
 SHARE_OVER_S = 30
 SHARE_TOLERANCE = 0.10
@@ -67,13 +64,13 @@ class Result:
     def judge_shares(self) -> None:
         """Those of the clients against their weights, and the status against the clients."""
         for vm, due in self.targets.items():
-            got, told = self.shares.get(vm, 0.0), self.status_shares[vm]
+            got, reported = self.shares.get(vm, 0.0), self.status_shares[vm]
             if abs(got / due - 1.0) > SHARE_TOLERANCE:
                 self.problems.append(f"{vm} has {_percent(got)} of the IOPS and is due {_percent(due)}")
-            if told is None or abs(told - self.client_shares[vm]) > STATUS_TOLERANCE:
+            if reported is None or abs(reported - self.client_shares[vm]) > STATUS_TOLERANCE:
                 of_client = _percent(self.client_shares[vm])
                 self.problems.append(
-                    f"{vm} has {_percent(told)} by its status, and its client got {of_client}"
+                    f"{vm} has {_percent(reported)} by its status, and its client got {of_client}"
                 )
             if self.last_verdicts.get(vm) != "ok":
                 self.problems.append(f"{vm} is {self.last_verdicts.get(vm)} at the end")
@@ -121,15 +118,15 @@ def result_of(title: str, seconds: int, weights: dict[str, float], run: Run, fro
     )
 
 
-def _between(moments: list[Moment], from_s: float, seconds: float) -> list[Moment]:
+def _between(moments: list[EpochFacts], from_s: float, seconds: float) -> list[EpochFacts]:
     return [m for m in moments if from_s <= m.at_s <= from_s + seconds + 1] or moments
 
 
-def _ops(moment: Moment) -> dict[str, int]:
+def _ops(moment: EpochFacts) -> dict[str, int]:
     return {name: space.ops_blocks for name, space in moment.spaces.items()}
 
 
-def _waf_at_the_end(moments: list[Moment]) -> float | None:
+def _waf_at_the_end(moments: list[EpochFacts]) -> float | None:
     last = moments[-1]
     first = next(m for m in moments if m.at_s > last.at_s - WINDOW_S - 1)
     return waf(first.spaces.values(), last.spaces.values())
@@ -145,13 +142,13 @@ def _client_shares(run: Run, until_s: float) -> dict[str, float]:
 
 
 def _verdicts(run: Run) -> dict[str, list[Seen]]:
-    told: dict[str, list[tuple[int, str, str]]] = {vm: [] for vm in run.moments[0].spaces}
+    verdicts: dict[str, list[tuple[int, str, str]]] = {vm: [] for vm in run.moments[0].spaces}
     for moment in run.moments:
         for row in moment.status.vms if moment.status else ():
-            if row.vm in told:
+            if row.vm in verdicts:
                 second = round(moment.at_s - run.began_s)
-                told[row.vm].append((second, row.verdict.value, row.reason))
-    return {vm: distinct(each) for vm, each in told.items()}
+                verdicts[row.vm].append((second, row.verdict.value, row.reason))
+    return {vm: distinct(each) for vm, each in verdicts.items()}
 
 
 def _decided(run: Run) -> list[str]:
@@ -242,7 +239,7 @@ def print_result(result: Result) -> None:
     splits = (f"{when} {'/'.join(map(str, ops.values()))}" for when, ops in result.ops_blocks.items())
     print(f"  OPS blocks {'/'.join(result.ops_blocks['first'])}: {', '.join(splits)}")
     for vm, seen in result.verdicts.items():
-        print(*(f"  {vm} {each.told}" for each in seen), sep="\n")
+        print(*(f"  {vm} {each.sentence}" for each in seen), sep="\n")
     for what, lines in (("decided at", result.decided), ("stop:", result.notes), ("WRONG:", result.problems)):
         for line in lines:
             print(f"  {what} {line}")

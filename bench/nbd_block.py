@@ -8,11 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
 
 START_S = 10.0
 NBDFUSE, NBDINFO = (shutil.which(name) or name for name in ("nbdfuse", "nbdinfo"))
@@ -60,8 +57,8 @@ def over_export(stack: ExitStack, uri: str) -> str:
 
 
 def _rotates(uri: str) -> bool:
-    told = subprocess.run([NBDINFO, "--json", uri], capture_output=True, text=True, check=True).stdout
-    return bool(json.loads(told)["exports"][0]["is_rotational"])
+    output = subprocess.run([NBDINFO, "--json", uri], capture_output=True, text=True, check=True).stdout
+    return bool(json.loads(output)["exports"][0]["is_rotational"])
 
 
 def _attached(stack: ExitStack, file: Path) -> str:

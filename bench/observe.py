@@ -8,19 +8,16 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
+from slo_ctl.host.libvirt import KnownDomain
+from slo_ctl.host.libvirt_events import Domains, LibvirtWatch
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, Vm, VmState
-from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.libvirt_domains import KnownDomain
-from slo_ctl.observe.libvirt_events import Domains, LibvirtWatch
 from slo_ctl.observe.streams import HostRoots
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 OTHER_GROUPS = 200
 REMOVAL_TRIES, REMOVAL_PAUSE_S = 50, 0.05

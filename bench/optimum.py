@@ -6,8 +6,8 @@ For each scenario a search (grid, then coordinate descent, on runs of 6 drive wr
 verified with 20) finds the static OPS split with the highest total, shares being kept by the fair queue of
 `proportional` whose OPS does not move. What is compared:
 
-- total: that of `proportional` over the best. Two bests are told. The first harms nobody: shares are kept,
-  and no VM below its share by weight (its own queue depth or pace holds it back, and no queue can help it)
+- total: of `proportional` over the best. Two bests are reported. The first harms nobody: shares are kept,
+  and no VM below its share by weight (its own queue depth or pace limits it, and no queue can help it)
   gets less than it does from `proportional`, within 3 %. The other may take from such a VM. The bar (0.99) is
   on the first.
 - share error: the worst VM, against its entitlement. Bar 1 %.
@@ -26,25 +26,19 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from policy_parts import AgedDrive, held, p99_ms, pages_per_s, share_error, total_pages_per_s
+from policy_parts import AgedDrive, Split, held, p99_ms, pages_per_s, share_error, total_pages_per_s
 from scenes import Scene, optimum_scenes
 from split_search import Search, divided
 
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from policy_parts import Split
-
-    from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.result import RunResult
 
 TOTAL_BAR, SHARE_BAR, P99_BAR = 0.99, 0.01, 0.10
 NO_SHARE_LOST = 0.005
@@ -132,7 +126,7 @@ class Comparison:
     best: Figures
     """Harms nobody."""
     best_of_all: Figures
-    """May take from VMs that are held back by their own queue depth or pace."""
+    """May take from VMs that are limited by their own queue depth or pace."""
     static: Figures
     """OPS by weight, the same queue."""
     strict: Figures
@@ -356,8 +350,8 @@ def main() -> int:
     if options.markdown:
         options.markdown.write_text("\n".join(markdown(found)) + "\n")
     if options.json:
-        told = [asdict(each) | {"ratio": each.ratio, "ratio_of_all": each.ratio_of_all} for each in found]
-        print(json.dumps({"label": "emulated", "scenarios": told, "missed": missed}, indent=1))
+        rows = [asdict(each) | {"ratio": each.ratio, "ratio_of_all": each.ratio_of_all} for each in found]
+        print(json.dumps({"label": "emulated", "scenarios": rows, "missed": missed}, indent=1))
     else:
         print(
             f"{len(found)} scenarios, {missed} with a bar missed. EMULATED; synthetic unless said to be real"

@@ -33,29 +33,24 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbd_block import is_uri, missing_for, over_export, over_file
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Lag, Round, Row, lag, one_round, show_rows
 
-from slo_ctl.act.block_queue import BlockQueueActuator
-from slo_ctl.act.capabilities import probe
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
-from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.act.keeper import Actuator, SettingKeeper
+from slo_ctl.act.queue import BlockQueueActuator
 from slo_ctl.decide.levers import settings_for
-from slo_ctl.decide.scheduler_choice import Needs
-from slo_ctl.device.places import places
+from slo_ctl.decide.scheduler import Needs
+from slo_ctl.drives.record import places
+from slo_ctl.host.capabilities import probe
+from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import FoundBy, OutcomeState, Setting, Slo, Vm
-from slo_ctl.observe.cgroup import CgroupTree, find_tree
-from slo_ctl.observe.io_counters import read_counters
-from slo_ctl.serra.block_facts import block_facts, device_number, has_io_cost
-from slo_ctl.serra.identity import Surroundings
-from slo_ctl.serra.store import ProfileStore
-from slo_ctl.serra.suited import Suited, suited
-
-if TYPE_CHECKING:
-    from slo_ctl.act.interface import Actuator
+from slo_ctl.profile.identity import Surroundings, block_facts, device_number, has_io_cost
+from slo_ctl.profile.session import Suited, suited
+from slo_ctl.profile.store import ProfileStore
 
 SYS = Path("/sys")
 
@@ -189,7 +184,7 @@ def main() -> int:
         sys.exit(f"not installed: {', '.join(missing)}" if missing else "run it as root")
     if options.device != options.allow_write:
         sys.exit(f"{options.device} would be overwritten: --allow-write {options.device} says that it may be")
-    late, told = False, {}
+    late, reply = False, {}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
@@ -204,7 +199,7 @@ def main() -> int:
             rows, chosen = measure(bench, objective, needs, options.rounds)
             behind = lag(rows, chosen.choice.scheduler, objective)
             late |= behind is None or behind.behind > BEST_BAR
-            told[objective] = {
+            reply[objective] = {
                 "chosen": asdict(chosen.choice),
                 "rows": [asdict(row) for row in rows],
                 "lag": None if behind is None else asdict(behind),
@@ -212,7 +207,7 @@ def main() -> int:
             if not options.json:
                 show(objective, rows, chosen, behind)
     if options.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(reply, indent=1))
     return int(late)
 
 

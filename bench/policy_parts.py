@@ -7,35 +7,28 @@ fair queue. `AgedDrive` runs any policy object on a scenario, which the engine d
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from ftl_emul import Device
-from slo_ctl.decide.allocation import moves_between
-from slo_ctl.decide.ops_plan import OpsState
-from slo_ctl.decide.policies import DEFAULT_POLICY
+from slo_ctl.base.progress import SilentPhase
+from slo_ctl.base.quantity import parse_duration
+from slo_ctl.decide.ops_plan import OpsState, moves_between
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy
 from slo_ctl.decide.policies.proportional import Proportional, ProportionalState
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
-from slo_ctl.quantity import parse_duration
-from slo_ctl.replay.device import plan_drive
-from slo_ctl.replay.policy_run import PolicyRun
-from slo_ctl.replay.progress import SilentPhase
-from slo_ctl.replay.requests import requests_of
-from slo_ctl.replay.scenario_build import build_scenario
-from slo_ctl.replay.scenario_parts import STRICT_POLICY_NAME, Window, WindowKind
-from slo_ctl.replay.scenario_text import ScenarioText
+from slo_ctl.replay.player import requests_of
+from slo_ctl.replay.result import RunResult, VmResult
+from slo_ctl.replay.run import PolicyRun, plan_of
+from slo_ctl.replay.scenario import Window, WindowKind
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 from traces.batch import Batch, Op
 from traces.writing import TraceWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slo_ctl.decide.policies import Policy
-    from slo_ctl.replay.result import RunResult, VmResult
 
 Split = tuple[int, ...]
 """OPS blocks of each VM, in order."""
@@ -122,7 +115,7 @@ class AgedDrive:
         text.set("alone", "no")
         text.set("timing", drive.timing)
         self._scenario = build_scenario(text)
-        self._plan = plan_drive(self._scenario)
+        self._plan = plan_of(self._scenario)
         seeds = range(self._scenario.seed * 1000, self._scenario.seed * 1000 + len(drive.vms))
         self._sources = [
             requests_of(vm, pages * self._plan.config.page_bytes, seed, "skip")
@@ -180,7 +173,7 @@ class AgedDrive:
             self._scenario,
             duration=parse_duration(duration),
             window=measured,
-            policy=STRICT_POLICY_NAME if strict and exact else DEFAULT_POLICY,
+            policy=STRICT_POLICY if strict and exact else DEFAULT_POLICY,
             share_by=ShareBy.REQUESTS if strict else ShareBy.PAGES,
         )
         device, tenants = self._copy(policy.placement, scheduler)

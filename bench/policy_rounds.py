@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Sequence
 
 WEIGHTS = (1.0, 3.0, 6.0)
 NAMES = ("a", "b", "c")
@@ -115,13 +112,13 @@ def one_round(
         began, before = time.monotonic(), counted()
         time.sleep(seconds)
         window_s, after = time.monotonic() - began, counted()
-        told = [process.communicate()[0] for process in running]
+        outputs = [process.communicate()[0] for process in running]
     finally:
         for process in running:
             process.terminate()
             process.wait()
     # fio's nbd engine may say something before the JSON.
-    first = json.loads(told[0][told[0].index("{") :])["jobs"][0]["read"]
+    first = json.loads(outputs[0][outputs[0].index("{") :])["jobs"][0]["read"]
     iops = tuple((b - a) / window_s for a, b in zip(before, after, strict=True))
     return Round(iops, first["clat_ns"]["percentile"]["99.000000"] / 1e3)
 
@@ -140,8 +137,8 @@ def show_rows(rows: Sequence[Row], chosen: str, behind: Lag | None) -> None:
             f"1:3:6 {row.worst_share:4.0%} off, "
             f"p99 {row.p99_us / 1e3:7.1f} ms ({min(each_ms):.1f} to {max(each_ms):.1f})"
         )
-    told = "does not do what is asked"
+    verdict = "does not do what is asked"
     if behind is not None:
         noise = f"rounds {min(behind.by_round):.0%} to {max(behind.by_round):.0%}"
-        told = f"{behind.behind:.1%} ({noise}) behind {behind.best}; at most {BEST_BAR:.0%} is wanted"
-    print(f"   chosen: {chosen}, {told}", flush=True)
+        verdict = f"{behind.behind:.1%} ({noise}) behind {behind.best}; at most {BEST_BAR:.0%} is wanted"
+    print(f"   chosen: {chosen}, {verdict}", flush=True)

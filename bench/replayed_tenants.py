@@ -27,7 +27,7 @@ def replayed(device: str, scheduler: str, objective: str, drive_writes: float, s
         vms += ["--vm", f"name={name},{load},weight={weight if objective == 'weights' else 1:g}"]
     command = [sys.executable, "-m", "slo_ctl.cli", "replay", *vms, "--device", device, "--seed", str(seed)]
     command += ["--scheduler", scheduler, "--duration", f"{drive_writes:g}x", "--no-alone", "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = {each["name"]: each for each in json.loads(told)["runs"][0]["vms"]}
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {each["name"]: each for each in json.loads(output)["runs"][0]["vms"]}
     p99_us = found[NAMES[0]]["latency_us"]["read"]["p99"]
     return Round(tuple(found[name]["iops"] for name in NAMES), p99_us)

@@ -4,7 +4,7 @@
 
 Each scenario runs under `proportional` and on an ordinary SSD: `shared`, one pool, first come first served.
 Rates are 4 KiB pages per second, except of VMs that move no data (TRIM), whose requests are counted. A lower
-total is told with what differs: WAF, and the pages that a request has on average (large requests cost less
+total is reported with what differs: WAF, and the mean number of pages of a request (large requests cost less
 per page, so the total falls where small ones get their share). EMULATED SSD, synthetic workloads.
 """
 
@@ -15,22 +15,18 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from acceptance import vm
 from policy_parts import AgedDrive, Drive, p99_ms, pages_per_s, total_pages_per_s, write_trace
 
+from slo_ctl.decide.policies.fixed import Shared
 from slo_ctl.decide.policies.proportional import Proportional
-from slo_ctl.decide.policies.shared import Shared
+from slo_ctl.replay.result import RunResult
 from traces.batch import Op
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from slo_ctl.replay.result import RunResult
 
 FAST15 = "preset=fast15,size=512MiB,op=15%"
 LOWER_FROM = 0.99
@@ -64,7 +60,7 @@ class VmRow:
 
 
 @dataclass(frozen=True)
-class Told:
+class Compared:
     """One scenario's outcome."""
 
     name: str
@@ -85,26 +81,28 @@ class Told:
         return why_lower(self)
 
 
-def why_lower(told: Told) -> str:
+def why_lower(compared: Compared) -> str:
     """What differs, the largest first; nothing where the total is not lower."""
-    if told.total >= LOWER_FROM * told.shared_total:
+    if compared.total >= LOWER_FROM * compared.shared_total:
         return ""
-    starved = [row.vm for row in told.vms if row.got == 0.0 < row.shared]
+    starved = [row.vm for row in compared.vms if row.got == 0.0 < row.shared]
     if starved:
         return f"{', '.join(starved)} starved"
     found = []
-    if told.write_share > 1.05 * told.shared_write_share:
+    if compared.write_share > 1.05 * compared.shared_write_share:
         found.append(
-            f"{told.write_share:.0%} of the pages are writes in place of {told.shared_write_share:.0%}"
+            f"{compared.write_share:.0%} of the pages are writes "
+            f"in place of {compared.shared_write_share:.0%}"
         )
-    if told.pages_per_request < 0.95 * told.shared_pages_per_request:
+    if compared.pages_per_request < 0.95 * compared.shared_pages_per_request:
         found.append(
-            f"{told.pages_per_request:.1f} pages per request in place of {told.shared_pages_per_request:.1f}"
+            f"{compared.pages_per_request:.1f} pages per request "
+            f"in place of {compared.shared_pages_per_request:.1f}"
         )
-    if told.waf > 1.02 * told.shared_waf:
-        found.append(f"WAF {told.waf:.2f} in place of {told.shared_waf:.2f}")
-    slowed = [row.vm for row in told.vms if row.got < 0.9 * row.shared]
-    gained = [row.vm for row in told.vms if row.got > 1.1 * row.shared]
+    if compared.waf > 1.02 * compared.shared_waf:
+        found.append(f"WAF {compared.waf:.2f} in place of {compared.shared_waf:.2f}")
+    slowed = [row.vm for row in compared.vms if row.got < 0.9 * row.shared]
+    gained = [row.vm for row in compared.vms if row.got > 1.1 * row.shared]
     if slowed and gained:
         found.append(f"{', '.join(slowed)} had more at the cost of {', '.join(gained)}")
     return "; ".join(found) or "within what OPS of VMs of their own costs against one pool"
@@ -162,7 +160,7 @@ def write_share(run: RunResult) -> float:
     return sum(v.host_page_writes for v in run.vms) / pages if pages else 0.0
 
 
-def told_of(name: str, run: RunResult, shared: RunResult) -> Told:
+def compare_runs(name: str, run: RunResult, shared: RunResult) -> Compared:
     """The figures of the two runs."""
     total = total_pages_per_s(run)
     rows = []
@@ -182,7 +180,7 @@ def told_of(name: str, run: RunResult, shared: RunResult) -> Told:
                 ops_blocks=own.ops_blocks,
             )
         )
-    return Told(
+    return Compared(
         name=name,
         total=total,
         shared_total=total_pages_per_s(shared),
@@ -200,12 +198,12 @@ def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:,.0f}"
 
 
-def lines(told: Told) -> Iterator[str]:
+def lines(compared: Compared) -> Iterator[str]:
     """For people."""
-    yield f"{told.name}: total {told.total:,.0f}, shared {told.shared_total:,.0f} pages/s"
-    if told.lower:
-        yield f"    lower: {told.lower}"
-    for row in told.vms:
+    yield f"{compared.name}: total {compared.total:,.0f}, shared {compared.shared_total:,.0f} pages/s"
+    if compared.lower:
+        yield f"    lower: {compared.lower}"
+    for row in compared.vms:
         promised = "" if row.minimum_iops is None else f" min={row.minimum_iops:g}"
         yield (
             f"    {row.vm:7} weight {row.weight:g}{promised:9} got {row.got:9,.0f}, "
@@ -214,19 +212,19 @@ def lines(told: Told) -> Iterator[str]:
         )
 
 
-def markdown(found: Sequence[Told]) -> Iterator[str]:
+def markdown(found: Sequence[Compared]) -> Iterator[str]:
     """The table for the documentation: each VM as `got (entitled; shared)`."""
     yield "| scenario | each VM: got (entitled; on an ordinary SSD) | total | ordinary SSD | why lower |"
     yield "|---|---|---|---|---|"
-    for told in found:
+    for compared in found:
         cells = [
             f"{row.vm} {row.got:,.0f} ({_rate(row.entitled)}; {row.shared:,.0f})"
             + (" TRIMs" if row.unit != "pages/s" else "")
-            for row in told.vms
+            for row in compared.vms
         ]
         yield (
-            f"| {told.name} | {', '.join(cells)} | {told.total:,.0f} | {told.shared_total:,.0f} "
-            f"| {told.lower} |"
+            f"| {compared.name} | {', '.join(cells)} | {compared.total:,.0f} | {compared.shared_total:,.0f} "
+            f"| {compared.lower} |"
         )
 
 
@@ -247,13 +245,13 @@ def main() -> int:
             with AgedDrive(each.drive) as aged:
                 run = aged.run(Proportional(), "wfq", each.duration)
                 shared = aged.run(Shared(), "fifo", each.duration)
-            found.append(told_of(each.name, run, shared))
+            found.append(compare_runs(each.name, run, shared))
             print("\n".join(lines(found[-1])), file=out, flush=True)
     if options.markdown:
         options.markdown.write_text("\n".join(markdown(found)) + "\n")
     if options.json:
-        told = [asdict(each) | {"lower": each.lower} for each in found]
-        print(json.dumps({"label": "emulated", "scenarios": told}, indent=1))
+        rows = [asdict(each) | {"lower": each.lower} for each in found]
+        print(json.dumps({"label": "emulated", "scenarios": rows}, indent=1))
     else:
         print("EMULATED SSD, synthetic workloads; pages are 4 KiB")
     return 0

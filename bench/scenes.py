@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from acceptance import REAL, TRACES, trio, vm
 from policy_parts import Drive, moving_hot_set
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _FIBONACCI = (1, 2, 3, 5, 8, 13, 21)
 _SMALL = "preset=fast15,size=512MiB"

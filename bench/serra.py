@@ -14,27 +14,25 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
-from slo_ctl.replay.progress import Silent
-from slo_ctl.serra.analysis import analyse
-from slo_ctl.serra.complete import measure_as_the_paper, measure_completely
-from slo_ctl.serra.line import Fit
-from slo_ctl.serra.measurement import ACCESSES, Direction, Measurement
-from slo_ctl.serra.models.array import BARRACUDA_XT, CHEETAH_15K7, ArrayParameters, DiskArray
-from slo_ctl.serra.models.ssd import EmulatedSsd
-from slo_ctl.serra.points import DEFAULT_INTERVALS, all_sizes, draw_points
-from slo_ctl.serra.profiler import Plan, run
-from slo_ctl.serra.stopping import StoppingRule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slo_ctl.serra.complete import Complete
-    from slo_ctl.serra.measurement import Benchmark
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
+from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction, Measurement
+from slo_ctl.profile.models import (
+    BARRACUDA_XT,
+    CHEETAH_15K7,
+    ArrayParameters,
+    Complete,
+    DiskArray,
+    EmulatedSsd,
+    measure_as_the_paper,
+    measure_completely,
+)
+from slo_ctl.profile.sweep import Plan, StoppingRule, run
 
 MAX_MEDIAN_ERROR = 0.05
 MAX_TIME_SHARE = 1 / 168

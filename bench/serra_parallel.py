@@ -15,31 +15,27 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from serra import QUARTER_FULL
 
-from slo_ctl.replay.progress import Silent
-from slo_ctl.serra.analysis import analyse
-from slo_ctl.serra.complete import measure_as_the_paper
-from slo_ctl.serra.line import Fit
-from slo_ctl.serra.measurement import ACCESSES, Direction
-from slo_ctl.serra.models.array import BARRACUDA_XT, CHEETAH_15K7, ArrayParameters, DiskArray
-from slo_ctl.serra.models.ssd import EmulatedSsd
-from slo_ctl.serra.parallel.coordinator import Coordinator
-from slo_ctl.serra.parallel.virtual import VirtualNodes
-from slo_ctl.serra.points import DEFAULT_INTERVALS, draw_points
-from slo_ctl.serra.profiler import Plan
-from slo_ctl.serra.stopping import StoppingRule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slo_ctl.serra.analysis import Analysis
-    from slo_ctl.serra.measurement import Benchmark
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, Fit, analyse, draw_points
+from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction
+from slo_ctl.profile.models import (
+    BARRACUDA_XT,
+    CHEETAH_15K7,
+    ArrayParameters,
+    DiskArray,
+    EmulatedSsd,
+    measure_as_the_paper,
+)
+from slo_ctl.profile.parallel.coordinator import Coordinator
+from slo_ctl.profile.parallel.virtual import VirtualNodes
+from slo_ctl.profile.sweep import Plan, StoppingRule
 
 WORKERS = (1, 2, 4, 8, 16)
 REPETITIONS = (1, 2, 4)

@@ -17,18 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from slo_ctl.device.places import places
-from slo_ctl.device.plan import plan_device
-from slo_ctl.device.status import nbd_uri
-from slo_ctl.device.store import DeviceStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import places
+from slo_ctl.drives.status import nbd_uri
+from slo_ctl.drives.store import DeviceStore
 
 BAR = 0.9
 QUEUE_DEPTHS = (1, 32)
@@ -74,8 +71,8 @@ def fio(socket: Path, *options: str) -> dict[str, dict[str, float]]:
         "--output-format=json",
         *options,
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    job: dict[str, dict[str, float]] = json.loads(told[told.index("{") :])["jobs"][0]
+    reply = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    job: dict[str, dict[str, float]] = json.loads(reply[reply.index("{") :])["jobs"][0]
     return job
 
 

@@ -14,18 +14,13 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from slo_ctl.simulate.checks import CHECKS
 from slo_ctl.simulate.named import DEFAULT_SIZE, DRIVES, NAMES, described
-from slo_ctl.simulate.trial import MEASURES, Order, tried
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slo_ctl.simulate.trial import Trial
+from slo_ctl.simulate.trial import MEASURES, Order, Trial, tried
 
 SHOWN = 3
 """Violations of each check and seed, where there are many seeds."""
@@ -55,7 +50,7 @@ def main() -> int:
         return many(order, given.random, given.jobs, as_json=given.json)
     trial = tried(order, with_daemon=not given.without_daemon)
     if given.json:
-        print(json.dumps(trial.told()))
+        print(json.dumps(trial.as_json()))
     else:
         print("\n".join(trial.lines(given.most)))
     return 0 if trial.passed else 1
@@ -73,7 +68,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--checks", help="only these, separated by commas")
     parser.add_argument("--shares-of", choices=MEASURES, default="pages", help="the unit of shares")
     parser.add_argument("--without-daemon", action="store_true", help="with weights set by hand")
-    parser.add_argument("--most", type=int, default=12, help="violations of each check that are told")
+    parser.add_argument("--most", type=int, default=12, help="violations of each check that are printed")
     parser.add_argument("--json", action="store_true", help="a JSON object for each scenario")
     parser.add_argument("--list", action="store_true", help="scenarios and checks")
     return parser.parse_args()
@@ -88,12 +83,12 @@ def many(order: Order, count: int, jobs: int, *, as_json: bool) -> int:
         for name, found in trial.counts().items():
             failed[name] = failed.get(name, 0) + bool(found)
         if as_json:
-            print(json.dumps(trial.told()), flush=True)
+            print(json.dumps(trial.as_json()), flush=True)
         elif not trial.passed:
-            told: dict[str, int] = {}
+            shown: dict[str, int] = {}
             for violation in trial.violations:
-                told[violation.check] = told.get(violation.check, 0) + 1
-                if told[violation.check] <= SHOWN:
+                shown[violation.check] = shown.get(violation.check, 0) + 1
+                if shown[violation.check] <= SHOWN:
                     print(f"seed {trial.order.seed}: {violation}")
             print(f"reproduce: {trial.order.command()}", flush=True)
         if not as_json and number % 100 == 0:

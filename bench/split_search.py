@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from slo_ctl.decide.allocation import allocate
+from policy_parts import Split
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from policy_parts import Split
+from slo_ctl.decide.ops_plan import allocate
 
 _GRID_UP_TO = 3
 """VMs; with more a grid has too many points, and the given starts have to do."""

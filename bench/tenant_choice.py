@@ -19,23 +19,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
 from replayed_tenants import replayed
 
-from slo_ctl.decide.scheduler_choice import Needs
-from slo_ctl.decide.tenant_choice import choose_tenant_scheduler
-from slo_ctl.device.control import ControlClient
-from slo_ctl.device.places import RunPlaces, places
-from slo_ctl.device.status import nbd_uri
-from slo_ctl.device.store import DeviceStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from slo_ctl.decide.scheduler import Needs
+from slo_ctl.decide.tenant_scheduler import choose_tenant_scheduler
+from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.record import RunPlaces, places
+from slo_ctl.drives.status import nbd_uri
+from slo_ctl.drives.store import DeviceStore
 
 SCHEDULERS = ("fifo", "rr", "wfq")
 FIO = shutil.which("fio") or "fio"
@@ -64,8 +61,8 @@ def round_of(run: RunPlaces, objective: str, seconds: float) -> Round:
 
     def counted() -> list[int]:
         with ControlClient(run.control) as control:
-            told = {each["name"]: each["answered"] for each in control.statistics()["namespaces"]}
-        return [sum(told[name][kind]["requests"] for kind in ("reads", "writes")) for name in NAMES]
+            reply = {each["name"]: each["answered"] for each in control.statistics()["namespaces"]}
+        return [sum(reply[name][kind]["requests"] for kind in ("reads", "writes")) for name in NAMES]
 
     return one_round(start, counted, seconds)
 
@@ -110,7 +107,7 @@ def main() -> int:
     missing = [name for name in ("fio", "nbdkit") if shutil.which(name) is None]
     if missing and not options.replay:
         sys.exit(f"not installed: {', '.join(missing)}")
-    late, told = False, {}
+    late, reply = False, {}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
@@ -132,7 +129,7 @@ def main() -> int:
             choice = choose_tenant_scheduler(needs, len(NAMES), rotates=kind != "ssd")
             behind = lag(rows, choice.value, objective)
             late |= behind is None or behind.behind > BEST_BAR
-            told[objective] = {
+            reply[objective] = {
                 "chosen": asdict(choice),
                 "rows": [asdict(row) for row in rows],
                 "lag": None if behind is None else asdict(behind),
@@ -141,7 +138,7 @@ def main() -> int:
                 print(f"{objective}: {choice.reason}")
                 show_rows(rows, choice.value, behind)
     if options.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(reply, indent=1))
     return int(late)
 
 

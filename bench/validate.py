@@ -16,19 +16,15 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from validate_figure import Row
 from validate_waf import best_split_rows, by_size_rows, min_waf_rows, shared_rows, uniform_rows
 from validate_weights import weights_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from validate_figure import Row
 
 FORMAT_VERSION = 1
 

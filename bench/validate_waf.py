@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from validate_figure import PAGE_BYTES, SEED, Row
 
 from ftl_emul import Config, Device
-from slo_ctl.act.ftl import FtlActuator
-from slo_ctl.decide import waf
-from slo_ctl.decide.allocation import allocate
-from slo_ctl.decide.curve import GcCurve
+from slo_ctl.act.ssd import FtlActuator
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
+from slo_ctl.decide.ops_plan import allocate
 from slo_ctl.decide.policies import make_policy
-from slo_ctl.decide.split import Writer, best_split
 from slo_ctl.model import FlashTiming, Slo, TimingModel
-from slo_ctl.observe.ftl import FtlObserver, Standing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from slo_ctl.observe.ssd import FtlObserver, VmInForce
 
 LEAST_PAGES, LEAST_BLOCKS = 1_000_000, 4_000
 """Of a drive under uniform writes: below, its own fluctuations show in the last digit."""
@@ -139,7 +135,7 @@ def uniform_rows(
     drive = CountedDrive([uniform_space(alpha, pages_per_block, blocks)], pages_per_block, victim=victim)
     measured = drive.waf_of_last_half(UNIFORM_OVERWRITES)
     greedy = victim == "greedy"
-    expected = waf.greedy_waf(alpha, pages_per_block) if greedy else waf.lru_waf(alpha)
+    expected = gc_model.greedy_waf(alpha, pages_per_block) if greedy else gc_model.lru_waf(alpha)
     bar = SMALL_BLOCK_BAR if greedy and pages_per_block < 64 else WAF_BAR
     what = f"uniform, {victim}, Np {pages_per_block}, alpha {alpha:.2f}"
     rows = [Row(what, expected, "formula", measured, bar)]
@@ -175,7 +171,7 @@ def best_hot_ops(alpha: float) -> tuple[int, float]:
     split = best_split([Writer(curve, rate) for curve, rate in zip(curves, rates, strict=True)], total)
     blocks = allocate(total, dict(zip("hc", split, strict=True)), dict.fromkeys("hc", 0))
     expected = sum(
-        rate * waf.waf(curve.u_at(ops))
+        rate * gc_model.waf(curve.u_at(ops))
         for rate, curve, ops in zip(rates, curves, blocks.values(), strict=True)
     )
     return blocks["h"], expected
@@ -195,14 +191,14 @@ def shared_rows(victim: str, alpha: float) -> list[Row]:
     what = f"hot/cold, shared, {victim}, alpha {alpha:.2f}"
     if victim == "greedy":
         return [Row(what, SHARED_GREEDY_SIMULATED[alpha], "simulated", measured, HOTCOLD_BAR)]
-    expected = waf.hotcold_lru_waf(alpha, HOT_WRITES, HOT_SPACE)
+    expected = gc_model.hotcold_lru_waf(alpha, HOT_WRITES, HOT_SPACE)
     return [Row(what, expected, "formula", measured, HOTCOLD_BAR)]
 
 
 def by_size_rows(alpha: float) -> list[Row]:
     """Isolated with OPS in proportion to size: each tenant has the device's alpha."""
     measured = hotcold_waf(alpha, round(HOT_SPACE * hotcold_ops_blocks(alpha)))
-    expected = waf.greedy_waf(alpha, HOTCOLD_NP)
+    expected = gc_model.greedy_waf(alpha, HOTCOLD_NP)
     return [
         Row(f"hot/cold, isolated, OPS by size, alpha {alpha:.2f}", expected, "formula", measured, HOTCOLD_BAR)
     ]
@@ -236,7 +232,7 @@ def waf_under_policy(
     timing = FlashTiming(drive.pages_per_block, 60.0, 800.0, 1500.0, 102.0, TimingModel.NONE)
     observer = FtlObserver(drive.device, vms, timing, held_blocks=1, clocked=False)
     actuator = FtlActuator(drive.device, vms, clocked=False)
-    standings = {vm: Standing(Slo(), running=True) for vm in vms}
+    standings = {vm: VmInForce(Slo(), running=True) for vm in vms}
     policy = make_policy(policy_name)
     epochs, pages = round(20 * overwrites), sum(drive.pages)
     drive.overwrite(2 * pages, write_shares)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from validate_figure import PAGE_BYTES, SEED, Row
 
-from slo_ctl.decide import iops, waf
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide import gc_model
 from slo_ctl.model import FlashTiming, TimingModel
-from slo_ctl.replay.engine import run
-from slo_ctl.replay.progress import Silent
-from slo_ctl.replay.scenario_build import build_scenario
-from slo_ctl.replay.scenario_text import ScenarioText
-
-if TYPE_CHECKING:
-    from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.run import run
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
 WEIGHTS = {"a": 1, "b": 3, "c": 6}
 VM_BLOCKS, OPS_BLOCKS, BLOCK_BYTES, DIES = 1000, 450, 512 * 1024, 4
@@ -63,9 +58,9 @@ def static_rows(result: RunResult) -> list[Row]:
     total = sum(WEIGHTS.values())
     expected = {
         name: 1e6
-        / iops.write_time_us(
+        / gc_model.write_time_us(
             timing,
-            waf.u_at_alpha(1.0 + OPS_BLOCKS * weight / total / VM_BLOCKS, timing.pages_per_block),
+            gc_model.u_at_alpha(1.0 + OPS_BLOCKS * weight / total / VM_BLOCKS, timing.pages_per_block),
         )
         for name, weight in WEIGHTS.items()
     }

@@ -46,6 +46,6 @@ class Config:
     scheduler: str = "fifo"
     """A name of `schedulers()`."""
     device_queue_depth: int | None = None
-    """Page operations in flight at the most; None: one for each die."""
+    """Page operations in flight at most; None: one for each die."""
     seed: int = 0
     """Of the victim policies that draw lots."""

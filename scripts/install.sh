@@ -68,7 +68,8 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, version
 
 with open("pyproject.toml", "rb") as file:
-    needed = tomllib.load(file)["project"]["dependencies"]
+    project = tomllib.load(file)["project"]
+needed, optional = project["dependencies"], project["optional-dependencies"]["replay"]
 
 
 def numbers(text):
@@ -83,9 +84,9 @@ def there(name, least):
 
 
 wanted = sys.argv[1].split()
-for requirement in needed:
+for requirement in [*needed, *optional]:
     name, least = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement).groups()
-    if name in wanted or (wanted == ["missing"] and not there(name, least)):
+    if name in wanted or (wanted == ["missing"] and requirement in needed and not there(name, least)):
         wanted = [each for each in wanted if each != name]
         print(requirement)
 if wanted not in ([], ["missing"]):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every linter, goes on after a failure so that one run shows everything, and exits non-zero if any failed.
+# Runs every linter, continues after a failure so that one run shows everything, and exits non-zero if any failed.
 # `make lint` sets up first; what could not be set up is named as skipped, with the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -32,19 +32,22 @@ rust_tool() { # rust_tool SUBCOMMAND COMPONENT ARGUMENTS...
 
 check "ruff check" .venv/bin/ruff check .
 check "ruff format" .venv/bin/ruff format --check .
+check "imports" .venv/bin/lint-imports --no-cache --no-logo
 check "mypy" .venv/bin/mypy
 # Tests that are no package import what lies beside them, some also what lies in tests/show. One run for each
 # folder: several have a conftest.
-for tests in act api cli config device nvme observe packaging promises record replay serra show traces; do
+for tests in act api cli config drives nvme observe packaging profile promises record replay show traces; do
     check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show" .venv/bin/mypy "tests/$tests"
 done
-for tests in allocation decide; do
+for tests in file_systems decide; do
     check "mypy tests/$tests" .venv/bin/mypy -p "tests.$tests"
 done
+check "mypy tests" .venv/bin/mypy tests/*.py
 check "mypy tests/validation" env MYPYPATH=bench .venv/bin/mypy -p tests.validation
 check "mypy tests/bench" env MYPYPATH=bench .venv/bin/mypy tests/bench
 check "mypy tests/daemon" env MYPYPATH=tests/daemon:tests/real .venv/bin/mypy tests/daemon
-check "mypy tests/real" env MYPYPATH=tests/real:tests/serra:tests/show .venv/bin/mypy tests/real/*.py
+check "mypy tests/real" env MYPYPATH=tests/real:tests/profile:tests/show .venv/bin/mypy tests/real/*.py
+check "mypy tests/simulate" env MYPYPATH=tests/simulate:tests/real .venv/bin/mypy tests/simulate
 check "mypy tests/real/guest" env MYPYPATH=tests/real .venv/bin/mypy -p guest
 check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench
 rust_tool fmt rustfmt --all --check

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Brings this tree to where `slo-ctl` runs: system packages, .venv, Python packages, the Rust core.
 #
-#   scripts/setup.sh          everything that running and testing needs
+#   scripts/setup.sh          everything that running needs
 #   scripts/setup.sh --lint   and what the linters need
-#   scripts/setup.sh --real   and the programs that serving devices and its tests run (nbdkit, fio, ...)
+#   scripts/setup.sh --real   and what serving devices and the tests need (nbdkit, fio, libvirt, guests, ...)
 #   V=1 scripts/setup.sh      with the output of every command (else it goes to build/setup.log)
 #
 # Every step keeps the key of what it was made from and is skipped while that key holds, so running this twice,
@@ -74,7 +74,7 @@ apt_update() {
         sleep $((attempt * 2))
     done
     # Stale lists may still do: what is missing then shows when installing.
-    echo "apt-get update failed; going on with the lists there are"
+    echo "apt-get update failed; continuing with the lists there are"
 }
 
 fresh_lists() {
@@ -243,7 +243,7 @@ lint_tools() {
     fi
     has shellcheck || packages+=(shellcheck)
     [ "${#packages[@]}" != 0 ] || return 0
-    # Without these scripts/lint.sh says which linter it skips; that is no reason to stop here.
+    # Without these scripts/lint.sh says which linter it skips; that is not a reason to stop here.
     if ! can_apt; then
         ! has apt-get || say "for every linter: sudo apt-get install -y --no-install-recommends ${packages[*]}"
         return 0
@@ -372,7 +372,8 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *extras["replay"], *extras["dev"], sep="\n")
 PY
 }
 

@@ -1,10 +1,24 @@
 #!/usr/bin/env bash
-# cargo test, then pytest with the arguments given. pytest comes last so that its closing line ends the output.
-# Without arguments the tests that boot a guest come first, several at a time: each guest keeps one CPU busy.
+# cargo test, then pytest: in several processes, or in one with the arguments that are given.
+#   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
+# pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others: two
+# processes have a guest each, which keeps a CPU busy and must not wait for one. Most of the others wait for devices and
+# daemons more than they compute, so that there are more processes than CPUs (tests/conftest.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
 . build/env.sh
+
+quick=
+if [ "${1:-}" = --quick ]; then
+    quick=yes
+    shift
+fi
+
+if [ "$(id -u)" != 0 ]; then
+    echo "not root: tests that make cgroups, loop devices, mounts or VMs of libvirt are skipped, each saying why;"
+    echo "'sudo make test' runs them all and installs the programs they need"
+fi
 
 # The Python extension leaves Python's symbols for the interpreter to resolve, so a test binary of that crate
 # could not be linked without libpython; what it does is tested from Python.
@@ -16,13 +30,19 @@ awk '/^test result:/ { runs++; passed += $4; failed += $6; ignored += $8 }
      END { printf "cargo test: %d passed, %d failed, %d ignored in %d runs\n\n", passed, failed, ignored, runs }' \
     build/cargo-test.log
 
+pytest() {
+    .venv/bin/python -m pytest -q "$@"
+}
+
 if [ $# != 0 ]; then
-    exec .venv/bin/python -m pytest -q "$@"
+    pytest ${quick:+-m 'not guest'} "$@"
+    exit
 fi
-guests=$(nproc)
-[ "$guests" -le 3 ] || guests=3 # as tests/real/guest/host.py
-code=0
-.venv/bin/python -m pytest -q -m guest --numprocesses "$guests" --dist loadfile || code=$?
-echo
-.venv/bin/python -m pytest -q -m 'not guest' || code=$?
-exit "$code"
+status=0
+parallel=(--dist loadgroup --no-loadscope-reorder --numprocesses)
+if [ -z "$quick" ]; then
+    pytest -m guest "${parallel[@]}" 2 || status=$?
+    [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
+fi
+pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+exit "$status"

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from slo_ctl.whole_file import partial_of, remove_leftovers, replace_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.base.files import partial_of, remove_leftovers, replace_file
 
 
 def dead_pid() -> int:
@@ -32,12 +29,12 @@ def test_the_next_write_removes_what_killed_writers_left(tmp_path: Path) -> None
     assert (tmp_path / "state.json").read_bytes() == b"whole"
 
 
-def test_a_writer_that_is_killed(tmp_path: Path) -> None:
+def test_killed_writer_leaves_one_temporary_file(tmp_path: Path) -> None:
     program = f"""
 import os, pathlib, signal
-from slo_ctl import whole_file
+from slo_ctl.base import files
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
-whole_file.replace_file(pathlib.Path({str(tmp_path / "state.json")!r}), b"half")
+files.replace_file(pathlib.Path({str(tmp_path / "state.json")!r}), b"half")
 """
     for _ in range(3):
         assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9

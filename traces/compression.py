@@ -5,13 +5,11 @@ from __future__ import annotations
 import gzip
 import lzma
 import zlib
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO
 
 from traces.errors import TraceError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 _READ_BYTES = 1 << 20
 # One compressed KiB of zstd expands to at most about 32 MiB, so this bounds the memory a bomb can take.

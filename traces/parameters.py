@@ -47,14 +47,14 @@ class Parameter:
 
     def _typed(self, value: object) -> Value:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ValueError(f"a {type(value).__name__} is no {self.kind}")
+            raise ValueError(f"a {type(value).__name__} is not a valid {self.kind}")
         match self.kind:
             case "float":
                 return _number(value)
             case "int":
                 number = _number(value)
                 if isfinite(number) and number != int(number):
-                    raise ValueError(f"'{value}' is no whole number")
+                    raise ValueError(f"'{value}' is not a whole number")
                 return int(number) if isfinite(number) else number
             case "bytes":
                 return size_bytes(value)
@@ -66,23 +66,23 @@ def _number(value: str | float) -> float:
     try:
         return float(value)
     except ValueError:
-        raise ValueError(f"'{value}' is no number") from None
+        raise ValueError(f"'{value}' is not a valid number") from None
 
 
 def size_bytes(value: str | float) -> int:
     """Bytes, from a number or from words like 4096, 4KiB, 4k, 1.5GiB (powers of 1024) or 4KB (of 1000)."""
     if not isinstance(value, str):
         if not isfinite(value) or value != int(value):
-            raise ValueError(f"{value} is no size in bytes")
+            raise ValueError(f"{value} is not a valid size in bytes")
         return int(value)
     match = _SIZE.fullmatch(value.strip())
     if not match:
-        raise ValueError(f"'{value}' is no size (like 4096, 64KiB or 8GiB)")
+        raise ValueError(f"'{value}' is not a valid size (like 4096, 64KiB or 8GiB)")
     number, prefix, suffix = match[1], match[2].lower(), (match[3] or "").lower()
     unit = _DECIMAL_UNITS[f"{prefix}b"] if prefix and suffix == "b" else _UNITS[prefix]
     size = float(number) * unit if "." in number else int(number) * unit
     if size != int(size):
-        raise ValueError(f"'{value}' is no whole number of bytes")
+        raise ValueError(f"'{value}' is not a whole number of bytes")
     return int(size)
 
 
@@ -93,7 +93,7 @@ def weighted(text: str, what: str) -> list[tuple[str, float]]:
         name, colon, weight_text = part.strip().partition(":")
         weight = _number(weight_text) if colon else 1.0
         if not name:
-            raise ValueError(f"'{text}' is no list of {what} like a:3+b:1")
+            raise ValueError(f"'{text}' is not a list of {what} like a:3+b:1")
         if not isfinite(weight) or weight <= 0:
             raise ValueError(f"the weight '{weight_text}' of '{name}' is not positive")
         parts.append((name, weight))

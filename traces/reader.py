@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import glob
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +16,6 @@ from traces.formats.registry import FORMATS, detect
 from traces.formats.screen import OnError, Screen
 
 if TYPE_CHECKING:
-    import os
-    from collections import Counter
-    from collections.abc import Iterator, Sequence
-
     from traces.batch import Batch
 
 DEFAULT_BATCH_RECORDS = 1 << 16
@@ -77,7 +76,7 @@ class TraceReader:
 
     @property
     def skipped(self) -> Counter[str]:
-        """How many records or lines were not yielded, by reason: bad ones and those that are no requests."""
+        """How many records or lines were not yielded, by reason: bad ones and those that are not requests."""
         return self._screen.skipped
 
     @property

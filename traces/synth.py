@@ -6,6 +6,7 @@ times are those of a steady arrival rate (`iops`); a closed-loop replay does not
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from traces.batch import MAX_END_BYTES, PAGE_BYTES, Batch
 from traces.workload_kinds import WORKLOADS, WorkloadKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from traces.parameters import Value
 
 BLOCK_REQUESTS = 1 << 16
@@ -41,13 +40,13 @@ class Workload:
     @property
     def label(self) -> str:
         """What it is, for people: always says that it is synthetic."""
-        told = [
+        parameters = [
             f"{parameter.name}={self.parameters[parameter.name]}"
             for parameter in self.kind.parameters
             if self.parameters[parameter.name] != parameter.default
             or parameter.name in ("theta", "r", "f", "mix")
         ]
-        return f"synthetic {self.kind.name}" + (f" ({', '.join(told)})" if told else "")
+        return f"synthetic {self.kind.name}" + (f" ({', '.join(parameters)})" if parameters else "")
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of `batch_records` requests, the last one shorter where there is an end."""

@@ -8,8 +8,8 @@ does not say (sizes of reads, widths and heat of the bands) is ours.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from traces.batch import PAGE_BYTES
 from traces.parameters import Parameter, Value, weighted
@@ -25,9 +25,6 @@ from traces.request_makers import (
     uniform,
     zipf,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,15 @@ import contextlib
 import gzip
 import lzma
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from traces.errors import TraceError
 from traces.formats.registry import FORMATS, writable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
     from traces.batch import Batch
 
 DEFAULT_FORMAT = "slo-ctl"
@@ -51,8 +50,14 @@ class TraceWriter:
             self._file = self._streams.enter_context(self._partial.open("xb"))
             self._stream = self._streams.enter_context(_compressed(self._file, self.path.suffix))
             self._stream.write(self._writer.header())
-        except OSError as error:
+        except FileExistsError as error:
             raise self._failure(error) from error
+        except BaseException as error:  # Ctrl-C too: nobody calls `__exit__` when this has not returned
+            self._streams.close()
+            self._partial.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise self._failure(error) from error
+            raise
         return self
 
     def write(self, batch: Batch, volumes: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 //! What memory alone can do: random read-modify-writes of a flat table as large as the drive's map.
 
 use cpu_time::ProcessTime;
+use ftl_core::convert::exact;
 use ftl_core::table::Table as FlatTable;
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -19,7 +20,7 @@ pub struct Table {
 impl Table {
     /// A table that is wholly in memory.
     pub fn new(entries: u64) -> Self {
-        let mut table = FlatTable::zeroed(entries as usize).expect("memory for the table");
+        let mut table = FlatTable::zeroed(exact::<usize>(entries)).expect("memory for the table");
         table.iter_mut().zip(0..).for_each(|(entry, n)| *entry = n);
         Self { entries: table, rng: Xoshiro256PlusPlus::seed_from_u64(1) }
     }
@@ -29,20 +30,20 @@ impl Table {
         let n = self.entries.len() as u64;
         let start = ProcessTime::now();
         for _ in 0..UPDATES {
-            let slot = below(&mut self.rng, n) as usize;
+            let slot = exact::<usize>(below(&mut self.rng, n));
             self.entries[slot] = self.entries[slot].wrapping_add(1);
         }
         UPDATES as f64 / start.elapsed().as_secs_f64()
     }
 
-    /// In batches whose cache lines are asked for beforehand: what the memory system delivers at the most.
+    /// In batches whose cache lines are asked for beforehand: what the memory system delivers at most.
     pub fn prefetched_updates_per_s(&mut self) -> f64 {
         let n = self.entries.len() as u64;
         let mut batch = [0; BATCH];
         let start = ProcessTime::now();
         for _ in 0..UPDATES / BATCH as u64 {
             for slot in &mut batch {
-                *slot = below(&mut self.rng, n) as usize;
+                *slot = exact::<usize>(below(&mut self.rng, n));
                 self.entries.prefetch(*slot);
             }
             for &slot in &batch {

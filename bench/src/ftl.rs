@@ -2,6 +2,7 @@
 
 use cpu_time::ProcessTime;
 use ftl_core::ageing::age;
+use ftl_core::convert::{exact, whole};
 use ftl_core::count::{Requests, apply};
 use ftl_core::engine::{Arrival, Engine, PageCosts, SchedulerPolicy, Stopped, TimingModel, Until};
 use ftl_core::geometry::preset;
@@ -18,12 +19,12 @@ const TENANTS: u64 = 3;
 
 /// A geometry with room for `tenants` of `pages` together, and the OPS blocks of each.
 fn shape(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (Geometry, u64) {
-    let blocks = (pages as f64 / (1.0 - spare_factor) / 128.0).ceil() as u64;
+    let blocks = whole((pages as f64 / (1.0 - spare_factor) / 128.0).ceil());
     let held = u64::from(dies) * tenants;
     let geometry = Geometry {
-        page_bytes: PAGE_BYTES as u32,
+        page_bytes: exact::<u32>(PAGE_BYTES),
         pages_per_block: 128,
-        blocks_per_die: (blocks + held).div_ceil(u64::from(dies)) as u32,
+        blocks_per_die: exact::<u32>((blocks + held).div_ceil(u64::from(dies))),
         channels: dies,
         dies_per_channel: 1,
         planes: 1,
@@ -40,7 +41,7 @@ fn populate<M: Mapping>(mapping: &mut M, pages: u64, tenants: u64, ops: u64) -> 
     ids
 }
 
-fn drive(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (PageMapping<u32>, Vec<TenantId>) {
+fn drive(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (PageMapping, Vec<TenantId>) {
     let (geometry, ops) = shape(pages, spare_factor, dies, tenants);
     let mut mapping = PageMapping::new(geometry, PageMappingOptions::default()).expect("a valid geometry");
     let ids = populate(&mut mapping, pages, tenants, ops);
@@ -52,7 +53,7 @@ fn offsets(rng: &mut Xoshiro256PlusPlus, pages: u64) -> Vec<u64> {
 }
 
 /// Without a clock, one tenant.
-pub struct Counting<M = PageMapping<u32>> {
+pub struct Counting<M = PageMapping> {
     mapping: M,
     tenant: TenantId,
     rng: Xoshiro256PlusPlus,
@@ -88,7 +89,7 @@ impl<M: Mapping> Counting<M> {
 
 /// In virtual time: three tenants on eight dies, eight requests of each outstanding, latency histograms of each.
 pub struct Timed {
-    mapping: PageMapping<u32>,
+    mapping: PageMapping,
     engine: Engine,
     rng: Xoshiro256PlusPlus,
 }

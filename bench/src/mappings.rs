@@ -9,7 +9,7 @@ use crate::ftl::Counting;
 use crate::{ROUNDS, SPARE_FACTOR, median};
 
 /// The page mapping that everything is compared with.
-pub fn page(geometry: Geometry) -> Result<PageMapping<u32>, FtlError> {
+pub fn page(geometry: Geometry) -> Result<PageMapping, FtlError> {
     PageMapping::new(geometry, PageMappingOptions::default())
 }
 
@@ -30,7 +30,7 @@ pub fn compare(sizes: &[u64], json: bool) {
     for &gib in sizes {
         let pages = (gib << 30) / 4096;
         let log_block = LogBlockOptions::default();
-        let dftl = |geometry| DftlMapping::<u32>::new(geometry, DftlOptions::default());
+        let dftl = |geometry| DftlMapping::new(geometry, DftlOptions::default());
         let mut drives: [(&str, Measure); 4] = [
             ("page", aged(pages, page)),
             ("bast", aged(pages, |geometry| BastMapping::new(geometry, log_block))),

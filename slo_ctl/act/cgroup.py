@@ -7,16 +7,12 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from slo_ctl.act.interface import ActError
-from slo_ctl.model import Lever
-from slo_ctl.model.capability import BFQ, CFQ, IO_COST, WeightScale
-from slo_ctl.observe.bounded_file import read_bounded, read_record
-
-if TYPE_CHECKING:
-    from slo_ctl.model import Knob
-    from slo_ctl.observe.cgroup import CgroupTree
+from slo_ctl.base.kernel_files import read_bounded, read_record
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.model import Knob, Lever
+from slo_ctl.model.decision import ActError
+from slo_ctl.model.host import BFQ, CFQ, IO_COST, WeightScale
 
 DEFAULT_WEIGHT = 100.0
 
@@ -167,7 +163,7 @@ class CgroupActuator:
         folder = self._folders.get(knob.place)
         if folder is None:
             if ".." in PurePosixPath(knob.place).parts or not knob.place.strip("/"):
-                raise ActError(f"{knob.place!r} is no cgroup whose I/O can be set")
+                raise ActError(f"{knob.place!r} is not a cgroup whose I/O can be set")
             if len(self._folders) >= _MAX_KNOWN:
                 self._folders.clear()
             folder = self._folders[knob.place] = str(self._tree.folder(knob.place))
@@ -176,7 +172,7 @@ class CgroupActuator:
     def _existing(self, knob: Knob) -> Path:
         folder = Path(self._folder(knob))
         if not folder.is_dir():
-            raise ActError(f"the cgroup {knob.place} is no more", gone=True)
+            raise ActError(f"the cgroup {knob.place} no longer exists", gone=True)
         return folder
 
     def _open(self, knob: Knob, name: str) -> _File:
@@ -247,7 +243,7 @@ class CgroupActuator:
 
 def _check_device(knob: Knob) -> None:
     if not _DEVICE.fullmatch(knob.device):
-        raise ActError(f"{knob.device!r} is no device number such as 8:0")
+        raise ActError(f"{knob.device!r} is not a device number such as 8:0")
 
 
 def _hint(error: OSError) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
-from slo_ctl.errors import UserError
-from slo_ctl.observe.domain_metadata import ELEMENT, PREFIX, URI, fields_of
-from slo_ctl.observe.libvirt_domains import LibvirtError, load_module
-from slo_ctl.promises.check import SloFields, spelled
-from slo_ctl.replay.fields import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.host.libvirt import ELEMENT, PREFIX, URI, LibvirtError, fields_of, load_module
+from slo_ctl.model.slo import SloFields, spelled
 
 # virDomainModificationImpact, virDomainMetadataType and virDomainXMLFlags; part of libvirt's ABI.
 AFFECT_LIVE, AFFECT_CONFIG = 1, 2
@@ -33,7 +30,7 @@ class WritableDomain:
         self.persistent = bool(self.call("isPersistent"))
 
     def call(self, method: str, *arguments: Any, hint: str = "") -> Any:
-        """A method of libvirt's virDomain; its refusal is told as a UserError."""
+        """A method of libvirt's virDomain; its refusal is reported as a UserError."""
         try:
             return getattr(self._domain, method)(*arguments)
         except self._module.libvirtError as error:

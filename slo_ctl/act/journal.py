@@ -6,24 +6,20 @@ import json
 import math
 import os
 import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from slo_ctl.errors import UserError
-from slo_ctl.model import Knob, Lever
-from slo_ctl.model.setting import LEVERS_OF_WORDS
-from slo_ctl.whole_file import replace_file, sync_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from slo_ctl.model import SettingValue
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import replace_file, sync_folder
+from slo_ctl.model import Knob, Lever, SettingValue
+from slo_ctl.model.decision import LEVERS_OF_WORDS
 
 FORMAT_VERSION = 2
 """1 had numbers only."""
 MAX_WORDS = 4096
-"""Characters of a value made of words, at the most."""
+"""Characters of a value made of words, at most."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
@@ -115,7 +111,7 @@ class Journal:
         except OSError as error:
             raise UserError(f"{self._path}: {error.strerror}", "run as its owner") from None
         except UnicodeDecodeError:
-            raise self._damaged("it is no text of ours") from None
+            raise self._damaged("it is not text of ours") from None
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -143,7 +139,7 @@ class Journal:
     def _damaged(self, why: str) -> UserError:
         return UserError(
             f"{self._path} is damaged, so what slo-ctl changed on this host is not known: {why}",
-            f"give back by hand what it names, then move it away, such as with `mv {self._path} "
+            f"restore by hand what it names, then move it away, such as with `mv {self._path} "
             f"{self._path}.damaged`; `slo-ctl` then takes what is in force as the original",
         )
 
@@ -167,7 +163,7 @@ def set_aside(path: Path) -> Path:
 def _entry(entry: Any) -> tuple[Knob, Original]:
     words = {key: entry[key] for key in ("lever", "place", "device", "name", "vm")}
     if not all(isinstance(word, str) for word in words.values()):
-        raise ValueError("a name that is no text")
+        raise ValueError("a name that is not text")
     knob = Knob(Lever(words["lever"]), words["place"], words["name"], words["device"])
     return knob, Original(_value(knob, entry["original"]), words["vm"])
 
@@ -178,9 +174,9 @@ def _value(knob: Knob, found: Any) -> SettingValue:
     if knob.lever in LEVERS_OF_WORDS:
         if isinstance(found, str) and found.isprintable() and len(found) <= MAX_WORDS:
             return found
-        raise ValueError(f"original {found!r:.80} is no words")
+        raise ValueError(f"original {found!r:.80} is not words")
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise ValueError(f"original {found!r:.80} is no number")
+        raise ValueError(f"original {found!r:.80} is not a valid number")
     return float(found)
 
 

@@ -1,31 +1,58 @@
-"""Keeping settings in force: journal, write, read back, verify in rotation, give back."""
+"""Keeping settings in force: journal, write, read back, verify in rotation, restore."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TypeVar
 
-from slo_ctl.act.interface import ActError
-from slo_ctl.act.journal import JournalError, Original
-from slo_ctl.model import Lever, Outcome, OutcomeState, Setting
-from slo_ctl.model.setting import in_force, told
+from slo_ctl.act.journal import Journal, JournalError, Original
+from slo_ctl.model import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
+from slo_ctl.model.decision import ActError, in_force, value_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+Scope = Callable[[Knob], bool]
 
-    from slo_ctl.act.interface import Actuator
-    from slo_ctl.act.journal import Journal
-    from slo_ctl.model import Knob, SettingValue
 
-    Scope = Callable[[Knob], bool]
+# What every actuator can do: read a knob, write it, and say what a value becomes there.
+
+
+Value = TypeVar("Value")
+
+
+class Actuator(Protocol[Value]):
+    """A means of setting knobs, whose values are of one type; with `SettingValue`, of any.
+
+    Every method raises ActError, and touches nothing but its knob.
+    """
+
+    @property
+    def levers(self) -> frozenset[Lever]:
+        """The levers whose knobs it may own."""
+        ...
+
+    def owns(self, knob: Knob) -> bool:
+        """Whether this is the actuator for that knob; asked only for knobs of its levers."""
+        ...
+
+    def read(self, knob: Knob) -> Value:
+        """The value in force. None: no limit, or no weight of its own."""
+        ...
+
+    def write(self, knob: Knob, value: Value) -> None:
+        """Set a value that `normalise` returned, or one that `read` did."""
+        ...
+
+    def normalise(self, knob: Knob, value: Value) -> Value:
+        """What will be read after a value was written: rounded and clipped as the mechanism does."""
+        ...
+
 
 ROTATION_EPOCHS = 10
 """A setting in force is read again within this many calls of `apply`."""
 
 MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS})
-"""Levers that are no settings: what they changed is given back by `undo` only."""
+"""Levers that are not settings: what they changed is restored by `undo` only."""
 
 
 def _everywhere(_knob: Knob) -> bool:
@@ -53,7 +80,7 @@ class _Step:
 class SettingKeeper:
     """Makes the host have the settings wanted, and no others of its own.
 
-    Every method tells what became of each setting and raises nothing for a knob that fails: the others go on.
+    Every method returns what became of each setting; a knob that fails raises nothing and stops no other.
     """
 
     def __init__(self, actuators: Sequence[Actuator[Any]], journal: Journal) -> None:
@@ -208,14 +235,14 @@ class SettingKeeper:
             self._forget(knob, error)
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, None, str(error))
         if not in_force(step.target, after):
-            reason = f"{told(step.target)} was written, {told(after)} is read"
+            reason = f"{value_text(step.target)} was written, {value_text(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, step.before, after, reason)
         rounding = _rounding(step)
         settled = Outcome(setting, OutcomeState.UNCHANGED, after, after, rounding)
         self._kept[knob] = _Kept(setting, settled)
         drift = ""
         if kept is not None and kept.setting.value == setting.value:
-            drift = f"somebody else had set it to {told(step.before)}"
+            drift = f"somebody else had set it to {value_text(step.before)}"
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
@@ -250,7 +277,7 @@ class SettingKeeper:
             state = OutcomeState.RESTORED if error.gone else OutcomeState.UNAPPLIED
             return Outcome(setting, state, before, None, str(error))
         if not in_force(setting.value, after):
-            reason = f"{told(setting.value)} was written back, {told(after)} is read"
+            reason = f"{value_text(setting.value)} was written back, {value_text(after)} is read"
             return Outcome(setting, OutcomeState.UNAPPLIED, before, after, reason)
         return Outcome(setting, OutcomeState.RESTORED, before, after)
 
@@ -276,7 +303,7 @@ def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Out
         if first is setting:
             continue
         if not in_force(first.value, setting.value):
-            reason = f"VM {first.vm} wants {told(first.value)} of the same knob"
+            reason = f"VM {first.vm} wants {value_text(first.value)} of the same knob"
             refused.append(Outcome(setting, OutcomeState.UNAPPLIED, None, None, reason))
     return wanted, refused
 
@@ -291,4 +318,4 @@ def _rounding(step: _Step) -> str:
     value = step.setting.value
     if value is None or in_force(value, step.target):
         return ""
-    return f"{told(value)} is {told(step.target)} there"
+    return f"{value_text(value)} is {value_text(step.target)} there"

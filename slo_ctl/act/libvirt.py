@@ -3,28 +3,118 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from slo_ctl.act.interface import ActError
-from slo_ctl.act.io_weight import io_weight_for
-from slo_ctl.act.libvirt_connection import LibvirtConnection
-from slo_ctl.act.patience import PATIENCE_S, PatientCalls
-from slo_ctl.model import Lever
-from slo_ctl.model.capability import BFQ, IO_COST
-from slo_ctl.observe.domain_xml import DomainXmlError, disks_of
-from slo_ctl.observe.libvirt_domains import DEFAULT_URI
+from slo_ctl.act.systemd import io_weight_for
+from slo_ctl.host.calls import PATIENCE_S, PatientCalls
+from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
+from slo_ctl.host.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
+from slo_ctl.model import Knob, Lever
+from slo_ctl.model.decision import ActError
+from slo_ctl.model.host import BFQ, IO_COST
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+# A connection to libvirt that may write.
 
-    from slo_ctl.model import Knob
+Answer = TypeVar("Answer")
+
+
+class LibvirtConnection:
+    """Made when it is needed, and again when it was lost. From any thread."""
+
+    def __init__(self, uri: str, open_connection: Callable[[str], Any] | None = None) -> None:
+        """`open_connection`: in place of libvirt's own."""
+        self._uri = uri
+        self._open = open_connection
+        self._connection: Any = None
+        self._connecting = threading.Lock()
+        self.module: Any = None
+        """libvirt-python, from the first use on."""
+
+    def let_go(self) -> Any:
+        """What is to be ended with `hang_up`, None where there is nothing; the next use makes a new one."""
+        connection, self._connection = self._connection, None
+        return connection
+
+    def hang_up(self, connection: Any) -> None:
+        """End it; it is not used again."""
+        if self._connection is connection:
+            self._connection = None
+        with suppress(self.module.libvirtError):  # it was lost: there is nothing left to end
+            connection.close()
+
+    def with_domain(self, uuid: str, do: Callable[[Any], Answer]) -> Answer:
+        """Do something with a running VM, over a new connection if the old one turns out to be lost.
+
+        Raises ActError; `gone` where there is no such VM, or it does not run.
+        """
+        for attempt in range(2):
+            connection = self._connected()
+            try:
+                domain = connection.lookupByUUIDString(uuid)
+                if not domain.isActive():
+                    raise ActError(f"VM {domain.name()} does not run", gone=True)
+                return do(domain)
+            except self.module.libvirtError as error:
+                if self.is_lost(error, connection):
+                    self.hang_up(connection)
+                    if attempt == 0:
+                        continue
+                    raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
+                raise self._explained(error) from None
+        raise AssertionError("every attempt returns or raises")
+
+    def _explained(self, error: Any) -> ActError:
+        code = error.get_error_code()
+        if code == self.module.VIR_ERR_NO_DOMAIN:
+            return ActError("there is no such VM any more", gone=True)
+        if code == self.module.VIR_ERR_OPERATION_DENIED:
+            return ActError(str(error), "run as root, or as a member of the group libvirt")
+        return ActError(f"libvirt refuses: {error}")
+
+    def is_lost(self, error: Any, connection: Any) -> bool:
+        """Whether an error of libvirt means that the connection no longer exists, and not that it refuses."""
+        lost = {self.module.VIR_ERR_INVALID_CONN, self.module.VIR_ERR_RPC, self.module.VIR_ERR_NO_CONNECT}
+        if error.get_error_code() in lost:
+            return True
+        try:
+            return not connection.isAlive()
+        except self.module.libvirtError:
+            return True
+
+    def _connected(self) -> Any:
+        with self._connecting:
+            return self._connected_alone()
+
+    def _connected_alone(self) -> Any:
+        if self.module is None:
+            try:
+                self.module = load_module()
+            except LibvirtError as error:
+                raise ActError(error.reason, error.fix) from None
+        if self._connection is None:
+            try:
+                self._connection = (self._open or self._open_alive)(self._uri)
+            except self.module.libvirtError as error:
+                raise ActError(f"no connection to {self._uri}: {error}", "start libvirtd") from None
+        return self._connection
+
+    def _open_alive(self, uri: str) -> Any:
+        """A connection that ends by itself when libvirtd does not answer, and the calls over it with it."""
+        start_event_loop(self.module)
+        connection = self.module.open(uri)
+        with suppress(self.module.libvirtError):  # drivers within this process have nothing to keep alive
+            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
+        return connection
+
 
 DEFAULT_WEIGHT = 100.0
 _MOST = float(2**53)
-"""Whole numbers beyond cannot be told apart in a float; no device comes near."""
+"""Whole numbers beyond cannot be distinguished in a float; no device comes near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +154,7 @@ class LibvirtActuator:
     Everything is set live only: a VM that is started anew has what its configuration says.
 
     Calls are made in threads of their own and waited for `patience_s`. A VM that holds its call up, such as
-    one whose QEMU hangs, is refused until that ends, while the others go on.
+    one whose QEMU hangs, is refused until that ends, while the others continue.
     """
 
     levers = frozenset({Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT})
@@ -214,8 +304,10 @@ class LibvirtActuator:
         return ActError(f"disk {target}: {error}")
 
     def _read_device(self, domain: Any, knob: Knob) -> float | None:
-        told = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get(_blkio_name(knob), "")
-        words = str(told).split(",")
+        weights = domain.blkioParameters(self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE).get(
+            _blkio_name(knob), ""
+        )
+        words = str(weights).split(",")
         for path, value in zip(words[::2], words[1::2], strict=False):
             try:
                 number = Path(path).stat().st_rdev
@@ -229,7 +321,7 @@ class LibvirtActuator:
     def _device_path(self, knob: Knob) -> Path:
         folder = self._sys / "dev" / "block" / knob.device
         if not folder.exists():
-            raise ActError(f"the block device {knob.device} is no more", gone=True)
+            raise ActError(f"the block device {knob.device} no longer exists", gone=True)
         return Path("/dev") / folder.resolve().name.replace("!", "/")
 
 

@@ -11,27 +11,35 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
-from slo_ctl.act.interface import ActError
-from slo_ctl.act.io_weight import io_weight_for
-from slo_ctl.act.patience import PATIENCE_S, PatientCalls
-from slo_ctl.decide.systemd_unit import unit_of
+from slo_ctl.decide.levers import unit_of
+from slo_ctl.host.calls import PATIENCE_S, PatientCalls
 from slo_ctl.model import Knob, Lever
-from slo_ctl.model.capability import BFQ, IO_COST
+from slo_ctl.model.decision import ActError
+from slo_ctl.model.host import BFQ, IO_COST
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+# Weights as systemd takes them: IOWeight= 1..10000, of which bfq gets 1..1000.
+
+
+def io_weight_for(bfq_weight: float) -> int:
+    """The IOWeight= of systemd that gives bfq this weight.
+
+    systemd keeps weights up to 100 and maps 100..10000 to 100..1000, so the way back is exact.
+    """
+    weight = round(bfq_weight)
+    return weight if weight <= 100 else 100 + (weight - 100) * 11
+
 
 _ANSWER_S = 20.0
 """Then systemctl is ended; it is not waited for as long."""
 _LAST_PATIENCE_S = 10.0
-"""When no epoch waits any more: settings are given back before the daemon ends."""
+"""When no epoch waits any more: settings are restored before the daemon ends."""
 _FOLLOWS = 0.5
-"""Of the time that a call is waited for: so that a change that did not take is told, and not no answer."""
+"""Of the time that a call is waited for: so that a change that did not take is reported as such."""
 _POLL_S = 0.01
 _WEIGHT = "IOWeight"
 _LIMITS = {
@@ -53,7 +61,7 @@ class SystemdActuator:
     What is read is what the cgroup has, as that is in force; it counts as nothing of its own where it is
     what systemd gives a unit of which nothing was asked.
 
-    Changes are made in threads of their own, as those of libvirt: one that is not done in a moment goes on,
+    Changes are made in threads of their own, as those of libvirt: one that is not done in a moment continues,
     and an epoch after it finds what came of it. Until then nothing else is done to its unit.
     """
 
@@ -87,7 +95,7 @@ class SystemdActuator:
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """As the cgroup's knob; the default weight is no weight of its own."""
+        """As the cgroup's knob; the default weight is not a valid weight of its own."""
         normal = self._cgroups.normalise(_behind(knob), value)
         return None if _is_weight(knob) and normal == DEFAULT_WEIGHT else normal
 
@@ -95,7 +103,7 @@ class SystemdActuator:
         """What the cgroup has.
 
         Raises ActError while a change of the unit is under way: what is read then may be another a moment
-        later, and would be taken for what was given back.
+        later, and would be taken for what was restored.
         """
         if unit := unit_of(knob.place):
             self._calls.refuse_while_hanging(unit)
@@ -145,7 +153,7 @@ class SystemdActuator:
         if not path:
             folder = self._sys / "dev" / "block" / knob.device
             if not folder.exists():
-                raise ActError(f"the block device {knob.device} is no more", gone=True)
+                raise ActError(f"the block device {knob.device} no longer exists", gone=True)
             path = f"/dev/{folder.resolve().name.replace('!', '/')}"
         wanted = "infinity" if value is None else f"{value:.0f}{'us' if is_latency else ''}"
         return f"{_LATENCY_SET if is_latency else _LIMITS[knob.name]}={path} {wanted}"
@@ -159,8 +167,8 @@ class SystemdActuator:
             if in_force is None:
                 continue
             entries = shown.get(_LIMITS[name], {}).items()
-            told = next((number for path, number in entries if self._is_device(path, knob)), "")
-            if not _NUMBER.fullmatch(told) or float(told) != in_force:
+            read_back = next((number for path, number in entries if self._is_device(path, knob)), "")
+            if not _NUMBER.fullmatch(read_back) or float(read_back) != in_force:
                 found[name] = in_force
         return found
 
@@ -205,7 +213,7 @@ def _is_weight(knob: Knob) -> bool:
 def _unit(knob: Knob) -> str:
     unit = unit_of(knob.place)
     if unit is None:
-        raise ActError(f"{knob.place} is no group of a unit of systemd")
+        raise ActError(f"{knob.place} is not a group of a unit of systemd")
     return unit
 
 

@@ -5,26 +5,20 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.base.errors import UnreachableError, UserError
 
 FORMAT_VERSION = 1
 MAX_REPLY_BYTES = 64 << 20
 _TIMEOUT_S = 10.0
 
 
-class ApiUnreachable(Exception):  # noqa: N818 - a state of affairs, as in `ControlError`'s code
-    """No daemon answers on the socket; the text says which socket and why."""
-
-
 class ApiClient:
     """One request per call; holds no connection between them.
 
-    Every method raises ApiUnreachable when no daemon answers and UserError when it refuses.
+    Every method raises UnreachableError when no daemon answers and any other UserError when it refuses.
     """
 
     def __init__(self, socket_path: Path, timeout_s: float = _TIMEOUT_S) -> None:
@@ -56,9 +50,9 @@ class ApiClient:
             reply = connection.getresponse()
             text = reply.read(MAX_REPLY_BYTES + 1)
         except OSError as error:
-            raise ApiUnreachable(f"{self.socket_path}: {error.strerror or error}") from None
+            raise UnreachableError(f"{self.socket_path}: {error.strerror or error}") from None
         except http.client.HTTPException as error:
-            raise ApiUnreachable(f"{self.socket_path}: no HTTP from there: {error!r}") from None
+            raise UnreachableError(f"{self.socket_path}: no HTTP from there: {error!r}") from None
         finally:
             connection.close()
         return _understood(reply.status, text, f"{method} {path}")

@@ -4,18 +4,15 @@ longer than a moment unless it says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from slo_ctl.model import HostStatus, Outcome, Slo
-    from slo_ctl.promises import SloFields
-    from slo_ctl.record.history_reader import VmHistory
+from slo_ctl.base.errors import UserError
+from slo_ctl.model import HostStatus
+from slo_ctl.model.plan import Health, Plan, Promised
+from slo_ctl.model.slo import SloFields
+from slo_ctl.record.history_reader import VmHistory
 
 
 class RefusalError(UserError):
@@ -24,59 +21,6 @@ class RefusalError(UserError):
     def __init__(self, message: str, hint: str = "", status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
         super().__init__(message, hint)
         self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class Promised:
-    """What a VM is promised, and by whom."""
-
-    vm: str
-    slo: Slo
-    """In force."""
-    slo_source: str
-    vm_set: SloFields
-    """Given by `slo-ctl vm set`, or by this API."""
-    conflicts: tuple[str, ...] = ()
-    """Where a stronger source overrides a weaker one."""
-    notes: tuple[str, ...] = ()
-    """What is to be minded, such as minimums that exceed what a device can do."""
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePlan:
-    """What would be decided for one device now."""
-
-    device: str
-    policy: str
-    decided: tuple[str, ...]
-    """One sentence for each move of OPS, limit or weight that the policy would change."""
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the next epoch would change."""
-
-    outcomes: tuple[Outcome, ...] = ()
-    """Of every setting wanted; those that would change are `planned`."""
-    devices: tuple[DevicePlan, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether the daemon gets on with its work."""
-
-    pid: int
-    program_version: str
-    started_at: float
-    epochs: int
-    """Completed since the start."""
-    missed_epochs: int
-    """Left out because earlier ones took too long."""
-    last_epoch_at: float | None
-    """Seconds since 1970; None before the first."""
-    config_problem: str
 
 
 class Controller(Protocol):

@@ -1,50 +1,38 @@
-"""The API's server: a thread of its own, on a Unix socket made beforehand."""
+"""The API's server: HTTP on a Unix socket, a thread for each of a bounded number of connections."""
 
 from __future__ import annotations
 
 import logging
+import pwd
+import socket
+import socketserver
+import struct
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from slo_ctl.api.app import make_app
-from slo_ctl.errors import UserError
-from slo_ctl.unix_socket import group_id, listen
-
-if TYPE_CHECKING:
-    import asyncio
-    from pathlib import Path
-
-    from slo_ctl.api.controller import Controller
+from slo_ctl.api.controller import Controller, RefusalError
+from slo_ctl.api.routes import DESCRIPTION, Api, Reply, Request, refusal
+from slo_ctl.base.errors import UserError
+from slo_ctl.host.sockets import group_id, listen
 
 MODE = 0o660
 MAX_CONNECTIONS = 128
 """More are hung up on, so that files are left for the daemon's own work."""
 MAX_CONNECTION_S = 30.0
 """A connection lasts no longer: clients ask and go."""
-_MAX_HEADER_BYTES = 16 << 10
-_START_PATIENCE_S = 10.0
-_STOP_PATIENCE_S = 5.0
+MAX_BODY_BYTES = 64 << 10
+_MAX_DISCARDED_BYTES = 16 << 20
+_IDLE_S = 5.0
+_POLL_S = 0.25
+_STOP_PATIENCE_S = 1.0
+_CREDENTIALS = struct.Struct("=iII")
 
-
-class _Bounded(H11Protocol):
-    """A connection that cannot be held open for ever, of which there are not too many."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-            return
-        self._end = self.loop.call_later(MAX_CONNECTION_S, transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
-        if end := getattr(self, "_end", None):
-            end.cancel()
-        super().connection_lost(exc)
+log = logging.getLogger("slo_ctl.api")
 
 
 class ApiServer:
@@ -62,36 +50,151 @@ class ApiServer:
                 f"cannot create {path.parent}: {error.strerror}", "see --root, or run as root"
             ) from None
         self._path = path
-        self._socket = listen(path, MODE, group_id(group))
+        self._server = _Server(Api(controller), listen(path, MODE, group_id(group)))
         self._identity = path.stat().st_ino
-        # What strangers send is no news for the log; unexpected errors are.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        config = uvicorn.Config(
-            make_app(controller),
-            http=_Bounded,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=1,
-        )
-        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="api", daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), name="api", daemon=True
         )
         self._thread.start()
-        deadline = time.monotonic() + _START_PATIENCE_S
-        while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)
 
     def close(self) -> None:
         """Answer what is under way, and remove the socket."""
-        self._server.should_exit = True
-        self._thread.join(_STOP_PATIENCE_S)
-        self._socket.close()
+        self._server.shutdown()
+        self._server.server_close()
+        self._server.finish_connections(_STOP_PATIENCE_S)
         if self._path.exists() and self._path.stat().st_ino == self._identity:
             self._path.unlink(missing_ok=True)
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """On a socket that listens already."""
+
+    daemon_threads = True
+
+    def __init__(self, api: Api, listening: socket.socket) -> None:
+        super().__init__("", _Connection, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.api = api
+        self._began_s: dict[socket.socket, float] = {}
+        """When each connection that is open was made."""
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Hang up on more connections than there may be."""
+        if len(self._began_s) >= MAX_CONNECTIONS:
+            return False
+        self._began_s[request] = time.monotonic()
+        return super().verify_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that last too long; their threads see the end of the stream."""
+        oldest_s = time.monotonic() - MAX_CONNECTION_S
+        for connection, began_s in list(self._began_s.items()):
+            if began_s < oldest_s:
+                _hang_up(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, whoever ended it."""
+        self._began_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def finish_connections(self, patience_s: float) -> None:
+        """Wait for replies under way, and hang up on what takes longer."""
+        deadline_s = time.monotonic() + patience_s
+        while self._began_s and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        for connection in list(self._began_s):
+            _hang_up(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what is unexpected; that strangers hang up is not."""
+        del request, client_address
+        if not isinstance(sys.exception(), OSError):
+            log.exception("a connection to the API")
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # Its thread has closed it already.
+        return
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One request and its reply."""
+
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_S
+
+    def handle(self) -> None:
+        """No second request on one connection."""
+        self.handle_one_request()
+
+    def do_GET(self) -> None:
+        """Any method: the routes know which there are."""
+        try:
+            body = self.rfile.read(self._body_bytes())
+        except RefusalError as error:
+            self._send(refusal(error.status, error.message, error.hint))
+            self._discard()
+            return
+        self._send(self.server.api.answer(Request(self.command, self.path, body, self._user())))
+
+    do_PUT = do_POST = do_DELETE = do_PATCH = do_HEAD = do_GET  # noqa: N815 - named by http.server
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server refuses by itself, in our shape."""
+        del explain
+        self.close_connection = True
+        self._send(refusal(code, message or HTTPStatus(code).phrase, f"see {DESCRIPTION}"))
+
+    def log_message(self, *_: Any) -> None:
+        """What strangers send is not logged."""
+
+    def version_string(self) -> str:
+        """Without that of Python."""
+        return "slo-ctl"
+
+    def _body_bytes(self) -> int:
+        """How long the body is. Raises RefusalError."""
+        if "Transfer-Encoding" in self.headers:
+            raise self._refusal(
+                HTTPStatus.LENGTH_REQUIRED, "send the body in one piece, with a Content-Length"
+            )
+        text = self.headers.get("Content-Length", "0")
+        if not (text.isascii() and text.isdigit()):
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "send the length of the body in bytes")
+        if len(text) > len(str(MAX_BODY_BYTES)) or int(text) > MAX_BODY_BYTES:
+            hint = f"no request needs more than {MAX_BODY_BYTES} bytes"
+            raise self._refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, hint)
+        return int(text)
+
+    def _discard(self) -> None:
+        """Read the body that was refused: closing before it is read would reset the connection."""
+        self.connection.shutdown(socket.SHUT_WR)
+        left = _MAX_DISCARDED_BYTES
+        while left > 0 and (more := self.rfile.read1(min(left, MAX_BODY_BYTES))):
+            left -= len(more)
+
+    def _refusal(self, status: HTTPStatus, hint: str) -> RefusalError:
+        return RefusalError(f"{self.command} {self.path}: {status.phrase}", hint, status)
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        self.send_header("Content-Type", reply.content_type)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+
+    def _user(self) -> str:
+        """Who is at the other end, as the kernel knows."""
+        found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(found)
+        try:
+            return pwd.getpwuid(uid).pw_name
+        except KeyError:
+            return f"uid {uid}"

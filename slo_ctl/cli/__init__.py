@@ -1,4 +1,4 @@
-"""The command line: one module per noun, each imported only when it is asked for."""
+"""The command line: a module for each command, imported only when that command runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 
 
 def main() -> None:
-    """Run the process's command line and exit; for its status see `cli.exit_codes`."""
-    # The imports take a while. Until they are done there is nothing to clean up, and an exception that is
-    # raised in the middle of one would be a traceback.
+    """Run the command line of this process and exit with a status of `cli.exit_codes`."""
+    # During the imports there is nothing to clean up, and a KeyboardInterrupt would print a traceback.
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(EXIT_INTERRUPTED))

@@ -1,54 +1,71 @@
-"""Build the command line, run it, and tell every error in one line."""
+"""Build the command line, run it, and report every error in one line."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
+from slo_ctl.base.errors import OPTIONAL_PACKAGES, MissingPackageError, UnreachableError, UserError
+from slo_ctl.base.text import printable
+from slo_ctl.base.version import tool_version
 from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
-from slo_ctl.cli.help_text import Command, Group
-from slo_ctl.errors import UnreachableError, UserError
-from slo_ctl.show.text import printable
-from slo_ctl.version import tool_version
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from slo_ctl.cli.help import Command, Group
 
 PROGRAM = "slo-ctl"
-COMMANDS = (
-    "replay",
-    "demo",
-    "trace",
-    "device",
-    "vm",
-    "doctor",
-    "daemon",
-    "status",
-    "history",
-    "plan",
-    "apply",
-    "top",
-    "completion",
-    "man",
-)
-"""Each is a module of this package offering `app` (a noun with verbs) or `command` (a single command, of
-`COMMAND_CLASS` if that is there)."""
+COMMAND_GROUPS = {
+    "Operation": {
+        "status": "slo_ctl.cli.status:command",
+        "top": "slo_ctl.cli.top:command",
+        "plan": "slo_ctl.cli.plan:command",
+        "apply": "slo_ctl.cli.apply:command",
+        "vm": "slo_ctl.cli.vm:app",
+        "daemon": "slo_ctl.cli.daemon:command",
+        "device": "slo_ctl.cli.device:app",
+        "config": "slo_ctl.cli.config:app",
+        "history": "slo_ctl.cli.history:command",
+        "doctor": "slo_ctl.cli.doctor:command",
+    },
+    "Validation": {
+        "replay": "slo_ctl.cli.replay:command",
+        "demo": "slo_ctl.cli.demo:command",
+        "trace": "slo_ctl.cli.trace:app",
+    },
+    "Laboratory": {
+        "fsim": "slo_ctl.cli.fsim:command",
+    },
+    "Shell": {
+        "completion": "slo_ctl.cli.completion:command",
+        "man": "slo_ctl.cli.man:command",
+    },
+}
+"""Commands as `slo-ctl --help` lists them: MODULE:ATTRIBUTE, which is a function or a typer application with
+verbs. A module's COMMAND_CLASS, if any, is the class of its command."""
+COMMANDS = {name: target for group in COMMAND_GROUPS.values() for name, target in group.items()}
+
+
+class Program(Group):
+    """The commands in the order of the table: typer puts those with verbs last."""
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self.commands = {name: self.commands[name] for name in COMMANDS if name in self.commands}
 
 
 @dataclass
 class Session:
-    """What the global options ask for."""
+    """Values of the global options."""
 
     debug: bool = False
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status; every error has been told on stderr."""
+    """Run one command line and return its exit status; every error has been reported on stderr."""
     if "_SLO_CTL_COMPLETE" in os.environ:
         from slo_ctl.cli.completion import answer
 
@@ -58,12 +75,18 @@ def run(arguments: list[str]) -> int:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
     except UserError as error:
         status = EXIT_UNREACHABLE if isinstance(error, UnreachableError) else EXIT_USAGE
-        return _refuse(error.message, error.hint, status)
+        return _report_error(error.message, error.hint, status)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in OPTIONAL_PACKAGES:
+            return _report_unexpected(error, session)
+        missing = MissingPackageError(package)
+        return _report_error(missing.message, missing.hint)
     except (KeyboardInterrupt, typer.Abort):
-        _say(f"{PROGRAM}: interrupted")
+        _write_error(f"{PROGRAM}: interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:
-        return _refuse_usage(error) or _refuse_trace(error) or _fail(error, session)
+        return _report_usage_error(error) or _report_trace_error(error) or _report_unexpected(error, session)
     return status if isinstance(status, int) else EXIT_OK
 
 
@@ -71,7 +94,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     """The application, with the one command that `arguments` name, or all of them when they name none."""
     app = typer.Typer(
         name=PROGRAM,
-        cls=Group,
+        cls=Program,
         help="VM-aware storage QoS for KVM hosts.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -80,20 +103,26 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_global_options)
     named = next((word for word in arguments if not word.startswith("-")), "")
-    for name in [named] if named in COMMANDS else COMMANDS:
-        module = import_module(f"slo_ctl.cli.{name}")
-        if hasattr(module, "app"):
-            _add_noun(app, name, module.app)
-        else:
-            app.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(module.command)
+    for title, group in COMMAND_GROUPS.items():
+        for name, target in group.items():
+            if named == name or named not in COMMANDS:
+                _add_command(app, name, target, title)
     return app
 
 
-def _add_noun(app: typer.Typer, name: str, noun: typer.Typer) -> None:
-    for verb in noun.registered_commands:
-        verb.cls = Command
-    noun.callback()(_help_without_verb)
-    app.add_typer(noun, name=name, cls=Group, invoke_without_command=True)
+def _add_command(app: typer.Typer, name: str, target: str, section: str) -> None:
+    module_name, _, attribute = target.partition(":")
+    module = import_module(module_name)
+    command = getattr(module, attribute)
+    if not isinstance(command, typer.Typer):
+        command_class = getattr(module, "COMMAND_CLASS", Command)
+        app.command(name, cls=command_class, rich_help_panel=section)(command)
+        return
+    for verb in command.registered_commands:
+        if verb.cls is None or not issubclass(verb.cls, Command):
+            verb.cls = Command
+    command.callback()(_help_without_verb)
+    app.add_typer(command, name=name, cls=Group, invoke_without_command=True, rich_help_panel=section)
 
 
 def _help_without_verb(ctx: typer.Context) -> None:
@@ -109,9 +138,9 @@ def _show_version(wanted: bool) -> None:
 
 def _global_options(
     ctx: typer.Context,
-    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something unexpected fails."),
+    debug: bool = typer.Option(False, "--debug", help="Print a traceback on unexpected errors."),
     version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        False, "--version", "-V", callback=_show_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     del version
@@ -121,8 +150,8 @@ def _global_options(
         typer.echo(ctx.get_help())
 
 
-def _refuse_usage(error: Exception) -> int | None:
-    """Tell a usage error of the parser in one line; None when `error` is not one."""
+def _report_usage_error(error: Exception) -> int | None:
+    """Report a usage error of the parser in one line; None when `error` is not one."""
     # Some releases of typer import click, others have a copy of it. All of their errors have this method.
     describe = getattr(error, "format_message", None)
     if not callable(describe):
@@ -130,36 +159,36 @@ def _refuse_usage(error: Exception) -> int | None:
     # pydantic, with which the newest typer converts values, puts its own words first.
     message = " ".join(str(describe()).replace("Value error, ", "").split()).rstrip(".")
     path = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
-    return _refuse(message, f"`{path} --help` lists what is accepted")
+    return _report_error(message, f"`{path} --help` lists commands, options and their values")
 
 
-def _refuse(message: str, hint: str, status: int = EXIT_USAGE) -> int:
-    _say(f"{PROGRAM}: {printable(message)}")
-    if hint:
-        _say(f"hint: {printable(hint)}")
-    return status
-
-
-def _refuse_trace(error: Exception) -> int | None:
-    """Tell an error of trace reading, which is the user's to mend; None when `error` is no such thing."""
-    # Whoever raised one has the module loaded; nobody else should pay for numpy.
+def _report_trace_error(error: Exception) -> int | None:
+    """Report a trace that cannot be read as a user error; None when `error` is something else."""
+    # A TraceError implies that its module has been imported; without one, numpy need not be loaded.
     errors = sys.modules.get("traces.errors")
     if errors is None or not isinstance(error, errors.TraceError):
         return None
-    return _refuse(error.message, error.hint)
+    return _report_error(error.message, error.hint)
 
 
-def _fail(error: Exception, session: Session) -> int:
+def _report_unexpected(error: Exception, session: Session) -> int:
     if session.debug:
         import traceback
 
-        _say("".join(traceback.format_exception(error)).rstrip())
-    told = printable(str(error)) or "no details"
-    _say(f"{PROGRAM}: unexpected {type(error).__name__}: {told}")
+        _write_error("".join(traceback.format_exception(error)).rstrip())
+    details = printable(str(error)) or "no details"
+    _write_error(f"{PROGRAM}: unexpected {type(error).__name__}: {details}")
     if not session.debug:
-        _say(f"hint: `{PROGRAM} --debug ...` or SLO_CTL_DEBUG=1 shows where; please report it")
+        _write_error(f"hint: `{PROGRAM} --debug ...` prints a traceback; please report this as a bug")
     return EXIT_FAILURE
 
 
-def _say(line: str) -> None:
+def _report_error(message: str, hint: str, status: int = EXIT_USAGE) -> int:
+    _write_error(f"{PROGRAM}: {printable(message)}")
+    if hint:
+        _write_error(f"hint: {printable(hint)}")
+    return status
+
+
+def _write_error(line: str) -> None:
     sys.stderr.write(line + "\n")

@@ -1,50 +1,52 @@
-"""`slo-ctl apply`: do once what the daemon would do, and leave it so."""
+"""`slo-ctl apply`: apply the settings of one control interval without a daemon, or undo them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption
+from slo_ctl.base.errors import UserError
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
-from slo_ctl.cli.say import tell_json
-from slo_ctl.errors import UserError
+from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model import Outcome
 
 
 def command(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Touch nothing: the same as slo-ctl plan.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; same as slo-ctl plan.")] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Give everything back the value it had before slo-ctl.")
+        bool, typer.Option("--undo", help="Restore every setting to its value before slo-ctl.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
-    root: RootOption = None,
+    json_: JSON = False,
+    root: ROOT = None,
 ) -> None:
-    """Observe, decide and set everything once, without a daemon; it stays so, and can be undone.
+    """Observe, decide and apply all settings once, without a daemon. They stay until --undo.
 
-    Not while a daemon runs: that does so every epoch. Exit status 0: all settings took; 1: some did not, or
-    an error; 2: a mistake, such as a daemon that runs. With --dry-run as slo-ctl plan.
+    Refused while a daemon runs, which applies them every epoch. Exit status 0: all settings were applied; 1:
+    some were not, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
+
+    Examples:
+    slo-ctl apply --dry-run     # what would change, and why
+    slo-ctl apply
+    slo-ctl apply --undo        # restore everything
     """
     if dry_run and undo:
-        raise UserError("--dry-run has no meaning with --undo", "leave one of them out")
+        raise UserError("--dry-run and --undo exclude each other", "give one of them")
     if dry_run:
         from slo_ctl.cli.plan import command as plan
 
         plan(json_=json_, every=False, root=root)
         return
     outcomes = _undo(root) if undo else _apply(root)
-    tell_outcomes(outcomes, json_)
+    print_results(outcomes, json_)
     from slo_ctl.model import OutcomeState
 
     if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
@@ -52,11 +54,11 @@ def command(
 
 
 def _apply(root: Path | None) -> list[Outcome]:
-    from slo_ctl.cli.plan import look_twice
+    from slo_ctl.cli.plan import two_epochs
 
     with _alone(root) as daemon:
         try:
-            return look_twice(daemon)
+            return two_epochs(daemon)
         finally:
             daemon.stop(undo=False)
 
@@ -68,28 +70,26 @@ def _undo(root: Path | None) -> list[Outcome]:
 
 @contextmanager
 def _alone(root: Path | None) -> Iterator[Daemon]:
-    """A daemon that serves nobody, with the lock that keeps others away."""
+    """A daemon without an API, holding the lock that prevents another one."""
     from slo_ctl.config import load
-    from slo_ctl.daemon.lock import only_daemon
+    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.daemon.places import DaemonPlaces
 
     places = DaemonPlaces(root)
     with only_daemon(places.lock):
         yield Daemon(load(places.config), places)
 
 
-def tell_outcomes(outcomes: list[Outcome], json_: bool) -> None:
-    """What became of each setting, as a table or one JSON object."""
+def print_results(outcomes: list[Outcome], json_: bool) -> None:
+    """The outcome of each setting, as a table or one JSON object."""
     if json_:
-        from slo_ctl.show.status_json import FORMAT_VERSION, plain
+        from slo_ctl.model.status_json import FORMAT_VERSION, plain
 
-        told = {"format_version": FORMAT_VERSION, "outcomes": plain(tuple(outcomes))}
-        tell_json(told)
+        print_json({"format_version": FORMAT_VERSION, "outcomes": plain(tuple(outcomes))})
         return
     from slo_ctl.cli.plan import print_outcomes
-    from slo_ctl.show.console import console_for
-    from slo_ctl.show.plan_table import changes, summary
+    from slo_ctl.show.plan import changes, summary
+    from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
     print_outcomes(console, changes(outcomes))

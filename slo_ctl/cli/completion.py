@@ -1,20 +1,130 @@
-"""`slo-ctl completion SHELL`, and answering the shell's questions."""
+"""`slo-ctl completion SHELL`: the script, and the words that the shell asks it for."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from slo_ctl.drives.store import DeviceStore
+
+TIMEOUT_S = 0.5
+"""Longest wait for the daemon after Tab is pressed."""
+
+
+def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
+    """VMs the daemon knows, or else libvirt."""
+    root = _root(ctx)
+    known = _or_none(lambda: _from_daemon(root, "vms", "vm"))
+    return _matching(known or _or_none(_from_libvirt), incomplete)
+
+
+def complete_device(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Emulated devices, and the devices the daemon manages."""
+    root = _root(ctx)
+    stored = _or_none(lambda: _from_store(root))
+    return _matching({*stored, *_or_none(lambda: _from_daemon(root, "devices", "name"))}, incomplete)
+
+
+def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Namespaces of emulated devices, as DEVICE/NAMESPACE."""
+    root = _root(ctx)
+    return _matching(_or_none(lambda: _namespaces(root)), incomplete)
+
+
+def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Both."""
+    return complete_device(ctx, incomplete) + complete_namespace(ctx, incomplete)
+
+
+def complete_slo_field(incomplete: str) -> list[str]:
+    """Fields of an SLO as `KEY=`; of a list, the last."""
+    return _last_of_list(["weight=", "min=", "max=", "max_bandwidth=", "p99="], incomplete)
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """OPS policies; of a list, the last."""
+    from slo_ctl.decide.policies import POLICIES
+
+    return _last_of_list(POLICIES, incomplete)
+
+
+def complete_verdict(incomplete: str) -> list[str]:
+    """Verdicts; of a list, the last."""
+    from slo_ctl.model import Verdict
+
+    return _last_of_list([verdict.value for verdict in Verdict], incomplete)
+
+
+def _last_of_list(words: Iterable[str], incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
+
+
+def _or_none(names: Callable[[], Iterable[str]]) -> list[str]:
+    # An error message would become part of the command line.
+    try:
+        return list(names())
+    except Exception:
+        return []
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[str]:
+    """Names with this prefix, without those that would break a command line or a terminal."""
+    return sorted({name for name in names if name.startswith(incomplete) and _is_plain(name)})
+
+
+def _is_plain(name: str) -> bool:
+    return name.isprintable() and not name.startswith("-") and not any(c.isspace() for c in name)
+
+
+def _root(ctx: typer.Context) -> Path | None:
+    given = ctx.params.get("root")
+    # Debian 13's typer (0.15) leaves it a string here.
+    return Path(given) if given else None
+
+
+def _from_daemon(root: Path | None, what: str, field: str) -> list[str]:
+    from slo_ctl.cli.api_access import client
+
+    return [str(each[field]) for each in client(root, TIMEOUT_S).get("/v1/status")[what]]
+
+
+def _from_libvirt() -> list[str]:
+    from slo_ctl.host.libvirt import connect
+
+    with connect() as libvirt:
+        return [vm.name for vm in libvirt.vms(lambda _: None)]
+
+
+def _from_store(root: Path | None) -> list[str]:
+    return _store(root).names()
+
+
+def _namespaces(root: Path | None) -> list[str]:
+    store = _store(root)
+    return [f"{name}/{each.name}" for name in store.names() for each in store.load(name).namespace]
+
+
+def _store(root: Path | None) -> DeviceStore:
+    from slo_ctl.drives.record import places
+    from slo_ctl.drives.store import DeviceStore
+
+    return DeviceStore(places(root))
+
+
 VARIABLE = "_SLO_CTL_COMPLETE"
-"""In the environment when a shell asks; its value says which shell."""
+"""Environment variable that the script sets; its value names the shell."""
 PROGRAM = "slo-ctl"
 
 
 class Shell(StrEnum):
-    """Shells that there is a script for."""
+    """Supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -22,12 +132,14 @@ class Shell(StrEnum):
 
 
 def command(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell to complete in.")],
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
 ) -> None:
-    """Print a script that completes commands, options, and the names of VMs and devices.
+    """Print a completion script for commands, options, and the names of VMs and devices.
 
-    bash: slo-ctl completion bash > /etc/bash_completion.d/slo-ctl (or eval it in ~/.bashrc);
-    zsh: ... zsh > a folder of $fpath as _slo-ctl; fish: ... fish > ~/.config/fish/completions/slo-ctl.fish
+    Examples:
+    slo-ctl completion bash > /etc/bash_completion.d/slo-ctl
+    slo-ctl completion zsh > /usr/local/share/zsh/site-functions/_slo-ctl
+    slo-ctl completion fish > ~/.config/fish/completions/slo-ctl.fish
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
@@ -36,7 +148,7 @@ def command(
 
 
 def answer(app: typer.Typer) -> None:
-    """Print what can follow the words that the shell has put into the environment, and exit."""
+    """Print the completions of the words in the environment, and exit."""
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()

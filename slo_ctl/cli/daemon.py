@@ -1,4 +1,4 @@
-"""`slo-ctl daemon`: keep the promises made to the VMs of this host."""
+"""`slo-ctl daemon`: enforce the SLOs of the VMs of this host."""
 
 from __future__ import annotations
 
@@ -10,48 +10,42 @@ from typing import Annotated, NoReturn
 import typer
 
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli.options import CONFIG, ROOT
 
-_Root = Annotated[
-    Path | None,
-    typer.Option("--root", metavar="DIR", help="Configuration, state and sockets below DIR, for trying out."),
-]
-_Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="DIR", help="Folder with slo-ctl.toml and conf.d/. [default: /etc/slo-ctl]"
-    ),
-]
 _AT_ONCE = 1
 """Exit status after a second signal."""
 
 
 def command(
-    root: _Root = None,
-    config: _Config = None,
+    root: ROOT = None,
+    config: CONFIG = None,
     epoch: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How often to act, such as 1s. [default: configured]")
+        str | None,
+        typer.Option(metavar="TIME", help="Control interval, such as 1s. [default: as configured]"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One epoch, then a clean stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one epoch, then stop cleanly.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what one epoch would change; touch nothing.")
+        bool, typer.Option("--dry-run", help="Print what one epoch would change; change nothing.")
     ] = False,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave everything as it was set when stopping.")
-    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Do not restore settings when stopping.")] = False,
 ) -> None:
     """Run the daemon: observe, decide and act every epoch, until SIGTERM or Ctrl-C.
 
-    SIGHUP reads the configuration again. A clean stop gives back everything that was changed.
+    SIGHUP reloads the configuration. A clean stop restores every setting that was changed.
+
+    Examples:
+    systemctl start slo-ctld                        # as a service
+    slo-ctl daemon --root ./scratch                 # in a terminal, with its own directory
+    slo-ctl daemon --config ./new-config --dry-run  # what a configuration would change
     """
-    from slo_ctl.cli.plan import look_twice, plan_of, print_plan
+    from slo_ctl.cli.plan import plan_of, print_plan, two_epochs
     from slo_ctl.config import load
-    from slo_ctl.daemon.lock import only_daemon
+    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.daemon.places import DaemonPlaces
     from slo_ctl.daemon.service import StoppedAtOnce, log_to_stderr, serve
 
     if config is not None and not config.is_dir():
-        _refuse_config(config)
+        _raise_bad_config(config)
     places = DaemonPlaces(root, config)
     settings = load(places.config)
     epoch_s = settings.daemon.epoch_s if epoch is None else _epoch_s(epoch)
@@ -63,46 +57,48 @@ def command(
     with only_daemon(places.lock):
         daemon = Daemon(settings, places)
         if once:
-            look_twice(daemon)
+            two_epochs(daemon)
             daemon.stop(undo=not (keep or settings.daemon.keep_on_stop))
             return
         try:
-            not_restored = serve(daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_say)
+            not_restored = serve(
+                daemon, epoch_s=None if epoch is None else epoch_s, keep=keep, say=_print_line
+            )
         except StoppedAtOnce:
-            sys.stderr.write("slo-ctl: stopped at once: what was changed stays so until the next start\n")
+            sys.stderr.write("slo-ctl: stopped immediately: settings stay applied until the next start\n")
             raise typer.Exit(_AT_ONCE) from None
         if not_restored:
             sys.stderr.write(
                 f"slo-ctl: {not_restored} settings are not restored yet, see above; "
-                "`slo-ctl apply --undo` restores the rest\n"
+                "`slo-ctl apply --undo` restores them\n"
             )
             raise typer.Exit(EXIT_FAILURE)
 
 
-def _refuse_config(config: Path) -> NoReturn:
-    from slo_ctl.errors import UserError
+def _raise_bad_config(config: Path) -> NoReturn:
+    from slo_ctl.base.errors import UserError
 
     if config.exists():
         raise UserError(
-            f"--config: {config} is not a directory", f"name its folder: --config {config.parent}"
+            f"--config: {config} is not a directory", f"give its directory: --config {config.parent}"
         )
-    raise UserError(f"--config: there is no directory {config}", "name one that has slo-ctl.toml or conf.d/")
+    raise UserError(f"--config: there is no directory {config}", "give one with slo-ctl.toml or conf.d/")
 
 
 def _epoch_s(text: str) -> float:
-    from slo_ctl.errors import UserError
-    from slo_ctl.quantity import QuantityError, parse_time_s
+    from slo_ctl.base.errors import UserError
+    from slo_ctl.base.quantity import QuantityError, parse_time_s
 
     hint = "such as 1s or 500ms, at least 50ms"
     try:
         seconds = parse_time_s(text)
     except QuantityError as error:
-        raise UserError(f"--epoch {text}: {error}", hint) from None
+        raise UserError(f"--epoch: {text} {error}", hint) from None
     if not 0.05 <= seconds <= 3600.0:
-        raise UserError(f"--epoch {text}: out of range", hint)
+        raise UserError(f"--epoch: {text} is out of range", hint)
     return seconds
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`slo-ctl demo`: one shipped scenario, told as it goes."""
+"""`slo-ctl demo`: a bundled scenario with an explanation of its results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.outcome import (
-    JsonOption,
-    Outputs,
-    QuietOption,
-    SaveJsonOption,
-    deliver_replay,
-    run_scenario,
-)
+from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.cli.output import Outputs
+from slo_ctl.cli.replay import deliver_replay, run_scenario
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result
@@ -28,22 +23,22 @@ ALL_POLICIES = "shared,static,algorithm1"
 
 def command(
     report: Annotated[
-        Path, typer.Option(metavar="FILE.html", help="Where the HTML report goes.")
+        Path, typer.Option(metavar="FILE.html", help="Path of the HTML report.")
     ] = DEFAULT_REPORT,
     all_policies: Annotated[
-        bool, typer.Option("--all-policies", help="Also run static and algorithm1, the paper's two.")
+        bool,
+        typer.Option("--all-policies", help="Also run static and algorithm1 (FAST'15)."),
     ] = False,
     seed: Annotated[
         str | None,
-        typer.Option(help="Same seed, same result."),
+        typer.Option(metavar="NUMBER", help="Seed of the random generators."),
     ] = None,
-    json: JsonOption = False,
-    save_json: SaveJsonOption = None,
-    quiet: QuietOption = False,
+    json: JSON = False,
+    save_json: SAVE_JSON = None,
+    quiet: QUIET = False,
 ) -> None:
-    """Show three VMs on one aged EMULATED SSD, with synthetic workloads: first mixed, then isolated."""
-    from slo_ctl.replay.scenario_build import build_scenario
-    from slo_ctl.replay.scenario_text import read_toml
+    """Run three VMs with synthetic workloads on one EMULATED SSD: first mixed, then isolated."""
+    from slo_ctl.replay.scenario_build import build_scenario, read_toml
 
     with as_file(files("slo_ctl.replay") / "demo.toml") as path:
         text = read_toml(path)
@@ -52,33 +47,29 @@ def command(
     scenario = build_scenario(text)
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     if not quiet:
-        _tell(introduction(scenario))
+        sys.stderr.write(introduction(scenario) + "\n")
     result = run_scenario(scenario, outputs)
     if not json:
-        _conclude(result)
+        _print_story(result)
     deliver_replay(result, outputs)
 
 
 def introduction(scenario: Scenario) -> str:
-    """What is about to happen, from the scenario."""
-    from slo_ctl.show import numbers
+    """What the run will do."""
+    from slo_ctl.base import numbers
 
     vms = ", ".join(f"{vm.name} (weight {numbers.weight(vm.slo.weight)})" for vm in scenario.vms)
     return (
-        f"An emulated SSD of {numbers.size(scenario.device.size_bytes)} is aged until GC settles. Then "
-        f"{len(scenario.vms)} VMs share it, with synthetic workloads: {vms}. "
+        f"An emulated SSD of {numbers.size(scenario.device.size_bytes)} is preconditioned to steady state. "
+        f"Then {len(scenario.vms)} VMs share it, with synthetic workloads: {vms}. "
         f"Policies in turn: {', '.join(scenario.policies)}."
     )
 
 
-def _conclude(result: Result) -> None:
-    from slo_ctl.show.story import story
+def _print_story(result: Result) -> None:
+    from slo_ctl.show.replay_table import story
 
     sys.stdout.write("What happened:\n")
     for sentence in story(result):
         sys.stdout.write(f"  {sentence}\n")
     sys.stdout.write("\n")
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -1,104 +1,126 @@
-"""`slo-ctl device`: emulated SSDs that are real block devices for VMs, over NBD; what NVMe drives offer."""
+"""`slo-ctl device`: emulated SSDs as block devices for VMs, over NBD; properties of NVMe drives."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli import device_policy, device_serve
-from slo_ctl.cli import logical_block as logical_block_command
-from slo_ctl.cli import profile as profile_commands
-from slo_ctl.cli import write_cost as write_cost_command
-from slo_ctl.cli.completion_names import complete_device, complete_namespace
-from slo_ctl.cli.device_options import JSON, NAME, QUIET, ROOT
-from slo_ctl.cli.option_value import bytes_of
-from slo_ctl.cli.say import remark, tell, tell_json
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli import device_policy, profile, write_cost, write_unit
+from slo_ctl.cli.completion import complete_device, complete_namespace
+from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of
+from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from slo_ctl.device.ageing import Aged
-    from slo_ctl.device.record import DeviceRecord
-    from slo_ctl.device.status import DeviceStatus
-    from slo_ctl.device.store import DeviceStore
+    from slo_ctl.drives.record import DeviceRecord
+    from slo_ctl.drives.status import DriveStatus
+    from slo_ctl.drives.store import Aged, DeviceStore
+
+LABORATORY = "Laboratory"
 
 app = typer.Typer(
-    help="Emulated SSDs as block devices for VMs, over NBD; profiles of any drive; what NVMe drives offer.",
+    help="Manage emulated SSDs served over NBD; show and profile drives.",
     rich_markup_mode=None,
 )
-profile_commands.register(app)
-device_policy.register(app)
-logical_block_command.register(app)
-write_cost_command.register_with_devices(app)
 
 
 @app.command()
 def create(
-    spec: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            metavar="name=NAME,KEY=VALUE,...",
-            help="name=, and what `slo-ctl replay --device` takes: preset=, size=, op=, ...; "
-            "also placement=isolated|shared, scheduler=wfq|fifo|rr and age=yes (see `device age`). "
-            "Hard disks: class=disk|raid0, preset=cheetah-15k7|barracuda-xt, disks=, stripe=, queue=, "
-            "write_cache=.",
+            metavar="NAME|KEY=VALUE,...",
+            help="Name and properties: name=, preset=fast15|tlc|qlc, size=, op=, other keys of "
+            "`slo-ctl replay --device`, placement=isolated|shared, scheduler=wfq|fifo|rr. Hard disks: "
+            "class=disk|raid0, preset=cheetah-15k7|barracuda-xt, disks=, stripe=, queue=, write_cache=.",
         ),
     ],
     namespace: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="A disk on the device: name=, size= (default: an equal part of what the others leave), "
-            "weight=. Repeatable. [default: one of the whole size, named as the device]",
+            help="A namespace: name=, size= (default: an equal part of the free space), weight=. "
+            "Repeatable. [default: one with the size and name of the device]",
         ),
     ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Same as preset=: fast15, tlc, qlc, ...")
+    ] = None,
+    size: Annotated[str | None, typer.Option(metavar="SIZE", help="Same as size=, such as 8GiB.")] = None,
+    op: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Same as op=: over-provisioning, such as 15%.")
+    ] = None,
+    precondition: Annotated[
+        bool, typer.Option("--precondition", help="Same as age=yes: bring it to steady state.")
+    ] = False,
     root: ROOT = None,
 ) -> None:
-    """Make an emulated SSD, hard disk or RAID-0. It takes space on disk as data is written to it."""
-    from slo_ctl.device.plan import plan_device, wants_ageing
-    from slo_ctl.device.programs import find_nbdkit, find_plugin
+    """Create an emulated SSD, hard disk or RAID-0. Space is allocated as data is written.
 
+    Examples:
+    slo-ctl device create ssd0 --size 8GiB --op 15% --precondition
+    slo-ctl device create ssd0 --namespace name=web --namespace name=db,size=2GiB
+    slo-ctl device create name=raid0,class=raid0,disks=4
+    """
+    from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
+    from slo_ctl.drives.plan import plan_device, wants_ageing
+
+    options = {"preset": preset, "size": size, "op": op, "age": "yes" if precondition else None}
+    spec = _spec_of(words, {key: value for key, value in options.items() if value is not None})
     store = _store(root)
     record = plan_device(spec, namespace or [])
-    ageing = wants_ageing(spec)
-    if ageing:
-        # Rather refused than half done.
+    settled_first = wants_ageing(spec)
+    if settled_first:
+        # Before the device is created.
         find_nbdkit()
         find_plugin()
     folder = store.create(record)
-    again = f" --root {root}" if root else ""
-    tell(
-        f"device {record.name} (EMULATED) with {len(record.namespace)} namespace(s) is in {folder}",
+    root_option = f" --root {root}" if root else ""
+    print_lines(
+        f"created device {record.name} (EMULATED) with {len(record.namespace)} namespace(s) in {folder}"
     )
-    if ageing:
-        tell(_told(_age(store, record, quiet=False)))
-    tell(f"serve it with: slo-ctl device serve {record.name}{again}")
+    if settled_first:
+        print_lines(_age_text(_age(store, record, quiet=False)))
+    print_lines(f"serve it with: slo-ctl device serve {record.name}{root_option}")
+
+
+def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
+    """`ssd0 size=8GiB` and options as `name=ssd0,size=8GiB,...`. Raises UserError for a key given twice."""
+    from slo_ctl.base.keyvalue import join_pairs, split_pairs
+
+    parts = [word if "=" in word else join_pairs({"name": word}) for word in words]
+    parts += [join_pairs({key: value}) for key, value in options.items()]
+    spec = ",".join(parts)
+    split_pairs("device", spec)
+    return spec
 
 
 @app.command("list")
 def list_(root: ROOT = None, json_: JSON = False) -> None:
-    """List the devices there are."""
-    from slo_ctl.device.status import FORMAT_VERSION, device_status
+    """List devices."""
+    from slo_ctl.drives.status import FORMAT_VERSION, device_status
 
     store = _store(root)
-    found: list[DeviceStatus] = []
+    statuses: list[DriveStatus] = []
     for name in store.names():
         try:
-            found.append(device_status(store, store.load(name)))
+            statuses.append(device_status(store, store.load(name)))
         except UserError as error:
-            remark(f"slo-ctl: {error}")
+            warn(f"slo-ctl: {error}")
     if json_:
-        tell_json({"format_version": FORMAT_VERSION, "devices": [_brief(status) for status in found]})
+        print_json({"format_version": FORMAT_VERSION, "devices": [_summary(status) for status in statuses]})
         return
-    from slo_ctl.device.show import device_table
-    from slo_ctl.show.console import console_for
+    from slo_ctl.show.drives import device_table
+    from slo_ctl.show.terminal import console_for
 
-    if found:
-        console_for(sys.stdout).print(device_table(found))
+    if statuses:
+        console_for(sys.stdout).print(device_table(statuses))
     else:
-        tell(f"no devices in {store.places.devices}")
+        print_lines(f"no devices in {store.places.devices}")
 
 
 @app.command()
@@ -107,36 +129,39 @@ def show(
         str,
         typer.Argument(
             metavar="NAME|/dev/NVME",
-            help="An emulated SSD, or an NVMe drive: /dev/nvme0.",
+            help="An emulated device, or an NVMe drive such as /dev/nvme0.",
             autocompletion=complete_device,
         ),
     ],
     root: ROOT = None,
     json_: JSON = False,
 ) -> None:
-    """Say what a device is. An emulated SSD: whether it is served, and how to reach it. An NVMe drive: its
-    namespaces, detached ones included, and the strongest placement it offers, with what that isolates."""
+    """Show device details.
+
+    Of an emulated device: whether it is served, and the NBD URIs of its namespaces. Of an NVMe drive: its
+    namespaces, including detached ones, and the strongest placement it supports with what that isolates.
+    """
     if name.startswith("/dev/"):
         _show_nvme(name, json_)
         return
-    from slo_ctl.device.status import FORMAT_VERSION, device_status
+    from slo_ctl.drives.status import FORMAT_VERSION, device_status
 
     store = _store(root)
     status = device_status(store, store.load(name))
     if json_:
-        tell_json({"format_version": FORMAT_VERSION, **status.plain()})
+        print_json({"format_version": FORMAT_VERSION, **status.plain()})
         return
-    from slo_ctl.device.show import print_device
-    from slo_ctl.show.console import console_for
+    from slo_ctl.show.drives import print_device
+    from slo_ctl.show.terminal import console_for
 
     print_device(console_for(sys.stdout), status)
 
 
 def _show_nvme(device: str, json_: bool) -> None:
-    from slo_ctl.decide.nvme_placement import strongest
-    from slo_ctl.nvme.command import NvmeTool
-    from slo_ctl.observe.nvme import controller_of, discover
-    from slo_ctl.show.nvme import nvme_json, print_nvme
+    from slo_ctl.decide.drive_pool import strongest
+    from slo_ctl.host.nvme.command import NvmeTool
+    from slo_ctl.host.nvme.drive import controller_of, discover
+    from slo_ctl.show.drives import nvme_json, print_nvme
 
     sys_ = Path("/sys")
     controller = controller_of(device, sys_)
@@ -144,43 +169,121 @@ def _show_nvme(device: str, json_: bool) -> None:
     found = discover(tool, controller, sys_)
     offered = strongest(found)
     if json_:
-        tell_json(nvme_json(found, offered, str(tool.version)))
+        print_json(nvme_json(found, offered, str(tool.version)))
         return
-    from slo_ctl.show.console import console_for
+    from slo_ctl.show.terminal import console_for
 
     print_nvme(console_for(sys.stdout), found, offered, str(tool.version))
     for note in found.notes:
-        remark(f"note: {note}")
+        warn(f"note: {note}")
+
+
+@app.command()
+def serve(
+    name: DEVICE,
+    nbdkit: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- NBDKIT-OPTION...]", help="Options passed to nbdkit, such as --tls=require."
+        ),
+    ] = None,
+    latency: Annotated[
+        str,
+        typer.Option(
+            metavar="real|none", help="Complete requests after the modelled latency, or immediately."
+        ),
+    ] = "none",
+    time_scale: Annotated[
+        float,
+        typer.Option(min=1e-6, max=1e6, help="With --latency real: real seconds per modelled second."),
+    ] = 1.0,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4096,
+            help="Requests in flight per connection. [default: 4, with --latency real 128]",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=1e9, metavar="SECONDS", help="Interval between checkpoints of the FTL state."
+        ),
+    ] = 60.0,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Group with access to the NBD sockets, such as that of QEMU. [default: slo-ctl]"),
+    ] = None,
+    root: ROOT = None,
+) -> None:
+    """Serve a device over NBD until SIGTERM or Ctrl-C, with one Unix socket per namespace.
+
+    Examples:
+    systemctl start slo-ctl-ftl@ssd0                     # as a service
+    slo-ctl device serve ssd0 --latency real --group libvirt-qemu
+    slo-ctl device serve ssd0 -- --tls=require
+    """
+    from slo_ctl.drives.record import places
+    from slo_ctl.drives.server import ServeOptions
+    from slo_ctl.drives.server import serve as run_server
+    from slo_ctl.drives.store import DeviceStore
+
+    if latency not in ("real", "none"):
+        raise UserError(f"--latency: {latency} is not known", "known: real, none")
+    store = DeviceStore(places(root))
+    record = store.load(name)
+    options = ServeOptions(
+        latency=latency,
+        time_scale=time_scale,
+        threads=threads,
+        checkpoint_s=checkpoint,
+        group=group,
+        nbdkit=tuple(nbdkit or ()),
+    )
+    status = run_server(store, record, options, lambda: _print_ready(store, name, options.latency))
+    raise typer.Exit(status)
+
+
+def _print_ready(store: DeviceStore, name: str, latency: str) -> None:
+    from slo_ctl.drives.status import nbd_uri
+
+    run, record = store.places.run_of(name), store.load(name)
+    timed = "modelled latency" if latency == "real" else "no modelled latency"
+    print_lines(f"serving {name} (EMULATED, {timed})")
+    for namespace in record.namespace:
+        print_lines(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
+    print_lines(f"  control: {run.control}", "ready")
 
 
 @app.command()
 def age(
-    name: NAME,
+    name: DEVICE,
     root: ROOT = None,
     quiet: QUIET = False,
     json_: JSON = False,
 ) -> None:
-    """Bring a device that is not served to its steady state, so that GC counts from the start.
+    """Precondition a device that is not served, so that GC is in its steady state.
 
-    Every logical page is placed on the emulated flash, then random writes go on until the WAF has settled.
-    Data on the device is neither read nor written.
+    Every logical page is mapped, then random writes are simulated until the WAF has settled. Data on the
+    device is neither read nor written.
     """
-    from slo_ctl.device.status import FORMAT_VERSION
+    from slo_ctl.drives.status import FORMAT_VERSION
 
     store = _store(root)
     aged = _age(store, store.load(name), quiet=quiet)
     if json_:
-        tell_json({"format_version": FORMAT_VERSION, "device": name, "emulated": True, **aged.model_dump()})
+        print_json({"format_version": FORMAT_VERSION, "device": name, "emulated": True, **aged.model_dump()})
     else:
-        tell(f"device {name} (EMULATED): {_told(aged)}")
+        print_lines(f"device {name} (EMULATED): {_age_text(aged)}")
 
 
 def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
-    from slo_ctl.device.ageing import age as age_device
+    from slo_ctl.drives.store import age as age_device
     from slo_ctl.show.progress import progress_on_stderr
 
     with progress_on_stderr(quiet=quiet) as sink:
-        phase, written = sink.phase(f"ageing {record.name}", None, "drive writes"), 0.0
+        phase, written = sink.phase(f"preconditioning {record.name}", None, "drive writes"), 0.0
 
         def advance(now: float) -> None:
             nonlocal written
@@ -192,8 +295,8 @@ def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
     return aged
 
 
-def _told(aged: Aged) -> str:
-    settled = "aged to a steady state" if aged.settled else "aged, but its WAF still moves"
+def _age_text(aged: Aged) -> str:
+    settled = "preconditioned to steady state" if aged.settled else "preconditioned, but WAF has not settled"
     return f"{settled}: WAF {aged.waf:.2f} after {aged.drive_writes:.1f} drive writes"
 
 
@@ -203,31 +306,31 @@ def resize(
         str,
         typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace),
     ],
-    size: Annotated[str, typer.Argument(metavar="SIZE", help="Such as 4GiB.")],
+    size: Annotated[str, typer.Argument(metavar="SIZE", help="The new size, such as 4GiB.")],
     lose_data: Annotated[
-        bool, typer.Option("--lose-data", help="Make it smaller than the data it holds, which is lost.")
+        bool, typer.Option("--lose-data", help="Allow a size below that of the data, which is lost.")
     ] = False,
     root: ROOT = None,
 ) -> None:
-    """Give a namespace another size. Clients see it when they connect anew: an NBD export keeps its size."""
-    from slo_ctl.device.resizing import resize as resize_namespace
-    from slo_ctl.quantity import format_bytes_exact
+    """Resize a namespace. NBD clients have to reconnect to see the new size."""
+    from slo_ctl.base.quantity import format_bytes_exact
+    from slo_ctl.drives.store import resize as resize_namespace
 
     name, slash, namespace = place.partition("/")
     if not slash:
-        raise UserError(f"{place}: which namespace?", f"write {place}/NAMESPACE")
+        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
     size_bytes = bytes_of("SIZE", size, "4GiB")
     store = _store(root)
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
-    tell(f"{place} has {format_bytes_exact(size_bytes)}")
+    print_lines(f"{place} resized to {format_bytes_exact(size_bytes)}")
     if served:
-        tell("connections keep the size they began with: clients see the new one when they connect anew")
+        print_lines("note: clients have to reconnect to see the new size")
 
 
 @app.command()
 def delete(
-    name: NAME,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    name: DEVICE,
+    yes: YES = False,
     root: ROOT = None,
 ) -> None:
     """Delete a device and all data on it."""
@@ -235,23 +338,26 @@ def delete(
     store.require(name)
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"deleting {name} destroys its data", "add --yes to say that this is meant")
+            raise UserError(f"deleting {name} destroys its data", "add --yes to confirm")
         typer.confirm(f"Delete device {name} and all data on it?", abort=True)
     store.delete(name)
-    tell(f"device {name} is deleted")
+    print_lines(f"deleted device {name}")
 
 
-device_serve.register(app)
+app.command("policy")(device_policy.policy)
+app.command("profile")(profile.profile)
+app.command("logical-block", rich_help_panel=LABORATORY)(write_unit.logical_block)
+app.command("write-cost", rich_help_panel=LABORATORY)(write_cost.device_write_cost)
 
 
 def _store(root: Path | None) -> DeviceStore:
-    from slo_ctl.device.places import places
-    from slo_ctl.device.store import DeviceStore
+    from slo_ctl.drives.record import places
+    from slo_ctl.drives.store import DeviceStore
 
     return DeviceStore(places(root))
 
 
-def _brief(status: DeviceStatus) -> dict[str, Any]:
+def _summary(status: DriveStatus) -> dict[str, Any]:
     plain = status.plain()
     return {key: plain[key] for key in ("name", "emulated", "served", "spec", "size_bytes", "folder")} | {
         "namespaces": [namespace.name for namespace in status.namespaces]

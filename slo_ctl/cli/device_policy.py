@@ -1,34 +1,75 @@
-"""`slo-ctl device policy`: what suits a device, and setting it so."""
+"""`slo-ctl device policy`: recommend and set the I/O scheduler of a device."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
-from slo_ctl.cli.policy_host import cgroup_root_of, named_as_configured, needs_of_vms, suited_here
-from slo_ctl.cli.say import tell, tell_json
-from slo_ctl.errors import UserError
+from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
+from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slo_ctl.act.interface import Actuator
-    from slo_ctl.cli.policy_host import Given
-    from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.decide.scheduler_choice import Choice
+    from slo_ctl.act.keeper import Actuator
+    from slo_ctl.decide.scheduler import Choice, Needs
     from slo_ctl.model import Knob, Outcome, Setting
-    from slo_ctl.serra.suited import Suited
+    from slo_ctl.profile.session import Suited
 
 FORMAT_VERSION = 1
+GivenNeeds = tuple[str | None, bool | None]
+"""--p99 and --weights."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `slo-ctl device`."""
-    app.command()(policy)
+def suited_here(
+    host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: GivenNeeds, *, strictly: bool
+) -> tuple[Suited, tuple[str, ...]]:
+    """The choice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
+    from slo_ctl.act.queue import why_not_named
+    from slo_ctl.decide.scheduler import vms_on
+    from slo_ctl.profile.identity import Surroundings, block_facts, device_number, has_io_cost
+    from slo_ctl.profile.session import suited
+    from slo_ctl.profile.store import ProfileStore
+    from slo_ctl.record.slo_store import PromiseStore
+
+    number = device_number(device, sys)
+    if strictly:
+        problem = why_not_named(device, str(number), sys)
+        if problem is not None:
+            raise UserError(problem.reason, problem.hint)
+    around = Surroundings(host.places.devices, sys)
+    facts = block_facts(number, around, has_io_cost(cgroup_root_of(host, cgroup_root)))
+    found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
+    promised = set(host.config.vms) | set(PromiseStore(host.places.promises).all())
+    vms = vms_on(number, host.inventory.vms, host.inventory.streams, promised)
+    needs = needs_of_vms(host, vms, given)
+    for note in host.notes:
+        warn(f"slo-ctl: {note}")
+    return suited(facts, needs, found), vms
+
+
+def needs_of_vms(host: VmHost, vms: Sequence[str], given: GivenNeeds) -> Needs:
+    """What the effective SLOs of these VMs require; options override it."""
+    from slo_ctl.decide.scheduler import needs_on
+
+    needs = needs_on(vms, {name: host.promise(name).slo for name in vms})
+    p99, weights = given
+    if p99 is not None:
+        target_s = time_s_of("--p99", p99)
+        if target_s == 0:
+            raise UserError("--p99: must be more than 0", "such as 5ms")
+        needs = replace(needs, p99_target_us=target_s * 1e6)
+    return needs if weights is None else replace(needs, weights=weights)
+
+
+def cgroup_root_of(host: VmHost, given: Path | None) -> Path:
+    """The mount point of the cgroup hierarchy."""
+    return given if given is not None else host.config.cgroup_root
 
 
 def policy(
@@ -37,43 +78,48 @@ def policy(
         typer.Argument(metavar="DEV", help="A block device, such as sda, or the name of an emulated SSD."),
     ],
     explain: Annotated[
-        bool, typer.Option("--explain", help="Every choice with its reason and source.")
+        bool, typer.Option("--explain", help="Show the reason and source of each choice.")
     ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Set the device so. It can be undone.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Apply the recommended settings; --undo restores them.")
+    ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Give the device back what it had before slo-ctl.")
+        bool, typer.Option("--undo", help="Restore the settings the device had before slo-ctl.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --apply: print what would be set, touch nothing.")
+        bool, typer.Option("--dry-run", help="With --apply: print what would be set, change nothing.")
     ] = False,
     p99: Annotated[
-        str | None, typer.Option(metavar="TIME", help="A latency target. [default: the tightest of the SLOs]")
+        str | None, typer.Option(metavar="TIME", help="P99 latency target. [default: the lowest of the SLOs]")
     ] = None,
     weights: Annotated[
         bool | None,
-        typer.Option("--weights/--no-weights", help="Shares in proportion. [default: if the SLOs need it]"),
+        typer.Option(
+            "--weights/--no-weights", help="Require proportional shares. [default: if the SLOs require them]"
+        ),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--root", metavar="DIR", help="Configuration, profiles and state are below DIR."),
+    root: ROOT = None,
+    sys_root: Annotated[
+        Path | None, typer.Option("--sys", metavar="DIR", help="Mount point of sysfs. [default: /sys]")
     ] = None,
-    sys_root: Annotated[Path | None, typer.Option("--sys", metavar="DIR", help="Instead of /sys.")] = None,
-    cgroup_root: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Instead of [cgroup] root. [default: /sys/fs/cgroup]"),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    cgroup_root: CGROUP_ROOT = None,
+    json_: JSON = False,
 ) -> None:
-    """Say which I/O scheduler, parameters and weights suit a device, by its profile and the SLOs of its VMs.
+    """Recommend the I/O scheduler, its parameters and weights for a device, from its profile and SLOs.
 
-    Changes nothing without --apply. Exit status 0: told, or set; 1: a setting did not take; 2: refused.
+    Changes nothing without --apply. Exit status 0: shown or applied; 1: a setting could not be applied; 2: a
+    usage error.
+
+    Examples:
+    slo-ctl device policy nvme0n1 --explain
+    slo-ctl device policy sda --p99 20ms --apply
     """
     if undo and (apply or dry_run):
-        raise UserError("--undo excludes --apply and --dry-run", "leave one of them out")
+        raise UserError("--undo excludes --apply and --dry-run", "give one of them")
     if dry_run and not apply:
-        raise UserError("--dry-run goes with --apply", "without --apply nothing is touched anyway")
+        raise UserError("--dry-run requires --apply", "without --apply nothing is changed anyway")
     from slo_ctl.cli.vm_host import VmHost
-    from slo_ctl.device.store import DeviceStore
+    from slo_ctl.drives.store import DeviceStore
 
     host = VmHost(root)
     sys = sys_root or Path("/sys")
@@ -82,16 +128,16 @@ def policy(
         return
     if undo:
         name = Path(device).resolve().name if "/" in device else device
-        _finish(_undone(host, _block_actuators(host, sys, cgroup_root), lambda k: k.place == name), json_)
+        _finish(_undo(host, _block_actuators(host, sys, cgroup_root), lambda k: k.place == name), json_)
         return
     found, vms = suited_here(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
         if json_:
-            tell_json(_plain(found, vms))
+            print_json(_choice_json(found, vms))
         else:
             _print(found, vms, explain)
         return
-    outcomes = _applied(
+    outcomes = _apply(
         host,
         _block_actuators(host, sys, cgroup_root),
         found.settings,
@@ -103,59 +149,53 @@ def policy(
     _finish(outcomes, json_)
 
 
-# What is set.
-
-
 def _block_actuators(host: VmHost, sys: Path, cgroup_root: Path | None) -> list[Actuator[Any]]:
-    from slo_ctl.act.block_queue import BlockQueueActuator
-    from slo_ctl.serra.block_facts import has_io_cost
+    from slo_ctl.act.queue import BlockQueueActuator
+    from slo_ctl.profile.identity import has_io_cost
 
     root = cgroup_root_of(host, cgroup_root)
     return [BlockQueueActuator(sys, root if has_io_cost(root) else None)]
 
 
-def _applied(
+def _apply(
     host: VmHost, actuators: list[Actuator[Any]], settings: Sequence[Setting], within: Any, dry_run: bool
 ) -> list[Outcome]:
-    """What became of the settings of one device; what it was set to before and should not be any more is
-    given back."""
+    """Apply the settings of one device; earlier settings that are no longer wanted are restored."""
     from slo_ctl.act.journal import Journal
     from slo_ctl.act.keeper import SettingKeeper
 
     if dry_run:
         return SettingKeeper(actuators, Journal(host.places.journal)).plan(settings, within)
-    with _instead_of_a_daemon(host):
+    with _without_daemon(host):
         return SettingKeeper(actuators, Journal(host.places.journal)).apply(settings, within=within)
 
 
-def _undone(host: VmHost, actuators: list[Actuator[Any]], within: Any) -> list[Outcome]:
+def _undo(host: VmHost, actuators: list[Actuator[Any]], within: Any) -> list[Outcome]:
     from slo_ctl.act.journal import Journal
     from slo_ctl.act.keeper import SettingKeeper
-    from slo_ctl.model.setting import DEVICE_LEVERS
+    from slo_ctl.model.decision import DEVICE_LEVERS
 
     def mine(knob: Knob) -> bool:
         return knob.lever in DEVICE_LEVERS and bool(within(knob))
 
-    with _instead_of_a_daemon(host):
+    with _without_daemon(host):
         return SettingKeeper(actuators, Journal(host.places.journal)).undo(mine)
 
 
-def _instead_of_a_daemon(host: VmHost) -> Any:
-    from slo_ctl.daemon.lock import only_daemon
+def _without_daemon(host: VmHost) -> Any:
+    from slo_ctl.daemon.files import only_daemon
 
     return only_daemon(host.places.lock)
 
 
 def _emulated(
-    host: VmHost, device: str, given: Given, json_: bool, apply: bool, undo: bool, dry_run: bool
+    host: VmHost, device: str, given: GivenNeeds, json_: bool, apply: bool, undo: bool, dry_run: bool
 ) -> None:
     from slo_ctl.act.journal import Journal
-    from slo_ctl.act.served_ftl import ServedFtlActuator
-    from slo_ctl.act.tenant_scheduler import TenantSchedulerActuator
-    from slo_ctl.decide.device_needs import tenants_on
-    from slo_ctl.decide.device_settings import tenant_setting
-    from slo_ctl.decide.tenant_choice import choose_tenant_scheduler
-    from slo_ctl.device.store import DeviceStore
+    from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
+    from slo_ctl.decide.scheduler import tenant_setting, tenants_on
+    from slo_ctl.decide.tenant_scheduler import choose_tenant_scheduler
+    from slo_ctl.drives.store import DeviceStore
 
     record = DeviceStore(host.places.devices).load(device)
 
@@ -165,10 +205,9 @@ def _emulated(
         return [TenantSchedulerActuator(device, server)]
 
     if undo:
-        _finish(_undone(host, actuators(), lambda knob: knob.place == device), json_)
+        _finish(_undo(host, actuators(), lambda knob: knob.place == device), json_)
         return
-    _, streams = named_as_configured(host)
-    vms = tenants_on(device, streams)
+    vms = tenants_on(device, host.inventory.streams)
     needs, tenants = needs_of_vms(host, vms, given), len(record.namespace)
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd")
     if not (apply and json_):
@@ -176,25 +215,22 @@ def _emulated(
     if apply:
         setting = tenant_setting(device, choice)
         within = setting.knob.__eq__
-        _finish(_applied(host, actuators(), [setting], within, dry_run), json_)
-
-
-# What is told.
+        _finish(_apply(host, actuators(), [setting], within, dry_run), json_)
 
 
 def _finish(outcomes: list[Outcome], json_: bool) -> None:
-    from slo_ctl.cli.apply import tell_outcomes
+    from slo_ctl.cli.apply import print_results
     from slo_ctl.model import OutcomeState
 
     if not outcomes and not json_:
-        tell("slo-ctl has set nothing there")
+        print_lines("slo-ctl has not changed this device")
     else:
-        tell_outcomes(outcomes, json_)
+        print_results(outcomes, json_)
     if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _plain(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
+def _choice_json(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
     profile = found.found
     return {
         "format_version": FORMAT_VERSION,
@@ -209,22 +245,22 @@ def _plain(found: Suited, vms: Sequence[str]) -> dict[str, Any]:
 
 
 def _print(found: Suited, vms: Sequence[str], explain: bool) -> None:
-    from slo_ctl.serra.store import age_text
+    from slo_ctl.profile.store import age_text
 
     facts, choice = found.facts, found.choice
-    tell(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
+    print_lines(f"{facts.name}: scheduler {choice.scheduler} (now {facts.current or 'none'})")
     for name, value in choice.parameters.items():
-        tell(f"  {name} = {value}")
-    tell(f"  weights by {choice.weights.value}")
+        print_lines(f"  {name} = {value}")
+    print_lines(f"  weights by {choice.weights.value}")
     for label, line in (("io.cost.model", choice.iocost_model), ("io.cost.qos", choice.iocost_qos)):
         if line is not None:
-            tell(f"  {label}: {line}")
+            print_lines(f"  {label}: {line}")
     if explain:
-        tell("why:", *(line for each in choice.choices for line in _explained(each)))
-    tell(f"SLOs of: {', '.join(vms)}" if vms else "no VM is known to use it")
+        print_lines("why:", *(line for each in choice.choices for line in _explained(each)))
+    print_lines(f"SLOs of: {', '.join(vms)}" if vms else "no VM uses this device")
     if found.found is not None:
-        tell(f"profile of {age_text(found.found.age_s)} ago: {found.found.stale or 'valid'}")
-    tell(*(f"note: {caution}" for caution in choice.cautions))
+        print_lines(f"profile of {age_text(found.found.age_s)} ago: {found.found.stale or 'valid'}")
+    print_lines(*(f"note: {caution}" for caution in choice.cautions))
 
 
 def _explained(choice: Choice) -> list[str]:
@@ -235,6 +271,6 @@ def _explained(choice: Choice) -> list[str]:
 def _print_tenant_choice(device: str, choice: Choice, json_: bool) -> None:
     if json_:
         plain = {"format_version": FORMAT_VERSION, "device": device, "emulated": True}
-        tell_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
+        print_json(plain | {"scheduler": choice.value, "choices": [asdict(choice)]})
     else:
-        tell(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")
+        print_lines(f"{device} (EMULATED): scheduler {choice.value}", f"  {choice.reason}")

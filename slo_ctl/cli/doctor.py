@@ -1,45 +1,38 @@
-"""`slo-ctl doctor`: what this host has of what slo-ctl can use."""
+"""`slo-ctl doctor`: which requirements this host satisfies."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from slo_ctl.cli.exit_codes import EXIT_CHECK
-from slo_ctl.cli.say import tell_json
-
-_CGROUP_ROOT = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where cgroups are mounted. [default: /sys/fs/cgroup]")
-]
+from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON
+from slo_ctl.cli.output import print_json
 
 
 def command(
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
-    connect: Annotated[
-        str | None, typer.Option(metavar="URI", help="The libvirt to reach. [default: qemu:///system]")
-    ] = None,
-    cgroup_root: _CGROUP_ROOT = None,
+    json_: JSON = False,
+    connect: CONNECT = None,
+    cgroup_root: CGROUP_ROOT = None,
 ) -> None:
-    """Check what slo-ctl needs of this host, and say how to mend what is missing. Changes nothing.
+    """Check the requirements of slo-ctl on this host and how to fix what is missing. Changes nothing.
 
-    Exit status 0: everything is there; 3: something is missing; what it is needed for says
-    whether that matters to you.
+    Not every requirement is needed everywhere: each line says what for. Exit status 0: all satisfied; 3:
+    something is missing.
     """
-    from slo_ctl.observe.cgroup import DEFAULT_ROOT
-    from slo_ctl.observe.libvirt_domains import DEFAULT_URI
-    from slo_ctl.observe.requirements import Host, check
+    from slo_ctl.host.cgroup import DEFAULT_ROOT
+    from slo_ctl.host.libvirt import DEFAULT_URI
+    from slo_ctl.host.requirements import Host, check
 
     checked = check(Host(cgroup_root=cgroup_root or DEFAULT_ROOT, libvirt_uri=connect or DEFAULT_URI))
     if json_:
         from slo_ctl.show.requirements import requirements_json
 
-        tell_json(requirements_json(checked))
+        print_json(requirements_json(checked))
     else:
-        from slo_ctl.show.console import console_for
         from slo_ctl.show.requirements import requirement_lines
+        from slo_ctl.show.terminal import console_for
 
         console = console_for(sys.stdout)
         for line in requirement_lines(checked):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
-"""An unexpected failure, or a setting that did not take."""
+"""An unexpected error, or a setting that could not be applied."""
 EXIT_USAGE = 2
-"""A mistake in what was asked."""
+"""A usage error."""
 EXIT_CHECK = 3
-"""A check found something: an SLO that is not met, changes that are pending, a requirement missing."""
+"""A check failed: an SLO that is not met, changes pending, a requirement missing."""
 EXIT_UNREACHABLE = 4
-"""The daemon, or the server of a device, does not answer."""
+"""The daemon, or the server of a device, is not reachable."""
 EXIT_INTERRUPTED = 130
-"""As a shell has it for SIGINT."""
+"""128 + SIGINT, as in shells."""

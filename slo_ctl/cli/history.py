@@ -1,23 +1,23 @@
-"""`slo-ctl history VM`: what was, from the daemon or, without one, from its file."""
+"""`slo-ctl history VM`: the past of a VM, from the daemon or, without one, from its database."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlencode
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption, client, tell_unreachable
-from slo_ctl.cli.completion_names import complete_vm
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.api_access import client, report_unreachable
+from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
-from slo_ctl.cli.say import remark, tell_json
-from slo_ctl.errors import UserError
+from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.output import print_json, warn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from slo_ctl.record.history_reader import VmHistory
 
 DEFAULT_SINCE = "1h"
@@ -28,35 +28,44 @@ _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y
 def command(
     vm: Annotated[
         str,
-        typer.Argument(metavar="VM", help="The VM, as in `slo-ctl vm list`.", autocompletion=complete_vm),
+        typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm),
     ],
     since: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="How long ago, such as 90s, 1h or 2d, or `2026-01-31 14:00` local."
+            metavar="TIME", help="Start: 90s, 1h or 2d ago, or a local time such as `2026-01-31 14:00`."
         ),
     ] = DEFAULT_SINCE,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="The same. [default: now]")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End, in the same form. [default: now]")
+    ] = None,
     limit: Annotated[
         int,
-        typer.Option(min=1, max=5000, help="Rows at most, about: each is the mean of a longer time then."),
+        typer.Option(
+            min=1, max=5000, help="Approximate number of rows; fewer rows are means of longer intervals."
+        ),
     ] = DEFAULT_LIMIT,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
-    root: RootOption = None,
+    json_: JSON = False,
+    root: ROOT = None,
 ) -> None:
-    """Show the past of a VM: means, verdict changes, and what was decided and done for it.
+    """Show the history of a VM: means, changes of its verdict, decisions and changed settings.
 
-    Exit status 0: done; 1: an error; 2: a mistake, such as an unknown VM; 4: no daemon and no history.
+    Exit status 0: shown; 1: an error; 2: a usage error, such as an unknown VM; 4: neither the daemon nor its
+    database can be read.
+
+    Examples:
+    slo-ctl history web --since 15min
+    slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
     now = time.time()
     begin, end = _moment("--since", since, now), _moment("--until", until, now) if until else now
     if begin >= end:
-        raise UserError(f"--since {since} is not before --until {until or 'now'}", "give an earlier one")
+        raise UserError(f"--since {since} is not before --until {until or 'now'}", "give an earlier --since")
     history = _read(root, vm, begin, end, limit)
     if json_:
-        from slo_ctl.show.status_json import FORMAT_VERSION, plain
+        from slo_ctl.model.status_json import FORMAT_VERSION, plain
 
-        tell_json({"format_version": FORMAT_VERSION, **plain(history)})
+        print_json({"format_version": FORMAT_VERSION, **plain(history)})
         return
     _print(history)
 
@@ -64,8 +73,8 @@ def command(
 def _print(history: VmHistory) -> None:
     from rich.text import Text
 
-    from slo_ctl.show.console import PIPE_WIDTH, console_for
-    from slo_ctl.show.history_table import history_lines, print_history
+    from slo_ctl.show.history import history_lines, print_history
+    from slo_ctl.show.terminal import PIPE_WIDTH, console_for
 
     console = console_for(sys.stdout)
     for line in history_lines(history):
@@ -75,56 +84,56 @@ def _print(history: VmHistory) -> None:
         console.width = PIPE_WIDTH
     print_history(console, history, console.width if sys.stdout.isatty() else None)
     if not history.points:
-        console.print(Text("nothing was measured in that time"))
+        console.print(Text("no measurements in this interval"))
 
 
 def _read(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
-    """From the daemon; from its file when there is no daemon, if this user may read that."""
-    from slo_ctl.api.client import ApiUnreachable
+    """From the daemon, or from its database when the daemon is not reachable."""
+    from slo_ctl.base.errors import UnreachableError
+    from slo_ctl.model.status_json import StatusFormatError, from_plain
     from slo_ctl.record.history_reader import VmHistory
-    from slo_ctl.show.status_json import StatusFormatError, from_plain
 
     query = urlencode({"since": f"{since:.3f}", "until": f"{until:.3f}", "limit": limit})
     try:
         body = client(root).get(f"/v1/history/{quote(vm, safe='', errors='surrogateescape')}?{query}")
         return from_plain(VmHistory, body)
-    except ApiUnreachable as error:
+    except UnreachableError as error:
         return _from_file(root, vm, since, until, limit, str(error))
     except StatusFormatError as error:
-        remark(f"slo-ctl: the daemon's history is not understood: {error}")
+        warn(f"slo-ctl: invalid history from the daemon: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 
 def _from_file(
     root: Path | None, vm: str, since: float, until: float, limit: int, unreachable: str
 ) -> VmHistory:
-    from slo_ctl.daemon.places import DaemonPlaces
-    from slo_ctl.record.history_errors import HistoryError
+    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.record.history_reader import read_vm
+    from slo_ctl.record.history_schema import HistoryError
 
     path = DaemonPlaces(root).history
     try:
         history = read_vm(path, vm, since, until, limit)
     except HistoryError as error:
-        tell_unreachable(unreachable, root)
-        remark(f"slo-ctl: nor can its history be read: {error}")
+        report_unreachable(unreachable, root)
+        warn(f"slo-ctl: its history cannot be read either: {error}")
         raise typer.Exit(EXIT_UNREACHABLE) from None
-    remark(f"slo-ctl: the daemon is not reachable; read from {path}")
+    warn(f"slo-ctl: the daemon is not reachable; reading {path}")
     return history
 
 
 def _moment(option: str, text: str, now: float) -> float:
-    """Seconds since 1970, of a time ago or of a date."""
+    """Seconds since the epoch, from a time ago or a date."""
     for form in _TIME_FORMATS:
         try:
             return time.mktime(time.strptime(text, form))
         except (ValueError, OverflowError):
             continue
-    from slo_ctl.quantity import parse_time_s
+    from slo_ctl.base.quantity import parse_time_s
 
     try:
         return now - parse_time_s(text)
     except ValueError:
         raise UserError(
-            f"{option}: {text} is no time", "write 90s, 30min, 1h, 2d ago, or a date as 2026-01-31 14:00"
+            f"{option}: {text} is not a valid time", "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 14:00"
         ) from None

@@ -1,39 +1,43 @@
-"""`slo-ctl plan`: what would change and why, touching nothing."""
+"""`slo-ctl plan`: what the next epoch would change, and why."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption, client
+from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
-from slo_ctl.cli.say import remark, tell_json
+from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.output import print_json, warn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
-    from slo_ctl.api.controller import Plan
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model import Outcome
+    from slo_ctl.model.plan import Plan
 
 
 def command(
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
+    json_: JSON = False,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="Show settings that stay as they are as well.")
+        bool, typer.Option("--all", "-a", help="Also show settings that stay as they are.")
     ] = False,
-    root: RootOption = None,
+    root: ROOT = None,
 ) -> None:
-    """Show what the next epoch would change, and why. Touches nothing.
+    """Show what the next epoch would change, and why. Changes nothing.
 
-    Exit status 0: nothing would change; 1: an error; 2: a mistake in what was asked; 3: changes are pending.
+    Exit status 0: nothing would change; 1: an error; 2: a usage error; 3: changes are pending.
+
+    Examples:
+    slo-ctl plan
+    slo-ctl plan --all --json
     """
-    from slo_ctl.show.plan_table import pending
+    from slo_ctl.show.plan import pending
 
     plan = read_plan(root)
     if json_:
@@ -45,67 +49,67 @@ def command(
 
 
 def read_plan(root: Path | None) -> Plan:
-    """The daemon's, or without one what its next epoch would be."""
-    from slo_ctl.api.client import ApiUnreachable
-    from slo_ctl.api.controller import Plan
-    from slo_ctl.show.status_json import StatusFormatError, from_plain
+    """The plan of the daemon, or without a daemon that of its first epochs."""
+    from slo_ctl.base.errors import UnreachableError
+    from slo_ctl.model.plan import Plan
+    from slo_ctl.model.status_json import StatusFormatError, from_plain
 
     try:
         return from_plain(Plan, client(root).get("/v1/plan"))
-    except ApiUnreachable:
-        remark("slo-ctl: the daemon is not reachable; looking for myself")
+    except UnreachableError:
+        warn("slo-ctl: the daemon is not reachable; planning without it")
         return plan_without_daemon(root)
     except StatusFormatError as error:
-        remark(f"slo-ctl: the daemon's plan is not understood: {error}")
+        warn(f"slo-ctl: invalid plan from the daemon: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 
 def plan_without_daemon(root: Path | None) -> Plan:
-    """What a daemon's first epochs would change: observes and decides, and touches nothing."""
+    """What the first epochs of a daemon would change: observes and decides, changes nothing."""
     from slo_ctl.config import load
+    from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.daemon.places import DaemonPlaces
 
     places = DaemonPlaces(root)
     return plan_of(Daemon(load(places.config), places, dry_run=True))
 
 
 def plan_of(daemon: Daemon) -> Plan:
-    """Of a daemon's first epochs, which is a dry run; it is stopped then."""
+    """The plan of a daemon in a dry run, which is stopped afterwards."""
     try:
-        look_twice(daemon)
+        two_epochs(daemon)
         return daemon.plan()
     finally:
         daemon.stop(undo=False)
 
 
-def look_twice(daemon: Daemon) -> list[Outcome]:
-    """Two epochs, since nothing can be decided before one was measured whole; what became of all settings."""
+def two_epochs(daemon: Daemon) -> list[Outcome]:
+    """Run two epochs, since a decision needs one measured whole; the outcomes of all settings."""
     from slo_ctl.model import OutcomeState
 
     daemon.epoch()
     first = {outcome.setting.knob: outcome for outcome in daemon.outcomes}
     time.sleep(daemon.config.daemon.epoch_s)
     daemon.epoch()
-    # What the first has changed, the second finds unchanged.
-    found = {**first, **{outcome.setting.knob: outcome for outcome in daemon.outcomes}}
+    # The second epoch finds unchanged what the first has changed.
+    latest = {**first, **{outcome.setting.knob: outcome for outcome in daemon.outcomes}}
     return [
         first.get(knob, outcome) if outcome.state is OutcomeState.UNCHANGED else outcome
-        for knob, outcome in found.items()
+        for knob, outcome in latest.items()
     ]
 
 
 def print_plan_json(plan: Plan) -> None:
     """One JSON object."""
-    from slo_ctl.show.status_json import FORMAT_VERSION, plain
+    from slo_ctl.model.status_json import FORMAT_VERSION, plain
 
-    tell_json({"format_version": FORMAT_VERSION, **plain(plan)})
+    print_json({"format_version": FORMAT_VERSION, **plain(plan)})
 
 
 def print_plan(plan: Plan, every: bool) -> None:
-    """The table of what would change, what each device's policy would move, and notes."""
-    from slo_ctl.show.console import console_for
-    from slo_ctl.show.plan_table import changes, device_lines, summary
+    """The settings that would change, the OPS each policy would move, and notes."""
+    from slo_ctl.show.plan import changes, device_lines, summary
+    from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
     print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
@@ -113,13 +117,13 @@ def print_plan(plan: Plan, every: bool) -> None:
         console.print(line, soft_wrap=True)
     console.print(summary(plan.outcomes), soft_wrap=True)
     for note in plan.notes:
-        remark(f"note: {note}")
+        warn(f"note: {note}")
 
 
 def print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
-    """A table of settings, when there are any."""
-    from slo_ctl.show.console import PIPE_WIDTH
-    from slo_ctl.show.plan_table import outcome_table
+    """A table of settings, if any."""
+    from slo_ctl.show.plan import outcome_table
+    from slo_ctl.show.terminal import PIPE_WIDTH
 
     if not outcomes:
         return

@@ -1,40 +1,103 @@
-"""`slo-ctl device profile`: what a device is good at."""
+"""`slo-ctl device profile`: sequential and random access times of a device by request size."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.device_options import JSON, QUEUE_DEPTH, QUIET, TARGET
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
 from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
-from slo_ctl.cli.logical_block import tell_stored
-from slo_ctl.cli.measured import kept, surroundings
-from slo_ctl.cli.option_value import bytes_of, check_plot, share_of, time_s_of
-from slo_ctl.cli.profile_run import for_each_target, profile_by_mpi, profile_here
-from slo_ctl.cli.say import remark, tell_json
-from slo_ctl.cli.terminable import terminable
-from slo_ctl.errors import UserError
+from slo_ctl.cli.options import (
+    ALLOW_WRITE_HELP,
+    JSON,
+    QUEUE_DEPTH,
+    QUIET,
+    ROOT,
+    TARGET,
+    bytes_of,
+    check_plot,
+    profiles_folder,
+    share_of,
+    surroundings,
+    time_s_of,
+)
+from slo_ctl.cli.output import print_json, terminable, warn
+from slo_ctl.cli.write_unit import print_stored
 
 if TYPE_CHECKING:
-    from slo_ctl.serra.identity import Surroundings
-    from slo_ctl.serra.line import Fit
-    from slo_ctl.serra.profile import Profile
-    from slo_ctl.serra.session import Outcome, Request
-    from slo_ctl.serra.stopping import StoppingRule
-    from slo_ctl.serra.store import Found, ProfileStore
-
-_ROOT = Annotated[
-    Path | None,
-    typer.Option("--root", metavar="DIR", help="Keep profiles below DIR. [default: as for `device create`]"),
-]
+    from slo_ctl.decide.profile_fit import Fit
+    from slo_ctl.profile.identity import Surroundings
+    from slo_ctl.profile.session import Outcome, Request
+    from slo_ctl.profile.store import Found, Profile, ProfileStore
+    from slo_ctl.profile.sweep import StoppingRule
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `slo-ctl device`."""
-    app.command()(profile)
+def for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
+    """The request, and the same for every other target; each may write only if it is listed in `allowed`.
+
+    Raises UserError for a target given twice, and for an `allowed` one that is not a target.
+    """
+    from dataclasses import replace
+
+    targets = [request.target, *nodes]
+    if len(set(targets)) < len(targets):
+        raise UserError("--node: a target is given twice", "each has to be a different device")
+    unknown = [name for name in allowed if name not in targets]
+    if unknown:
+        raise UserError(
+            f"--allow-write: {unknown[0]} is not a target; targets are {', '.join(targets)}",
+            "it must match TARGET exactly",
+        )
+    return [
+        replace(request, target=target, allow_write=target if target in allowed else None)
+        for target in targets
+    ]
+
+
+def profile_locally(
+    requests: list[Request], around: Surroundings, store: ProfileStore, progress: ProgressSink
+) -> Outcome:
+    """Measure by this process: one target, or all of `requests` at the same time. Raises UserError."""
+    if len(requests) == 1:
+        from slo_ctl.profile.session import profile_target
+
+        return profile_target(requests[0], around, store, progress)
+    from slo_ctl.profile.parallel.coordinator import profile_with_nodes
+    from slo_ctl.profile.parallel.nodes import LocalNodes
+
+    with LocalNodes(requests, around) as nodes:
+        return profile_with_nodes(requests[0], store, progress, nodes)
+
+
+def profile_by_mpi(
+    request: Request,
+    around: Surroundings,
+    store: ProfileStore,
+    progress: ProgressSink,
+    print_outcome: Callable[[Outcome], None],
+) -> bool:
+    """Measure with all ranks; rank 0 prints the result. Returns whether it was interrupted.
+
+    The result is printed before MPI ends: mpirun kills its ranks a second after Ctrl-C.
+    """
+    from slo_ctl.profile.parallel.coordinator import profile_with_nodes
+    from slo_ctl.profile.parallel.mpi import MpiNodes, World, serve_rank
+
+    world = World()
+    if world.rank:
+        serve_rank(world, request, around)
+        return False
+    if not world.survives:
+        progress.note("if a rank dies, mpirun ends the others, unless it has --enable-recovery")
+    with MpiNodes(world, request, around) as nodes:
+        outcome = profile_with_nodes(request, store, progress, nodes)
+        print_outcome(outcome)
+    return outcome.interrupted
 
 
 def profile(
@@ -43,41 +106,48 @@ def profile(
         list[str] | None,
         typer.Option(
             metavar="LOW-HIGH/GAP",
-            help="Request sizes with one line through their times. Repeatable. "
+            help="Request sizes that share one linear fit. Repeatable. "
             "[default: 8KiB-64KiB/8KiB and 64KiB-4MiB/32KiB]",
         ),
     ] = None,
     points: Annotated[
-        int, typer.Option(min=2, max=1000, help="Sizes measured of each interval; the extremes always are.")
+        int, typer.Option(min=2, max=1000, help="Sizes measured per interval, including both ends.")
     ] = 3,
-    repetitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each size, at the most.")] = 20,
-    min_repetitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each size, at the least.")] = 3,
+    repetitions: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum repetitions per size.")] = 20,
+    min_repetitions: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Minimum repetitions per size.")
+    ] = 3,
     precision: Annotated[
         str,
-        typer.Option(metavar="SHARE", help="Enough once every ratio is known to this, with 90 % confidence."),
+        typer.Option(
+            metavar="SHARE", help="Stop when every ratio is known to this precision with 90 % confidence."
+        ),
     ] = "5%",
     file_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How much of the target is used, from its beginning.")
+        str, typer.Option(metavar="SIZE", help="Size of the region used, from the start of TARGET.")
     ] = "256MiB",
     test_time: Annotated[
         str,
-        typer.Option(metavar="TIME", help="The longest one test may take; 0s: the whole file, each time."),
+        typer.Option(metavar="TIME", help="Maximum duration of one test; 0s: always the whole region."),
     ] = "1s",
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Measure for this long; the same again refines what is there."),
+        typer.Option(
+            metavar="TIME", help="Total measurement time; running the command again refines the profile."
+        ),
     ] = None,
     queue_depth: QUEUE_DEPTH = 1,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the sizes and offsets drawn.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the sampled sizes and offsets.")
+    ] = 1,
     fit: Annotated[
-        str, typer.Option(metavar="theil-sen|least-squares", help="How lines are found.")
+        str, typer.Option(metavar="theil-sen|least-squares", help="Method of the linear fit.")
     ] = "theil-sen",
     allow_write: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TARGET",
-            help="Overwrite an existing file, device or export, named exactly as TARGET; refused when there "
-            "is anything on it. Once for each target.",
+            help=f"{ALLOW_WRITE_HELP} Once for each target.",
         ),
     ] = None,
     node: Annotated[
@@ -85,49 +155,56 @@ def profile(
         typer.Option(
             "--node",
             metavar="TARGET",
-            help="Another target with a device of the same kind, measured at the same time. Repeatable.",
+            help="Another device of the same model, measured in parallel. Repeatable.",
         ),
     ] = None,
     mpi: Annotated[
         bool,
         typer.Option(
-            "--mpi", help="Every rank of this MPI job measures its own TARGET: mpirun --enable-recovery ..."
+            "--mpi",
+            help="Let every rank of this MPI job measure its own TARGET: mpirun --enable-recovery ...",
         ),
     ] = False,
     precondition: Annotated[
-        bool, typer.Option("--precondition", help="Write until an SSD is in its steady state first.")
+        bool, typer.Option("--precondition", help="First write until the SSD is in its steady state.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Replace the stored profile.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard the stored profile and measure again.")
+    ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Measure nothing: show the stored profile, its age and validity.")
+        bool, typer.Option("--show", help="Only show the stored profile, its age and validity.")
     ] = False,
-    every_size: Annotated[bool, typer.Option("--every-size", help="List estimated sizes, too.")] = False,
+    every_size: Annotated[bool, typer.Option("--every-size", help="Also list estimated sizes.")] = False,
     agios: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write AGIOS's access_times.func.")
+        Path | None, typer.Option(metavar="FILE", help="Write access_times.func for AGIOS.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg|.png", help="Draw curves and ratios.")
+        Path | None, typer.Option(metavar="FILE.svg|.png", help="Plot curves and ratios.")
     ] = None,
     quiet: QUIET = False,
-    root: _ROOT = None,
+    root: ROOT = None,
     json_: JSON = False,
 ) -> None:
-    """Measure how much faster a device is in sequence than at random, for every request size (SeRRa).
+    """Measure sequential and random access times of a device for every request size (SeRRa).
 
-    A few sizes are measured by fio with direct I/O, lines give the others. What was measured is kept, and the
-    same command again refines it. A directory gets a file of ours, removed in the end; anything else is only
-    read, unless --allow-write names it.
+    A few sizes are measured by fio with direct I/O; linear fits estimate the others. The profile is stored,
+    and running the command again refines it. In a directory a temporary file is used; any other target is
+    only read, unless --allow-write names it.
+
+    Examples:
+    slo-ctl device profile /srv/vms --budget 60s
+    slo-ctl device profile /dev/nvme0n1 --show
     """
-    from slo_ctl.serra.store import ProfileStore
+    from slo_ctl.profile.store import ProfileStore
 
     _check_outputs(agios, plot)
     method = _fit(fit)
-    around, store = surroundings(root), ProfileStore(kept(root))
+    around, store = surroundings(root), ProfileStore(profiles_folder(root))
     if show:
         found = _require(target, around, store)
         _deliver(found.profile, method, found, every_size, agios, plot, json_)
         if not json_:
-            tell_stored(target, root)
+            print_stored(target, root)
         return
     request = _request(
         target,
@@ -141,20 +218,20 @@ def profile(
     )
     requests = for_each_target(request, node or [], allow_write or [])
     if mpi and node:
-        raise UserError("--mpi and --node exclude each other", "ranks all measure what they know as TARGET")
+        raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
     from slo_ctl.show.progress import progress_on_stderr
 
-    def tell_outcome(outcome: Outcome) -> None:
-        _tell_who_was_left_out(outcome.profile, quiet)
+    def print_outcome(outcome: Outcome) -> None:
+        _warn_excluded_nodes(outcome.profile, quiet)
         _deliver(outcome.profile, method, None, every_size, agios, plot, json_)
 
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:
-            interrupted = profile_by_mpi(requests[0], around, store, progress, tell_outcome)
+            interrupted = profile_by_mpi(requests[0], around, store, progress, print_outcome)
         else:
-            outcome = profile_here(requests, around, store, progress)
+            outcome = profile_locally(requests, around, store, progress)
     if not mpi:
-        tell_outcome(outcome)
+        print_outcome(outcome)
         interrupted = outcome.interrupted
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -170,15 +247,15 @@ def _request(
     seed: int,
     consent: tuple[bool, bool],
 ) -> Request:
-    from slo_ctl.serra.points import DEFAULT_INTERVALS, parse_interval
-    from slo_ctl.serra.session import Request
+    from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, parse_interval
+    from slo_ctl.profile.session import Request
 
     file_size, test_time, budget = sizes
     precondition, fresh = consent
     test_s = time_s_of("--test-time", test_time)
     budget_s = time_s_of("--budget", budget) if budget is not None else None
     if budget_s == 0:
-        raise UserError("--budget: no time is too short", "such as 60s")
+        raise UserError("--budget: must be more than 0", "such as 60s")
     return Request(
         target=target,
         intervals=tuple(map(parse_interval, interval)) or DEFAULT_INTERVALS,
@@ -194,44 +271,46 @@ def _request(
     )
 
 
-def _tell_who_was_left_out(profile: Profile, quiet: bool) -> None:
-    """On stderr, where progress has not said so."""
+def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:
+    """On stderr, when progress is not shown."""
     for each in profile.nodes if quiet else ():
         if each.left_out:
-            remark(f"slo-ctl: {each.name} was left out: {each.left_out}")
+            warn(f"slo-ctl: {each.name} is excluded: {each.left_out}")
 
 
 def _rule(least: int, most: int, precision: str) -> StoppingRule:
-    from slo_ctl.serra.stopping import StoppingRule
+    from slo_ctl.profile.sweep import StoppingRule
 
     if most < least:
         least = most
     share = share_of("--precision", precision, "5%")
     if share <= 0:
-        raise UserError(f"--precision: {precision} can never be reached", "such as 5%")
+        raise UserError(f"--precision: {precision} must be more than 0", "such as 5%")
     return StoppingRule(share, least, most)
 
 
 def _fit(text: str) -> Fit:
-    from slo_ctl.serra.line import Fit
+    from slo_ctl.decide.profile_fit import Fit
 
     try:
         return Fit(text)
     except ValueError:
-        raise UserError(f"--fit: {text} is not known", "write theil-sen or least-squares") from None
+        raise UserError(f"--fit: {text} is not known", "known: theil-sen, least-squares") from None
 
 
 def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
-    from slo_ctl.serra.session import look
+    from slo_ctl.profile.session import look
 
     found = store.find(look(target, around))
     if found is None:
-        raise UserError(f"there is no profile of {target}", f"`slo-ctl device profile {target}` makes one")
+        raise UserError(
+            f"there is no profile of {target}", f"measure it with: slo-ctl device profile {target}"
+        )
     return found
 
 
 def _check_outputs(agios: Path | None, plot: Path | None) -> None:
-    from slo_ctl.cli.output_file import check_writable
+    from slo_ctl.base.files import check_writable
 
     if agios is not None:
         check_writable("--agios", agios)
@@ -247,23 +326,23 @@ def _deliver(
     plot: Path | None,
     json_: bool,
 ) -> None:
-    from slo_ctl.serra.report import print_report, report_json
+    from slo_ctl.show.profile import print_report, report_json
 
     analysis = profile.analysis(method)
     if json_:
-        tell_json(report_json(profile, analysis, found))
+        print_json(report_json(profile, analysis, found))
     else:
-        from slo_ctl.show.console import console_for
+        from slo_ctl.show.terminal import console_for
 
         print_report(console_for(sys.stdout), profile, analysis, found, every_size)
     if agios is not None:
-        from slo_ctl.cli.output_file import write_whole
-        from slo_ctl.serra.agios import to_agios
+        from slo_ctl.base.files import write_whole
+        from slo_ctl.profile.agios import to_agios
 
         write_whole("--agios", agios, to_agios(analysis, profile.intervals))
     if plot is not None:
-        from slo_ctl.cli.output_file import writing
-        from slo_ctl.serra.plot import save_plot
+        from slo_ctl.base.files import writing
+        from slo_ctl.show.profile_plot import save_plot
 
         with writing("--plot", plot):
             save_plot(profile, analysis, plot)

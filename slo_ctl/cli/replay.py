@@ -1,214 +1,161 @@
-"""`slo-ctl replay`: VMs' workloads on an emulated SSD, under one OPS policy or several.
-
-With `--allocator` another kind of replay: file systems on drives that merge (`replay_allocators`).
-"""
+"""`slo-ctl replay`: VMs' workloads on an emulated SSD, under one OPS policy or several."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.outcome import (
-    JsonOption,
-    Outputs,
-    QuietOption,
-    SaveJsonOption,
-    deliver_replay,
-    run_scenario,
-)
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.completion import complete_policy
+from slo_ctl.cli.help import Command
+from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.cli.output import Outputs, deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from slo_ctl.replay.result import Result
+    from slo_ctl.replay.scenario import Scenario
 
-_KEYS = "key=value,key=value; a comma inside a value is doubled."
+
+class ReplayCommand(Command):
+    """Refuses `--allocator`, which was an option of this command before `slo-ctl fsim`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises UserError that names the other command."""
+        for position, word in enumerate(args):
+            option, equals, value = word.partition("=")
+            if option == "--allocator":
+                names = value if equals else " ".join(args[position + 1 : position + 2]) or "ALLOCATOR,..."
+                raise UserError(
+                    "--allocator is not an option of replay: allocators are compared by `slo-ctl fsim`",
+                    f"slo-ctl fsim {names} [OPTIONS]",
+                )
+        return super().parse_args(ctx, args)
+
+
+COMMAND_CLASS = ReplayCommand
 
 
 def command(
     scenario: Annotated[
         Path | None,
-        typer.Argument(metavar="SCENARIO.toml", help="Scenario file; options are laid over it."),
+        typer.Argument(metavar="[SCENARIO.toml]", help="Scenario file; options override it."),
     ] = None,
     vm: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
             help="A VM: name=, weight=, trace=FILE or workload=NAME with its parameters, min=, max= (IOPS), "
-            f"p99=20ms, size=, qd=, mode=closed|open. Repeat it for every VM. {_KEYS}",
+            "p99=20ms, size=, qd=, mode=closed|open. Repeat for every VM. Double a comma inside a value.",
         ),
     ] = None,
     device: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="The emulated SSD: preset=, size=, op=, and page=, block=, channels=, dies=, read_us=, ...",
+            help="The emulated SSD: preset=fast15|tlc|qlc, size=, op=15%, and page=, block=, channels=, "
+            "dies=, read_us=, ...",
         ),
     ] = None,
     event: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="at=10x,vm=NAME,action=stop, start, or weight with weight=. Repeatable.",
+            help="An event: at=10x,vm=NAME,action=stop, action=start, or action=weight,weight=3. Repeatable.",
         ),
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="OPS policy: shared, static, algorithm1, proportional, proportional-strict or min_waf. "
-            "[default: proportional]"
+            "[default: proportional]",
+            autocompletion=complete_policy,
         ),
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(metavar="POLICY,...", help="Policies to run first, to compare with."),
+        typer.Option(
+            metavar="POLICY,...",
+            help="Policies to run first, for comparison.",
+            autocompletion=complete_policy,
+        ),
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option(help="20x (full drive writes) or 600s (virtual time). [default: 20x]"),
+        typer.Option(metavar="TIME", help="20x (drive writes) or 600s (virtual time). [default: 20x]"),
     ] = None,
     timing: Annotated[
         str | None,
-        typer.Option(help="full, paper, or none (count only). [default: full]"),
+        typer.Option(metavar="MODEL", help="full, paper, or none (count requests only). [default: full]"),
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option(help="Same seed, same result. [default: 1]"),
+        typer.Option(metavar="NUMBER", help="Seed of the random generators. [default: 1]"),
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option(help="What is measured: last-half, all, or FROM..TO as 5x..20x. [default: last-half]"),
+        typer.Option(
+            metavar="WINDOW",
+            help="What is measured: last-half, all, or FROM..TO as 5x..20x. [default: last-half]",
+        ),
     ] = None,
     epoch: Annotated[
         str | None,
-        typer.Option(help="How often the policy decides. [default: 0.05x]"),
+        typer.Option(metavar="TIME", help="Interval between decisions of the policy. [default: 0.05x]"),
     ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="Device's queue scheduler: fifo, rr, wfq, or auto: the policy's own. [default: auto]"
+            metavar="NAME",
+            help="Request scheduler of the device: fifo, rr, wfq, or auto (chosen by the policy). "
+            "[default: auto]",
         ),
     ] = None,
     share_by: Annotated[
         str | None,
-        typer.Option(help="Unit of shares: pages (4 KiB each), requests, device-time. [default: pages]"),
+        typer.Option(
+            metavar="UNIT", help="Unit of shares: pages (of 4 KiB), requests, device-time. [default: pages]"
+        ),
     ] = None,
     on_error: Annotated[
         str | None,
-        typer.Option(help="Bad records of a trace: raise, or skip them and say how many. [default: raise]"),
+        typer.Option(
+            metavar="raise|skip",
+            help="Stop at a bad record of a trace, or skip and count it. [default: raise]",
+        ),
     ] = None,
     alone: Annotated[
         bool | None,
         typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]"),
     ] = None,
-    allocator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Instead of VMs: a file system on a drive that merges, its space given out by ext, reiser, "
-            "reiser-dirid, greedy-space, greedy-local (the last two also as NAME-reiser, with its metadata); "
-            "elapsed time by utilisation (docs/allocation.md).",
-        ),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(help="With --allocator: Postmark as cvfs-large or fsl. [default: cvfs-large]"),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With --allocator, in place of Postmark: a block trace as files."),
-    ] = None,
-    drive: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="With --allocator: sandisk, samsung, mtron; --device changes their keys. [default: sandisk]",
-        ),
-    ] = None,
-    utilisation: Annotated[
-        str | None,
-        typer.Option(help="With --allocator: per cents, 10,50,90 or 10..90. [default: 10..90]"),
-    ] = None,
-    trim: Annotated[
-        bool,
-        typer.Option("--trim/--no-trim", help="With --allocator: the drive is told what is freed."),
-    ] = False,
-    seeds: Annotated[
-        int,
-        typer.Option(help="With --allocator: so many seeds from --seed on, for confidence."),
-    ] = 1,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --allocator: processes. [default: one a processor]"),
-    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", help="Write an HTML report."),
     ] = None,
-    json: JsonOption = False,
-    save_json: SaveJsonOption = None,
-    quiet: QuietOption = False,
+    json: JSON = False,
+    save_json: SAVE_JSON = None,
+    quiet: QUIET = False,
 ) -> None:
-    """Replay VMs' workloads on an EMULATED SSD and report who got what.
+    """Replay the workloads of VMs on an EMULATED SSD and report what each VM received.
 
-    Example: slo-ctl replay --vm name=db,trace=fin.spc.zst,weight=3 --vm name=web,workload=hotcold,r=.8,f=.2
-    --device size=8GiB,op=15% --compare shared --report out.html
+    Examples:
+    slo-ctl replay --vm name=db,workload=uniform,weight=3 --vm name=web,workload=hotcold,r=.8,f=.2
+    slo-ctl replay --vm name=db,trace=fin.spc.zst,min=500 --vm name=web,trace=web.csv \\
+        --device size=8GiB,op=15% --compare shared,static --report out.html
+    slo-ctl replay scenario.toml --policy proportional-strict --json
     """
+    from slo_ctl.replay.scenario_build import ScenarioText, build_scenario, read_toml
+
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
-    of_vms = {
-        "SCENARIO": scenario,
-        "--vm": vm,
-        "--event": event,
-        "--policy": policy,
-        "--compare": compare,
-        "--duration": duration,
-        "--timing": timing,
-        "--window": window,
-        "--epoch": epoch,
-        "--scheduler": scheduler,
-        "--share-by": share_by,
-        "--alone": alone is not None,
-    }
-    of_allocators = {
-        "--workload": workload,
-        "--trace": trace,
-        "--drive": drive,
-        "--utilisation": utilisation,
-        "--trim": trim,
-        "--seeds": seeds != 1,
-        "--jobs": jobs,
-    }
-    if allocator is not None:
-        from slo_ctl.cli.replay_allocators import Asked, compare_allocators
-
-        _refuse(of_vms, "is for VMs' workloads, --allocator for a file system's")
-        asked = Asked(
-            allocator=allocator,
-            workload=workload,
-            trace=trace,
-            drive=drive,
-            device=device or [],
-            utilisation=utilisation,
-            trim=trim,
-            seeds=seeds,
-            jobs=jobs,
-            seed=seed,
-            on_error=on_error,
-        )
-        compare_allocators(asked, outputs)
-        return
-    _refuse(of_allocators, "is for --allocator")
-    from slo_ctl.replay.scenario_build import build_scenario
-    from slo_ctl.replay.scenario_text import ScenarioText, read_toml
-
     text = read_toml(scenario) if scenario is not None else ScenarioText()
-    for words in device or []:
-        text.add_device(words)
-    for words in vm or []:
-        text.add_vm(words)
-    for words in event or []:
-        text.add_event(words)
+    for pairs in device or []:
+        text.add_device(pairs)
+    for pairs in vm or []:
+        text.add_vm(pairs)
+    for pairs in event or []:
+        text.add_event(pairs)
     settings = {
         "policy": policy,
         "compare": compare,
@@ -227,8 +174,25 @@ def command(
     deliver_replay(run_scenario(build_scenario(text), outputs), outputs)
 
 
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    """Raise UserError about the first option that was given."""
-    for option, value in given.items():
-        if value:
-            raise UserError(f"{option} {why}", "see `slo-ctl replay --help` and docs/allocation.md")
+def run_scenario(scenario: Scenario, outputs: Outputs) -> Result:
+    """Run it with progress on stderr. The result of an interrupted run is incomplete."""
+    from slo_ctl.replay.run import run
+    from slo_ctl.show.progress import progress_on_stderr
+
+    outputs.check()
+    with progress_on_stderr(quiet=outputs.quiet) as progress:
+        return run(scenario, progress)
+
+
+def deliver_replay(result: Result, outputs: Outputs) -> None:
+    """Print and write the result of a scenario."""
+    from slo_ctl.show.replay_table import print_result
+
+    deliver(result, outputs, _report, print_result)
+
+
+def _report(result: Result) -> str:
+    """Imported only where a report is asked for: it needs matplotlib and jinja2."""
+    from slo_ctl.show.report import render_report
+
+    return render_report(result)

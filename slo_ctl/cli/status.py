@@ -1,44 +1,48 @@
-"""`slo-ctl status`: how it goes for every VM."""
+"""`slo-ctl status`: SLO status per VM."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption, ask, client, how_to_start
-from slo_ctl.cli.completion_names import complete_verdict, complete_vm
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.api_access import client, get, start_hint
+from slo_ctl.cli.completion import complete_verdict, complete_vm
 from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
-from slo_ctl.cli.help_text import Command
-from slo_ctl.cli.say import remark
-from slo_ctl.errors import UserError
+from slo_ctl.cli.help import Command
+from slo_ctl.cli.options import JSON, ROOT
+from slo_ctl.cli.output import warn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console, RenderableType
 
     from slo_ctl.model import HostStatus, Verdict, VmStatus
 
 DEFAULT_INTERVAL_S = 2.0
+NO_VMS = (
+    "no VMs found: start VMs of libvirt with disks on these devices, or define clients in slo-ctl.toml as "
+    "[vm.NAME] with their cgroup or their namespaces; see `slo-ctl vm list`"
+)
 
 
 class WatchCommand(Command):
     """A command that takes `--watch=SECONDS` for `--watch --interval SECONDS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Spell it out: no option of typer takes a value or none."""
+        """Rewrite it: no option of typer takes an optional value."""
         words: list[str] = []
         for position, word in enumerate(args):
             if word == "--":
                 words += args[position:]
                 break
             option, equals, seconds = word.partition("=")
-            spelt = option == "--watch" and equals
-            words += ["--watch", f"--interval={seconds}"] if spelt else [word]
+            with_interval = option == "--watch" and equals
+            words += ["--watch", f"--interval={seconds}"] if with_interval else [word]
         return super().parse_args(ctx, words)
 
 
@@ -50,58 +54,64 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[VM]...",
-            help="Only these.",
+            help="Only these VMs.",
             autocompletion=complete_vm,
         ),
     ] = None,
     watch: Annotated[
         bool,
         typer.Option(
-            "--watch", "-w", help="Keep showing until Ctrl-C; `--watch=5` is `--watch --interval 5`."
+            "--watch", "-w", help="Refresh until Ctrl-C; --watch=5 is short for --watch --interval 5."
         ),
     ] = False,
     interval: Annotated[
         float | None,
-        typer.Option(min=0.1, max=3600, metavar="SECONDS", help="With --watch: how often. [default: 2]"),
+        typer.Option(
+            min=0.1, max=3600, metavar="SECONDS", help="With --watch: time between updates. [default: 2]"
+        ),
     ] = None,
     verdict: Annotated[
         str | None,
         typer.Option(
-            metavar="WORD[,WORD...]",
+            metavar="VERDICT,...",
             help="Only VMs with these verdicts, such as insufficient,unapplied.",
             autocompletion=complete_verdict,
         ),
     ] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of the table (with --watch, one a line).")
-    ] = False,
-    root: RootOption = None,
+    json_: JSON = False,
+    root: ROOT = None,
 ) -> None:
-    """Show how it goes: target, IOPS, latencies, OPS and verdict of every VM. Changes nothing.
+    """Show SLO status per VM: share, target, IOPS, latency, OPS and verdict.
 
-    Exit status 0: all shown are well; 1: an error; 2: a mistake in what was asked; 3: some VM is
-    insufficient, no-mechanism, unapplied or unknown-vm; 4: the daemon is not reachable.
+    With --json and --watch, one JSON object per line. Exit status 0: every VM shown is within its SLO; 1: an
+    error; 2: a usage error; 3: some VM is insufficient, no-mechanism, unapplied or unknown-vm; 4: the daemon
+    is not reachable.
+
+    Examples:
+    slo-ctl status
+    slo-ctl status web db --watch=5
+    slo-ctl status --verdict insufficient,unapplied --json
     """
-    from slo_ctl.show.filter import parse_verdicts
+    from slo_ctl.show.status import parse_verdicts
 
     if interval is not None and not watch:
-        raise UserError("--interval has no meaning without --watch", "add --watch")
+        raise UserError("--interval requires --watch", "add --watch")
     words, verdicts = vms or [], parse_verdicts(verdict)
     if watch:
         _watch(root, words, verdicts, interval or DEFAULT_INTERVAL_S, json_)
         return
-    body = ask(root, "/v1/status")
+    body = get(root, "/v1/status")
     status, shown = _read(body, words, verdicts)
     if json_:
-        print_json(body, shown)
+        _print_json(body, shown)
     else:
         _print(status, shown)
     if _degraded(shown):
         raise typer.Exit(EXIT_CHECK)
 
 
-def print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | None = 2) -> None:
-    """The daemon's own object, with these VMs only: what a newer daemon adds stays in."""
+def _print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | None = 2) -> None:
+    """The JSON object of the daemon with these VMs only; fields of a newer daemon are kept."""
     wanted = {(vm.vm, vm.device) for vm in shown}
     vms = [vm for vm in body["vms"] if (vm["vm"], vm["device"]) in wanted]
     sys.stdout.write(json.dumps({**body, "vms": vms}, indent=indent) + "\n")
@@ -111,14 +121,14 @@ def print_json(body: dict[str, Any], shown: tuple[VmStatus, ...], indent: int | 
 def _read(
     body: dict[str, Any], words: list[str], verdicts: frozenset[Verdict]
 ) -> tuple[HostStatus, tuple[VmStatus, ...]]:
-    from slo_ctl.show.filter import selected
-    from slo_ctl.show.status_json import StatusFormatError, from_json
+    from slo_ctl.model.status_json import StatusFormatError, from_json
+    from slo_ctl.show.status import selected
 
     try:
         status = from_json(body)
     except StatusFormatError as error:
-        remark(f"slo-ctl: the daemon's status is not understood: {error}")
-        remark("hint: restart the daemon: it runs another version of slo-ctl")
+        warn(f"slo-ctl: invalid status from the daemon: {error}")
+        warn("hint: restart the daemon, which runs another version of slo-ctl")
         raise typer.Exit(EXIT_FAILURE) from None
     return status, selected(status, words, verdicts)
 
@@ -130,18 +140,18 @@ def _degraded(shown: tuple[VmStatus, ...]) -> bool:
 
 
 def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
-    from slo_ctl.show.console import console_for
+    from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
-    _put(console, status, shown)
+    _print_parts(console, status, shown)
     for note in status.notes:
-        remark(f"note: {note}")
+        warn(f"note: {note}")
 
 
-def _put(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
+def _print_parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
     from rich.table import Table
 
-    from slo_ctl.show.console import PIPE_WIDTH
+    from slo_ctl.show.terminal import PIPE_WIDTH
 
     for part in _parts(console, status, shown):
         if isinstance(part, Table) and not sys.stdout.isatty():
@@ -154,13 +164,13 @@ def _parts(
 ) -> list[RenderableType]:
     from rich.text import Text
 
-    from slo_ctl.show.status_table import header_lines, problem_lines, status_table
+    from slo_ctl.show.status import header_lines, problem_lines, status_table
 
     parts: list[RenderableType] = [*header_lines(status, now), ""]
     if shown:
         parts.append(status_table(status, shown, console.width if sys.stdout.isatty() else None))
     else:
-        parts.append(Text("no VM of those asked for" if status.vms else "no VMs found"))
+        parts.append(Text("no VM matches" if status.vms else NO_VMS))
     problems = list(problem_lines(shown))
     return [*parts, *([""] if problems else []), *problems]
 
@@ -178,26 +188,26 @@ def _watch(
     except UserError as error:
         for word in words:
             if error.message == f"there is no VM {word}" and word.replace(".", "", 1).isdecimal():
-                raise UserError(error.message, f"to ask every {word} s, write --watch={word}") from None
+                raise UserError(error.message, f"for an interval of {word} s, write --watch={word}") from None
         raise
 
 
 def _watch_lines(
     root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
 ) -> None:
-    """One after the other, for a pipe or a file."""
-    from slo_ctl.show.gone import Gone
+    """One status after the other, for a pipe or a file."""
+    from slo_ctl.show.status import DaemonOutage
 
-    gone = Gone(lambda reason: how_to_start(root, reason))
+    outage = DaemonOutage(lambda reason: start_hint(root, reason))
     while True:
-        body = gone.ask(lambda: client(root).get("/v1/status"))
+        body = outage.request(lambda: client(root).get("/v1/status"))
         if body is None:
-            if gone.is_new:
-                remark(f"slo-ctl: {gone.line()}")
+            if outage.is_new:
+                warn(f"slo-ctl: {outage.line()}")
         else:
             status, shown = _read(body, words, verdicts)
             if json_:
-                print_json(body, shown, indent=None)
+                _print_json(body, shown, indent=None)
             else:
                 _print(status, shown)
                 sys.stdout.write("\n")
@@ -210,19 +220,19 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
     from rich.live import Live
     from rich.text import Text
 
-    from slo_ctl.show.console import console_for
-    from slo_ctl.show.gone import Gone
-    from slo_ctl.show.text import printable
+    from slo_ctl.base.text import printable
+    from slo_ctl.show.status import DaemonOutage
+    from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
-    gone = Gone(lambda reason: how_to_start(root, reason))
+    outage = DaemonOutage(lambda reason: start_hint(root, reason))
     parts: list[RenderableType] = []
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
-            body = gone.ask(lambda: client(root).get("/v1/status"))
+            body = outage.request(lambda: client(root).get("/v1/status"))
             if body is None:
-                # What was last known stays, under the line that says how old it is.
-                live.update(Group(Text(gone.line(), style="bold red"), *parts), refresh=True)
+                # The last known status stays, below the line with its age.
+                live.update(Group(Text(outage.line(), style="bold red"), *parts), refresh=True)
             else:
                 status, shown = _read(body, words, verdicts)
                 parts = _parts(console, status, shown)

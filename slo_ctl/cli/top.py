@@ -1,4 +1,4 @@
-"""`slo-ctl top`: the status, live and full-screen."""
+"""`slo-ctl top`: live full-screen status."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from typing import Annotated
 
 import typer
 
-from slo_ctl.cli.api_access import RootOption, client, how_to_start
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.api_access import client, start_hint
+from slo_ctl.cli.options import ROOT
 
-ASK_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 def command(
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often the daemon is asked.")
+        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time between updates.")
     ] = 1.0,
-    root: RootOption = None,
+    root: ROOT = None,
 ) -> None:
-    """Watch all VMs full-screen: sort and filter by key, and see why a VM gets what it gets.
+    """Watch all VMs full-screen, sorted and filtered by key, with the reason for each verdict.
 
-    Goes on through restarts of the daemon. Changes nothing.
+    Continues across restarts of the daemon. Changes nothing.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UserError("slo-ctl top needs a terminal", "use: slo-ctl status --watch")
-    from slo_ctl.show.gone import Gone
+        raise UserError("slo-ctl top needs a terminal", "use slo-ctl status --watch instead")
+    from slo_ctl.show.status import DaemonOutage
     from slo_ctl.show.top import TopApp
 
-    daemon = client(root, ASK_TIMEOUT_S)
-    TopApp(lambda: daemon.get("/v1/status"), Gone(lambda reason: how_to_start(root, reason)), interval).run()
+    daemon = client(root, REQUEST_TIMEOUT_S)
+    TopApp(
+        lambda: daemon.get("/v1/status"), DaemonOutage(lambda reason: start_hint(root, reason)), interval
+    ).run()

@@ -1,20 +1,37 @@
-"""`slo-ctl trace`: what is in a block trace, and turning one into another."""
+"""`slo-ctl trace`: inspect and convert block traces."""
 
 from __future__ import annotations
 
+import math
+import re
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli import trace_convert, write_cost
-from slo_ctl.cli.say import tell_json
-from slo_ctl.cli.trace_input import ACTION, ON_ERROR, open_named, told, with_progress
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli import write_cost
+from slo_ctl.cli.options import JSON
+from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.trace_input import ACTION, ON_ERROR, open_named, trace_errors, with_progress
 
-app = typer.Typer(help="Look into block traces and convert them.", rich_markup_mode=None)
+if TYPE_CHECKING:
+    from traces.batch import Batch, Op
+    from traces.reader import TraceReader
+    from traces.remap import Remap
 
-write_cost.register_with_traces(app)
+_NAMED_VOLUMES = 20
+_REMAPS = "modulo, scale, partition, per-volume, compact or first-touch"
+_JOINING = ("partition", "per-volume", "compact", "first-touch")
+"""Remappings that leave one volume."""
+_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+
+app = typer.Typer(help="Inspect and convert block traces.", rich_markup_mode=None)
 
 
 @app.command()
@@ -22,19 +39,21 @@ def info(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The trace, plain or compressed (gz, xz, zst).")
     ],
-    format_: Annotated[str | None, typer.Option("--format", help="Its format. [default: found]")] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
+    ] = None,
     on_error: Annotated[str, ON_ERROR] = "raise",
     action: Annotated[str, ACTION] = "Q",
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    json_: JSON = False,
 ) -> None:
-    """Say what is in a trace: counts, sizes, footprint, order and pace."""
-    from slo_ctl.show.trace_info import as_json, as_table
+    """Show statistics of a trace: counts, sizes, footprint, order and arrival times."""
+    from slo_ctl.show.trace import as_json, as_table
     from traces.summary import Tally
 
-    with told():
+    with trace_errors():
         reader = open_named(file, format_, on_error, action)
         if reader.is_text:
-            import polars  # noqa: F401 - start-up, not reading: outside the time that is told
+            import polars  # noqa: F401 - loaded before the measured time
         tally = Tally()
         started = time.perf_counter()
         for batch in with_progress(reader, f"reading {file.name}"):
@@ -42,9 +61,225 @@ def info(
         summary = tally.summary(reader.volumes)
     wall_s = time.perf_counter() - started
     if json_:
-        tell_json(as_json(reader, summary, wall_s))
+        print_json(as_json(reader, summary, wall_s))
     else:
         typer.echo("\n".join(as_table(reader, summary, wall_s)))
 
 
-trace_convert.register_with_traces(app)
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="The trace to read.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The file to write; .gz, .xz, .zst are compressed.")
+    ],
+    from_: Annotated[str | None, typer.Option("--from", help="Format of IN. [default: detected]")] = None,
+    to: Annotated[str, typer.Option("--to", help="Format of OUT: slo-ctl, spc, msr or iolog.")] = "slo-ctl",
+    volume: Annotated[list[str] | None, typer.Option(help="Keep only this volume. Repeatable.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="OP,...", help="Keep only these operations: read, write, trim, ...")
+    ] = None,
+    start: Annotated[
+        str, typer.Option(metavar="TIME", help="Skip records before this time, such as 90s.")
+    ] = "0s",
+    stop: Annotated[str | None, typer.Option(metavar="TIME", help="Skip records from this time on.")] = None,
+    monotonic: Annotated[bool, typer.Option(help="Raise timestamps that go backwards.")] = False,
+    max_gap: Annotated[str | None, typer.Option(metavar="TIME", help="Shorten longer gaps to this.")] = None,
+    scale: Annotated[float, typer.Option(help="Multiply timestamps; 0.5 is twice as fast.")] = 1.0,
+    loops: Annotated[int, typer.Option(help="Number of repetitions of the trace.")] = 1,
+    align: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Extend requests to multiples of this.")
+    ] = None,
+    shift: Annotated[str | None, typer.Option(metavar="SIZE", help="Add this to every offset.")] = None,
+    remap: Annotated[str | None, typer.Option(metavar="HOW", help=f"Remap offsets: {_REMAPS}.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="SIZE", help="Device size for --remap.")] = None,
+    on_error: Annotated[str, ON_ERROR] = "raise",
+    action: Annotated[str, ACTION] = "Q",
+    force: Annotated[bool, typer.Option(help="Overwrite OUT.")] = False,
+) -> None:
+    """Convert a trace to another format; optionally cut, filter, scale or remap it.
+
+    Options apply in the order of this list. OUT is replaced atomically.
+
+    Examples:
+    slo-ctl trace convert fin.spc.zst fin.csv --start 1h --stop 2h
+    slo-ctl trace convert web.csv web.csv.zst --only write --remap modulo --size 8GiB
+    """
+    from slo_ctl.base.files import remove_leftovers
+    from traces.timewarp import loop
+    from traces.writing import TraceWriter
+
+    with trace_errors():
+        _finite("--scale", scale)
+        remove_leftovers(target.parent, target.name)
+        writer = TraceWriter(target, to, overwrite=force)
+        reader = open_named(source, from_, on_error, action)
+        selected = _Selected(
+            reader,
+            volumes=tuple(dict.fromkeys(volume or ())),
+            ops=_ops(only),
+            start_ns=_duration_ns("--start", start),
+            stop_ns=_duration_ns("--stop", stop) if stop is not None else None,
+            monotonic=monotonic,
+            max_gap_ns=_duration_ns("--max-gap", max_gap) if max_gap is not None else None,
+            scale=scale,
+        )
+        moves = _moves(selected, align, shift, remap, size)
+        selected.label = f"converting {source.name}"
+        with writer:
+            for batch in loop(_Moved(selected, moves), loops):
+                writer.write(batch, ["0"] if remap in _JOINING else selected.names)
+            if not writer.records:
+                raise UserError(f"{source}: no records left to write", _nothing_left(reader, selected))
+    for reason, count in sorted(reader.skipped.items()):
+        warn(f"skipped {count:,} x {reason}")
+    for note in reader.notes:
+        warn(f"note: {note}")
+    warn(f"{writer.records:,} records written to {target}")
+
+
+app.command("write-cost", rich_help_panel="Laboratory")(write_cost.trace_write_cost)
+
+
+@dataclass
+class _Selected:
+    """The records of a trace that options select, at their new times; every iteration reads the file anew."""
+
+    reader: TraceReader
+    volumes: tuple[str, ...]
+    ops: frozenset[Op] | None
+    start_ns: int
+    stop_ns: int | None
+    monotonic: bool
+    max_gap_ns: int | None
+    scale: float
+    label: str = "reading the trace"
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the volumes that the batches' numbers stand for."""
+        return self.volumes or self.reader.volumes
+
+    def __iter__(self) -> Iterator[Batch]:
+        from traces.remap import OnlyVolumes, apply
+        from traces.timewarp import GapCap, Monotonic, OnlyOps, TimeScale, Window
+
+        steps: list[Remap] = []
+        if self.volumes:
+            steps.append(OnlyVolumes(self.volumes, lambda: self.reader.volumes))
+        if self.ops is not None:
+            steps.append(OnlyOps(self.ops))
+        if self.start_ns or self.stop_ns is not None:
+            steps.append(Window(self.start_ns, self.stop_ns))
+        if self.monotonic:
+            steps.append(Monotonic())
+        if self.max_gap_ns is not None:
+            steps.append(GapCap(self.max_gap_ns))
+        if self.scale != 1:
+            steps.append(TimeScale(self.scale))
+        return apply(with_progress(self.reader, self.label), *steps)
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """The selected records after remapping."""
+
+    selected: _Selected
+    moves: list[Remap]
+
+    def __iter__(self) -> Iterator[Batch]:
+        from traces.remap import apply
+
+        return apply(self.selected, *self.moves)
+
+
+def _moves(
+    selected: _Selected, align: str | None, shift: str | None, remap: str | None, size: str | None
+) -> list[Remap]:
+    from traces.remap import Align, Shift
+
+    moves: list[Remap] = []
+    if align is not None:
+        moves.append(Align(_size("--align", align)))
+    if shift is not None:
+        moves.append(Shift(_size("--shift", shift)))
+    if remap is None:
+        if size is not None:
+            raise UserError("--size requires --remap", f"add --remap {_REMAPS}")
+        return moves
+    moves.append(_remap(_Moved(selected, list(moves)), remap, size))
+    return moves
+
+
+def _remap(trace: _Moved, remap: str, size: str | None) -> Remap:
+    from traces.remap import Compact, Modulo, Partition, Scale
+    from traces.summary import summarise
+
+    if remap in ("modulo", "scale", "partition"):
+        if size is None:
+            raise UserError(f"--remap {remap} needs the size of the device", "add --size 8GiB, for example")
+        size_bytes = _size("--size", size)
+        if remap == "modulo":
+            return Modulo(size_bytes)
+        summary = summarise(trace)
+        if remap == "scale":
+            return Scale(size_bytes, max((volume.end_bytes for volume in summary.volumes), default=1))
+        return Partition.equal(size_bytes, len(trace.selected.names))
+    if size is not None:
+        raise UserError(f"--size and --remap {remap} exclude each other", "the result has the size it needs")
+    match remap:
+        case "per-volume":
+            ends = {
+                volume.name: volume.end_bytes for volume in summarise(trace, trace.selected.names).volumes
+            }
+            return Partition(tuple(max(ends.get(name, 1), 1) for name in trace.selected.names))
+        case "compact":
+            return Compact(trace, "sorted")
+        case "first-touch":
+            return Compact(trace, "first-touch")
+        case _:
+            raise UserError(f"--remap: {remap} is not known", f"known: {_REMAPS}")
+
+
+def _nothing_left(reader: TraceReader, selected: _Selected) -> str:
+    missing = [name for name in selected.volumes if name not in reader.volumes]
+    if missing:
+        shown = ", ".join(list(reader.volumes)[:_NAMED_VOLUMES])
+        return f"there is no volume '{missing[0]}'; there are {shown}"
+    return "widen --start, --stop, --only or --volume"
+
+
+def _ops(only: str | None) -> frozenset[Op] | None:
+    from traces.batch import Op
+
+    if only is None:
+        return None
+    known = {op.name.lower().replace("_", "-"): op for op in Op}
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise UserError(f"--only: '{name}' is not a known operation", f"known: {', '.join(known)}")
+    return frozenset(known[name] for name in names)
+
+
+def _duration_ns(option: str, text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h)?", text.strip())
+    if not match:
+        raise UserError(f"{option}: '{text}' is not a valid time", "such as 90s, 500ms or 2h")
+    value = Decimal(match[1]) * _NS[match[2] or "s"]
+    if value > 2**62:
+        raise UserError(f"{option}: '{text}' is longer than 146 years", "such as 90s, 500ms or 2h")
+    return int(value)
+
+
+def _size(option: str, text: str) -> int:
+    from traces.parameters import size_bytes
+
+    try:
+        return size_bytes(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}", "such as 4096, 64KiB or 8GiB") from None
+
+
+def _finite(option: str, value: float) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise UserError(f"{option}: {value} is not a positive number", "0.5 replays twice as fast")

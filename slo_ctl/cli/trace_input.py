@@ -1,33 +1,32 @@
-"""A trace as an input of `slo-ctl trace`: its options, opening and reading it, what is wrong with it."""
+"""Reading a trace for `slo-ctl trace`: options, opening, progress and errors."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from traces.batch import Batch
     from traces.formats.screen import OnError
     from traces.reader import TraceReader
 
 ON_ERROR = typer.Option(
-    "--on-error", metavar="raise|skip", help="Stop at a bad record, or count it and go on."
+    "--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it."
 )
 ACTION = typer.Option(
-    "--action", metavar="Q|D", help="Event that stands for a request in blktrace and blkparse."
+    "--action", metavar="Q|D", help="Event of blktrace and blkparse that counts as a request."
 )
 
 
 def open_named(path: Path, format_: str | None, on_error: str, action: str) -> TraceReader:
-    """The reader of the trace that the options name. Raises UserError, and what `told` is for."""
+    """The reader of the trace that the options name. Raises UserError, TraceError and ValueError."""
     from traces.reader import open_trace
 
     return open_trace(path, format_, on_error_of(on_error), action=action)
@@ -39,12 +38,12 @@ def on_error_of(text: str) -> OnError:
         return "raise"
     if text == "skip":
         return "skip"
-    raise UserError(f"--on-error: '{text}' is neither raise nor skip", "raise stops, skip counts")
+    raise UserError(f"--on-error: '{text}' is not known", "known: raise (stop), skip (count and continue)")
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn what `traces` has to say about the input into the command line's own error."""
+def trace_errors() -> Iterator[None]:
+    """Convert errors of `traces` to UserError."""
     from traces.errors import TraceError
 
     try:
@@ -52,7 +51,7 @@ def told() -> Iterator[None]:
     except TraceError as error:
         raise UserError(error.message, error.hint) from None
     except ValueError as error:
-        raise UserError(str(error), "`slo-ctl trace --help` lists what is accepted") from None
+        raise UserError(str(error), "see `slo-ctl trace --help`") from None
 
 
 def with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:

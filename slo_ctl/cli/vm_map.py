@@ -3,58 +3,297 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.cli.mapping_work import MappingWork, nsid_of
-from slo_ctl.cli.option_value import bytes_of
-from slo_ctl.cli.say import tell, tell_json
-from slo_ctl.cli.vm_host import CONNECT, JSON, NAME, ROOT, VmHost
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.options import CONNECT, JSON, ROOT, VM, YES, bytes_of
+from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.vm_host import VmHost
 
-YES = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+if TYPE_CHECKING:
+    from slo_ctl.act.domain_metadata import WritableDomain
+    from slo_ctl.decide.namespace_plan import Surroundings
+    from slo_ctl.host.nvme.command import NvmeTool
+    from slo_ctl.model.mapping import NamespaceMapping, Step
+    from slo_ctl.model.nvme import NvmeDevice
+
+SYS, DEV = Path("/sys"), Path("/dev")
+
+
+def nsid_of(text: str, drive: NvmeDevice) -> int:
+    """From an NSID or the name of a block device, whose number is not the NSID. Raises UserError."""
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return int(text)
+    name = text.removeprefix("/dev/")
+    found = next((each.nsid for each in drive.namespaces if each.name == name), None)
+    if found is None:
+        known = ", ".join(f"{each.nsid} ({each.name or 'detached'})" for each in drive.namespaces)
+        raise UserError(f"{drive.controller.name} has no namespace {text}", f"it has {known or 'none'}")
+    return found
+
+
+class MappingWork:
+    """What mapping and unmapping share: the drive, its users, confirmation and steps. Raises UserError."""
+
+    def __init__(
+        self, host: VmHost, *, dry_run: bool = False, yes: bool = False, json_: bool = False
+    ) -> None:
+        from slo_ctl.act.mapping import MappingStore
+
+        self._host = host
+        self._dry_run = dry_run
+        self._yes = yes
+        self._json = json_
+        self._tool: NvmeTool | None = None
+        self.store = MappingStore(host.places.mappings)
+
+    @property
+    def tool(self) -> NvmeTool:
+        """nvme-cli."""
+        from slo_ctl.host.nvme.command import NvmeTool
+
+        if self._tool is None:
+            self._tool = NvmeTool()
+        return self._tool
+
+    def drive(self, device: str) -> NvmeDevice:
+        """The drive that `device` names."""
+        from slo_ctl.host.nvme.drive import controller_of, discover
+
+        return discover(self.tool, controller_of(device, SYS), SYS)
+
+    def drive_of(self, mapping: NamespaceMapping) -> NvmeDevice:
+        """The drive of a mapping, whatever the kernel calls it now."""
+        from slo_ctl.decide.namespace_plan import identity_of
+        from slo_ctl.host.nvme import drive as nvme_sysfs
+        from slo_ctl.host.nvme.drive import discover
+
+        # Its last name first: it rarely changes.
+        names = sorted(nvme_sysfs.controllers(SYS), key=lambda name: name != mapping.controller)
+        for name in names:
+            if nvme_sysfs.attribute(SYS, name, "serial") in ("", mapping.drive.serial):
+                found = discover(self.tool, name, SYS)
+                if identity_of(found) == mapping.drive:
+                    return found
+        raise UserError(f"{mapping}: the drive is missing", f"reinstall it, or {_forget_hint(mapping)}")
+
+    def surroundings(self, drive: NvmeDevice) -> Surroundings:
+        """Formats, users and mappings of the drive."""
+        from slo_ctl.act.namespaces import Namespaces
+        from slo_ctl.decide.namespace_plan import Surroundings, identity_of
+
+        namespaces = Namespaces(self.tool, drive, SYS, DEV)
+        mine = tuple(each for each in self.store.all() if each.drive == identity_of(drive))
+        users = self._users(drive)
+        users.update({each.nsid: f"mapped to VM {each.vm}" for each in mine if each.nsid is not None})
+        return Surroundings(
+            formats=namespaces.formats() if drive.controller.namespace_management else (),
+            users=users,
+            mappings=mine,
+            places_handles=namespaces.places_handles(),
+        )
+
+    def _users(self, drive: NvmeDevice, except_vm: str = "") -> dict[int, str]:
+        from slo_ctl.host.nvme.use import users_of
+
+        return users_of(drive, self._host.inventory.vms, SYS, DEV, except_vm=except_vm)
+
+    def user_of(self, mapping: NamespaceMapping, drive: NvmeDevice) -> str:
+        """The current user of a mapped namespace, including its VM when it runs; empty: none."""
+        from slo_ctl.model import VmState
+
+        vm = self._host.vm(mapping.vm)
+        running = vm is not None and vm.state not in (VmState.SHUT_OFF, VmState.CRASHED)
+        return self._users(drive, "" if running else mapping.vm).get(mapping.nsid or 0, "")
+
+    def check_vm(self, name: str) -> None:
+        """Raise UserError unless libvirt has the VM, before anything is created for it."""
+        with self._domains(name):
+            pass
+
+    def one_mapping(self, vm: str, namespace: str | None) -> NamespaceMapping:
+        """The mapping that a VM's name and a namespace mean."""
+        mine = [each for each in self.store.all() if each.vm == vm]
+        if not mine:
+            raise UserError(f"VM {vm} has no mapped namespace", "see `slo-ctl vm maps`")
+        listed = ", ".join(str(each.nsid or "(new)") for each in mine)
+        uncreated = [each for each in mine if each.nsid is None]
+        if namespace is None:
+            if len(uncreated) == 1:
+                return uncreated[0]
+            raise UserError(f"VM {vm} has mapped namespaces {listed}", "give the NSID of the one to unmap")
+        named = [each for each in mine if each.nsid is not None and self._names(each, namespace)]
+        if len(named) != 1:
+            problem = "has no namespace" if not named else "has on several drives a namespace"
+            raise UserError(f"VM {vm} {problem} {namespace}", f"it has {listed}; give the block device")
+        return named[0]
+
+    def _names(self, mapping: NamespaceMapping, namespace: str) -> bool:
+        if namespace.isascii() and namespace.isdigit():
+            return int(namespace[:10]) == mapping.nsid
+        drive = self.drive_of(mapping)
+        known = drive.namespace(mapping.nsid or 0)
+        name = known.name if known is not None else None
+        return name is not None and namespace.removeprefix("/dev/") == name
+
+    def with_namespace(self, mapping: NamespaceMapping, drive: NvmeDevice) -> NamespaceMapping | None:
+        """The mapping with its NSID, also after a crash during the creation of the namespace.
+
+        None: it had not been created, and the mapping is removed.
+        """
+        if mapping.nsid is not None:
+            return mapping
+        nsid = self._nsid_after_crash(mapping, drive)
+        if nsid is None:
+            if not self._dry_run:
+                self.store.put(mapping, None)
+            print_lines(f"{mapping.vm}: its namespace had not been created; the mapping is removed")
+            return None
+        made = replace(mapping, nsid=nsid, done=1)
+        if not self._dry_run:
+            self.store.put(mapping, made)
+        return made
+
+    def _nsid_after_crash(self, mapping: NamespaceMapping, drive: NvmeDevice) -> int | None:
+        from slo_ctl.decide.namespace_plan import ours_after_crash
+
+        if mapping.namespaces_before is None:
+            return None
+        mine = (each for each in self.store.all() if each.drive == mapping.drive)
+        return ours_after_crash(mapping, drive, [each.nsid for each in mine if each.nsid is not None])
+
+    def resume(self, vm: str, unfinished: Sequence[NamespaceMapping]) -> None:
+        """Complete an interrupted mapping."""
+        from slo_ctl.decide.namespace_plan import same_namespace
+
+        if not unfinished:
+            raise UserError(f"VM {vm} has no interrupted mapping", "see `slo-ctl vm maps`")
+        for mapping in unfinished:
+            drive = self.drive_of(mapping)
+            todo = replace(mapping, controller=drive.controller.name)
+            if mapping.nsid is None and mapping.namespaces_before is not None:
+                nsid = self._nsid_after_crash(mapping, drive)
+                todo = replace(todo, nsid=nsid, done=1) if nsid else replace(todo, namespaces_before=None)
+            if drive.namespace(todo.nsid or 0) is not None:
+                same_namespace(todo, drive)  # the remaining steps may destroy data
+            self.confirm_and_carry_out(todo, mapping, drive)
+
+    def forget(self, mapping: NamespaceMapping) -> None:
+        """Only remove the record."""
+        print_lines(f"{mapping}: remove the record; nothing else is changed")
+        if self._consent():
+            self.store.put(mapping, None)
+
+    def confirm_and_carry_out(
+        self,
+        mapping: NamespaceMapping,
+        previous: NamespaceMapping | None,
+        drive: NvmeDevice,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Show the remaining steps, ask for confirmation, carry them out, print the result."""
+        from slo_ctl.act.mapping import MappingRun
+        from slo_ctl.act.namespaces import Namespaces
+        from slo_ctl.show.vms import mapping_json, plan_lines, result_line, step_line
+
+        if self._json and self._dry_run:
+            print_json({**mapping_json(mapping), "dry_run": True, "notes": list(notes)})
+            return
+        if not self._json:
+            print_lines(*plan_lines(mapping, drive))
+        for note in notes:
+            warn(f"note: {note}")
+        if not self._consent():
+            return
+        namespaces = Namespaces(self.tool, drive, SYS, DEV)
+
+        def user_of(nsid: int) -> str:
+            return self._users(drive, mapping.vm).get(nsid, "")
+
+        run = MappingRun(self.store, drive, namespaces, self._domains, DEV, user_of)
+
+        def show(step: Step) -> None:
+            if not self._json:
+                warn(f"... {step_line(step, mapping)}")
+
+        after = run.carry_out(mapping, previous, show)
+        if self._json:
+            print_json({**mapping_json(after or mapping), "dry_run": False, "notes": list(notes)})
+        else:
+            print_lines(result_line(after, mapping))
+
+    def _consent(self) -> bool:
+        """False for a dry run. Raises typer.Abort when the operator declines."""
+        if self._dry_run:
+            return False
+        if not self._yes:
+            if self._json or not sys.stdin.isatty():
+                raise UserError(
+                    "confirmation needed, but stdin is not a terminal", "add --yes, or see --dry-run"
+                )
+            typer.confirm("Proceed?", abort=True)
+        return True
+
+    def _domains(self, name: str) -> AbstractContextManager[WritableDomain]:
+        from slo_ctl.act.domain_metadata import writable_domain
+
+        if self._host.libvirt_uri is None:
+            raise UserError(
+                "libvirt is not configured", "set [libvirt] uri, or use --connect URI or --no-disk"
+            )
+        return writable_domain(self._host.libvirt_uri, name)
+
+
+def _forget_hint(mapping: NamespaceMapping) -> str:
+    words = ["slo-ctl vm unmap", mapping.vm, *([str(mapping.nsid)] if mapping.nsid else []), "--forget"]
+    return f"remove the mapping: {' '.join(words)}"
+
+
 DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; change nothing.")]
 
 
 def map_(
-    name: NAME,
+    name: VM,
     device: Annotated[
         str | None,
-        typer.Option("--device", metavar="DRIVE", help="Such as /dev/nvme0, see `slo-ctl device show`."),
+        typer.Option("--device", metavar="DRIVE", help="The drive, such as /dev/nvme0."),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What the VM sees. [default: all of --adopt's]")
+        str | None, typer.Option(metavar="SIZE", help="Size that the VM sees. [default: that of --adopt]")
     ] = None,
     adopt: Annotated[
         str | None,
-        typer.Option(metavar="NSID", help="Take a namespace that is there: its NSID or block device."),
+        typer.Option(metavar="NSID", help="Use an existing namespace, by NSID or block device."),
     ] = None,
     spare: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Keep so much besides, for garbage collection. [default: nothing]"),
+        typer.Option(metavar="SIZE", help="Extra capacity reserved for garbage collection. [default: none]"),
     ] = None,
     group: Annotated[
-        int | None, typer.Option(metavar="N", help="Endurance group. [default: one for this VM alone]")
+        int | None, typer.Option(metavar="N", help="Endurance group. [default: one of its own]")
     ] = None,
     disk: Annotated[
         bool,
-        typer.Option("--disk/--no-disk", help="Give it to the VM through libvirt, or leave that to you."),
+        typer.Option("--disk/--no-disk", help="Attach it to the VM through libvirt, or only create it."),
     ] = True,
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Such as vdb. [default: the next free one]")
+        str | None, typer.Option(metavar="NAME", help="Disk name, such as vdb. [default: the next free one]")
     ] = None,
     bus: Annotated[str | None, typer.Option(help="virtio, scsi, sata, usb or ide.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a mapping (or unmapping) that was interrupted.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete an interrupted map or unmap.")] = False,
     yes: YES = False,
     dry_run: DRY_RUN = False,
     json_: JSON = False,
     connect: CONNECT = None,
     root: ROOT = None,
 ) -> None:
-    """Give a VM a namespace of an NVMe drive: made for it, or adopted."""
+    """Map a VM onto a namespace of an NVMe drive, created for it or adopted."""
     from slo_ctl.decide.namespace_plan import MapRequest, plan_map
 
     work = MappingWork(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
@@ -66,10 +305,10 @@ def map_(
         if unfinished:
             raise UserError(
                 f"{unfinished[0]} is unfinished",
-                f"go on with it: slo-ctl vm map {name} --resume; or undo it: slo-ctl vm unmap {name}",
+                f"complete it: slo-ctl vm map {name} --resume; or undo it: slo-ctl vm unmap {name}",
             )
         if device is None:
-            raise UserError("on which drive?", "name it: --device /dev/nvme0; `nvme list` has them")
+            raise UserError("--device is missing", "such as --device /dev/nvme0, see `nvme list`")
         drive = work.drive(device)
         request = MapRequest(
             vm=name,
@@ -88,7 +327,7 @@ def map_(
 
 
 def unmap(
-    name: NAME,
+    name: VM,
     namespace: Annotated[
         str | None,
         typer.Argument(
@@ -96,19 +335,17 @@ def unmap(
         ),
     ] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Destroy the namespace and its data. Only one that slo-ctl made.")
+        bool, typer.Option("--delete", help="Delete the namespace and its data, if slo-ctl created it.")
     ] = False,
-    unplug: Annotated[bool, typer.Option("--unplug", help="Ask a running VM for its disk back.")] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Touch nothing; only forget that it was mapped.")
-    ] = False,
+    unplug: Annotated[bool, typer.Option("--unplug", help="Unplug the disk from a running VM.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Only remove the record of the mapping.")] = False,
     yes: YES = False,
     dry_run: DRY_RUN = False,
     json_: JSON = False,
     connect: CONNECT = None,
     root: ROOT = None,
 ) -> None:
-    """Take a namespace away from its VM. The data stay, unless --delete."""
+    """Unmap a namespace from its VM. The data stay, unless --delete."""
     from slo_ctl.decide.namespace_plan import plan_unmap
 
     work = MappingWork(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
@@ -126,15 +363,15 @@ def unmap(
 
 
 def maps(json_: JSON = False, root: ROOT = None) -> None:
-    """List VMs on namespaces of NVMe drives. Changes nothing."""
-    from slo_ctl.show.console import console_for
-    from slo_ctl.show.mappings import mapping_table, mappings_json
+    """List VMs mapped onto namespaces of NVMe drives."""
+    from slo_ctl.show.terminal import console_for
+    from slo_ctl.show.vms import mapping_table, mappings_json
 
     host = VmHost(root)
     found = MappingWork(host).store.all()
     if json_:
-        tell_json(mappings_json(found))
+        print_json(mappings_json(found))
     elif found:
         console_for(sys.stdout).print(mapping_table(found))
     else:
-        tell("no VM is mapped onto an NVMe namespace")
+        print_lines("no VM is mapped onto an NVMe namespace")

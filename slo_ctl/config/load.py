@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from slo_ctl.config.file import ConfigFile, read_file
-from slo_ctl.config.schema import check_tables
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import format_bytes_exact, format_number
+from slo_ctl.config.schema import BLOCK_SCHEDULERS, TENANT_SCHEDULERS, check_tables, find_table_errors
 from slo_ctl.config.settings import (
     DEFAULTS,
     Config,
@@ -17,14 +18,9 @@ from slo_ctl.config.settings import (
     LibvirtConfig,
     VmConfig,
 )
-from slo_ctl.config.values import BLOCK_SCHEDULERS, TENANT_SCHEDULERS
-from slo_ctl.errors import UserError
+from slo_ctl.config.toml_file import ConfigFile, Location, read_file
 from slo_ctl.model import Slo
-from slo_ctl.promises.check import CONFIG_KEYS, SloError, check_fields, field_text
-from slo_ctl.quantity import format_number
-
-if TYPE_CHECKING:
-    from slo_ctl.config.locate import Location
+from slo_ctl.model.slo import CONFIG_KEYS, SloError, check_fields, field_text
 
 MAIN_FILE = "slo-ctl.toml"
 FOLDER = "conf.d"
@@ -43,6 +39,76 @@ def load(folder: Path) -> Config:
     for file in files:
         layers.add(file, str(file.path.relative_to(folder)))
     return layers.config(tuple(file.path for file in files))
+
+
+def find_errors(folder: Path) -> list[UserError]:
+    """All errors of the files in `folder`; those across tables and files only when each file is valid."""
+    errors: list[UserError] = []
+    try:
+        paths = _paths(folder)
+    except UserError as error:
+        return [error]
+    for path in paths:
+        try:
+            file = read_file(path)
+        except UserError as error:
+            errors.append(error)
+        else:
+            errors += find_table_errors(file) if file is not None else []
+    if not errors:
+        try:
+            load(folder)
+        except UserError as error:
+            errors.append(error)
+    return errors
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """A value of the configuration, as it is written in a file."""
+
+    table: str
+    key: str
+    value: str
+    origin: str
+    """`FILE:LINE`, or `default`."""
+
+
+def values_with_origin(folder: Path) -> list[ConfigValue]:
+    """Every value of a valid configuration and every default. Raises UserError as `load` does."""
+    load(folder)
+    layers = _Layers()
+    for path in _paths(folder):
+        if (file := read_file(path)) is not None:
+            layers.add(file, str(file.path.relative_to(folder)))
+    return layers.values()
+
+
+def _defaults() -> dict[tuple[str, str], str]:
+    daemon, history = DEFAULTS.daemon, DEFAULTS.history
+    values: dict[tuple[str, str], object] = {
+        ("daemon", "epoch"): f"{format_number(daemon.epoch_s)}s",
+        ("daemon", "window"): f"{format_number(daemon.window_s)}s",
+        ("daemon", "policy"): daemon.policy,
+        ("daemon", "strict"): daemon.strict,
+        ("daemon", "share_by"): daemon.share_by.value,
+        ("daemon", "move_budget"): f"{format_number(daemon.move_budget * 100)}%",
+        ("daemon", "keep_on_stop"): daemon.keep_on_stop,
+        ("libvirt", "uri"): DEFAULTS.libvirt.uri or NO_LIBVIRT,
+        ("cgroup", "root"): str(DEFAULTS.cgroup_root),
+        ("history", "keep"): f"{format_number(history.keep_s / 86400)}d",
+        ("history", "max_size"): format_bytes_exact(history.max_bytes),
+        ("api", "group"): DEFAULTS.api_group or "",
+        ("metrics", "listen"): DEFAULTS.metrics_listen or "",
+        ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
+    }
+    return {where: _written(value) for where, value in values.items()}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -143,6 +209,28 @@ class _Layers:
     @staticmethod
     def _place(value: Any, file: ConfigFile, where: Location, shown: str) -> _Placed:
         return _Placed(value, file, where, f"{shown}:{file.line(where)}")
+
+    def values(self) -> list[ConfigValue]:
+        """Every value as it is written in its file, and the defaults of those that are not."""
+        found = [
+            ConfigValue(section, key, default, "default")
+            for (section, key), default in _defaults().items()
+            if key not in self._sections.get(section, {})
+        ]
+        tables = {
+            **self._sections,
+            **{f"device {name}": named.keys for name, named in self._devices.items()},
+            **{f"vm.{name}": named.keys for name, named in self._vms.items()},
+        }
+        found += [
+            ConfigValue(table, key, _written(placed.file.value(placed.where)), placed.shown)
+            for table, keys in tables.items()
+            for key, placed in keys.items()
+        ]
+        order = list(
+            dict.fromkeys(["daemon", "libvirt", "cgroup", "history", "api", "metrics", "defaults", *tables])
+        )
+        return sorted(found, key=lambda each: order.index(each.table))
 
     def config(self, files: tuple[Path, ...]) -> Config:
         """The whole, checked across tables and files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model import ShareBy, Slo
 
 
@@ -16,7 +17,7 @@ class DaemonConfig:
     """How often it observes, decides and acts."""
     window_s: float = 10.0
     """What status, verdicts and metrics are means over; at least one epoch."""
-    policy: str = "proportional"
+    policy: str = DEFAULT_POLICY
     """How OPS is shared out on emulated devices that name no policy of their own."""
     strict: bool = False
     """Exact proportions at any cost, instead of giving to others what a VM cannot use."""

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from slo_ctl.act.capabilities import probe
-from slo_ctl.api.controller import DevicePlan
-from slo_ctl.clock import SYSTEM_CLOCK
-from slo_ctl.daemon.block_places import block_places
-from slo_ctl.daemon.blocks import BlockPart
-from slo_ctl.daemon.device_policies import DevicePolicies, Wish
-from slo_ctl.daemon.mixes import Mixes
-from slo_ctl.daemon.nvme_watches import NvmeWatches
-from slo_ctl.daemon.parts import guarded_view
-from slo_ctl.daemon.pools import Pool
-from slo_ctl.daemon.wanted import WantedSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
-
-    from slo_ctl.clock import Clock
-    from slo_ctl.config import Config
-    from slo_ctl.daemon.device_policies import Situation
-    from slo_ctl.daemon.observer import Observer
-    from slo_ctl.daemon.parts import DeviceView
-    from slo_ctl.daemon.problems import Problems
-    from slo_ctl.decide.levers import Wanted
-    from slo_ctl.decide.limit_settings import HeldBack
-    from slo_ctl.device.places import Places
-    from slo_ctl.model import DeviceNumber, Setting, Slo, Stream, Vm
-    from slo_ctl.observe.cgroup import CgroupTree
-    from slo_ctl.observe.inventory import Inventory
-    from slo_ctl.observe.task_delay import BlockDelay
+from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.config import Config
+from slo_ctl.daemon.block import BlockPart, Pool, ReadWriteSplits, block_places
+from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_problem
+from slo_ctl.daemon.nvme import NvmeWatches
+from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
+from slo_ctl.decide.levers import HeldBack, Wanted
+from slo_ctl.drives.record import Places
+from slo_ctl.host.capabilities import probe
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.host.task_delay import BlockDelay
+from slo_ctl.model import DeviceNumber, Setting, Slo, Stream, Vm
+from slo_ctl.model.plan import DevicePlan
+from slo_ctl.observe.streams import Inventory
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -55,8 +41,8 @@ class BlockDevices:
         self._problems = problems
         self._wanted_settings = WantedSettings()
         self._clock = clock
-        self._mixes = Mixes(clock.monotonic_s)
-        self._wishes: dict[str, Wish] = {}
+        self._splits = ReadWriteSplits(clock.monotonic_s)
+        self._wishes: dict[str, ConfiguredScheduler] = {}
         self._pools: dict[str, Pool] = {}
         self._left_out: dict[str, tuple[str, ...]] = {}
         """What a dry run does not do, by device."""
@@ -67,7 +53,9 @@ class BlockDevices:
         """Bring them up to date with what is configured, and which namespaces drives have now."""
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
         found, self.notes = block_places(config.devices, self._sys)
-        self._wishes = {name: Wish(place.path, place.scheduler) for name, place in found.items()}
+        self._wishes = {
+            name: ConfiguredScheduler(place.path, place.scheduler) for name, place in found.items()
+        }
         for name, part in list(self.parts.items()):
             if changed or name not in self._wishes or self._wishes[name].path != str(part.path):
                 self.parts.pop(name).close()
@@ -112,55 +100,59 @@ class BlockDevices:
     def wanted(
         self,
         tree: CgroupTree | None,
-        situation: Situation,
+        host_state: HostState,
         default_weight: float,
         weighted: Set[str],
         *,
         dry_run: bool,
     ) -> Wanted:
         """What is to be set for the VMs; after `look`. Those in `weighted` were promised their weight."""
-        slos, streams, numbers = situation.slos, situation.streams, self.numbers
+        slos, streams, numbers = host_state.slos, host_state.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
-        held = {} if dry_run else self._held(slos, weighted)
+        held = {} if dry_run else self._held(host_state, weighted)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
-        self._mixes.look(streams, slos, set(numbers.values()), held)
+        self._splits.look(streams, slos, set(numbers.values()), held)
         return self._wanted_settings.of(
-            *(situation.vms, slos, streams, numbers, capabilities, set(situation.promised)),
-            *(default_weight, self._mixes.splits, held),
+            *(host_state.vms, slos, streams, numbers, capabilities, set(host_state.promised)),
+            *(default_weight, self._splits.splits, held),
             drives={name: _pool_of(part) for name, part in self.parts.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
         )
 
-    def _held(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[tuple[str, DeviceNumber], HeldBack]:
+    def _held(self, host_state: HostState, weighted: Set[str]) -> dict[tuple[str, DeviceNumber], HeldBack]:
         """Limits for others' sake."""
         limitable = self._wanted_settings.limitable
         held = {}
         for pool in self._pools.values():
-            self._problems.guarded(pool.name, partial(pool.protect, slos, limitable, weighted))
+            self._problems.guarded(
+                pool.name, partial(pool.protect, host_state.slos, limitable, weighted, host_state.unapplied)
+            )
             held.update(pool.guard.held)
         there = set(self.numbers.values())
         return {(vm, number): limit for (vm, number), limit in held.items() if number in there}
 
     def _pools_left_out(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, tuple[str, ...]]:
         return {
-            part.name: (told,)
+            part.name: (sentence,)
             for pool in self._pools.values()
-            if (told := pool.left_out(slos, weighted))
+            if (sentence := pool.left_out(slos, weighted))
             for part in pool.parts
         }
 
     @property
     def plans(self) -> list[DevicePlan]:
         """What is decided about each one as a whole, as far as there is anything to say."""
-        told = {
+        reasons = {
             name: (*self.policies.reasons.get(name, ()), *self._left_out.get(name, ())) for name in self.parts
         }
-        return [DevicePlan(name, self.policies.label(name), (), each) for name, each in told.items() if each]
+        return [
+            DevicePlan(name, self.policies.label(name), (), each) for name, each in reasons.items() if each
+        ]
 
-    def for_devices(self, tree: CgroupTree | None, situation: Situation) -> list[Setting]:
+    def for_devices(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:
         """What the devices as a whole are to be set to."""
-        return self.policies.settings(self._wishes, self.numbers, tree, situation, self._clock.monotonic_s())
+        return self.policies.settings(self._wishes, self.numbers, tree, host_state, self._clock.monotonic_s())
 
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         """For the status."""
@@ -176,9 +168,9 @@ class BlockDevices:
                 if vm.name in used
             }
             make = partial(part.view, used, disks, wanted, self._pools[_pool_of(part)])
-            view = guarded_view(part.name, part.kind, make, self._problems)
-            told = (*self.policies.reasons.get(part.name, ()), *view.reasons)
-            views.append(replace(view, policy=self.policies.label(part.name), reasons=told))
+            view = view_or_problem(part.name, part.kind, make, self._problems)
+            reasons = (*self.policies.reasons.get(part.name, ()), *view.reasons)
+            views.append(replace(view, policy=self.policies.label(part.name), reasons=reasons))
         return views
 
     def close(self) -> None:

@@ -3,56 +3,142 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.api.controller import DevicePlan, Plan
-from slo_ctl.clock import SYSTEM_CLOCK
-from slo_ctl.config import load
-from slo_ctl.daemon.actuators import Actuators
-from slo_ctl.daemon.assembly import Moment, status_of
+from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.errors import UserError
+from slo_ctl.config import Config, load
+from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
-from slo_ctl.daemon.desk import Desk, Published, Waker
-from slo_ctl.daemon.device_policies import Situation
-from slo_ctl.daemon.devices import EmulatedDevices
-from slo_ctl.daemon.metadata import Metadata
-from slo_ctl.daemon.news import REMEMBERED, News
-from slo_ctl.daemon.observer import configured, host_observer
-from slo_ctl.daemon.parts import guarded_view
-from slo_ctl.daemon.problems import Problems
-from slo_ctl.daemon.promised import Resolver, VmSet, named_by
-from slo_ctl.daemon.recorder import Recorder
-from slo_ctl.daemon.seats import seats_on
-from slo_ctl.daemon.told import decided, outcome_line
-from slo_ctl.decide.promises import DEFAULT
-from slo_ctl.device.control import ControlClient
-from slo_ctl.errors import UserError
-from slo_ctl.model import Lever, OutcomeState
-from slo_ctl.record.metrics import Metrics
+from slo_ctl.daemon.controller import DaemonController, Published, Waker
+from slo_ctl.daemon.device_view import (
+    DeviceView,
+    Observer,
+    Problems,
+    configured,
+    host_observer,
+    view_or_problem,
+)
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, outcome_line
+from slo_ctl.daemon.settings import Actuators, HostState
+from slo_ctl.daemon.slos import Metadata, Resolver, VmSet, named_by
+from slo_ctl.daemon.ssd import vms_on_namespaces
+from slo_ctl.daemon.ssd_devices import EmulatedDevices
+from slo_ctl.daemon.status import EpochFacts, status_of
+from slo_ctl.decide.levers import Wanted
+from slo_ctl.decide.slo_sources import DEFAULT
+from slo_ctl.drives.control import Connect, ControlClient
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.model import HostStatus, Lever, Outcome, OutcomeState, Setting, Slo, Vm
+from slo_ctl.model.plan import DevicePlan, Plan
+from slo_ctl.observe.streams import Inventory
+from slo_ctl.record.history import History
+from slo_ctl.record.history_schema import HistoryError
+from slo_ctl.record.metrics import Counts, Metrics
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from slo_ctl.clock import Clock
-    from slo_ctl.config import Config
-    from slo_ctl.daemon.observer import Observer
-    from slo_ctl.daemon.parts import DeviceView
-    from slo_ctl.daemon.places import DaemonPlaces
-    from slo_ctl.decide.levers import Wanted
-    from slo_ctl.device.control import Connect
-    from slo_ctl.model import HostStatus, Outcome, Setting, Slo, Vm
-    from slo_ctl.observe.cgroup import CgroupTree
-    from slo_ctl.observe.inventory import Inventory
+# The history of an epoch is written; that it cannot be stops nothing.
 
 log = logging.getLogger("slo_ctl.daemon")
 
+
+class Recorder:
+    """Keeps what the configuration says of the history, and tries again every epoch."""
+
+    def __init__(self, path: Path, keep: HistoryConfig) -> None:
+        self.problem = ""
+        """Why nothing is written at the moment."""
+        self._path = path
+        self._keep = keep
+        self._history = self._made()
+
+    def configure(self, keep: HistoryConfig) -> None:
+        """Keep so much from now on."""
+        if keep != self._keep:
+            self._keep = keep
+            self._history.close()
+            self._history = self._made()
+
+    def add(self, status: HostStatus, outcomes: Sequence[Outcome]) -> None:
+        """One epoch."""
+        try:
+            self._history.add(status, outcomes)
+        except HistoryError as error:
+            if str(error) != self.problem:
+                log.warning("%s", error)
+            self.problem = str(error)
+        else:
+            self.problem = ""
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._history.close()
+
+    def _made(self) -> History:
+        return History(self._path, self._keep.keep_s, self._keep.max_bytes)
+
+
+# When epochs are due: at fixed distances, neither drifting nor piling up.
+
+BROUGHT_FORWARD_S = 0.2
+"""At least so long after the epoch before: an epoch that somebody asked for measures some time as well."""
+
+
+class Schedule:
+    """Epochs on a grid of monotonic time. No clock in here: its owner tells the time in seconds."""
+
+    def __init__(self, epoch_s: float, now_s: float) -> None:
+        """The first epoch is due now."""
+        self._epoch_s = epoch_s
+        self._due_s = now_s
+        self._began_s = -math.inf
+        self.missed = 0
+        """Epochs that were left out because those before took too long."""
+
+    @property
+    def epoch_s(self) -> float:
+        """Distance of epochs."""
+        return self._epoch_s
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until the next epoch is due; 0 when it is."""
+        return max(0.0, self._due_s - now_s)
+
+    def take(self, now_s: float) -> int:
+        """Begin the epoch that is due, and set when the next is: how many were left out since the last."""
+        late = max(0, math.floor((now_s - self._due_s) / self._epoch_s))
+        self._due_s += (late + 1) * self._epoch_s
+        if self._due_s <= now_s:  # by a rounding of the division
+            self._due_s += self._epoch_s
+            late += 1
+        self.missed += late
+        self._began_s = now_s
+        return late
+
+    def bring_forward(self, now_s: float) -> None:
+        """Something has changed: make the next epoch due at once, or `BROUGHT_FORWARD_S` after the last.
+
+        Those that follow keep their distance from it. A burst of changes costs at most five epochs a second.
+        """
+        self._due_s = min(self._due_s, max(now_s, self._began_s + BROUGHT_FORWARD_S))
+
+    def change(self, epoch_s: float, now_s: float) -> None:
+        """Another distance from now on."""
+        if epoch_s != self._epoch_s:
+            self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
+
+
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 _MS_PER_S = 1e3
+_COUNTED_STATES = frozenset({OutcomeState.APPLIED, OutcomeState.RESTORED, OutcomeState.UNAPPLIED})
 _RESTORE_OPS_S = 1.5
 """How long a stop waits for OPS on its way back; the device finishes by itself."""
 
@@ -94,7 +180,7 @@ class Daemon:
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
-        self._news = News()
+        self._epoch_log = EpochLog()
         self._vm_set = VmSet(places.promises)
         self._resolver = Resolver()
         self._recorder = Recorder(places.history, config.history)
@@ -104,10 +190,12 @@ class Daemon:
         self._started_at = clock.time_s()
         self.waker = Waker()
         published = Published(config, started_at=self._started_at)
-        self.desk = Desk(published, self._vm_set.store, places.history, self.waker)
-        self.desk.do_plan, self.desk.do_reload = self.plan, self.reload
-        self.metrics = Metrics(self.desk.status)
-        self.desk.metrics_text = self.metrics
+        self.controller = DaemonController(published, self._vm_set.store, places.history, self.waker)
+        self.controller.do_plan, self.controller.do_reload = self.plan, self.reload
+        self._settings_done: Counter[tuple[str, str]] = Counter()
+        self._counts = Counts()
+        self.metrics = Metrics(self.controller.status, lambda: self._counts)
+        self.controller.metrics_text = self.metrics
 
     def epoch(self) -> HostStatus:
         """Do everything once."""
@@ -125,21 +213,28 @@ class Daemon:
         self._blocks.refresh(self.config)
         notes = self._look(inventory, slos)
         promised = named.keys() | {vm for vm, promise in promises.items() if promise.source != DEFAULT}
-        situation = Situation(vms, streams, slos, promised)
+        unapplied = {
+            each.setting.vm
+            for each in self.outcomes
+            if each.state is OutcomeState.UNAPPLIED and each.setting.knob.name.endswith("_iops")
+        }
+        host_state = HostState(vms, streams, slos, promised, unapplied)
         default_weight = self.config.default_slo.weight
         weighted = {vm for vm, promise in promises.items() if promise.sources.get("weight") != DEFAULT}
         wanted = self._blocks.wanted(
-            inventory.tree, situation, default_weight, weighted, dry_run=self._dry_run
+            inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
         )
-        for_devices = self._blocks.for_devices(inventory.tree, situation)
+        for_devices = self._blocks.for_devices(inventory.tree, host_state)
         self._act(inventory.tree, wanted, for_devices)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
         notes += [conflict for vm in names for conflict in promises[vm].conflicts]
         self._epochs += 1
+        views = self._views(wanted, vms, slos)
+        self._counts = self._counted(views)
         status = status_of(
             self._moment(notes),
-            self._views(wanted, vms, slos),
+            views,
             vms,
             promises,
             named,
@@ -149,7 +244,7 @@ class Daemon:
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
             self._recorder.add(status, self.outcomes)
-        self.desk.published = Published(
+        self.controller.published = Published(
             config=self.config,
             status=status,
             names=frozenset(vm.name for vm in vms),
@@ -189,20 +284,20 @@ class Daemon:
             left = list(decided(part.decision)) if self._dry_run else [*part.refusals, *part.moving()]
             devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
         devices += self._blocks.plans
-        status = self.desk.status()
+        status = self.controller.status()
         outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
         return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
 
     def stop(self, *, undo: bool) -> list[Outcome]:
-        """Let go of everything, giving back what was changed if so wanted; what became of that."""
+        """Let go of everything, restoring what was changed if so wanted; what became of that."""
         outcomes = self._give_back() if undo and not self._dry_run else []
         self._close()
         return outcomes
 
     def undo(self) -> list[Outcome]:
-        """Instead of any epoch: give back everything that was ever changed, then let go of everything.
+        """Instead of any epoch: restore everything that was ever changed, then let go of everything.
 
-        Looks at the host as an epoch does, for the devices and the libvirt that are to be given back to, and
+        Looks at the host as an epoch does, for the devices and the libvirt that are to be restored to, and
         decides nothing that is carried out. Returns what became of everything.
         """
         self._dry_run = True
@@ -244,9 +339,10 @@ class Daemon:
         notes = [*self._emulated.notes, *self._blocks.notes]
         self._problems.begin()
         for part in self._emulated.parts.values():
-            seats, taken = seats_on(part.name, inventory.streams, slos, part.seats)
+            occupants, taken = vms_on_namespaces(part.name, inventory.streams, slos, part.occupants)
             notes += taken
-            self._problems.guarded(part.name, partial(part.look, seats, now_s))
+            self._problems.guarded(part.name, partial(part.look, occupants, now_s))
+            notes += part.without_vm()
         self._blocks.look(inventory, self._observer)
         return notes
 
@@ -270,7 +366,7 @@ class Daemon:
         self._tell()
 
     def _can_act_on(self, setting: Setting) -> bool:
-        """Whether a device is there, and has levers at all; its problem is told once, not for each knob."""
+        """Whether a device exists and has levers; its problem is reported once, not for each knob."""
         knob = setting.knob
         if knob.lever not in _FTL:
             return True
@@ -278,16 +374,16 @@ class Daemon:
         return part is not None and part.timed
 
     def _tell(self) -> None:
-        self._news.wrong(self._problems.of, self.outcomes)
+        self._epoch_log.wrong(self._problems.of, self.outcomes)
         for part in self._emulated.parts.values():
-            self._news.decided(part.name, [*part.decision.reasons, *part.refusals])
+            self._epoch_log.decided(part.name, [*part.decision.reasons, *part.refusals])
         for name, reasons in self._blocks.policies.reasons.items():
-            self._news.decided(name, reasons, REMEMBERED)
+            self._epoch_log.decided(name, reasons, REMEMBERED)
 
     # Recording and publishing.
 
-    def _moment(self, notes: Sequence[str]) -> Moment:
-        return Moment(
+    def _moment(self, notes: Sequence[str]) -> EpochFacts:
+        return EpochFacts(
             at=self._clock.time_s(),
             window_s=self.config.daemon.window_s,
             epoch_s=self.config.daemon.epoch_s,
@@ -297,11 +393,30 @@ class Daemon:
             notes=tuple(notes),
         )
 
+    def _counted(self, views: Sequence[DeviceView]) -> Counts:
+        """A new object each time: the threads that serve metrics read the one before."""
+        self._settings_done.update(
+            (str(outcome.setting.knob.lever), str(outcome.state))
+            for outcome in self.outcomes
+            if outcome.state in _COUNTED_STATES
+        )
+        return Counts(
+            epochs=self._epochs,
+            missed_epochs=self.missed_epochs,
+            settings=self._settings_done.copy(),
+            vms={
+                (vm, device.name): tuple(window.totals for window in view.windows)
+                for device in views
+                for vm, view in device.vms.items()
+            },
+            moved_s={device.name: device.moved_s for device in views if device.moved_s is not None},
+        )
+
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         views = self._blocks.views(wanted, vms, slos)
         for part in self._emulated.parts.values():
-            make = partial(part.view, self._news.lately(part.name))
-            views.append(guarded_view(part.name, part.kind, make, self._problems))
+            make = partial(part.view, self._epoch_log.lately(part.name))
+            views.append(view_or_problem(part.name, part.kind, make, self._problems))
         return sorted(views, key=lambda view: view.name)
 
     def _standing_notes(self) -> list[str]:

@@ -7,22 +7,16 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import sdnotify
 
 from slo_ctl.api.server import ApiServer
-from slo_ctl.daemon.schedule import Schedule
-from slo_ctl.model import DEGRADED, OutcomeState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
-    from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.model import HostStatus
+from slo_ctl.daemon.loop import Daemon, Schedule
+from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -50,7 +44,7 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
     notify = sdnotify.SystemdNotifier().notify
     with _signals(daemon) as asked, ExitStack() as stack:
         daemon.metrics.listen(daemon.config.metrics_listen)
-        api = ApiServer(daemon.desk, daemon.places.api_socket, daemon.config.api_group)
+        api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api_group)
         stack.callback(api.close)
         try:
             _run(daemon, asked, epoch_s, notify, lambda: say("ready"))
@@ -69,7 +63,7 @@ def _run(
     ready: Callable[[], None],
 ) -> None:
     schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
-    tell = _Teller(notify, ready)
+    tell = _SystemdStatus(notify, ready)
     while True:
         select.select([daemon.waker.reader], [], [], schedule.wait_s(time.monotonic()))
         daemon.waker.clear()
@@ -80,8 +74,8 @@ def _run(
             notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             daemon.reload()
             notify("READY=1")
-        daemon.desk.work()
-        if daemon.desk.take_changed():
+        daemon.controller.work()
+        if daemon.controller.take_changed():
             schedule.bring_forward(time.monotonic())
         schedule.change(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
         if schedule.wait_s(time.monotonic()) > 0:
@@ -91,7 +85,7 @@ def _run(
         tell.epoch(daemon)
 
 
-class _Teller:
+class _SystemdStatus:
     """Runs epochs and tells systemd about those that were completed."""
 
     def __init__(self, notify: Callable[[str], object], ready: Callable[[], None]) -> None:
@@ -101,7 +95,7 @@ class _Teller:
         self._missed = 0
 
     def epoch(self, daemon: Daemon) -> None:
-        """One epoch. One that fails is told once, and leaves the watchdog unfed."""
+        """One epoch. One that fails is reported once, and leaves the watchdog unfed."""
         try:
             status = daemon.epoch()
         except Exception as error:
@@ -112,7 +106,7 @@ class _Teller:
             self._failure = failure
             return
         if self._failure:
-            log.info("epochs go on")
+            log.info("epochs continue")
             self._failure = ""
         if daemon.missed_epochs > self._missed:
             log.warning("%d epochs left out: those before took too long", daemon.missed_epochs - self._missed)
@@ -127,10 +121,10 @@ class _Teller:
 def summary(status: HostStatus) -> str:
     """The status in a line."""
     bad = [row for row in status.vms if row.verdict in DEGRADED]
-    told = f"{len({row.vm for row in status.vms})} VMs, {len(status.devices)} devices"
+    text = f"{len({row.vm for row in status.vms})} VMs, {len(status.devices)} devices"
     if bad:
-        told += f", {len(bad)} degraded (first: {bad[0].vm}: {bad[0].verdict})"
-    return told.replace("\n", " ")
+        text += f", {len(bad)} degraded (first: {bad[0].vm}: {bad[0].verdict})"
+    return text.replace("\n", " ")
 
 
 def _stop(daemon: Daemon, *, undo: bool) -> int:

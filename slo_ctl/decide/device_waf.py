@@ -10,15 +10,10 @@ with less than `MIN_HOST_BYTES` are not used either (an assumption; no log tells
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from slo_ctl.model.nvme import DeviceWaf, WafSource
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from slo_ctl.model.nvme import MediaCounters
+from slo_ctl.model.nvme import DeviceWaf, MediaCounters, WafSource
 
 ORDER = (WafSource.FTL, WafSource.FDP, WafSource.ENDURANCE_GROUP, WafSource.OCP)
 """Best first: the FTL counts pages, FDP bytes of one endurance group, OCP's log is of the whole drive."""

@@ -9,14 +9,21 @@ An entitlement depends on weights, bounds, and on what the device as a whole del
 VM itself happens to be. Entitlements add up to the total that was measured.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from slo_ctl.model import Slo
 
 WANTS_MORE_FROM = 0.5
 """A VM with a request waiting in the device's queue for this share of the time would take more than it gets.
 
-With less, its own queue depth or pace holds it back: whenever it asks, it is served soon."""
+With less, its own queue depth or pace limits it: whenever it asks, it is served soon."""
+BUSY_FROM = 0.9
+"""A VM with requests outstanding for this share of the time is not limited by its own pace. Where nobody
+tells who waits in a queue, it is taken to want more."""
 JUDGED_FROM = 0.95
 """The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and
 then."""
@@ -37,6 +44,18 @@ class Claim:
     maximum: float = math.inf
 
 
+def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_more: bool) -> Claim:
+    """A VM's claim, its bounds turned from requests into units."""
+    return Claim(
+        vm=vm,
+        weight=slo.weight,
+        used=rate,
+        wants_more=wants_more,
+        minimum=(slo.min_iops or 0.0) * units_per_request,
+        maximum=math.inf if slo.max_iops is None else slo.max_iops * units_per_request,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Entitlements:
     """The solver's answer."""
@@ -55,9 +74,10 @@ class Entitlements:
         return {vm: rate / total if total > 0 else 0.0 for vm, rate in self.rates.items()}
 
 
-def entitle(claims: Sequence[Claim]) -> Entitlements:
-    """Divide what all VMs got together."""
-    total = sum(claim.used for claim in claims)
+def entitle(claims: Sequence[Claim], total: float | None = None) -> Entitlements:
+    """Divide what all VMs got together; or `total`, where limits keep the device from delivering more."""
+    if total is None:
+        total = sum(claim.used for claim in claims)
     most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
     least = {c.vm: min(c.minimum, most[c.vm]) for c in claims}
     reserved = sum(least.values())
@@ -65,10 +85,7 @@ def entitle(claims: Sequence[Claim]) -> Entitlements:
     overcommitted = reserved > available
     if overcommitted:
         least = {vm: minimum * available / reserved for vm, minimum in least.items()}
-    level = _level(
-        [(c.weight, least[c.vm], most[c.vm]) for c in claims],
-        total,
-    )
+    level = water_level([(c.weight, least[c.vm], most[c.vm]) for c in claims], total)
     rates = {c.vm: min(max(level * c.weight, least[c.vm]), most[c.vm]) for c in claims}
     if math.isinf(level):  # nobody wants more than there is
         weights = sum(c.weight for c in claims)
@@ -76,8 +93,33 @@ def entitle(claims: Sequence[Claim]) -> Entitlements:
     return Entitlements(rates, level, overcommitted)
 
 
-def _level(bounds: Sequence[tuple[float, float, float]], total: float) -> float:
+def entitle_exactly(claims: Sequence[Claim], able: Mapping[str, float]) -> Entitlements:
+    """Exact proportions: nobody that wants more has a higher level than the slowest of them can reach.
+
+    `able` is what a VM would do if nothing but the device held it back. A VM that could exceed its maximum,
+    or wants no more, slows down nobody.
+    """
+    reach = [able[c.vm] / c.weight for c in claims if c.wants_more and able[c.vm] < c.maximum]
+    level = min(reach, default=max((c.maximum / c.weight for c in claims if c.wants_more), default=0.0))
+    most = {c.vm: c.maximum if c.wants_more else min(c.used, c.maximum) for c in claims}
+    rates = {c.vm: min(max(level * c.weight, c.minimum), most[c.vm]) for c in claims}
+    missed = any(c.wants_more and able[c.vm] < c.minimum for c in claims)
+    return Entitlements(rates, level, missed)
+
+
+def shares_of(slos: Mapping[str, Slo], total: float | None) -> dict[str, float]:
+    """Shares of VMs that all want more, within minimums and maximums; by weight alone without a total."""
+    if not total:
+        weights = sum(slo.weight for slo in slos.values())
+        return {vm: slo.weight / weights for vm, slo in slos.items()}
+    claims = [claim_of(vm, slo, 0.0, 1.0, wants_more=True) for vm, slo in slos.items()]
+    return {vm: rate / total for vm, rate in entitle(claims, total).rates.items()}
+
+
+def water_level(bounds: Sequence[tuple[float, float, float]], total: float) -> float:
     """The level at which weight x level, kept within (least, most), adds up to the total.
+
+    `bounds` are (weight, least, most) of each VM.
 
     Infinite where all may have their most. The sum grows with the level in straight lines that change their
     slope where some VM leaves its least or reaches its most.

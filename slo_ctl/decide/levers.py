@@ -2,22 +2,370 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from slo_ctl.decide.lever_use import Use, uses_of
-from slo_ctl.decide.limit_settings import HeldBack, Splits, latency_of, limits_of
-from slo_ctl.decide.weight_scale import scale_weights
-from slo_ctl.model import Knob, Lever, Setting
+import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm, VmState
+from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
 
-    from slo_ctl.model import DeviceNumber, Slo, Stream, Vm
-    from slo_ctl.model.capability import Capabilities, WeightScale
+# Weights as people promise them, as the whole numbers that kernels take.
+
+EQUAL = 100
+"""What equal weights become: the kernel's default, so that nothing is changed for them."""
+_ANCHORED_ROUNDING = 0.005
+"""The default weight becomes the kernel's default where that rounds no weight by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWeights:
+    """Whole numbers that keep the proportions of weights as well as their range allows."""
+
+    values: dict[float, int]
+    """By the weight promised."""
+    worst_rounding: float
+    """The largest relative distance of a number from its exact proportion."""
+
+
+def scale_weights(
+    weights: Iterable[float], low: int, high: int, default: float | None = None
+) -> ScaledWeights:
+    """Scale positive weights into low..high. Equal weights all become 100.
+
+    Where `default`, the weight of those whom nobody promised anything, can become 100 with all others in the
+    range and rounded by half a per cent at most, it does: such a VM has that number already. Otherwise
+    the largest comes near the top, where whole numbers are finest: of all tops in the upper half the one
+    with the smallest worst relative rounding, the highest of equals; lower tops cannot be better, as twice
+    such a one rounds no worse.
+    """
+    return _scaled(tuple(sorted(set(weights))), low, high, default)
+
+
+@lru_cache(maxsize=64)
+def _scaled(weights: tuple[float, ...], low: int, high: int, default: float | None) -> ScaledWeights:
+    if len(weights) < 2:
+        return ScaledWeights(dict.fromkeys(weights, min(high, max(low, EQUAL))), 0.0)
+    if default is not None and (anchored := _anchored(weights, low, high, default)) is not None:
+        return anchored
+    tops = np.arange(high, high // 2, -1, dtype=np.float64)
+    exact = tops[:, None] * (np.array(weights) / weights[-1])
+    rounded = np.maximum(np.rint(exact), low)
+    worst = np.abs(rounded / exact - 1).max(axis=1)
+    # The last digits of a float must not decide which of two exact tops is the best one.
+    best = int(np.argmax(worst <= worst.min() + 1e-12))
+    values = {weight: int(value) for weight, value in zip(weights, rounded[best], strict=True)}
+    return ScaledWeights(values, float(worst[best]))
+
+
+def _anchored(weights: tuple[float, ...], low: int, high: int, default: float) -> ScaledWeights | None:
+    """With 100 for `default`, if that is exact enough."""
+    exact = [EQUAL / default * weight for weight in weights]
+    if exact[-1] > high or exact[0] < low:
+        return None
+    values = [round(each) for each in exact]
+    worst = max(abs(value / each - 1) for value, each in zip(values, exact, strict=True))
+    if worst > _ANCHORED_ROUNDING:
+        return None
+    return ScaledWeights(dict(zip(weights, values, strict=True)), worst)
+
+
+# Which unit of systemd a cgroup belongs to, by its path alone: pure.
+
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:scope|service|slice)", re.ASCII)
+"""What systemd allows in the name of a unit."""
+_USER_MANAGER = re.compile(r"user@\d{1,10}\.service", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def unit_of(cgroup: str) -> str | None:
+    """The unit whose group, named as in /proc/PID/cgroup, this is; None for any other group.
+
+    Groups inside of a unit are not its own: systemd left those to whom it delegated them. Units of a user's
+    own systemd are unknown to the system's.
+    """
+    *above, last = cgroup.strip("/").split("/")
+    if any(_USER_MANAGER.fullmatch(part) for part in above):
+        return None
+    # Names that look like files of the kernel are given an underscore.
+    name = last.removeprefix("_")
+    return name if _UNIT.fullmatch(name) else None
+
+
+# Which VM uses which managed block device, and through what it can be steered there: pure.
+
+_OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED})
+_NO_IOTUNE = frozenset({"vhostuser", "vhostvdpa"})
+"""Kinds of disks whose I/O does not pass through QEMU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One VM on one managed block device."""
+
+    vm: Vm
+    slo: Slo
+    device: str
+    can: BlockCapability
+    targets: tuple[str, ...]
+    """Disks that QEMU can limit there."""
+    untouchable: tuple[str, ...]
+    """Disks there whose I/O is another program's."""
+    promised: bool
+    """Somebody promised it something; otherwise its SLO is what everybody has."""
+    shares: bool
+    """It was seen to do I/O there."""
+    by_systemd: bool
+    """Its group is a unit of systemd, which would overwrite what is written past it."""
+
+    @property
+    def by_libvirt(self) -> bool:
+        """It is libvirt's, and set through it."""
+        return self.vm.found_by is FoundBy.LIBVIRT and self.vm.uuid is not None
+
+    @property
+    def weight_lever(self) -> Lever:
+        """By which its weight is set."""
+        if self.by_libvirt:
+            return Lever.LIBVIRT_WEIGHT
+        return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_WEIGHT
+
+    @property
+    def limit_lever(self) -> Lever:
+        """By which reads and writes of its group are limited."""
+        if self.by_libvirt:
+            return Lever.LIBVIRT_LIMIT
+        return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_LIMIT
+
+    @property
+    def limitable(self) -> bool:
+        """Whether its IOPS there can be limited."""
+        if self.untouchable:
+            return False
+        return bool((self.by_libvirt and self.targets) or (self.can.limits and self.place))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names of the VM and of the device."""
+        return (self.vm.name, self.device)
+
+    @property
+    def place(self) -> str:
+        """Of its knobs; empty where it has none."""
+        return (self.vm.uuid if self.by_libvirt else self.vm.cgroup) or ""
+
+
+def uses_of(
+    vms: Sequence[Vm],
+    slos: Mapping[str, Slo],
+    streams: Sequence[Stream],
+    devices: Mapping[str, DeviceNumber],
+    capabilities: Capabilities,
+    promised: Collection[str] | None,
+) -> list[Use]:
+    """Every use by a VM that has an SLO and runs; arguments as those of `levers.settings_for`."""
+    numbers = {number: name for name, number in devices.items()}
+    listed: dict[str, set[DeviceNumber]] = defaultdict(set)
+    counted: dict[str, set[DeviceNumber]] = defaultdict(set)
+    elsewhere = set()
+    for stream in streams:
+        if stream.tenant is not None:
+            elsewhere.add(stream.vm)
+        elif stream.device is not None and stream.device in numbers:
+            listed[stream.vm].add(stream.device)
+            if did_io(stream):
+                counted[stream.vm].add(stream.device)
+    uses = []
+    for vm in vms:
+        if vm.name not in slos or vm.state in _OFF:
+            continue
+        named = promised is None or vm.name in promised or vm.found_by is FoundBy.OPTION
+        on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
+        used = on_disks | (listed if named else counted)[vm.name]
+        if named and not vm.disks and not used and vm.name not in elsewhere:
+            used = set(numbers)
+        for number in sorted(used):
+            disks = [disk for disk in vm.disks if disk.device == number]
+            targets = tuple(disk.target for disk in disks if disk.kind not in _NO_IOTUNE)
+            untouchable = tuple(disk.target for disk in disks if disk.kind in _NO_IOTUNE)
+            if (can := capabilities.devices.get(number)) is not None:
+                shares = number in counted[vm.name]
+                unit = capabilities.systemd and unit_of(vm.cgroup or "") is not None
+                place = (numbers[number], can, targets, untouchable)
+                uses.append(Use(vm, slos[vm.name], *place, named, shares, unit))
+    return uses
+
+
+def did_io(stream: Stream) -> bool:
+    """Whether any I/O was counted; a device may be listed with zeros, such as once it is limited."""
+    counters = stream.counters
+    return counters is not None and bool(
+        counters.reads or counters.writes or counters.read_bytes or counters.written_bytes
+    )
+
+
+# One maximum as two limits, of reads and of writes, where the kernel has none for their sum: pure.
+#
+# Both limits add up to the maximum, so that no mix passes it. A VM's mix reaches the maximum where its
+# limits are in the same proportion: they follow what it does. At once where one side is throttled while the
+# other leaves room, as then the split is what keeps the VM below its maximum; otherwise slowly, for the day
+# on which it will be.
+
+FLOOR = 0.01
+"""Of the maximum, for the side that does nothing: its first requests must not wait for ever."""
+EVEN = 0.5
+"""The share of reads of a VM that was not seen yet."""
+_ROOM_BELOW = 0.97
+"""Of the maximum: who does less in all is short of it."""
+_SLOWLY_S = 60.0
+"""Time constant of what is not urgent."""
+_WORTH_IT = 0.05
+"""Change of the share that limits are set anew for, when it is not urgent."""
+_EXPLORED_BELOW = 0.1
+_EXPLORING_PER_S = 0.05
+"""A side this small that is throttled, as the other is, may want more: nothing else would ever show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a maximum is divided."""
+
+    read_share: float
+    """In force, within FLOOR and 1 - FLOOR."""
+    mix: float
+    """The share of reads as it was observed, smoothed."""
+
+    def limits(self, maximum: float) -> tuple[float, float]:
+        """Of reads and of writes; they add up to `maximum`."""
+        reads = maximum * self.read_share
+        return reads, maximum - reads
+
+
+UNSEEN = Split(EVEN, EVEN)
+
+
+def first_split(reads: float, writes: float) -> Split:
+    """By everything that the VM ever did there; even when that is nothing."""
+    mix = _mix(reads, writes)
+    return UNSEEN if mix is None else Split(_bounded(mix), mix)
+
+
+def next_split(split: Split, reads: float, writes: float, maximum: float, length_s: float) -> Split:
+    """After an epoch of `length_s` in which the VM did `reads` and `writes` a second."""
+    mix = _mix(reads, writes)
+    if mix is None or maximum <= 0 or length_s <= 0:
+        return split
+    read_limit, write_limit = split.limits(maximum)
+    reads_held, writes_held = at_limit(reads, read_limit), at_limit(writes, write_limit)
+    if (reads_held or writes_held) and reads + writes < _ROOM_BELOW * maximum:
+        return Split(_bounded(mix), mix)
+    if reads_held and writes_held:
+        return _explored(split, length_s)
+    smoothed = split.mix + (mix - split.mix) * min(1.0, length_s / _SLOWLY_S)
+    if abs(_bounded(smoothed) - split.read_share) >= _WORTH_IT:
+        return Split(_bounded(smoothed), smoothed)
+    return Split(split.read_share, smoothed)
+
+
+def _explored(split: Split, length_s: float) -> Split:
+    smaller = min(split.read_share, 1 - split.read_share)
+    if smaller >= _EXPLORED_BELOW:
+        return split
+    smaller = min(_EXPLORED_BELOW, smaller * (1 + _EXPLORING_PER_S * length_s))
+    share = smaller if split.read_share < EVEN else 1 - smaller
+    return Split(share, share)
+
+
+def _mix(reads: float, writes: float) -> float | None:
+    total = reads + writes
+    return reads / total if total > 0 else None
+
+
+def _bounded(share: float) -> float:
+    return min(1 - FLOOR, max(FLOOR, share))
+
+
+# Settings for what a VM may do on a device at most, and for latencies: pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How the maximums of one VM on one device are divided between reads and writes."""
+
+    iops: Split = UNSEEN
+    bytes_s: Split = UNSEEN
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A limit for the time being, for the sake of other VMs."""
+
+    iops: float
+    served: tuple[str, ...]
+    """Those VMs."""
+    of_drive_iops: float | None = None
+    """The limit on all namespaces of a drive together, where this is a part of it."""
+
+
+def latency_of(use: Use) -> tuple[list[Setting], list[str]]:
+    """A latency target of the kernel's, as nobody measures what a VM's requests take on a block device."""
+    target_us = use.slo.p99_latency_us
+    if target_us is None:
+        return [], []
+    promise = f"p99 {target_us / 1000:g} ms"
+    if not use.can.latency:
+        return [], [f"{promise}: on {use.device} latencies are not measured by VM, and it has no io.latency"]
+    if not use.vm.cgroup:
+        return [], [f"{promise}: {use.vm.name} has no cgroup that could have a latency target"]
+    lever = Lever.SYSTEMD_PROPERTY if use.by_systemd else Lever.CGROUP_LATENCY
+    reason = f"{promise}: io.latency slows neighbours down when more than a tenth of its requests take longer"
+    knob = Knob(lever, use.vm.cgroup, "latency_us", str(use.can.device))
+    return [Setting(knob, target_us, use.vm.name, reason)], []
+
+
+def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Setting], list[str]]:
+    """Settings for the maximums of a VM on one device, and what cannot be limited."""
+    settings: list[Setting] = []
+    lacking: list[str] = []
+    for promise, kind, value in _maximums(use, held):
+        if use.untouchable:
+            lacking.append(f"{promise}: {', '.join(use.untouchable)} is served by another program than QEMU")
+        elif use.by_libvirt and use.targets:
+            together = f" over {', '.join(use.targets)} together" if len(use.targets) > 1 else ""
+            knob = Knob(Lever.LIBVIRT_LIMIT, use.place, f"total_{kind}", ",".join(use.targets))
+            settings.append(Setting(knob, value, use.vm.name, f"{promise}{together}"))
+        elif not use.can.limits:
+            lacking.append(f"{promise}: the kernel cannot limit {use.device} {use.can.problem}".rstrip())
+        elif not use.place:
+            lacking.append(f"{promise}: {use.vm.name} has no cgroup that could be limited")
+        else:
+            # Neither version of cgroups limits the sum: two limits that add up to it do.
+            split = splits.iops if kind == "iops" else splits.bytes_s
+            for side, limit in zip(("read", "write"), split.limits(value), strict=True):
+                knob = Knob(use.limit_lever, use.place, f"{side}_{kind}", str(use.can.device))
+                reason = f"{promise}, {split.read_share:.0%} of it for reads as it was used"
+                settings.append(Setting(knob, limit, use.vm.name, reason))
+    return settings, lacking
+
+
+def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
+    """What is promised or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
+    found = []
+    most = use.slo.max_iops
+    if held is not None and (most is None or held.iops < most):
+        part = "" if held.of_drive_iops is None else f" (part of {held.of_drive_iops:.0f} on the drive)"
+        found.append((f"{held.iops:.0f} IOPS{part} for {', '.join(held.served)}", "iops", held.iops))
+    elif most is not None:
+        found.append((f"max_iops {most:g}", "iops", most))
+    if (bandwidth := use.slo.max_bandwidth_bytes_s) is not None:
+        found.append((f"max_bandwidth {bandwidth:g}", "bytes_s", bandwidth))
+    return found
 
 
 _NO_DRIVES: Mapping[str, str] = MappingProxyType({})
@@ -152,7 +500,7 @@ def _without_limits(use: Use, on_drive: Sequence[Use], limitable: Collection[tup
 
 
 def _without_minimum(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
-    """A minimum is kept by holding others back, on its device or another namespace of its drive: why not."""
+    """A minimum is kept by throttling others, on its device or another namespace of its drive: why not."""
     if use.slo.min_iops is None:
         return []
     others = _others(use, on_drive)

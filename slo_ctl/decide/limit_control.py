@@ -1,34 +1,49 @@
-"""Rate limits on the others, for a VM that misses its minimum or its p99 although the queue prefers it.
+"""Rate limits on the others, for a VM that misses a minimum, a p99, or its share where no queue keeps shares.
 
-Multiplicative decrease, multiplicative increase with a dead band in between (the scheme of TCP's and PARDA's
-rate control): while a protected VM misses its objective, the VMs above their own bounds are slowed by a part
-of their rate in proportion to how much is missing; while it is met with room to spare they are let go again,
-slowly. Where limits have not helped, they are lifted, and tried again after a time that doubles.
+One controller for emulated and for block devices. It takes what is missing from those that have most per
+weight (water-filling, as for entitlements), and restores half of what can be spared; in between is a dead
+band. No limit falls by more than 30 % or grows by more than 20 % in a step, and the next step waits until
+the effect of the last one is measured. Having restored too soon doubles the time before it is tried again.
+Where limits do not help the VM that they are for, they are lifted, and tried again after a time that doubles.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-MISSED_FROM = 0.02
-"""Relative to the objective: less is noise."""
-CONFIRMED_AFTER = 2
-"""Windows in a row that an objective is missed before anybody is limited for it."""
-GAIN, MOST_DECREASE = 0.5, 0.3
-"""Relative decrease of a limit per window, per relative miss; and at most."""
+from slo_ctl.base.text import and_list
+from slo_ctl.decide.entitlement import water_level
+
+AT_LIMIT = 0.9
+"""A VM that does this part of its limit is throttled by it: neither limiters nor short windows are exact."""
+MISSED_FROM, CONFIRMED_AFTER = 0.02, 2
+"""Relative to the objective, and windows in a row: less is noise."""
 ROOM = 0.1
-"""By so much must an objective be exceeded before limits are raised."""
-INCREASE = 1.1
+"""An objective exceeded by so much leaves something to restore; limits aim at half of it."""
+GAIN = 0.5
+"""Of what a VM can spare, restored in a step; and of the relative miss of a p99, taken from the others."""
+MOST_DECREASE, MOST_INCREASE = 0.3, 0.2
+"""Of a limit, in a step."""
 LIFT_FROM = 1.5
 """A limit so much above what its VM does is lifted."""
 LEAST_SHARE = 0.05
 """Of its share by weight: what everybody keeps."""
-JUDGED_AFTER = 12
-"""Windows after which limits must have helped."""
-LEAST_HELP = 0.25
-"""Gain of a protected VM that still misses its objective, relative to what its limits take from the
-others."""
+RAISE_AFTER = 5
+"""Windows that objectives are met with room before anything is restored; doubled when that was too soon."""
+JUDGED_AFTER = 6
+"""Steps after which limits must have helped."""
+LEAST_HELP = 0.05
+"""Gain of a VM, relative to what is taken from the others for it. So small a part of what all do is not
+judged."""
+LEAST_SHARE_HELP = 0.5
+"""The same for a mere share: what others give up must be of use to somebody."""
 RETRY_AFTER, LONGEST_RETRY = 60, 600
 """Windows for which limits that did not help are not tried again: at first, and at most."""
+
+
+def at_limit(iops: float, limit_iops: float | None) -> bool:
+    """Whether a VM's limit, and not the device, sets its rate."""
+    return limit_iops is not None and iops >= AT_LIMIT * limit_iops
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +55,67 @@ class Bounded:
     fair_iops: float
     """Its share by weight."""
     busy: bool
-    """It had requests outstanding nearly all the time, so that a miss is not its own doing."""
+    """It would have taken more, so that a miss is not its own doing."""
     min_iops: float = 0.0
+    due_iops: float = 0.0
+    """What it is entitled to: nobody is limited below that for a share."""
+    keeps_share: bool = False
+    """That is an objective, as nothing but limits keeps shares there."""
     p99_us: float | None = None
     max_p99_us: float | None = None
-    p99_windows: int = 1
-    """What the p99 is measured over: the effect of a change is seen only after so long."""
+    limitable: bool = True
+    effect_windows: int = 1
+    """What its figures are means over: the effect of a change is seen only after so long."""
+
+    @property
+    def objective_iops(self) -> float:
+        """What it must have."""
+        return max(self.min_iops, self.due_iops * (1.0 - MISSED_FROM) if self.keeps_share else 0.0)
 
     @property
     def miss(self) -> float:
         """How far it is from its objectives, relative to them: positive where one is missed."""
-        misses = [-1.0]
-        if self.min_iops > 0.0:
-            misses.append(self.min_iops / max(self.iops, 1e-9) - 1.0)
-        if self.max_p99_us and self.p99_us is not None:
-            misses.append(self.p99_us / self.max_p99_us - 1.0)
+        misses = [-1.0, self._p99_miss]
+        if self.objective_iops > 0.0:
+            misses.append(self.objective_iops / max(self.iops, 1e-9) - 1.0)
         return min(max(misses), 1.0)
 
     @property
+    def _p99_miss(self) -> float:
+        return self.p99_us / self.max_p99_us - 1.0 if self.max_p99_us and self.p99_us is not None else -1.0
+
+    @property
     def misses_p99(self) -> bool:
-        """Whether the p99 is its worst miss."""
-        p99 = self.p99_us / self.max_p99_us - 1.0 if self.max_p99_us and self.p99_us is not None else -1.0
-        return p99 > -1.0 and min(p99, 1.0) >= self.miss
+        """Whether its p99 is missed."""
+        return self._p99_miss > MISSED_FROM
+
+    @property
+    def misses_share_alone(self) -> bool:
+        """Whether all that it misses is a share."""
+        return self.keeps_share and not self.misses_p99 and self.min_iops <= (1.0 + MISSED_FROM) * self.iops
 
     @property
     def protected(self) -> bool:
         """Whether it has an objective that limits on others may help to meet."""
-        return self.busy and (self.min_iops > 0.0 or bool(self.max_p99_us and self.p99_us is not None))
+        return self.objective_iops > 0.0 or bool(self.max_p99_us and self.p99_us is not None)
+
+    @property
+    def missing_iops(self) -> float:
+        """To the middle of the dead band."""
+        missing = (1.0 + ROOM / 2.0) * self.objective_iops - self.iops
+        if self.misses_share_alone:
+            # It may want hardly more than it has, and far less than its share.
+            missing = min(missing, max(self.iops, ROOM * self.due_iops))
+        return max(0.0, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Limits for a VM that did not help."""
+
+    windows: int
+    """Left until they are tried again."""
+    length_windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +124,35 @@ class LimitState:
 
     limits: dict[str, float] = field(default_factory=dict)
     """In force, by VM."""
+    served: tuple[str, ...] = ()
+    """For whom."""
     missed_windows: int = 0
-    limited_windows: int = 0
-    before: dict[str, float] = field(default_factory=dict)
-    """IOPS of every VM when limiting began."""
-    miss_before: float = 0.0
     hold_windows: int = 0
     """Until the effect of the last change is measured."""
-    wait_windows: int = 0
-    """Until limits that did not help may be tried again."""
-    last_wait_windows: int = 0
+    calm_windows: int = 0
+    """Since there is something to restore."""
+    raise_after: int = RAISE_AFTER
+    lowering: bool = False
+    """The last step was not all that was needed."""
+    raised: bool = False
+    """Something was restored since limits were lowered last."""
+    before: dict[str, float] = field(default_factory=dict)
+    """IOPS of every VM when somebody became short."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """Taken so far, by VM that they were for."""
+    misses_before: dict[str, float] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    """By VM that limits did not help."""
+
+    @property
+    def not_helped(self) -> tuple[str, ...]:
+        """VMs that limits did not help, recently."""
+        return tuple(sorted(vm for vm, wait in self.waits.items() if wait.windows))
+
+    @property
+    def beneficiaries(self) -> tuple[str, ...]:
+        """For whom others are limited, as far as they are not limited themselves."""
+        return tuple(vm for vm in self.served if vm not in self.limits) or self.served
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,74 +160,200 @@ class Limits:
     """What should be in force."""
 
     limits: dict[str, float]
-    protected: str = ""
-    """The VM that they are for."""
     reason: str = ""
     """One sentence when something changed in kind."""
 
 
 def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, Limits]:
     """One window later."""
-    names = {v.vm for v in vms}
+    state = _aged(state, {v.vm for v in vms})
+    protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
+    if not protected:
+        reason = "limits lifted: nobody needs them" if state.limits else ""
+        return LimitState(waits=state.waits), Limits({}, reason)
+    # What was begun is finished; and who is throttled by its own limit is not short for the others' sake.
+    missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
+    short = [
+        v
+        for v in protected
+        if v.busy and v.miss > missed_from and (v.misses_p99 or not at_limit(v.iops, state.limits.get(v.vm)))
+    ]
     state = replace(
         state,
-        limits={vm: limit for vm, limit in state.limits.items() if vm in names},
-        wait_windows=max(0, state.wait_windows - 1),
-        hold_windows=max(0, state.hold_windows - 1),
+        missed_windows=state.missed_windows + 1 if short else 0,
     )
-    worst = max((v for v in vms if v.protected), key=lambda v: v.miss, default=None)
-    if worst is None:
-        reason = "limits lifted: nobody needs them" if state.limits else ""
-        return LimitState(), Limits({}, reason=reason)
-    if state.hold_windows and worst.misses_p99:
-        return _counted(state), Limits(state.limits, worst.vm)
-    if worst.miss > MISSED_FROM:
-        return _tighten(state, vms, worst)
-    state = replace(state, missed_windows=0)
-    if worst.miss > -ROOM or not state.limits:
-        return _counted(state), Limits(state.limits, worst.vm)
-    rates = {v.vm: v.iops for v in vms}
-    raised = {vm: INCREASE * limit for vm, limit in state.limits.items()}
-    kept = {vm: limit for vm, limit in raised.items() if limit < LIFT_FROM * max(rates[vm], 1.0)}
-    reason = "" if kept else f"limits lifted: {worst.vm} does without"
-    return _counted(_changed(state, kept, worst)), Limits(kept, worst.vm, reason)
-
-
-def _tighten(state: LimitState, vms: Sequence[Bounded], worst: Bounded) -> tuple[LimitState, Limits]:
-    state = replace(state, missed_windows=state.missed_windows + 1)
-    if state.missed_windows < CONFIRMED_AFTER or state.wait_windows:
-        return _counted(state), Limits(state.limits, worst.vm)
-    rates = {v.vm: v.iops for v in vms}
+    # Who reaches what limits aim at is helped by them.
+    reached = {v.vm for v in vms if v.miss <= (0.0 if v.keeps_share else MISSED_FROM - ROOM / 2.0)}
+    state = replace(state, steps={vm: n for vm, n in state.steps.items() if vm not in reached})
+    if state.hold_windows:
+        return state, Limits(state.limits)
+    state = _own_minimums(state, vms)
+    if short:
+        state = replace(state, calm_windows=0)
+        if state.missed_windows < CONFIRMED_AFTER:
+            return state, Limits(state.limits)
+        return _lower(state, vms, short)
+    state = replace(state, lowering=False)
     if not state.limits:
-        state = replace(state, before=rates, miss_before=worst.miss, limited_windows=0)
-    elif state.limited_windows >= JUDGED_AFTER and not _helps(state, vms, worst):
-        wait = min(max(RETRY_AFTER, 2 * state.last_wait_windows), LONGEST_RETRY)
-        reason = f"limits lifted: they do not help {worst.vm}, which its own queue depth or pace holds back"
-        return LimitState(wait_windows=wait, last_wait_windows=wait), Limits({}, reason=reason)
-    decrease = min(GAIN * worst.miss, MOST_DECREASE)
-    limits = dict(state.limits)
-    for v in vms:
-        floor = max(v.min_iops * (1.0 + MISSED_FROM), LEAST_SHARE * v.fair_iops)
-        if v.vm == worst.vm or (v.protected and v.miss > 0.0) or v.iops <= floor:
-            continue
-        limits[v.vm] = max(floor, (1.0 - decrease) * min(v.iops, limits.get(v.vm, v.iops)))
-    reason = "" if state.limits else f"limiting others, as {worst.vm} misses its objective"
-    return _counted(_changed(state, limits, worst)), Limits(limits, worst.vm, reason)
+        waits = {vm: wait for vm, wait in state.waits.items() if wait.windows}
+        return replace(state, served=(), waits=waits), Limits({})
+    return _raise(state, vms, protected)
 
 
-def _changed(state: LimitState, limits: dict[str, float], worst: Bounded) -> LimitState:
-    hold = worst.p99_windows - 1 if worst.misses_p99 else 0
-    return replace(state, limits=limits, hold_windows=hold)
+def _aged(state: LimitState, names: Collection[str]) -> LimitState:
+    """A window later; VMs that are gone are forgotten."""
+    return replace(
+        state,
+        limits={vm: limit for vm, limit in state.limits.items() if vm in names},
+        served=tuple(vm for vm in state.served if vm in names),
+        hold_windows=max(0, state.hold_windows - 1),
+        waits={
+            vm: replace(wait, windows=max(0, wait.windows - 1))
+            for vm, wait in state.waits.items()
+            if vm in names
+        },
+    )
 
 
-def _helps(state: LimitState, vms: Sequence[Bounded], worst: Bounded) -> bool:
-    """Whether what the protected VM has gained is worth what the others have lost."""
-    if worst.max_p99_us and state.miss_before - worst.miss > LEAST_HELP * (1.0 + state.miss_before):
+def _own_minimums(state: LimitState, vms: Sequence[Bounded]) -> LimitState:
+    """Who is limited has been promised more since."""
+    least = {v.vm: (1.0 + ROOM / 2.0) * v.min_iops for v in vms}
+    return replace(state, limits={vm: max(limit, least[vm]) for vm, limit in state.limits.items()})
+
+
+def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) -> tuple[LimitState, Limits]:
+    """Take what is missing, as far as one step goes."""
+    # What was promised comes before shares.
+    urgent = [v for v in short if not v.misses_share_alone] or short
+    by_vm = {v.vm: v for v in vms}
+    if not state.steps:
+        state = replace(state, before={v.vm: v.iops for v in vms}, misses_before={})
+    state = replace(
+        state,
+        steps=state.steps | {v.vm: state.steps.get(v.vm, 0) + 1 for v in urgent},
+        misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
+    )
+    if not_helped := [v.vm for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
+        return _given_up(state, not_helped)
+    names = {v.vm for v in urgent}
+    of_share = all(v.misses_share_alone for v in urgent)
+    has = {v.vm: min(v.iops, state.limits.get(v.vm, v.iops)) for v in vms}
+    least = {
+        v.vm: max((1.0 + ROOM / 2.0) * v.min_iops, v.due_iops if of_share else 0.0, LEAST_SHARE * v.fair_iops)
+        for v in vms
+    }
+    payers = [v.vm for v in vms if v.limitable and v.vm not in names and has[v.vm] > least[v.vm]]
+    rates = sum(has[vm] for vm in payers)
+    missing = sum(v.missing_iops for v in urgent)
+    p99 = max(v.miss if v.misses_p99 else 0.0 for v in urgent)
+    missing = max(missing, min(GAIN * p99, MOST_DECREASE) * rates)
+    level = water_level([(by_vm[vm].fair_iops, least[vm], has[vm]) for vm in payers], rates - missing)
+    wanted = {vm: max(least[vm], level * by_vm[vm].fair_iops) for vm in payers}
+    lowered = {vm: max(wanted[vm], (1.0 - MOST_DECREASE) * has[vm]) for vm in payers if wanted[vm] < has[vm]}
+    # Who is short of a share takes what the device has to spare, and is not limited.
+    limits = {vm: limit for vm, limit in state.limits.items() if vm not in names} | lowered
+    limits |= {vm: state.limits[vm] for vm in names & state.limits.keys() if by_vm[vm].misses_p99}
+    began = bool(limits) and not state.limits
+    reason = f"limiting others, as {and_list(names)} misses its objective" if began else ""
+    after = min(LONGEST_RETRY, 2 * state.raise_after) if state.raised else state.raise_after
+    hold = max(v.effect_windows for v in urgent) - 1
+    state = replace(
+        state,
+        limits=limits,
+        served=tuple(sorted({*state.served, *names})) if limits else (),
+        hold_windows=hold,
+        lowering=any(limit > wanted[vm] for vm, limit in lowered.items()),
+        raise_after=after,
+        raised=False,
+    )
+    return state, Limits(limits, reason)
+
+
+def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
+    """Whether what a protected VM has gained is worth what the others have lost."""
+    before = state.misses_before[short.vm]
+    if short.misses_p99:
+        return before - short.miss > LEAST_HELP * (1.0 + before)
+    gained = {v.vm: v.iops - state.before.get(v.vm, v.iops) for v in vms}
+    taken = -sum(gained[v.vm] for v in vms if at_limit(v.iops, state.limits.get(v.vm)) and gained[v.vm] < 0.0)
+    if taken <= LEAST_HELP * sum(v.iops for v in vms):
         return True
-    gained = worst.iops - state.before.get(worst.vm, worst.iops)
-    taken = sum(max(0.0, state.before.get(v.vm, 0.0) - v.iops) for v in vms if v.vm in state.limits)
-    return gained > LEAST_HELP * taken
+    if short.misses_share_alone:
+        # What others gave up must have come of use to somebody.
+        return sum(each for each in gained.values() if each > 0.0) > LEAST_SHARE_HELP * taken
+    return gained[short.vm] > LEAST_HELP * taken
 
 
-def _counted(state: LimitState) -> LimitState:
-    return replace(state, limited_windows=state.limited_windows + 1 if state.limits else 0)
+def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, Limits]:
+    waits = dict(state.waits)
+    for vm in not_helped:
+        last = waits[vm].length_windows if vm in waits else 0
+        wait = min(max(RETRY_AFTER, 2 * last), LONGEST_RETRY)
+        waits[vm] = Wait(wait, wait)
+    served = tuple(vm for vm in state.served if vm not in not_helped)
+    kept = state.limits if served else {}
+    state = replace(
+        state,
+        limits=kept,
+        served=served,
+        missed_windows=0,
+        steps={vm: n for vm, n in state.steps.items() if vm not in not_helped},
+        waits=waits,
+    )
+    return state, Limits(kept, f"limits lifted: {not_helped_text(not_helped)}")
+
+
+def _raise(
+    state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]
+) -> tuple[LimitState, Limits]:
+    """Restore what can be spared."""
+    rates = {v.vm: v.iops for v in vms}
+    held = {vm for vm, limit in state.limits.items() if at_limit(rates[vm], limit)}
+    sharing = [v for v in protected if v.keeps_share]
+    # Somebody has to take what the device has to spare; and a limit may have become too low for a share.
+    idle = bool(sharing) and all(v.vm in held for v in sharing)
+    low = [
+        v.due_iops / state.limits[v.vm]
+        for v in sharing
+        if v.vm in held and state.limits[v.vm] < AT_LIMIT * v.objective_iops
+    ]
+    free = [v for v in protected if v.busy and v.vm not in held]
+    calm = all(v.miss <= -ROOM / (1.0 + ROOM) for v in free)
+    state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
+    if not idle and not low and state.calm_windows < state.raise_after:
+        return state, Limits(state.limits)
+    growth = min(1.0 + MOST_INCREASE, max(low) if low and not idle else math.inf)
+    spare = [v.iops - (1.0 + ROOM / 2.0) * v.objective_iops for v in free if v.objective_iops > 0.0]
+    if spare and not idle and not low:
+        growth = min(growth, 1.0 + GAIN * max(0.0, min(spare)) / sum(state.limits.values()))
+    raised = {vm: growth * limit for vm, limit in state.limits.items()}
+    kept = {vm: limit for vm, limit in raised.items() if limit < LIFT_FROM * max(rates[vm], 1.0)}
+    state = replace(
+        state,
+        limits=kept,
+        hold_windows=max((v.effect_windows for v in protected), default=1) - 1,
+        # One step at a time for who may miss it.
+        calm_windows=0 if free else state.calm_windows,
+        raised=state.raised or not (idle or low),
+    )
+    if kept:
+        return state, Limits(kept)
+    reason = f"limits lifted: {and_list(state.served)} can do without"
+    return LimitState(waits=state.waits), Limits({}, reason)
+
+
+def not_helped_text(vms: Collection[str]) -> str:
+    """One sentence on VMs that limits on others did not help."""
+    return f"they do not help {and_list(vms)}, limited by its own queue depth or pace"
+
+
+def limits_text(
+    limits: Mapping[str, float], served: Collection[str], of: Collection[str] | None = None
+) -> str:
+    """Who is limited, to what and for whom; `of`: only these VMs. Empty where nobody is."""
+    shown = {vm: limit for vm, limit in sorted(limits.items()) if of is None or vm in of}
+    if not shown:
+        return ""
+    figures = and_list([f"{limit:,.0f}" for limit in shown.values()], in_order=True)
+    verb = "is" if len(shown) == 1 else "are"
+    return f"{and_list(shown)} {verb} limited to {figures} IOPS for {and_list(served)}"

@@ -5,34 +5,77 @@ What a step would destroy, and what isolation comes out of it, is decided here; 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from slo_ctl.decide.namespace_identity import identity_of, same_namespace
-from slo_ctl.decide.namespace_pool import Pool, choose_pool, handles_for
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.decide.drive_pool import Pool, choose_pool, handles_for
 from slo_ctl.model.mapping import (
     AttachNamespace,
     CreateNamespace,
     Deallocate,
     DeleteNamespace,
     DetachNamespace,
+    DriveIdentity,
     GiveDisk,
-    Mapping,
-    Placement,
+    LbaFormat,
+    NamespaceMapping,
+    NamespacePlacement,
     Purpose,
     Spare,
     SpareOwner,
+    Step,
     TakeDisk,
 )
-from slo_ctl.model.nvme import Isolation
-from slo_ctl.quantity import format_bytes_exact
+from slo_ctl.model.nvme import Isolation, NvmeDevice, NvmeNamespace
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+# Whether a drive or namespace is still the one that a mapping is about. Pure.
 
-    from slo_ctl.model.mapping import LbaFormat, Step
-    from slo_ctl.model.nvme import NvmeDevice, NvmeNamespace
+
+def identity_of(device: NvmeDevice) -> DriveIdentity:
+    """By what the drive is known again."""
+    controller = device.controller
+    return DriveIdentity(controller.model, controller.serial, controller.subsystem_nqn)
+
+
+def same_namespace(mapping: NamespaceMapping, device: NvmeDevice) -> NvmeNamespace:
+    """The namespace that was mapped. Raises UserError when it is another by now, or gone."""
+    namespace = device.namespace(mapping.nsid or 0)
+    if namespace is None:
+        raise UserError(
+            f"{device.controller.name} has no namespace {mapping.nsid} any more",
+            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
+        )
+    other_id = bool(mapping.nguid and namespace.nguid) and mapping.nguid != namespace.nguid
+    if other_id or namespace.size_bytes != mapping.namespace_bytes:
+        raise UserError(
+            f"namespace {mapping.nsid} of {device.controller.name} is not the one that was mapped: it had "
+            f"{format_bytes_exact(mapping.namespace_bytes)} and {mapping.nguid or 'no NGUID'}, and now has "
+            f"{format_bytes_exact(namespace.size_bytes)} and {namespace.nguid or 'none'}",
+            f"forget the mapping: slo-ctl vm unmap {mapping.vm} {mapping.nsid} --forget",
+        )
+    return namespace
+
+
+def ours_after_crash(mapping: NamespaceMapping, device: NvmeDevice, taken: Collection[int]) -> int | None:
+    """NSID of the namespace that was being created when the program ended; None: it was not created yet.
+
+    `taken` are NSIDs of other mappings. Raises UserError when several could be it.
+    """
+    before = set(mapping.namespaces_before or ()) | set(taken)
+    candidates = [
+        each.nsid
+        for each in device.namespaces
+        if each.nsid not in before and not each.attached and each.size_bytes == mapping.namespace_bytes
+    ]
+    if len(candidates) > 1:
+        raise UserError(
+            f"{mapping}: which of namespaces {', '.join(map(str, candidates))} was made for it is not known",
+            f"forget the mapping (slo-ctl vm unmap {mapping.vm} --forget), then adopt the right one",
+        )
+    return candidates[0] if candidates else None
+
 
 GRANULARITY_BYTES = 1 << 20
 """Sizes are rounded up to it: drives allocate in larger steps than LBAs, and partitions begin at it."""
@@ -66,7 +109,7 @@ class Surroundings:
     formats: tuple[LbaFormat, ...] = ()
     users: dict[int, str] | None = None
     """By NSID, who uses the namespace: a VM, a mount, another mapping."""
-    mappings: tuple[Mapping, ...] = ()
+    mappings: tuple[NamespaceMapping, ...] = ()
     """All there are on this drive."""
     places_handles: bool = False
     """nvme-cli can give a new namespace placement handles."""
@@ -76,7 +119,7 @@ class Surroundings:
 class MapPlan:
     """A mapping with nothing done yet, and what should be known about it before."""
 
-    mapping: Mapping
+    mapping: NamespaceMapping
     notes: tuple[str, ...]
 
 
@@ -120,7 +163,7 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
     if request.disk:
         steps.append(GiveDisk(request.target, request.bus, size_bytes, whole=True))
     placement = _placement(pool, own_handles=bool(handles))
-    mapping = Mapping(
+    mapping = NamespaceMapping(
         vm=request.vm,
         drive=identity_of(device),
         controller=controller.name,
@@ -186,7 +229,7 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
     }
     own = {handle.reclaim_unit_handle for handle in namespace.handles}
     placement = _placement(pool, own_handles=bool(own) and not own & others)
-    mapping = Mapping(
+    mapping = NamespaceMapping(
         vm=request.vm,
         drive=identity_of(device),
         controller=controller.name,
@@ -207,7 +250,9 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
     return MapPlan(mapping, (*notes, *_warnings(placement, spare)))
 
 
-def plan_unmap(mapping: Mapping, device: NvmeDevice, user: str, *, delete: bool, unplug: bool) -> Mapping:
+def plan_unmap(
+    mapping: NamespaceMapping, device: NvmeDevice, user: str, *, delete: bool, unplug: bool
+) -> NamespaceMapping:
     """The mapping with the steps that undo it.
 
     `user` is who uses the namespace besides the definition of its own VM: refused, unless that is its VM,
@@ -237,9 +282,11 @@ def plan_unmap(mapping: Mapping, device: NvmeDevice, user: str, *, delete: bool,
     )
 
 
-def _placement(pool: Pool, *, own_handles: bool) -> Placement:
+def _placement(pool: Pool, *, own_handles: bool) -> NamespacePlacement:
     """Where a namespace ends up; handles that no other has count where its pool is not its own anyway."""
-    return Placement(Isolation.SEPARATION, "FDP") if own_handles and not pool.alone else pool.placement
+    return (
+        NamespacePlacement(Isolation.SEPARATION, "FDP") if own_handles and not pool.alone else pool.placement
+    )
 
 
 def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
@@ -276,7 +323,7 @@ def _best_format(device: NvmeDevice, formats: Sequence[LbaFormat]) -> LbaFormat:
     return min(usable, key=worth)
 
 
-def _warnings(placement: Placement, spare: Spare) -> list[str]:
+def _warnings(placement: NamespacePlacement, spare: Spare) -> list[str]:
     if not spare.size_bytes or spare.owner is SpareOwner.VM:
         return []
     size = format_bytes_exact(spare.size_bytes)

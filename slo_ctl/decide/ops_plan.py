@@ -8,16 +8,73 @@ exceeds what they cost. The device itself bounds the time that moves may take wh
 Device time without a clock is counted in pages copied.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slo_ctl.decide import waf
-from slo_ctl.decide.allocation import allocate, moves_between
-from slo_ctl.decide.curve import GcCurve
-from slo_ctl.decide.iops import gc_time_us
-from slo_ctl.decide.split import Writer, best_split
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.gc_model import GcCurve, Writer, best_split, gc_time_us
 from slo_ctl.model import DeviceSample, FlashTiming, MovePlan, OpsMove, TimingModel, VmSample
+
+# Whole blocks: rounding an ideal split, and the moves that lead from one split to another.
+
+
+def allocate(total_blocks: int, ideal: Mapping[str, float], minimum: Mapping[str, int]) -> dict[str, int]:
+    """Integer blocks per VM that add up to `total_blocks` exactly, none below its minimum, close to `ideal`.
+
+    What the ideal exceeds the minimums by is scaled to the blocks there are, then rounded by largest
+    remainder (ties: the earlier VM). Raises ValueError when the minimums alone exceed the total, or there
+    is no VM.
+    """
+    if not ideal:
+        raise ValueError("no VM to allocate blocks to")
+    rest = total_blocks - sum(minimum[vm] for vm in ideal)
+    if rest < 0:
+        raise ValueError(f"the minimums exceed the {total_blocks} OPS blocks by {-rest}")
+    excess = {vm: max(0.0, blocks - minimum[vm]) for vm, blocks in ideal.items()}
+    wanted = sum(excess.values())
+    share = {vm: e / wanted if wanted > 0 else 1.0 / len(excess) for vm, e in excess.items()}
+    # Snap to the nearest integer within rounding error, so that an integer ideal comes back unchanged.
+    exact = {vm: round(rest * s, 9) for vm, s in share.items()}
+    blocks = {vm: minimum[vm] + math.floor(e) for vm, e in exact.items()}
+    remainder = sorted(exact, key=lambda vm: math.floor(exact[vm]) - exact[vm])
+    for vm in remainder[: total_blocks - sum(blocks.values())]:
+        blocks[vm] += 1
+    return blocks
+
+
+def moves_between(
+    current: Mapping[str, int],
+    wanted: Mapping[str, int],
+    spare_blocks: int = 0,
+    max_move_blocks: int | None = None,
+) -> tuple[OpsMove, ...]:
+    """The moves that turn `current` into `wanted`: spare blocks first, then from the VM with most to give.
+
+    At most `max_move_blocks` in total, shared out so that every receiver comes equally near to what it wants.
+    """
+    receivers = {vm: wanted[vm] - blocks for vm, blocks in current.items() if wanted[vm] > blocks}
+    donors = {vm: blocks - wanted[vm] for vm, blocks in current.items() if wanted[vm] < blocks}
+    available = spare_blocks + sum(donors.values())
+    budget = min(sum(receivers.values()), available, math.inf if max_move_blocks is None else max_move_blocks)
+    if budget <= 0:
+        return ()
+    granted = allocate(int(budget), receivers, dict.fromkeys(receivers, 0))
+    sources: list[tuple[str | None, int]] = [(None, spare_blocks)] if spare_blocks > 0 else []
+    sources += sorted(donors.items(), key=lambda donor: -donor[1])
+    moves = []
+    for target, needed in granted.items():
+        while needed > 0:
+            source, left = sources.pop(0)
+            taken = min(needed, left)
+            moves.append(OpsMove(source, target, taken))
+            needed -= taken
+            if left > taken:
+                sources.insert(0, (source, left - taken))
+    return tuple(moves)
+
 
 FLOOR_OF_EVEN_OPS = 0.5
 """Every VM, idle ones too, keeps this part of an even share of OPS (in proportion to its logical size): an
@@ -144,9 +201,11 @@ def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep:
     return replace(track, curve=track.curve.fit(vm.ops_blocks, valid / pages), fitted=True)
 
 
-def best_blocks(state: OpsState, sample: DeviceSample) -> dict[str, int]:
-    """The split with the least GC at the write rates there are, within the floors."""
-    floors = _floors(state, sample)
+def best_blocks(
+    state: OpsState, sample: DeviceSample, needs: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The split with the least GC at the write rates there are, within the floors; or within `needs`."""
+    floors = _floors(state, sample) if needs is None else needs
     writers = [
         Writer(state.tracks[v.vm].curve, state.tracks[v.vm].due_writes, float(floors[v.vm]))
         for v in sample.vms
@@ -159,33 +218,40 @@ def best_blocks(state: OpsState, sample: DeviceSample) -> dict[str, int]:
     )
 
 
-def initial_moves(state: OpsState, sample: DeviceSample) -> tuple[OpsMove, ...]:
+def initial_moves(
+    state: OpsState, sample: DeviceSample, needs: Mapping[str, int] | None = None
+) -> tuple[OpsMove, ...]:
     """The whole way to the best split, before the device is used."""
     blocks = {v.vm: v.ops_blocks for v in sample.vms}
-    return moves_between(blocks, best_blocks(state, sample), sample.spare_blocks)
+    return moves_between(blocks, best_blocks(state, sample, needs), sample.spare_blocks)
 
 
 def next_moves(
-    state: OpsState, sample: DeviceSample
+    state: OpsState, sample: DeviceSample, needs: Mapping[str, int] | None = None
 ) -> tuple[OpsState, tuple[OpsMove, ...], tuple[MovePlan, ...]]:
-    """The next step towards the best split, if it pays; and the plan that it is a part of."""
+    """The next step towards the best split, if it pays; and the plan that it is a part of.
+
+    `needs`: what VMs must have, whatever it saves.
+    """
     idle = replace(state, plan_blocks=0, plan_left=0)
     writing = [state.tracks[v.vm] for v in sample.vms if v.host_page_writes > 0]
     known = state.drive_writes >= KNOWN_FROM_DRIVE_WRITES and all(track.fitted for track in writing)
     if not sample.vms or not known or not sum(t.written for t in state.tracks.values()):
         return idle, (), ()
     blocks = {v.vm: v.ops_blocks for v in sample.vms}
-    best = best_blocks(state, sample)
+    best = best_blocks(state, sample, needs)
+    needy = {vm for vm, least in (needs or {}).items() if blocks[vm] < least}
     wanted = moves_between(blocks, best, sample.spare_blocks)
     step = max(1, sample.total_ops_blocks // STEPS_PER_OPS)
-    if sample.max_move_blocks is not None:
-        step = min(step, sample.max_move_blocks)
+    most = sample.total_ops_blocks if sample.max_move_blocks is None else sample.max_move_blocks
+    step = min(step, most)
     steps: list[OpsMove] = []
     plans: list[MovePlan] = []
     for move in wanted:
-        part = replace(move, blocks=min(step, move.blocks))
+        # Spare blocks cost nobody anything.
+        part = replace(move, blocks=min(step if move.source else most, move.blocks))
         cost, saving = _worth(state, sample, part)
-        if part.blocks == 0 or saving <= cost:
+        if part.blocks == 0 or (saving <= cost and move.target not in needy):
             continue
         steps.append(part)
         cost, saving = _worth(state, sample, move)
@@ -221,7 +287,7 @@ def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float,
 def _gc_cost(timing: FlashTiming, u: float) -> float:
     """Of one host page write."""
     if timing.model is TimingModel.NONE:
-        return waf.gc_write_ratio(u)
+        return gc_model.gc_write_ratio(u)
     return gc_time_us(timing, u) * 1e-6
 
 

@@ -2,9 +2,96 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slo_ctl.decide.scheduler_thresholds import THRESHOLDS
+from slo_ctl.decide.profile_fit import Analysis
+from slo_ctl.model.measurement import Access, Direction, Order
+
+# The numbers that decide which I/O scheduler a device should have, each with where it comes from.
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A number that decides."""
+
+    value: float
+    unit: str
+    meaning: str
+    source: str
+
+
+THRESHOLDS: Mapping[str, Threshold] = {
+    "seek_average_ratio": Threshold(
+        1.5,
+        "x",
+        "average read ratio over all sizes from which on a device counts as one that seeks",
+        "Boito et al. 2015, table 6: reads of disks and RAID-0 2.24 to 3.48, of SSDs 1.04 to 1.10; "
+        "this is near their "
+        "geometric mean. Reads before writes: caches confound the write ratio",
+    ),
+    "seek_average_write_ratio": Threshold(
+        1.5,
+        "x",
+        "the same for writes, where no reads were measured",
+        "Boito et al. 2015, table 6: writes of disks and RAID-0 1.62 to 2.02, of SSDs 0.99 to 1.38",
+    ),
+    "merge_ratio": Threshold(
+        3.0,
+        "x",
+        "largest ratio of any size from which on a device that does not seek still gains by order",
+        "public iocost models: an SSD at queue depth 1 has 8.9 for reads, common SSDs 1.05, 36 "
+        "measured SSDs at most "
+        "2.91; this is just above these",
+    ),
+    "bfq_cost_us": Threshold(
+        1.9,
+        "us",
+        "processor time of BFQ for each request",
+        "BFQ 1.9 us, mq-deadline 0.7 us (kernel's bfq-iosched.rst)",
+    ),
+    "bfq_share": Threshold(
+        0.1,
+        "",
+        "most of the shortest access time that BFQ may cost: 19 us, or 53 KIOPS at queue depth 1",
+        "BFQ tops out at 80 to 400 KIOPS (bfq-iosched.rst): this stays below the lower of the two",
+    ),
+    "bfq_slice_idle_us": Threshold(
+        8000,
+        "us",
+        "how long BFQ waits for the next request of the one it serves: without, there are no proportions",
+        "measured: weights 100/300/600 gave 1:3.19:5.96 with 8 ms and low_latency=0, 1:1.29:2.11 with "
+        "the defaults, 1:1:1 "
+        "with 0",
+    ),
+    "bfq_max_budget": Threshold(
+        512,
+        "sectors",
+        "most that BFQ serves one before the next: with budgets of its own choice shares wander",
+        "measured on a loop device: the smallest share of 1:3:6 was 8 to 12 % with 0, 10 % with 512",
+    ),
+    "bfq_target_budget": Threshold(
+        128,
+        "sectors",
+        "the same where there is a latency target and no weights: who waits, waits for the others' turns",
+        "measured on a modelled RAID-0, p99 of a reader beside two busy VMs, by round: 20, 22, 22 ms with "
+        "128, 21, 27, 47 with 512, 100, 202, 215 with the kernel's defaults",
+    ),
+    "deadline_part": Threshold(
+        0.5,
+        "",
+        "part of a latency target that a request may wait in mq-deadline before it must be sent",
+        "the device needs the rest; a choice of ours, to be confirmed by experiment",
+    ),
+    "kyber_write_factor": Threshold(
+        5.0,
+        "x",
+        "kyber's write target over its read target",
+        "the kernel's defaults: 2 ms and 10 ms (kyber-iosched.c)",
+    ),
+}
+
 
 _NO_TARGET_US = 25_000
 """With a percentile of 0 no latency is a target, and still the kernel accounts in periods of twice this
@@ -82,3 +169,86 @@ def iocost_qos(number: str, p99_target_us: float | None) -> tuple[str, str]:
     line = f"{number} enable=1 ctrl=user {targets} min=50.00 max=150.00"
     reason = f"the rate is lowered while p99 is over {p99_target_us:g} us, and raised while it is not"
     return line, reason
+
+
+# The line for `io.cost.model`, straight from a device's access-time curves. Pure.
+#
+# The kernel's linear model (Documentation/admin-guide/cgroup-v2.rst, "IO Interface Files") takes, for reads
+# and writes, the most bytes per second in sequence and the most 4 KiB requests per second in sequence and at
+# random: the ratio of the last two is what SeRRa measures.
+
+PAGE_BYTES = 4096
+"""What the kernel means by an I/O operation in this model."""
+
+
+@dataclass(frozen=True, slots=True)
+class IoCostModel:
+    """Coefficients; None for what was not measured: the kernel then keeps its own."""
+
+    rbps: int | None
+    rseqiops: int | None
+    rrandiops: int | None
+    wbps: int | None
+    wseqiops: int | None
+    wrandiops: int | None
+
+    def line(self, device: str) -> str | None:
+        """What to write into io.cost.model for `device` (`MAJOR:MINOR`); None when nothing is known."""
+        known = [f"{name}={value}" for name in self.__slots__ if (value := getattr(self, name)) is not None]
+        return f"{device} ctrl=user model=linear {' '.join(known)}" if known else None
+
+
+def iocost_model(analysis: Analysis) -> IoCostModel:
+    """The coefficients of a profile. Times below its smallest size are read off its first line."""
+    read, write = (_coefficients(analysis, direction) for direction in (Direction.READ, Direction.WRITE))
+    return IoCostModel(*read, *write)
+
+
+def page_time_s(analysis: Analysis, access: Access) -> float | None:
+    """Access time of 4 KiB; of the smallest size of the profile where the line has no positive time before
+    it."""
+    time = analysis.time_s(access, PAGE_BYTES)
+    if time is not None:
+        return time
+    curve = analysis.curve(access, PAGE_BYTES)
+    return None if curve is None else analysis.time_s(access, curve.interval.low_bytes)
+
+
+def _coefficients(analysis: Analysis, direction: Direction) -> tuple[int | None, int | None, int | None]:
+    sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+    rates = [
+        size / time
+        for curve in analysis.curves
+        if curve.access == sequential
+        for size in curve.interval.sizes()
+        if (time := analysis.time_s(sequential, size)) is not None
+    ]
+    bps = max(rates, default=None)
+    return (
+        None if bps is None else max(1, math.floor(bps)),
+        _iops(page_time_s(analysis, sequential)),
+        _iops(page_time_s(analysis, random)),
+    )
+
+
+def _iops(time_s: float | None) -> int | None:
+    return None if time_s is None else max(1, math.floor(1 / time_s))
+
+
+# Whether a device is so fast that BFQ's own time for each request counts. Pure.
+
+
+def too_fast_for_bfq(analysis: Analysis | None) -> str:
+    """Why BFQ would slow the device down; empty when it would not."""
+    if analysis is None:
+        return ""
+    times = [
+        time
+        for direction in Direction
+        if (time := page_time_s(analysis, Access(Order.RANDOM, direction))) is not None
+    ]
+    if not times:
+        return ""
+    share = THRESHOLDS["bfq_cost_us"].value / (min(times) * 1e6)
+    limit = THRESHOLDS["bfq_share"].value
+    return f"bfq would cost {share:.0%} of an access of {min(times) * 1e6:.0f} us" if share > limit else ""

@@ -5,13 +5,10 @@ The one place for that rule: the daemon judges its status window by it, a replay
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from slo_ctl.model import Outcome, Slo, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SHARE_TOLERANCE = 0.10
 """Of its target share: what a VM may miss in a window of a few seconds."""
@@ -130,8 +127,8 @@ def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: flo
         # Who was promised a minimum and has it is not said to miss a share on a mere guess.
         judged = target_share and not (got.guessed and slo.min_iops is not None)
         if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
-            told = f"{got.share_told}, below the {_percent(target_share)} that it is entitled to"
-            return told + _guess(got)
+            text = f"{got.share_told}, below the {_percent(target_share)} that it is entitled to"
+            return text + _guess(got)
     for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
         if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:
             return f"p99 of {kind} {p99_us / 1000:,.3g} ms, above its {slo.p99_latency_us / 1000:,.3g} ms"

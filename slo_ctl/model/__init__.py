@@ -6,12 +6,22 @@ them into decisions, actuators carry the decisions out, `slo_ctl.show` prints al
 
 from __future__ import annotations
 
-from slo_ctl.model.decision import Decision, MovePlan, OpsMove, Target
+from slo_ctl.model.decision import (
+    Decision,
+    Knob,
+    Lever,
+    MovePlan,
+    OpsMove,
+    Outcome,
+    OutcomeState,
+    Setting,
+    SettingValue,
+    Target,
+)
 from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
 from slo_ctl.model.nvme import DeviceWaf, WafSource
 from slo_ctl.model.sample import DeviceSample, ShareBy, Slo, VmSample
-from slo_ctl.model.setting import Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 from slo_ctl.model.status import DEGRADED, DeviceStatus, HostStatus, MoveStatus, Verdict, VmStatus
 
 __all__ = [

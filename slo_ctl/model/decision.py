@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +60,137 @@ class Decision:
     """By VM, what is done for it or because of others."""
     reasons: tuple[str, ...] = ()
     """One plain sentence per thing that was decided, for status, history and logs."""
+
+
+# What an actuator can set, what should be set, and what became of it.
+
+SettingValue = float | str | None
+"""What a knob holds: a number; words, such as `bfq low_latency=0`; or None: no limit, or the default."""
+
+
+class Lever(StrEnum):
+    """By what means a VM's I/O is steered."""
+
+    CGROUP_WEIGHT = "cgroup weight"
+    CGROUP_LIMIT = "cgroup limit"
+    CGROUP_LATENCY = "cgroup latency target"
+    SYSTEMD_PROPERTY = "systemd property"
+    LIBVIRT_WEIGHT = "libvirt blkiotune"
+    LIBVIRT_LIMIT = "libvirt blkdeviotune"
+    FTL_WEIGHT = "emulated SSD weight"
+    FTL_LIMIT = "emulated SSD limit"
+    FTL_OPS = "emulated SSD OPS"
+    FTL_SCHEDULER = "emulated SSD scheduler"
+    DEVICE_SCHEDULER = "device scheduler"
+    DEVICE_COST = "device io.cost"
+
+
+LEVERS_OF_WORDS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
+"""Those whose knobs hold words; all others hold numbers."""
+DEVICE_LEVERS = LEVERS_OF_WORDS
+"""Those for a device as a whole, and not for one VM on it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Knob:
+    """One value on the host that can be read and written."""
+
+    lever: Lever
+    place: str
+    """A cgroup (as in /proc/PID/cgroup), a libvirt UUID, `DEVICE/NAMESPACE` of an emulated SSD, a device."""
+    name: str
+    """`weight`; `read_iops`, `write_iops`, `total_iops`, `read_bytes_s`, `write_bytes_s`, `total_bytes_s`;
+    `latency_us`; `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its actuator
+    knows what they are called there."""
+    device: str = ""
+    """`MAJOR:MINOR` (cgroup, devices) or the disk's target (libvirt) where the knob is for one device."""
+
+    def __str__(self) -> str:
+        device = f" {self.device}" if self.device else ""
+        return f"{self.lever} {self.place}{device} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value that a knob should have."""
+
+    knob: Knob
+    value: SettingValue
+    """Words are in force when the knob reads all of them, and maybe others besides."""
+    vm: str
+    """For whose sake; empty where for the whole device's."""
+    reason: str
+
+
+class OutcomeState(StrEnum):
+    """What became of a setting."""
+
+    UNCHANGED = "unchanged"
+    """It was so already."""
+    PLANNED = "planned"
+    """It would be changed: nothing was touched."""
+    APPLIED = "applied"
+    """Changed, and read back."""
+    RESTORED = "restored"
+    """Restored the value it had before slo-ctl."""
+    UNAPPLIED = "unapplied"
+    """It did not take: see the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one setting."""
+
+    setting: Setting
+    state: OutcomeState
+    before: SettingValue
+    """Read before anything was done; None also when there was no limit."""
+    after: SettingValue
+    """Read back."""
+    reason: str = ""
+    """Why it did not take, or what was rounded; empty otherwise."""
+
+
+def in_force(wanted: SettingValue, read: SettingValue) -> bool:
+    """Whether a knob that reads `read` has the value wanted; the last digits of a float do not count."""
+    if isinstance(wanted, str) and isinstance(read, str):
+        return set(wanted.split()) <= set(read.split())
+    if isinstance(wanted, str) or isinstance(read, str):
+        return False
+    if wanted is None or read is None:
+        return wanted is read
+    return math.isclose(wanted, read, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def value_text(value: SettingValue) -> str:
+    """A value for people."""
+    if isinstance(value, str):
+        return value
+    return "none" if value is None else f"{value:.15g}"
+
+
+def change_of(before: SettingValue, after: SettingValue) -> tuple[SettingValue, SettingValue]:
+    """Both for people: of words only the first, and those that `after` says otherwise than `before`."""
+    if not isinstance(before, str) or not isinstance(after, str):
+        return before, after
+    old, new = before.split(), after.split()
+    named = {word.partition("=")[0] for word in new}
+    was = [word for word in old[1:] if word not in new and word.partition("=")[0] in named]
+    return " ".join([*old[:1], *was]), " ".join([*new[:1], *(word for word in new[1:] if word not in old)])
+
+
+class ActError(Exception):
+    """A knob cannot be read or written: why, and what to do about it.
+
+    `gone` means that the object which had the knob no longer exists (a cgroup, a VM, a disk), so that nothing
+    is left to restore. A daemon that does not answer is not gone: its objects keep their values.
+    """
+
+    def __init__(self, reason: str, hint: str = "", *, gone: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.gone = gone
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.hint})" if self.hint else self.reason

@@ -1,8 +1,8 @@
-"""What is on a host: VMs, their disks, and their I/O told apart."""
+"""What is on a host: VMs, their disks, and their I/O distinguished."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -97,7 +97,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """I/O that can be told apart: one VM's, on one disk, through one cgroup, on one device."""
+    """I/O that can be distinguished: one VM's, on one disk, through one cgroup, on one device."""
 
     vm: str
     disk: Disk | None
@@ -108,3 +108,53 @@ class Stream:
     """Of the cgroup on the device, so shared by a VM's disks on one device. None: no I/O was counted."""
     tenant: Tenant | None = None
     """The namespace of an emulated SSD that it goes to."""
+
+
+# What a host's kernel can do for the I/O of cgroups, device by device.
+
+
+@dataclass(frozen=True, slots=True)
+class WeightScale:
+    """The weights a mechanism takes: whole numbers, shares in proportion to them."""
+
+    mechanism: str
+    """`bfq`, `io.cost` or `cfq`."""
+    knob: str
+    """Name of the Knob: `weight`, or `cost_weight` for io.cost's."""
+    low: int
+    high: int
+
+
+BFQ = WeightScale("bfq", "weight", 1, 1000)
+CFQ = WeightScale("cfq", "weight", 10, 1000)
+IO_COST = WeightScale("io.cost", "cost_weight", 1, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCapability:
+    """What can be done on one block device."""
+
+    device: DeviceNumber
+    name: str
+    """The kernel's, such as `sda`; empty when it is not there."""
+    weights: WeightScale | None
+    """By what the device is shared in proportion to weights; None: by nothing."""
+    limits: bool
+    """IOPS and bytes can be limited."""
+    problem: str = ""
+    """Why there are no weights, and what would give them; empty otherwise."""
+    latency: bool = False
+    """A cgroup can have a latency target there, for which its neighbours are slowed down."""
+    cautions: tuple[str, ...] = ()
+    """What makes shares inexact there, one sentence each with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Of one host."""
+
+    cgroup_version: int | None
+    """None: no cgroup tree with block I/O."""
+    devices: dict[DeviceNumber, BlockCapability] = field(default_factory=dict)
+    systemd: bool = False
+    """systemd runs and sets what cgroups of its units have: what is written past it, it may overwrite."""

@@ -130,7 +130,7 @@ class Spare:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class NamespacePlacement:
     """What keeps this VM's stream apart from others', in the words of docs/nvme.md."""
 
     isolation: str
@@ -138,7 +138,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class NamespaceMapping:
     """One VM on one namespace. Complete when all `steps` are `done` and the purpose is to map."""
 
     vm: str
@@ -150,7 +150,7 @@ class Mapping:
     created: bool
     """The namespace is ours; otherwise it was adopted, and is never deleted."""
     spare: Spare
-    placement: Placement
+    placement: NamespacePlacement
     steps: tuple[Step, ...]
     done: int = 0
     """So many of `steps` are carried out."""

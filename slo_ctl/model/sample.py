@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from slo_ctl.model.flash import FlashTiming
+from slo_ctl.model.flash import FlashTiming
 
 
 class ShareBy(StrEnum):
@@ -72,11 +70,11 @@ class VmSample:
     scheduler_weight: float = 1.0
     host_page_reads: int = 0
     outstanding: float | None = None
-    """Mean number of requests on the device, without those a rate limit holds back; None: not measured."""
+    """Mean number of requests on the device, without those a rate limit throttles; None: not measured."""
     backlog_share: float = 1.0
-    """Share of the window with a request on the device or held back; below 1 the VM asks for less."""
-    held_back: float | None = None
-    """Mean number of requests that a rate limit held back; None: not measured."""
+    """Share of the window with a request on the device or throttled; below 1 the VM asks for less."""
+    throttled: float | None = None
+    """Mean number of requests that a rate limit throttled; None: not measured."""
     device_s: float = 0.0
     """Die and channel time spent on this VM's requests, garbage collection included."""
     queued_share: float = 1.0

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from slo_ctl.model.nvme import DeviceWaf
-    from slo_ctl.model.sample import Slo
-    from slo_ctl.model.setting import Outcome
+from slo_ctl.model.decision import Outcome
+from slo_ctl.model.nvme import DeviceWaf
+from slo_ctl.model.sample import Slo
 
 
 class Verdict(StrEnum):
@@ -63,7 +61,7 @@ class VmStatus:
     p99_read_us: float | None = None
     p99_write_us: float | None = None
     throttle_wait_us: float | None = None
-    """Mean time that a request was held back by a limit."""
+    """Mean time that a request was throttled by a limit."""
     ops_blocks: int | None = None
     ops_bytes: int | None = None
     ops_share: float | None = None
@@ -114,13 +112,15 @@ class DeviceStatus:
     iops: float | None = None
     capacity_iops: float | None = None
     """The most that was measured with the VMs asking for more; None before that."""
+    estimated_iops: float | None = None
+    """What an emulated SSD can do at most, by its timing and the GC there has been; None: not known."""
     sum_min_iops: float = 0.0
     overcommitted: bool = False
     """The minimums exceed what the device can do."""
     problem: str = ""
     """Why nothing is known or done at the moment; empty otherwise."""
     reasons: tuple[str, ...] = ()
-    """What was decided of late."""
+    """What was decided recently."""
     waf: DeviceWaf | None = None
     """Of all that is written to it, and by which counters; None where there cannot be any."""
     placement: str = ""

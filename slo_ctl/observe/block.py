@@ -3,17 +3,109 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Generic, TypeVar
 
-from slo_ctl.model import IoCounters
-from slo_ctl.observe.window import Sliding, StreamWindow
+from slo_ctl.model import DeviceNumber, IoCounters, ShareBy, Stream
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+# What one VM did on one device over the last seconds, for people.
 
-    from slo_ctl.model import DeviceNumber, Stream
+Reading = TypeVar("Reading")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTotals:
+    """What was counted of one VM on one device since its cgroup was made or the device was served.
+
+    None: not counted there.
+    """
+
+    reads: int | None = None
+    writes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    host_page_writes: int | None = None
+    gc_page_writes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """One VM on one device over a sliding window. None: not known there."""
+
+    vm: str
+    """Key of the stream, as in `VmSample.vm`."""
+    window_s: float
+    """What was covered: shorter than asked for in the beginning; 0 before the second reading. Modelled time
+    on an emulated SSD with latency, else real time."""
+    totals: StreamTotals = StreamTotals()
+    iops: float | None = None
+    read_iops: float | None = None
+    write_iops: float | None = None
+    bandwidth_bytes_s: float | None = None
+    """Reads and writes."""
+    p99_read_us: float | None = None
+    p99_write_us: float | None = None
+    throttle_wait_us: float | None = None
+    """Mean time that a request was throttled by a limit."""
+    host_page_writes: int | None = None
+    gc_page_writes: int | None = None
+    u: float | None = None
+    waf: float | None = None
+    size_bytes: int | None = None
+    ops_blocks: int | None = None
+    """Without those that are kept free for GC."""
+    ops_bytes: int | None = None
+    requests: int = 0
+    pages: int = 0
+    """Host pages read and written."""
+    device_s: float = 0.0
+    """Die and channel time spent on its requests."""
+    queued_share: float = 1.0
+    """Share of the time with a request waiting for its turn in the device's queue."""
+    backlog_share: float = 1.0
+    """Share of the time with a request outstanding."""
+
+    def amount(self, share_by: ShareBy) -> float:
+        """What the VM got, in the unit of shares."""
+        return share_by.amount(self.pages, self.requests, self.device_s)
+
+
+class Sliding(Generic[Reading]):
+    """The last readings: enough to span a window, and no more."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._readings: deque[tuple[float, Reading]] = deque()
+
+    def add(self, at_s: float, reading: Reading) -> None:
+        """One more; `at_s` never goes back."""
+        readings = self._readings
+        readings.append((at_s, reading))
+        while len(readings) > 2 and readings[1][0] <= at_s - self._window_s:
+            readings.popleft()
+
+    def clear(self) -> None:
+        """Forget what was: it is not comparable with what comes."""
+        self._readings.clear()
+
+    @property
+    def last(self) -> Reading | None:
+        """The latest."""
+        return self._readings[-1][1] if self._readings else None
+
+    @property
+    def first(self) -> Reading | None:
+        """The one that the window begins with."""
+        return self._readings[0][1] if self._readings else None
+
+    @property
+    def length_s(self) -> float:
+        """From the first to the last."""
+        return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0
+
 
 _Counted = dict[str, IoCounters]
 """By cgroup."""
@@ -91,6 +183,7 @@ def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
     return StreamWindow(
         vm=vm,
         window_s=length_s,
+        totals=_totals(last.values()),
         iops=rate("reads", "writes"),
         read_iops=rate("reads"),
         write_iops=rate("writes"),
@@ -106,11 +199,22 @@ def _still(vm: str, length_s: float, counters: list[IoCounters]) -> StreamWindow
     return StreamWindow(
         vm=vm,
         window_s=length_s,
+        totals=_totals(counters),
         iops=writes if reads is None else reads,
         read_iops=reads,
         write_iops=writes,
         bandwidth_bytes_s=0.0 if moved else None,
     )
+
+
+def _totals(counters: Collection[IoCounters]) -> StreamTotals:
+    """Of all cgroups of a VM."""
+
+    def total(name: str) -> int | None:
+        known = [value for each in counters if (value := getattr(each, name)) is not None]
+        return sum(known) if known else None
+
+    return StreamTotals(total("reads"), total("writes"), total("read_bytes"), total("written_bytes"))
 
 
 def _change(first: IoCounters, last: IoCounters, name: str) -> int | None:

@@ -9,37 +9,30 @@ case. libvirt is asked in a thread of its own, so that a look never waits for it
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
-from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree, walk_groups
-from slo_ctl.observe.inventory import Inventory
-from slo_ctl.observe.io_counters import CounterReader
-from slo_ctl.observe.libvirt_domains import DEFAULT_URI
-from slo_ctl.observe.libvirt_events import REFRESH_S, Domains, LibvirtWatch
-from slo_ctl.observe.machine_name import machine_of
-from slo_ctl.observe.process_events import BlockEvents, ProcessEvents
-from slo_ctl.observe.qemu_process import qemu_in
-from slo_ctl.observe.socket_peers import SocketPeers, processes_in
+from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReader, find_tree, walk_groups
+from slo_ctl.host.libvirt import DEFAULT_URI, machine_of
+from slo_ctl.host.libvirt_events import REFRESH_S, Domains, LibvirtWatch
+from slo_ctl.host.processes import BlockEvents, ProcessEvents, SocketPeers, processes_in, qemu_in
+from slo_ctl.host.task_delay import BlockDelay, TaskDelay
+from slo_ctl.model import Stream, Vm
 from slo_ctl.observe.streams import (
+    ExportPaths,
     HostRoots,
+    Inventory,
     MachineGroup,
     streams_from,
+    tagged,
     with_devices,
     with_groups,
     with_named,
+    with_namespaces,
 )
-from slo_ctl.observe.tagging import ExportPaths, tagged
-from slo_ctl.observe.task_delay import BlockDelay, TaskDelay
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
+Note = Callable[[str], None]
 
-    from slo_ctl.model import Stream, Vm
-    from slo_ctl.observe.cgroup import CgroupTree
-    from slo_ctl.observe.io_counters import ByDevice
-
-    Note = Callable[[str], None]
 
 FIRST_ANSWER_S = 2.0
 """The first look waits so long for libvirt; no other does."""
@@ -185,6 +178,7 @@ class HostObserver:
         if version != domains.version or found is not self._groups.found:
             groups = self._groups.found if domains.runs_here else []
             vms = with_named(with_groups(domains.vms, groups), self._named)
+            vms = with_namespaces(vms, self._namespaces)
             self._vms = sorted(vms, key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
             self._joined_from = (domains.version, self._groups.found)
             if self._reader is not None:

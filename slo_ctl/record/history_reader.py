@@ -8,17 +8,12 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from slo_ctl.errors import UserError
-from slo_ctl.record.history_errors import HistoryError, explained
-from slo_ctl.record.history_schema import FIELDS, VERSION, version_of
+from slo_ctl.base.errors import UserError
+from slo_ctl.model import SettingValue
+from slo_ctl.record.history_schema import FIELDS, VERSION, HistoryError, explained, version_of
 from slo_ctl.record.history_upkeep import MINUTE_MS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.model import SettingValue
 
 DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000
@@ -71,7 +66,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeSeen:
-    """A setting for the VM's sake that was changed, given back, or did not take."""
+    """A setting for the VM's sake that was changed, restored, or did not take."""
 
     at: float
     knob: str

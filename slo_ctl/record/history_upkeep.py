@@ -27,7 +27,7 @@ _EVENTS_A_STEP = 200
 _VERDICT_STREAMS_A_STEP = 8
 _VACUUM_PAGES_A_STEP = 64
 _FREE_SHARE = 0.25
-"""Free pages are given back to the file system beyond this share of the file."""
+"""Free pages are returned to the file system beyond this share of the file."""
 _FILL_SHARE = 0.9
 """How much of the size allowed is used: the rest is for pages that are free for the moment."""
 _WORST = frozenset({"p99_read_us", "p99_write_us"})
@@ -52,7 +52,7 @@ class Upkeep:
         self._looked_at: int | None = None
         self._verdicts_done = 0
         self.forgotten: set[int] = set()
-        """Numbers of VMs' streams that are no more; whoever remembers them takes them from here."""
+        """Numbers of VMs' streams that no longer exist; whoever remembers them takes them from here."""
 
     def step(self, now_ms: int) -> bool:
         """Do a little; False when there was nothing to do. Called inside a transaction."""

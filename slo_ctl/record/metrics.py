@@ -1,68 +1,115 @@
-"""Prometheus metrics of the last status. Names end in their units; what is not known is left out."""
+"""Prometheus metrics: the last status as gauges, and what has happened so far as counters.
+
+Names end in their units; what is not known is left out.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from slo_ctl.errors import UserError
-from slo_ctl.model import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from slo_ctl.model import DeviceStatus, HostStatus, VmStatus
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.version import tool_version
+from slo_ctl.model import DeviceStatus, HostStatus, Verdict, VmStatus
+from slo_ctl.observe.block import StreamTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _US_PER_S = 1e6
 _MS_PER_S = 1e3
 
 _OF_VM: dict[str, tuple[str, Callable[[VmStatus], float | None]]] = {
-    "iops": ("Requests per second.", lambda v: v.iops),
-    "target_iops": ("Requests per second that the SLO means at the moment.", lambda v: v.target_iops),
-    "share_ratio": ("Of the requests of the device.", lambda v: v.share),
-    "target_share_ratio": ("Share that the SLO means at the moment.", lambda v: v.target_share),
-    "bandwidth_bytes_per_second": ("Bytes read and written.", lambda v: v.bandwidth_bytes_s),
-    "read_latency_p99_seconds": ("99th percentile.", lambda v: _seconds(v.p99_read_us)),
-    "write_latency_p99_seconds": ("99th percentile.", lambda v: _seconds(v.p99_write_us)),
+    "iops": ("Requests per second of the VM over the window.", lambda v: v.iops),
+    "target_iops": ("Requests per second that the VM's SLO means at the moment.", lambda v: v.target_iops),
+    "share_ratio": ("Share of what the device delivers, in the unit of shares.", lambda v: v.share),
+    "target_share_ratio": (
+        "Share of what the device delivers that the VM is entitled to at the moment.",
+        lambda v: v.target_share,
+    ),
+    "bandwidth_bytes_per_second": (
+        "Bytes read and written per second over the window.",
+        lambda v: v.bandwidth_bytes_s,
+    ),
+    "read_latency_p99_seconds": (
+        "99th percentile of the latency of reads, where it is measured.",
+        lambda v: _seconds(v.p99_read_us),
+    ),
+    "write_latency_p99_seconds": (
+        "99th percentile of the latency of writes, where it is measured.",
+        lambda v: _seconds(v.p99_write_us),
+    ),
     "throttle_wait_seconds": (
-        "Mean time that limits held a request back.",
+        "Mean time for which limits throttled a request.",
         lambda v: _seconds(v.throttle_wait_us),
     ),
-    "ops_blocks": ("Blocks of over-provisioning space.", lambda v: v.ops_blocks),
-    "ops_bytes": ("Over-provisioning space.", lambda v: v.ops_bytes),
-    "ops_ratio": ("Over-provisioning space relative to the logical size.", lambda v: v.ops_share),
-    "victim_utilization_ratio": ("Valid pages in victim blocks.", lambda v: v.u),
-    "write_amplification_ratio": ("(host + GC) / host page writes.", lambda v: v.waf),
-    "weight": ("Promised.", lambda v: v.slo.weight),
-    "min_iops": ("Promised.", lambda v: v.slo.min_iops),
-    "max_iops": ("Promised.", lambda v: v.slo.max_iops),
-    "unapplied_settings": ("Settings that did not take.", lambda v: len(v.unapplied)),
+    "ops_blocks": ("Blocks of over-provisioning space of the VM.", lambda v: v.ops_blocks),
+    "ops_bytes": ("Over-provisioning space of the VM.", lambda v: v.ops_bytes),
+    "ops_ratio": ("Over-provisioning space relative to the VM's logical size.", lambda v: v.ops_share),
+    "victim_utilization_ratio": ("Share of valid pages in the VM's victim blocks.", lambda v: v.u),
+    "write_amplification_ratio": (
+        "Host and GC page writes over host page writes in the window.",
+        lambda v: v.waf,
+    ),
+    "weight": ("Weight of the VM's SLO.", lambda v: v.slo.weight),
+    "min_iops": ("Minimum of the VM's SLO.", lambda v: v.slo.min_iops),
+    "max_iops": ("Maximum of the VM's SLO.", lambda v: v.slo.max_iops),
+    "unapplied_settings": ("Settings for the VM that did not take.", lambda v: len(v.unapplied)),
 }
 
 _OF_DEVICE: dict[str, tuple[str, Callable[[DeviceStatus], float | None]]] = {
-    "iops": ("Requests per second of all VMs.", lambda d: d.iops),
-    "capacity_iops": ("The most that was measured.", lambda d: d.capacity_iops),
-    "min_iops": ("Sum of the minimums promised.", lambda d: d.sum_min_iops),
-    "overcommitted": ("1 where the minimums exceed what it can do.", lambda d: d.overcommitted),
+    "iops": ("Requests per second of all VMs on the device.", lambda d: d.iops),
+    "capacity_iops": ("The most requests per second that were measured.", lambda d: d.capacity_iops),
+    "min_iops": ("Sum of the minimums of the VMs on the device.", lambda d: d.sum_min_iops),
+    "overcommitted": ("1 where the minimums exceed what the device can do.", lambda d: d.overcommitted),
     "write_amplification_ratio": (
-        "Media over host bytes written, where the device tells.",
+        "Media over host bytes written, where the device reports them.",
         lambda d: d.waf.waf if d.waf is not None else None,
     ),
-    "up": ("0 where nothing is known or done at the moment.", lambda d: not d.problem),
+    "up": ("0 where the device cannot be observed or controlled at the moment.", lambda d: not d.problem),
 }
 
 _OF_DAEMON: dict[str, tuple[str, Callable[[HostStatus], float]]] = {
-    "status_timestamp_seconds": ("End of the last epoch.", lambda s: s.at),
-    "start_timestamp_seconds": ("Start of the daemon.", lambda s: s.started_at),
-    "window_seconds": ("What all rates are means over.", lambda s: s.window_s),
-    "epoch_seconds": ("Distance of epochs.", lambda s: s.epoch_s),
+    "status_timestamp_seconds": ("End of the last epoch, in seconds since 1970.", lambda s: s.at),
+    "start_timestamp_seconds": ("Start of the daemon, in seconds since 1970.", lambda s: s.started_at),
+    "window_seconds": ("Length of the window of all rates.", lambda s: s.window_s),
+    "epoch_seconds": ("Time from one epoch to the next.", lambda s: s.epoch_s),
     "epoch_cpu_seconds": ("CPU time of the last epoch.", lambda s: s.epoch_cpu_ms / _MS_PER_S),
     "config_ok": ("0 where the configuration on disk is not in force.", lambda s: not s.config_problem),
-    "notes": ("What could not be seen or done.", lambda s: len(s.notes)),
+    "notes": ("Number of notes about what could not be observed or done.", lambda s: len(s.notes)),
 }
+
+_TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], int | None]], ...]]] = {
+    "requests": (
+        "Requests of the VM that were completed on the device.",
+        (("read", lambda t: t.reads), ("write", lambda t: t.writes)),
+    ),
+    "bytes": (
+        "Bytes of the VM's requests that were completed on the device.",
+        (("read", lambda t: t.read_bytes), ("write", lambda t: t.written_bytes)),
+    ),
+    "page_writes": (
+        "Pages written to flash: by the VM's own requests, and by GC while serving them.",
+        (("host", lambda t: t.host_page_writes), ("gc", lambda t: t.gc_page_writes)),
+    ),
+}
+"""By name of the counter: help text, and its samples by the label `kind`."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened so far, counted by whoever runs the epochs."""
+
+    epochs: int = 0
+    missed_epochs: int = 0
+    settings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By lever and by what became of them: applied, restored or unapplied."""
+    vms: dict[tuple[str, str], tuple[StreamTotals, ...]] = field(default_factory=dict)
+    """By VM and device."""
+    moved_s: dict[str, float] = field(default_factory=dict)
+    """By device, die time that moves of OPS have taken."""
 
 
 def _seconds(us: float | None) -> float | None:
@@ -70,18 +117,26 @@ def _seconds(us: float | None) -> float | None:
 
 
 class StatusCollector:
-    """A prometheus_client collector of whatever `status` returns at the time."""
+    """A prometheus_client collector of whatever `status` and `counts` return at the time."""
 
-    def __init__(self, status: Callable[[], HostStatus | None]) -> None:
+    def __init__(
+        self, status: Callable[[], HostStatus | None], counts: Callable[[], Counts] = Counts
+    ) -> None:
         self._status = status
+        self._counts = counts
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """The metrics; none before the first epoch."""
         status = self._status()
         if status is None:
             return
+        yield InfoMetricFamily(
+            "slo_ctl_build", "Version of the daemon that runs.", {"version": tool_version()}
+        )
+        yield from _counters(self._counts())
         for name, (text, of_daemon) in _OF_DAEMON.items():
             yield GaugeMetricFamily(f"slo_ctl_{name}", text, of_daemon(status))
+        yield _device_info(status)
         for name, (text, of_device) in _OF_DEVICE.items():
             family = GaugeMetricFamily(f"slo_ctl_device_{name}", text, labels=("device",))
             for device in status.devices:
@@ -95,6 +150,50 @@ class StatusCollector:
         yield _verdicts(status)
 
 
+def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
+    yield CounterMetricFamily("slo_ctl_epochs", "Epochs that were completed.", counts.epochs)
+    yield CounterMetricFamily(
+        "slo_ctl_missed_epochs",
+        "Epochs that were left out because those before took too long.",
+        counts.missed_epochs,
+    )
+    settings = CounterMetricFamily(
+        "slo_ctl_settings",
+        "Changes of settings, by lever and by what became of them.",
+        labels=("lever", "result"),
+    )
+    for (lever, result), number in sorted(counts.settings.items()):
+        settings.add_metric((lever, result), number)
+    yield settings
+    moves = CounterMetricFamily(
+        "slo_ctl_device_move_seconds",
+        "Die time that moves of over-provisioning space have taken.",
+        labels=("device",),
+    )
+    for device, seconds in sorted(counts.moved_s.items()):
+        moves.add_metric((device,), seconds)
+    yield moves
+    for name, (text, kinds) in _TOTALS_OF_VM.items():
+        family = CounterMetricFamily(f"slo_ctl_vm_{name}", text, labels=("vm", "device", "kind"))
+        for (vm, device), streams in sorted(counts.vms.items()):
+            for kind, of_stream in kinds:
+                known = [value for stream in streams if (value := of_stream(stream)) is not None]
+                if known:
+                    family.add_metric((vm, device, kind), sum(known))
+        yield family
+
+
+def _device_info(status: HostStatus) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "slo_ctl_device_info",
+        "1 for each device, with its kind, how VMs are isolated there, and its policy.",
+        labels=("device", "kind", "backend", "policy"),
+    )
+    for device in status.devices:
+        family.add_metric((device.name, device.kind, device.backend, device.policy), 1.0)
+    return family
+
+
 def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None) -> None:
     if value is not None:
         family.add_metric(labels, float(value))
@@ -102,7 +201,9 @@ def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None
 
 def _verdicts(status: HostStatus) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
-        "slo_ctl_vm_verdict", "1 for the verdict in force.", labels=("vm", "device", "verdict")
+        "slo_ctl_vm_verdict",
+        "1 for the verdict of the VM on the device, else 0.",
+        labels=("vm", "device", "verdict"),
     )
     for vm in status.vms:
         for verdict in Verdict:
@@ -113,10 +214,13 @@ def _verdicts(status: HostStatus) -> GaugeMetricFamily:
 class Metrics:
     """The metrics as text, and over TCP while `listen` asks for that."""
 
-    def __init__(self, status: Callable[[], HostStatus | None]) -> None:
-        # A registry of its own: the global one tells of the Python interpreter.
+    def __init__(
+        self, status: Callable[[], HostStatus | None], counts: Callable[[], Counts] = Counts
+    ) -> None:
+        # A registry of its own: the global one has metrics of the Python interpreter.
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(StatusCollector(status))
+        self._registry.register(StatusCollector(status, counts))
+        ProcessCollector(registry=self._registry)
         self._listening = ""
         self._stop: Callable[[], None] | None = None
 
@@ -156,5 +260,5 @@ class Metrics:
 def _parsed(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        raise UserError(f"[metrics] listen = {address!r} is no HOST:PORT", 'such as "127.0.0.1:9464"')
+        raise UserError(f"[metrics] listen = {address!r} is not HOST:PORT", 'such as "127.0.0.1:9464"')
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slo_ctl.decide.entitlement import WANTS_MORE_FROM, entitle
-from slo_ctl.decide.policies.proportional import BUSY_FROM, claim_of
-from slo_ctl.model import ShareBy
+from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, claim_of, entitle
+from slo_ctl.model import DeviceSample, ShareBy, Slo
+from slo_ctl.observe.ssd import VmReading
+from slo_ctl.replay.player import PlayedVm
 from slo_ctl.replay.result import (
     GcPagesMoved,
     Latency,
@@ -21,12 +23,7 @@ from slo_ctl.replay.result import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ftl_emul import Device
-    from slo_ctl.model import DeviceSample, Slo
-    from slo_ctl.observe.ftl import VmReading
-    from slo_ctl.replay.player import PlayedVm
 
 _PERCENTILES = [50.0, 99.0, 99.9]
 _S_PER_NS = 1e-9
@@ -79,7 +76,7 @@ def measure(
     """Rates, shares and ratios between two edges. `slos` are those in force at the end.
 
     `strict`: shares are to be exact, so a VM with requests outstanding all the time counts as wanting more
-    though its queue depth holds it back. `merging`: the mapping has log blocks, so that its merges are part
+    though its queue depth limits it. `merging`: the mapping has log blocks, so that its merges are part
     of the result.
     """
     deltas = {vm.spec.name: stop.readings[vm.spec.name].since(start.readings[vm.spec.name]) for vm in vms}

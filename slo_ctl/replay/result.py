@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
-from slo_ctl.version import tool_version
+from slo_ctl.base.version import tool_version
 
 FORMAT_VERSION: Literal[1] = 1
 

@@ -1,37 +1,134 @@
 """What a replay runs, checked as a whole.
 
-`scenario_text` is one as it was written, `scenario_build` makes a Scenario of it, `scenario_command` the
-command line of a Scenario.
+`scenario_build` makes a Scenario of what was written, `scenario_command` the command line of a Scenario.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal
 
-from slo_ctl.errors import UserError
-from slo_ctl.model import ShareBy, TimingModel
-from slo_ctl.quantity import Duration, format_bytes_exact
-from slo_ctl.replay.fields import did_you_mean
-from slo_ctl.replay.scenario_parts import (
-    Action,
-    DeviceSpec,
-    Event,
-    Mode,
-    SyntheticSource,
-    VmSpec,
-    Window,
-    WindowKind,
-    encodable,
-)
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.quantity import Duration
+from slo_ctl.decide.policies import DEFAULT_POLICY
+from slo_ctl.drives.spec import DeviceSpec, check_namespaces
+from slo_ctl.model import ShareBy, Slo, TimingModel
 
-LEAST_OP = 0.01
-"""Below 1 % no block size leaves every VM the blocks that its GC needs."""
+REMAP_NAMES = ("modulo", "scale", "partition", "compact")
 
-LEAST_VM_BYTES = 4096
-"""The smallest page of any preset."""
+
+class Mode(StrEnum):
+    """When a VM's next request is issued."""
+
+    CLOSED = "closed"
+    """As soon as one of its queue_depth outstanding requests completes."""
+    OPEN = "open"
+    """At the time stamp in its trace, or at the steady rate of a synthetic workload's `iops`."""
+
+
+class Action(StrEnum):
+    """What happens to a VM in the middle of a run."""
+
+    STOP = "stop"
+    START = "start"
+    WEIGHT = "weight"
+
+
+class WindowKind(StrEnum):
+    """Which part of a run is measured."""
+
+    LAST_HALF = "last-half"
+    ALL = "all"
+    RANGE = "range"
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticSource:
+    """Requests drawn from a model."""
+
+    workload: str
+    parameters: tuple[tuple[str, float | int | str], ...] = ()
+    """What was given, by the names and in the order of `traces.workload_kinds.WORKLOADS`; shares are 0..1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """Requests read from a file."""
+
+    path: Path
+    format: str | None = None
+    """None: detected."""
+    remap: str | None = None
+    """How offsets beyond the VM's size are brought in, one of REMAP_NAMES; None: the default of `traces`."""
+    loops: int | None = None
+    """How often the trace is run through; None: again and again until the run is over."""
+    time_scale: float = 1.0
+    """Open loop: trace seconds per virtual second; 2 replays twice as fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmSpec:
+    """One VM: what it was promised and what it does."""
+
+    name: str
+    slo: Slo
+    source: SyntheticSource | TraceSource
+    size_bytes: int
+    """Logical size of its namespace."""
+    mode: Mode = Mode.CLOSED
+    queue_depth: int = 1
+    """Requests kept outstanding (closed loop only)."""
+    starts_stopped: bool = False
+    """Does nothing until an event starts it."""
+
+    @property
+    def workload_label(self) -> str:
+        """What the VM runs, in a word or two, saying whether it is synthetic."""
+        if isinstance(self.source, TraceSource):
+            return f"trace {encodable(self.source.path.name)}"
+        return f"{self.source.workload} (synthetic)"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens to one VM at a moment of the run."""
+
+    at: Duration
+    vm: str
+    action: Action
+    weight: float | None = None
+    """The new weight, for Action.WEIGHT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of a run. `start` and `stop` are set for WindowKind.RANGE only."""
+
+    kind: WindowKind = WindowKind.LAST_HALF
+    start: Duration | None = None
+    stop: Duration | None = None
+
+    def __str__(self) -> str:
+        if self.kind is WindowKind.RANGE:
+            return f"{self.start}..{self.stop}"
+        return self.kind.value
+
+    def bounds(self, duration: Duration) -> tuple[float, float]:
+        """Start and end in the unit of `duration`."""
+        if self.kind is WindowKind.ALL:
+            return 0.0, duration.amount
+        if self.kind is WindowKind.LAST_HALF or self.start is None or self.stop is None:
+            return duration.amount / 2, duration.amount
+        return self.start.amount, self.stop.amount
+
+
+def encodable(text: str) -> str:
+    """File names need not be valid text; JSON and HTML must be."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +137,7 @@ class Scenario:
 
     device: DeviceSpec
     vms: tuple[VmSpec, ...]
-    policy: str = "proportional"
+    policy: str = DEFAULT_POLICY
     compare: tuple[str, ...] = ()
     """Policies run before `policy`, on the same aged device, to compare it with."""
     duration: Duration = field(default_factory=lambda: Duration(drive_writes=20.0))
@@ -58,12 +155,11 @@ class Scenario:
     measure_alone: bool = True
     """Also run every VM by itself on the whole aged device."""
     events: tuple[Event, ...] = ()
-    noun: InitVar[str] = "VM"
-    """What the VMs are called where they are refused: a device to be made has namespaces."""
 
-    def __post_init__(self, noun: str) -> None:
-        _check_vms(self, noun)
-        _check_device(self.device)
+    def __post_init__(self) -> None:
+        if not self.vms:
+            raise UserError("there is no VM to run", "add --vm name=NAME,workload=uniform or a [[vm]] table")
+        check_namespaces(self.device, [(vm.name, vm.size_bytes) for vm in self.vms])
         _check_clock(self)
         _check_lengths(self)
         _check_events(self)
@@ -97,50 +193,6 @@ def _plain(value: Any) -> Any:
     return encodable(str(value))
 
 
-def _check_vms(scenario: Scenario, noun: str) -> None:
-    if not scenario.vms:
-        raise UserError("there is no VM to run", "add --vm name=NAME,workload=uniform or a [[vm]] table")
-    for name, times in Counter(vm.name for vm in scenario.vms).items():
-        if times > 1:
-            raise UserError(
-                f"{noun} name {name} is used {times} times", f"give every {noun} a name of its own"
-            )
-    least = scenario.device.page_bytes or LEAST_VM_BYTES
-    for vm in scenario.vms:
-        if vm.size_bytes < least:
-            raise UserError(
-                f"{noun} {vm.name}: {format_bytes_exact(vm.size_bytes)} is less than a page",
-                f"raise size= of the {noun} or of the device",
-            )
-    total = sum(vm.size_bytes for vm in scenario.vms)
-    if total > scenario.device.size_bytes:
-        raise UserError(
-            f"the {noun}s' sizes add up to {format_bytes_exact(total)}, "
-            f"the device has {format_bytes_exact(scenario.device.size_bytes)}",
-            f"lower size= of the {noun}s or raise size= of the device",
-        )
-
-
-def _check_device(device: DeviceSpec) -> None:
-    if device.op < LEAST_OP:
-        raise UserError(
-            f"device: op={device.op * 100:g}% is too small to run",
-            f"over-provisioning must be at least {LEAST_OP:.0%}; drives are sold with 7% to 28%",
-        )
-    if device.channels is not None and device.dies is not None and device.dies % device.channels:
-        raise UserError(
-            f"device: {device.dies} dies cannot be spread evenly over {device.channels} channels",
-            "make dies= a multiple of channels=",
-        )
-    page, block = device.page_bytes, device.block_bytes
-    if page is not None and block is not None and (block < page or block % page):
-        raise UserError(
-            f"device: a block of {format_bytes_exact(block)} is no whole number of pages "
-            f"of {format_bytes_exact(page)}",
-            "make block= a multiple of page=",
-        )
-
-
 def _check_clock(scenario: Scenario) -> None:
     if scenario.timing is not TimingModel.NONE:
         return
@@ -160,7 +212,7 @@ def _check_clock(scenario: Scenario) -> None:
 def _check_lengths(scenario: Scenario) -> None:
     duration, epoch, window = scenario.duration, scenario.epoch, scenario.window
     if duration.amount <= 0:
-        raise UserError(f"duration {duration} is no time at all", "write 20x or 600s")
+        raise UserError(f"duration {duration} is not longer than zero", "write 20x or 600s")
     if epoch.amount <= 0 or (epoch.timed == duration.timed and epoch.amount > duration.amount):
         raise UserError(f"epoch {epoch} does not fit into {duration}", "the epoch is a small part of the run")
     if window.kind is not WindowKind.RANGE or window.start is None or window.stop is None:

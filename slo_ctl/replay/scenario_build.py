@@ -2,59 +2,237 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from slo_ctl.errors import UserError
-from slo_ctl.model import ShareBy, Slo, TimingModel
-from slo_ctl.quantity import (
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import Fields, did_you_mean, split_pairs
+from slo_ctl.base.quantity import (
     Duration,
     QuantityError,
     format_number,
     parse_count,
     parse_duration,
+    parse_fraction,
 )
-from slo_ctl.replay.fields import Fields, did_you_mean
-from slo_ctl.replay.scenario import Scenario
-from slo_ctl.replay.scenario_parts import (
-    MAPPING_NAMES,
-    POLICY_NAMES,
-    PRESET_NAMES,
+from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES
+from slo_ctl.drives.spec import SCHEDULER_NAMES, device_spec, divide
+from slo_ctl.model import ShareBy, Slo, TimingModel
+from slo_ctl.replay.scenario import (
     REMAP_NAMES,
-    SCHEDULER_NAMES,
-    STRICT_POLICY_NAME,
-    VICTIM_NAMES,
     Action,
-    DeviceSpec,
     Event,
     Mode,
+    Scenario,
     SyntheticSource,
     TraceSource,
     VmSpec,
     Window,
     WindowKind,
 )
-from slo_ctl.replay.workloads import check_workload, workload_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from traces.parameters import Parameter, Value
 
-    from slo_ctl.replay.scenario_text import ScenarioText
+# Synthetic workloads as a VM's keys: checked against `traces.workload_kinds.WORKLOADS`, and written back.
+#
+# This is the one place that knows the registry. Its parameters are keys of a VM under their own names.
 
-DEFAULT_DEVICE_BYTES = 8 * 2**30
+_TRIAL_BYTES = 2**20
+"""Space for trials parameters; what they mean does not depend on it."""
+
+
+def workload_names() -> tuple[str, ...]:
+    """Every workload there is."""
+    from traces.workload_kinds import WORKLOADS  # here and below only when needed: numpy
+
+    return tuple(WORKLOADS)
+
+
+def check_workload(fields: Fields, workload: str) -> dict[str, Value]:
+    """The parameters of `workload` given in `fields`.
+
+    Raises UserError naming workload or key.
+    """
+    from traces.synth import workload as make
+    from traces.workload_kinds import WORKLOADS
+
+    if workload not in WORKLOADS:
+        fields.fail("workload", "is not known", did_you_mean(workload, WORKLOADS))
+    parameters = WORKLOADS[workload].parameters
+    values = {}
+    for parameter in parameters:
+        value = _given(fields, parameter)
+        if value is not None:
+            values[parameter.name] = value
+    try:
+        make(workload, span_bytes=_TRIAL_BYTES, parameters=values)
+    except ValueError as error:
+        _refuse(fields, str(error), parameters)
+    return values
+
+
+def texts(values: Mapping[str, Value]) -> dict[str, str]:
+    """The parameters as they are written on a command line."""
+    return {name: value if isinstance(value, str) else format_number(value) for name, value in values.items()}
+
+
+def _given(fields: Fields, parameter: Parameter) -> Value | None:
+    key = parameter.name
+    text = fields.text(key)
+    if text is None:
+        return None
+    try:
+        share = parse_fraction(text) if parameter.kind == "float" and text.endswith("%") else None
+        return parameter.parse(text if share is None else share)
+    except QuantityError as error:
+        fields.fail(key, str(error), parameter.description)
+    except ValueError as error:
+        _refuse(fields, str(error), (parameter,))
+
+
+def _refuse(fields: Fields, message: str, parameters: tuple[Parameter, ...]) -> NoReturn:
+    """Tell what the registry says, `NAME: REASON`, in the words of `fields`."""
+    name, _, reason = message.partition(": ")
+    for parameter in parameters:
+        if parameter.name == name:
+            fields.fail(name, f"cannot be: {reason}", parameter.description)
+    fields.fail("workload", f"cannot be: {message}", "see the workload's parameters in the documentation")
+
+
+# A scenario as it was written, in options or in a TOML file; `scenario_build` makes a Scenario of it.
+
+_SETTINGS = (
+    "policy",
+    "compare",
+    "duration",
+    "timing",
+    "seed",
+    "window",
+    "epoch",
+    "scheduler",
+    "share_by",
+    "on_error",
+    "alone",
+)
+
+
+@dataclass
+class ScenarioText:
+    """A scenario as it was written: tables of keys and values, each with the place it came from."""
+
+    device: dict[str, object] = field(default_factory=dict)
+    device_where: str = "--device"
+    vms: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    events: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Everything else: key to (place, text)."""
+
+    def add_device(self, text: str) -> None:
+        """Lay the keys of one `--device` over what is there."""
+        self.device |= split_pairs("--device", text)
+
+    def add_vm(self, text: str) -> None:
+        """One `--vm`."""
+        pairs = split_pairs(f"--vm {text}", text)
+        self.vms.append((f"--vm {pairs.get('name') or text}", pairs))
+
+    def add_event(self, text: str) -> None:
+        """One `--event`."""
+        self.events.append((f"--event {text}", split_pairs(f"--event {text}", text)))
+
+    def set(self, key: str, text: str | None) -> None:
+        """One plain option such as `--seed`; None leaves what is there."""
+        if text is not None:
+            self.settings[key] = (f"--{key}", text)
+
+
+def read_toml(path: Path) -> ScenarioText:
+    """The text of a scenario file.
+
+    Raises UserError when it cannot be read or is no TOML (with line), or a table is not what it should be.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "name a readable scenario file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text", "a scenario is a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: {error}", "a scenario is a TOML file; texts need quotes") from None
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply", "no key needs more than two levels") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise UserError(f"{path}: cannot be read: {error}", "look for a value far too long") from None
+    text = ScenarioText(device_where=f"{path}: [device]")
+    for key, value in tables.items():
+        where = f"{path}: {key}"
+        if key == "device":
+            text.device = _table(where, value)
+        elif key == "vm":
+            for number, vm in enumerate(_tables(where, value), 1):
+                text.vms.append((f"{path}: [[vm]] {vm.get('name') or number}", _under(vm, path.parent)))
+        elif key == "event":
+            text.events += [
+                (f"{path}: [[event]] {number}", event)
+                for number, event in enumerate(_tables(where, value), 1)
+            ]
+        elif key in _SETTINGS:
+            text.settings[key] = (where, _setting_text(where, value))
+        else:
+            known = (*_SETTINGS, "device", "vm", "event")
+            raise UserError(f"{path}: unknown key {key}", did_you_mean(key, known))
+    return text
+
+
+def _table(where: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: must be a table", "write [device], [[vm]] and [[event]]")
+    return {str(key).casefold(): item for key, item in value.items()}
+
+
+def _tables(where: str, value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list):
+        raise UserError(
+            f"{where}: must be an array of tables", "write [[vm]] and [[event]], with two brackets"
+        )
+    return [_table(f"{where}[{number}]", item) for number, item in enumerate(value, 1)]
+
+
+def _setting_text(where: str, value: object) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise UserError(f"{where}: must be a single value", "see the scenario file in the documentation")
+
+
+def _under(vm: Mapping[str, object], folder: Path) -> Mapping[str, object]:
+    """`vm` with its trace's path taken relative to `folder`."""
+    trace = vm.get("trace")
+    if not isinstance(trace, str) or not trace:
+        return vm
+    return {**vm, "trace": str(folder / trace)}
+
+
 MAX_VM_NAME = 128
 """Characters; libvirt's own limit is in this range, and a table must stay readable."""
 
 
 def build_scenario(text: ScenarioText) -> Scenario:
     """The checked scenario. Raises UserError naming option (or file), VM and key."""
-    device = _device(Fields(text.device_where, text.device))
+    device = device_spec(Fields(text.device_where, text.device))
     return Scenario(
         device=device,
-        vms=_vms(text.vms, device.size_bytes, text.noun),
+        vms=_vms(text.vms, device.size_bytes),
         events=tuple(_event(Fields(where, values)) for where, values in text.events),
-        policy=_name(text, "policy", "proportional", POLICY_NAMES),
+        policy=_name(text, "policy", DEFAULT_POLICY, tuple(POLICIES)),
         compare=_compare(text),
         duration=_duration(text, "duration", Duration(drive_writes=20.0)),
         timing=TimingModel(_name(text, "timing", "full", tuple(TimingModel))),
@@ -62,78 +240,16 @@ def build_scenario(text: ScenarioText) -> Scenario:
         window=_window(text),
         epoch=_duration(text, "epoch", Duration(drive_writes=0.05)),
         scheduler=_name(text, "scheduler", "auto", ("auto", *SCHEDULER_NAMES)),
-        share_by=_share_by(text),
+        share_by=ShareBy(_name(text, "share_by", ShareBy.PAGES, tuple(ShareBy))),
         on_error="skip" if _name(text, "on_error", "raise", ("raise", "skip")) == "skip" else "raise",
         measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
-        noun=text.noun,
     )
 
 
-def _share_by(text: ScenarioText) -> ShareBy:
-    """Pages, unless the policy counts requests."""
-    strict = _name(text, "policy", "proportional", POLICY_NAMES) == STRICT_POLICY_NAME
-    usual = ShareBy.REQUESTS if strict else ShareBy.PAGES
-    share_by = ShareBy(_name(text, "share_by", usual, tuple(ShareBy)))
-    if strict and share_by is not ShareBy.REQUESTS:
-        where, _ = text.settings["share_by"]
-        raise UserError(
-            f"{where} {share_by}: {STRICT_POLICY_NAME} keeps shares of requests only",
-            "use --share-by requests, or the policy proportional",
-        )
-    return share_by
-
-
-def _device(fields: Fields) -> DeviceSpec:
-    op, written = fields.fraction("op", above=0), fields.text("op")
-    if op is not None and op >= 1 and not str(written).endswith("%"):
-        fields.fail("op", f"would be {op:.0%}", f"write op={written}%, or op={op:.0%} if that is meant")
-    frontier = fields.choice("frontier", ("shared", "separate"))
-    spec = DeviceSpec(
-        size_bytes=fields.size("size") or DEFAULT_DEVICE_BYTES,
-        preset=fields.choice("preset", PRESET_NAMES) or "fast15",
-        op=0.15 if op is None else op,
-        page_bytes=fields.size("page"),
-        block_bytes=fields.size("block"),
-        channels=fields.count("channels"),
-        dies=fields.count("dies"),
-        planes=fields.count("planes"),
-        read_us=fields.number("read_us", above=0),
-        program_us=fields.number("program_us", above=0),
-        erase_us=fields.number("erase_us", above=0),
-        transfer_us=fields.number("transfer_us", least=0),
-        copyback=fields.flag("copyback"),
-        mapping=fields.choice("mapping", MAPPING_NAMES),
-        cluster=fields.count("cluster"),
-        cached_entries=fields.count("cmt"),
-        victim=_victim(fields),
-        separate_gc_frontier=None if frontier is None else frontier == "separate",
-    )
-    fields.finish()
-    return spec
-
-
-def _victim(fields: Fields) -> str | None:
-    name, colon, choices = (fields.text("victim") or "").partition(":")
-    if colon and name == "d-choices" and choices.isdecimal() and int(choices) > 0:
-        return f"{name}:{int(choices)}"
-    return fields.choice("victim", VICTIM_NAMES)
-
-
-def _vms(
-    tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int, noun: str
-) -> tuple[VmSpec, ...]:
+def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:
     fields = [Fields(where, values) for where, values in tables]
-    sizes = [each.size("size") for each in fields]
-    unsized = sum(size is None for size in sizes)
-    left = device_bytes - sum(size or 0 for size in sizes)
-    if unsized and left < unsized:
-        raise UserError(
-            f"{fields[sizes.index(None)].where}: the other {noun}s' sizes leave nothing of the device",
-            f"lower size= of the other {noun}s or raise size= of the device",
-        )
-    return tuple(
-        _vm(each, left // unsized if size is None else size) for each, size in zip(fields, sizes, strict=True)
-    )
+    sizes = divide(device_bytes, [(each.where, each.size("size")) for each in fields])
+    return tuple(_vm(each, size) for each, size in zip(fields, sizes, strict=True))
 
 
 def _vm(fields: Fields, size_bytes: int) -> VmSpec:
@@ -187,7 +303,7 @@ def _vm_name(fields: Fields) -> str:
     if name is None:
         raise UserError(f"{fields.where}: the VM has no name", "add name=NAME")
     if not name.isprintable() or len(name) > MAX_VM_NAME:
-        fields.fail("name", "is no usable name", f"printable characters only, at most {MAX_VM_NAME}")
+        fields.fail("name", "is not a valid name", f"printable characters only, at most {MAX_VM_NAME}")
     return name
 
 
@@ -252,8 +368,8 @@ def _compare(text: ScenarioText) -> tuple[str, ...]:
     where, value = text.settings.get("compare", ("", ""))
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     for name in names:
-        if name not in POLICY_NAMES:
-            raise UserError(f"{where}: {name} is not known", did_you_mean(name, POLICY_NAMES))
+        if name not in POLICIES:
+            raise UserError(f"{where}: {name} is not known", did_you_mean(name, POLICIES))
     return names
 
 
@@ -291,6 +407,7 @@ def _window(text: ScenarioText) -> Window:
     start, dots, stop = value.partition("..")
     if not dots:
         raise UserError(
-            f"{where}: {value or 'nothing'} is no window", "write last-half, all or FROM..TO as 5x..20x"
+            f"{where}: {value or 'nothing'} is not a valid window",
+            "write last-half, all or FROM..TO as 5x..20x",
         )
     return Window(WindowKind.RANGE, _moment(where, start), _moment(where, stop))

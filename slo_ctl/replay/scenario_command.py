@@ -1,24 +1,20 @@
-"""The command line that repeats a Scenario: the inverse of `scenario_text`."""
+"""The command line that repeats a Scenario: the inverse of `scenario_build`."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
+from slo_ctl.base.keyvalue import join_pairs
+from slo_ctl.base.quantity import format_bytes_exact, format_number
+from slo_ctl.drives.spec import device_pairs
 from slo_ctl.model import ShareBy
-from slo_ctl.quantity import format_bytes_exact, format_number
-from slo_ctl.replay.fields import join_pairs
-from slo_ctl.replay.scenario_parts import Mode, TraceSource
-from slo_ctl.replay.workloads import texts
-
-if TYPE_CHECKING:
-    from slo_ctl.replay.scenario import Scenario
-    from slo_ctl.replay.scenario_parts import DeviceSpec, Event, VmSpec
+from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
+from slo_ctl.replay.scenario_build import texts
 
 
 def command_words(scenario: Scenario) -> list[str]:
     """The `slo-ctl replay` command line that repeats `scenario`, as words."""
-    words = ["slo-ctl", "replay", "--device", join_pairs(_device_pairs(scenario.device))]
+    words = ["slo-ctl", "replay", "--device", join_pairs(device_pairs(scenario.device))]
     for vm in scenario.vms:
         words += ["--vm", join_pairs(_vm_pairs(vm))]
     for event in scenario.events:
@@ -41,41 +37,6 @@ def command_words(scenario: Scenario) -> list[str]:
 def command_line(scenario: Scenario) -> str:
     """`command_words` quoted for a shell; bytes of file names that are no UTF-8 appear as escapes."""
     return shlex.join(command_words(scenario)).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _device_pairs(device: DeviceSpec) -> dict[str, str]:
-    pairs = {
-        "preset": device.preset,
-        "size": format_bytes_exact(device.size_bytes),
-        "op": _percent(device.op),
-    }
-    sizes = {"page": device.page_bytes, "block": device.block_bytes}
-    counts = {
-        "channels": device.channels,
-        "dies": device.dies,
-        "planes": device.planes,
-        "cluster": device.cluster,
-        "cmt": device.cached_entries,
-    }
-    times = {key: getattr(device, key) for key in ("read_us", "program_us", "erase_us", "transfer_us")}
-    pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
-    pairs |= {key: str(value) for key, value in counts.items() if value is not None}
-    pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
-    if device.copyback is not None:
-        pairs["copyback"] = "yes" if device.copyback else "no"
-    if device.mapping is not None:
-        pairs["mapping"] = device.mapping
-    if device.victim is not None:
-        pairs["victim"] = device.victim
-    if device.separate_gc_frontier is not None:
-        pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
-    return pairs
-
-
-def _percent(share: float) -> str:
-    """As a percentage where that reads back exactly, else as a number."""
-    percent = round(share * 100, 9)
-    return f"{format_number(percent)}%" if percent / 100 == share else format_number(share)
 
 
 def _vm_pairs(vm: VmSpec) -> dict[str, str]:

@@ -1,20 +1,180 @@
-"""What plots of VMs are put together from: bars, names that fit, legends."""
+"""Parts of plots of VMs: colours, SVG, bars, labels and legends."""
 
 from __future__ import annotations
 
+import io
 import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from slo_ctl.show.palette import SURFACE, vm_colour
-from slo_ctl.show.text import printable
+from slo_ctl.base.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
+
+# Plots are drawn with stand-in colours, and `themed` turns those into CSS variables, so one SVG suits both
+# pages. Hues follow Okabe and Ito's set, which colour-blind people can distinguish; beyond six VMs
+# the hues repeat with another dash pattern.
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """One role: the stand-in that a plot draws with, and what it means on a light and on a dark page."""
+
+    name: str
+    stand_in: str
+    light: str
+    dark: str
+
+
+INK = Colour("ink", "#010101", "#1b1f24", "#e6e8eb")
+MUTED = Colour("muted", "#010102", "#5a636e", "#a0a8b2")
+GRID = Colour("grid", "#010103", "#e3e6ea", "#343a42")
+SURFACE = Colour("surface", "#010104", "#ffffff", "#1b1f25")
+
+_VMS = (
+    Colour("vm-0", "#010201", "#0072b2", "#56b4e9"),
+    Colour("vm-1", "#010202", "#d55e00", "#f08a4b"),
+    Colour("vm-2", "#010203", "#009e73", "#3cc9a0"),
+    Colour("vm-3", "#010204", "#b0528c", "#e08fc0"),
+    Colour("vm-4", "#010205", "#b58900", "#f0d060"),
+    Colour("vm-5", "#010206", "#555b66", "#c2c8d0"),
+)
+_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+ROLES = (INK, MUTED, GRID, SURFACE, *_VMS)
+
+_BY_STAND_IN = {colour.stand_in: colour.name for colour in ROLES}
+_STYLE = re.compile(r'style="[^"]*"')
+_HEX = re.compile(r"#[0-9a-f]{6}")
+
+
+def vm_colour(index: int) -> Colour:
+    """The colour of the VM that comes `index`-th in the scenario."""
+    return _VMS[index % len(_VMS)]
+
+
+def vm_dashes(index: int) -> str | tuple[float, tuple[float, ...]]:
+    """The line style of that VM."""
+    return _DASHES[index // len(_VMS) % len(_DASHES)]
+
+
+def themed(svg: str) -> str:
+    """`svg` with the stand-in colours of its style attributes as CSS variables."""
+
+    def variable(match: re.Match[str]) -> str:
+        name = _BY_STAND_IN.get(match[0])
+        return f"var(--{name})" if name else match[0]
+
+    return _STYLE.sub(lambda style: _HEX.sub(variable, style[0]), svg)
+
+
+FILE_STYLE: Any = {
+    "font.size": 8.5,
+    "text.parse_math": False,
+    "text.color": INK.light,
+    "axes.labelcolor": MUTED.light,
+    "axes.edgecolor": MUTED.light,
+    "axes.facecolor": SURFACE.light,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID.light,
+    "xtick.color": MUTED.light,
+    "ytick.color": MUTED.light,
+    "legend.frameon": False,
+    "svg.hashsalt": "slo-ctl",
+}
+"""For `matplotlib.rc_context`."""
+
+
+WIDTH_IN = 4.1
+HEIGHT_IN = 2.65
+
+_SVG_STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "text.color": INK.stand_in,
+    "text.parse_math": False,
+    "axes.edgecolor": MUTED.stand_in,
+    "axes.labelcolor": MUTED.stand_in,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.linewidth": 0.8,
+    "grid.color": GRID.stand_in,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED.stand_in,
+    "ytick.color": MUTED.stand_in,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.4,
+    "hatch.linewidth": 0.7,
+    "figure.facecolor": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot with its title and caption."""
+
+    key: str
+    title: str
+    caption: str
+    svg: str
+
+
+@contextmanager
+def plot_figure() -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one pair of axes, in the report's style."""
+    with mpl.rc_context(_SVG_STYLE):
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(tick))
+        yield figure, axes
+
+
+def tick(value: float, _position: int | None = None) -> str:
+    """A number on an axis."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def inline_svg(figure: Figure, key: str) -> str:
+    """The figure as an SVG element to put into HTML: no prologue, no metadata, ids that `key` keeps apart."""
+    out = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": key}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    return themed(svg)
+
 
 LABEL_CHARACTERS = 14
 LEGEND_CHARACTERS = 50
@@ -40,7 +200,7 @@ def bar(
 
 
 def strength(number: int, of: int) -> float:
-    """How opaque the bars of a run are: the policy in question, which comes last, most."""
+    """Opacity of the bars of a run; the last run, which is the subject, is opaque."""
     return 1.0 if of == 1 else 0.35 + 0.65 * number / (of - 1)
 
 

@@ -2,28 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
 
-from slo_ctl.show import numbers
-from slo_ctl.show.inline_svg import Plot, inline_svg, plot_figure
-from slo_ctl.show.palette import MUTED, SURFACE, vm_colour
+from slo_ctl.base import numbers
 from slo_ctl.show.plot_parts import (
+    GRID,
+    MUTED,
+    SURFACE,
+    Plot,
     bar,
     headroom,
+    inline_svg,
     legend_of_vms,
     legend_place,
     name_bars,
+    plot_figure,
     short_name,
     strength,
+    tick,
+    vm_colour,
+    vm_dashes,
 )
-from slo_ctl.show.time_plots import over_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
 
-    from slo_ctl.replay.result import Result, RunResult, VmResult
+
+def over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
+    """One column of the time series per run, all to one scale; runs without it are skipped."""
+    drawn = [run for run in runs if any(_known(series, column) for series in run.series.vms)]
+    if not drawn:
+        return []
+    # The first few epochs after a start swing widely; they must not squeeze the rest of every plot.
+    top = max(_high(run, column) for run in drawn) * 1.12
+    return [_over_time(run, column, f"{title}: {run.policy}", caption, top) for run in drawn]
+
+
+def _over_time(run: RunResult, column: str, title: str, caption: str, top: float) -> Plot:
+    with plot_figure() as (figure, axes):
+        times = run.series.drive_writes
+        window = run.window
+        axes.axvspan(
+            window.from_drive_writes, window.to_drive_writes, color=GRID.stand_in, alpha=0.45, linewidth=0
+        )
+        targets = {vm.name: vm.target_share for vm in run.vms}
+        for index, series in enumerate(run.series.vms):
+            values = getattr(series, column)
+            if not values:
+                continue
+            drawn = [float("nan") if value is None else value for value in values]
+            colour = vm_colour(index).stand_in
+            axes.plot(times, drawn, color=colour, linestyle=vm_dashes(index), linewidth=1.5)
+            target = targets.get(series.name)
+            if column == "share" and target:
+                axes.plot(
+                    [window.from_drive_writes, window.to_drive_writes],
+                    [target, target],
+                    color=colour,
+                    linestyle=(0, (1, 1.6)),
+                    linewidth=1.2,
+                )
+        for event in run.events:
+            axes.axvline(event.drive_writes, color=MUTED.stand_in, linewidth=0.9, linestyle=(0, (3, 2)))
+            axes.annotate(
+                short_name(f"{event.vm} {event.action}"),
+                (event.drive_writes, top),
+                (3, -2),
+                textcoords="offset points",
+                va="top",
+                fontsize=7,
+                color=MUTED.stand_in,
+            )
+        axes.set_ylim(0, top)
+        axes.set_xlim(0, max(times))
+        axes.set_xlabel("full drive writes")
+        axes.xaxis.set_major_formatter(FuncFormatter(tick))
+        if column == "share":
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f}%"))
+        legend_of_vms(axes, [short_name(series.name) for series in run.series.vms])
+        svg = inline_svg(figure, f"{column}-{run.policy}")
+    return Plot(
+        f"{column.replace('_', '-')}-{run.policy}", title, f"{caption} Shaded: the measured window.", svg
+    )
+
+
+def _known(series: VmSeries, column: str) -> list[float]:
+    return [value for value in getattr(series, column) if value is not None]
+
+
+def _high(run: RunResult, column: str) -> float:
+    """The top of the axis: the 99th percentile of the points."""
+    values = sorted(value for series in run.series.vms for value in _known(series, column))
+    return max(values[int(0.99 * (len(values) - 1))], 1e-9) if values else 1e-9
+
 
 _MARKERS = ("o", "s", "^", "D", "v")
 
@@ -31,7 +106,7 @@ _HOLLOW: dict[str, Any] = {"facecolor": SURFACE.stand_in, "edgecolor": MUTED.sta
 
 
 def all_plots(result: Result) -> list[Plot]:
-    """Every plot that this result has numbers for, in the paper's order."""
+    """Every plot that this result has data for, in the order of the paper."""
     runs = [run for run in result.runs if run.vms]
     if not runs:
         return []
@@ -48,8 +123,8 @@ _U_CAPTION = (
     "Figure 9 of the paper draws this for a static and for a dynamic split: the valid share of the blocks "
     "that GC collects, which sets what a VM's writes cost. Lower is faster."
 )
-_OPS_CAPTION = "Over-provisioning owned by each VM: the lever with which the policy moves u."
-_SHARE_CAPTION = "Solid: what each VM got. Dotted: its target in the measured window."
+_OPS_CAPTION = "Over-provisioning of each VM, by which the policy controls u."
+_SHARE_CAPTION = "Solid: the share of each VM. Dotted: its target in the measured window."
 
 
 def iops_alone_and_together(runs: Sequence[RunResult]) -> Plot | None:
@@ -58,8 +133,8 @@ def iops_alone_and_together(runs: Sequence[RunResult]) -> Plot | None:
         runs,
         "iops-alone-together",
         "IOPS alone and together",
-        "Figure 4a of the paper: what sharing the aged drive costs every VM. Outlined: the VM "
-        "with the whole drive to itself. Paler bars: the other policies.",
+        "Figure 4a of the paper: the cost of sharing the preconditioned drive. Outlined: the VM "
+        "alone on the drive. Paler bars: the other policies.",
         lambda vm: vm.alone_iops,
         lambda vm: vm.iops,
         "IOPS",
@@ -165,7 +240,7 @@ def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
     return Plot(
         "relative-to-smallest-weight",
         "Proportionality",
-        "Figure 8b of the paper: on the dashed line every VM gets exactly what its weight asks for. Shapes "
+        "Figure 8b of the paper: on the dashed line every VM receives exactly its share by weight. Shapes "
         "are policies, colours are VMs.",
         svg,
     )

@@ -1,19 +1,17 @@
-"""Progress on stderr: bars on a terminal, a line now and then anywhere else."""
+"""Progress on stderr: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from slo_ctl.replay.progress import ProgressSink, Silent
-from slo_ctl.show.text import printable
+from slo_ctl.base.progress import ProgressSink, Silent
+from slo_ctl.base.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TextIO
-
     from rich.progress import Progress, TaskID
 
 LINE_EVERY_S = 10.0
@@ -32,7 +30,7 @@ def progress_on_stderr(quiet: bool = False) -> Iterator[ProgressSink]:
 
 
 class Bars:
-    """One bar per phase, with the time it still needs."""
+    """One bar per phase, with the remaining time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -61,7 +59,7 @@ class Bar:
         self._progress.advance(self._task, amount)
 
     def done(self) -> None:
-        """Leave the bar full: a phase that ends early has nothing left to do."""
+        """Fill the bar, also of a phase that ends early."""
         task = next(task for task in self._progress.tasks if task.id == self._task)
         self._progress.update(self._task, total=task.completed or 1, completed=task.completed or 1)
         self._progress.stop_task(self._task)
@@ -75,11 +73,11 @@ class Lines:
         self._clock = clock
 
     def phase(self, name: str, total: float | None, unit: str) -> Line:
-        """Say that the phase starts."""
+        """Print the start of a phase."""
         return Line(self._stream, self._clock, printable(name), total, unit)
 
     def note(self, text: str) -> None:
-        """Say it."""
+        """Print a line."""
         print(printable(text), file=self._stream, flush=True)
 
 
@@ -95,28 +93,28 @@ class Line:
         self._total = total
         self._unit = unit
         self._done = 0.0
-        self._started = self._told = clock()
+        self._started = self._printed_at = clock()
         of = f"{total:,.0f} {unit}" if total is not None else unit
-        self._say(f"{name}: {of}")
+        self._print(f"{name}: {of}")
 
     def advance(self, amount: float) -> None:
-        """Count `amount` more, and say so when it is time."""
+        """Count `amount`, and print a line every LINE_EVERY_S."""
         self._done += amount
         now = self._clock()
-        if now - self._told < LINE_EVERY_S:
+        if now - self._printed_at < LINE_EVERY_S:
             return
-        self._told = now
+        self._printed_at = now
         if self._total and self._done > 0:
             left_s = (now - self._started) * max(self._total - self._done, 0.0) / self._done
-            self._say(f"{self._name}: {min(self._done / self._total, 1):.0%}, about {left_s:.0f} s left")
+            self._print(f"{self._name}: {min(self._done / self._total, 1):.0%}, about {left_s:.0f} s left")
         else:
-            self._say(f"{self._name}: {self._done:,.0f} {self._unit}")
+            self._print(f"{self._name}: {self._done:,.0f} {self._unit}")
 
     def done(self) -> None:
-        """Say how long it took."""
-        self._say(f"{self._name}: done in {self._clock() - self._started:.1f} s")
+        """Print the duration."""
+        self._print(f"{self._name}: done in {self._clock() - self._started:.1f} s")
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
 

@@ -1,25 +1,53 @@
-"""A result as one HTML file that needs nothing else: no script, no font, no picture from anywhere."""
+"""A result as one self-contained HTML file: no scripts, fonts or images from elsewhere."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from slo_ctl.show import numbers
-from slo_ctl.show.merges import MERGE_HEADINGS, MERGE_LEGEND, merge_rows
-from slo_ctl.show.page import render_page
-from slo_ctl.show.palette import vm_colour
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from slo_ctl.base import numbers
+from slo_ctl.base.text import printable
+from slo_ctl.show.plot_parts import ROLES, Plot, vm_colour
 from slo_ctl.show.plots import all_plots
-from slo_ctl.show.story import story
-from slo_ctl.show.table import comparison_cells, headline, is_synthetic, run_line, vm_cells, vm_headings
-from slo_ctl.show.text import printable
-from slo_ctl.show.verdict import TOLERANCE, verdict
+from slo_ctl.show.replay_table import (
+    MERGE_HEADINGS,
+    MERGE_LEGEND,
+    TOLERANCE,
+    comparison_cells,
+    headline,
+    is_synthetic,
+    merge_rows,
+    run_line,
+    story,
+    verdict,
+    vm_cells,
+    vm_headings,
+)
 
 if TYPE_CHECKING:
     from slo_ctl.model import Verdict
     from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
-    from slo_ctl.show.inline_svg import Plot
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Render a template of `show/templates` with `values`, `roles` (colours) and `svg(plot)`."""
+    environment = Environment(
+        loader=PackageLoader("slo_ctl.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = printable
+    return environment.get_template(template).render(roles=ROLES, svg=_svg, **values)
+
+
+def _svg(plot: Plot) -> Markup:
+    return Markup(plot.svg)  # noqa: S704 - drawn here; matplotlib escapes the texts in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +66,7 @@ class _RunView:
     complete: bool
     rows: list[_Row]
     merges: list[tuple[str, list[str]]]
-    """Empty where the mapping has no log blocks."""
+    """Empty for a mapping without log blocks."""
     notes: list[str]
 
 
@@ -46,13 +74,13 @@ class _RunView:
 class _Section:
     title: str
     lead: str
-    """What all its plots have to say alike, said once."""
+    """The caption that all its plots share."""
     plots: list[Plot]
 
 
 _SECTIONS = (
     ("Alone and together", ("iops-alone", "u-alone")),
-    ("Whose pages GC moved", ("pages-moved",)),
+    ("Pages moved by GC", ("pages-moved",)),
     ("Weights and bandwidth", ("bandwidth", "relative")),
     ("u over time", ("u-",)),
     ("OPS over time", ("ops-blocks",)),
@@ -61,7 +89,7 @@ _SECTIONS = (
 
 
 def render_report(result: Result) -> str:
-    """The HTML of `result`; every text in it is escaped, whoever chose it."""
+    """The HTML of `result`; all texts are escaped."""
     return render_page(
         "report.html.j2",
         result=result,
@@ -143,7 +171,7 @@ def _mapping(device: DeviceResult) -> str:
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:
-    """The device and the run, a line each."""
+    """Properties of the device and the run."""
     device, timing = result.device, result.device.timing
     latencies = ", ".join(
         f"{name} {numbers.latency(value)}"
@@ -167,5 +195,5 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("Seed", str(result.seed)),
     ]
     if device.ageing_drive_writes is not None:
-        facts.append(("Ageing", f"{device.ageing_drive_writes:.3g} full drive writes until WAF settled"))
+        facts.append(("Preconditioning", f"{device.ageing_drive_writes:.3g} drive writes until WAF settled"))
     return [(name, printable(value)) for name, value in facts]

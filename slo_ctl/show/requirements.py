@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from slo_ctl.show.text import printable
+from slo_ctl.base.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from slo_ctl.observe.requirements import Checked
+    from slo_ctl.host.requirements import Checked
 
 FORMAT_VERSION = 1
 
 
 def requirement_lines(checked: Sequence[Checked]) -> Iterator[Text]:
-    """A line for each requirement, a second one with the way to mend it, and what it adds up to."""
+    """A line for each requirement, one with the fix of each that is missing, and a summary."""
     width = max((len(each.requirement.name) for each in checked), default=0)
     for each in checked:
         name, finding = f"{each.requirement.name:<{width}}", each.finding
@@ -26,11 +25,11 @@ def requirement_lines(checked: Sequence[Checked]) -> Iterator[Text]:
             continue
         needed_for = each.requirement.needed_for
         yield Text.assemble(
-            ("missed   ", "bold red"), f"  {name}  {printable(finding.reason)}; needed for: {needed_for}"
+            ("missing  ", "bold red"), f"  {name}  {printable(finding.reason)}; needed for: {needed_for}"
         )
         yield Text(f"{'':<9}  {'':<{width}}  fix: {printable(finding.fix)}")
-    missed = sum(not each.finding.satisfied for each in checked)
-    yield Text(f"{len(checked) - missed} of {len(checked)} requirements satisfied")
+    missing = sum(not each.finding.satisfied for each in checked)
+    yield Text(f"{len(checked) - missing} of {len(checked)} requirements satisfied")
 
 
 def requirements_json(checked: Sequence[Checked]) -> dict[str, Any]:

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from slo_ctl.show import numbers
-from slo_ctl.show.palette import MUTED, vm_colour
-from slo_ctl.show.plot_style import FILE_STYLE
-from slo_ctl.show.text import printable
-from slo_ctl.show.write_cost_text import bounds
+from slo_ctl.base import numbers
+from slo_ctl.base.text import printable
+from slo_ctl.show.plot_parts import FILE_STYLE, MUTED, vm_colour
+from slo_ctl.show.write_cost import Panel, bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import numpy as np
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
 
-    from slo_ctl.decide.write_cost import Band, WriteCost
+    from slo_ctl.decide.write_unit import WriteCost
 
 _COLUMNS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Requests of one size."""
-
-    title: str
-    response_us: NDArray[np.floating[Any]]
-    """In the order of the requests."""
-    band: Band
 
 
 def save_spike_plot(title: str, panels: Sequence[Panel], cost: WriteCost, path: Path) -> None:
@@ -83,7 +68,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
             linestyle="none",
             color=colour,
             label=label,
-            # A dot for each of a hundred thousand requests is no drawing any more.
+            # A dot for each of a hundred thousand requests is not a drawing any more.
             rasterized=True,
         )
     axes.axhline(panel.band.limit_us / 1e3, color=MUTED.light, linewidth=0.8, linestyle=(0, (4, 3)))

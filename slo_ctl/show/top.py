@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -11,24 +12,51 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Static
 
+from slo_ctl.base import numbers
+from slo_ctl.base.text import printable
 from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
-from slo_ctl.show import numbers
-from slo_ctl.show.sparkline import sparkline
-from slo_ctl.show.status_json import StatusFormatError, from_json
-from slo_ctl.show.status_table import header_lines, outcome_text, status_columns
-from slo_ctl.show.text import printable
-from slo_ctl.show.verdict_style import verdict_text
+from slo_ctl.model.status_json import StatusFormatError, from_json
+from slo_ctl.show.status import DaemonOutage, header_lines, outcome_text, status_columns, verdict_text
+from slo_ctl.show.terminal import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from textual.app import ComposeResult
 
-    from slo_ctl.show.columns import Column
-    from slo_ctl.show.gone import Gone
+BARS = "▁▂▃▄▅▆▇█"
+GAP = " "
+
+
+def sparkline(values: Sequence[float | None], width: int | None = None) -> str:
+    """A line of text with a bar for each value, from 0 to the largest; a gap for unknown values.
+
+    With more values than `width`, each bar is the mean of several.
+    """
+    shown = list(values) if width is None else _squeezed(values, width)
+    largest = max((value for value in shown if value is not None), default=0.0)
+    return "".join(GAP if value is None else _bar(value, largest) for value in shown)
+
+
+def _bar(value: float, largest: float) -> str:
+    if largest <= 0:
+        return BARS[0]
+    return BARS[min(len(BARS) - 1, int(max(0.0, value) / largest * len(BARS)))]
+
+
+def _squeezed(values: Sequence[float | None], width: int) -> list[float | None]:
+    count = len(values)
+    if count <= width:
+        return list(values)
+    groups = (values[i * count // width : (i + 1) * count // width] for i in range(width))
+    return [_mean(group) for group in groups]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
 
 CURVE_POINTS = 120
-"""Of every VM, since the view was opened."""
+"""Points kept for each VM."""
 _REASONS_SHOWN = 4
 _WORST_FIRST = (
     Verdict.UNAPPLIED,
@@ -56,13 +84,13 @@ SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
     "OPS": (lambda vm: _known(vm.ops_blocks), True),
     "WAF": (lambda vm: _known(vm.waf), True),
 }
-"""By what rows can be sorted: the key, and whether the largest is first."""
+"""Sort orders: the key, and whether the largest is first."""
 
 _Key = tuple[str, str]
 
 
-class Told(Message):
-    """What the daemon answered, or in `problem` that it did not."""
+class StatusReceived(Message):
+    """A status from the daemon, or in `problem` why there is none."""
 
     def __init__(self, status: HostStatus | None, problem: str) -> None:
         super().__init__()
@@ -71,7 +99,7 @@ class Told(Message):
 
 
 class TopApp(App[None]):
-    """The view. `question` asks the daemon for its status, in a thread; `gone` knows how long it is away."""
+    """The view. `request` gets the status of the daemon, in a thread; `outage` tracks failed requests."""
 
     CSS = """
     #header { height: auto; }
@@ -97,12 +125,14 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", "quit", show=False),
     ]
 
-    def __init__(self, question: Callable[[], dict[str, Any]], gone: Gone, interval_s: float = 1.0) -> None:
+    def __init__(
+        self, request: Callable[[], dict[str, Any]], outage: DaemonOutage, interval_s: float = 1.0
+    ) -> None:
         super().__init__()
-        self._question = question
-        self._gone = gone
+        self._request = request
+        self._outage = outage
         self._interval_s = interval_s
-        self._asking = False
+        self._requesting = False
         self._paused = False
         self._status: HostStatus | None = None
         self._problem = ""
@@ -123,46 +153,50 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to ask."""
+        """Start polling."""
         self.query_one("#vms").focus()
         self.set_interval(self._interval_s, self._poll)
         self._poll()
 
     def _poll(self) -> None:
-        # A daemon that hangs must neither freeze the keys nor gather questions.
-        if not self._asking and not self._paused:
-            self._asking = True
-            self.run_worker(self._ask, thread=True, exit_on_error=False)
+        # A hung daemon must neither block the keys nor pile up requests.
+        if not self._requesting and not self._paused:
+            self._requesting = True
+            self.run_worker(self._fetch, thread=True, exit_on_error=False)
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         try:
-            body = self._gone.ask(self._question)
-            self.post_message(Told(None, self._gone.line()) if body is None else Told(from_json(body), ""))
+            body = self._outage.request(self._request)
+            self.post_message(
+                StatusReceived(None, self._outage.line())
+                if body is None
+                else StatusReceived(from_json(body), "")
+            )
         except StatusFormatError as error:
-            self.post_message(Told(None, f"the daemon's status is not understood: {error}"))
+            self.post_message(StatusReceived(None, f"invalid status from the daemon: {error}"))
         finally:
-            self._asking = False
+            self._requesting = False
 
-    def on_told(self, told: Told) -> None:
-        """Show what was answered. Without an answer the last status stays, under the line that says so."""
+    def on_status_received(self, received: StatusReceived) -> None:
+        """Show a new status; without one the last stays, below the line with the problem."""
         if not self.query("#header"):
-            return  # an answer that comes while the view is being closed
-        self._problem = told.problem
-        if told.status is None or (self._status is not None and told.status.at == self._status.at):
-            self._show_header()  # nothing new but how old it is
+            return  # the view is being closed
+        self._problem = received.problem
+        if received.status is None or (self._status is not None and received.status.at == self._status.at):
+            self._show_header()  # only its age has changed
             return
-        self._remember(told.status)
-        self._status = told.status
+        self._remember(received.status)
+        self._status = received.status
         self._show()
 
     def _remember(self, status: HostStatus) -> None:
-        here = {_key(vm): vm.iops for vm in status.vms}
-        self._curves = {key: curve for key, curve in self._curves.items() if key in here}
-        for key, iops in here.items():
+        iops_of = {_key(vm): vm.iops for vm in status.vms}
+        self._curves = {key: curve for key, curve in self._curves.items() if key in iops_of}
+        for key, iops in iops_of.items():
             self._curves.setdefault(key, deque(maxlen=CURVE_POINTS)).append(iops)
 
     def action_sort(self, by: str) -> None:
-        """Sort by that; the same again turns the order round."""
+        """Sort by this column; again reverses the order."""
         self._reversed = not self._reversed if by == self._sort else False
         self._sort = by
         self._show()
@@ -173,13 +207,13 @@ class TopApp(App[None]):
         self._show()
 
     def action_pause(self) -> None:
-        """Stop asking, or go on."""
+        """Pause or resume updates."""
         self._paused = not self._paused
         self._show()
         self._poll()
 
     def on_data_table_row_highlighted(self) -> None:
-        """Another VM is selected."""
+        """Show the details of the selected VM."""
         self._show_detail()
 
     def shown(self) -> list[VmStatus]:
@@ -206,7 +240,7 @@ class TopApp(App[None]):
 
     def _show_header(self) -> None:
         lines = [] if self._status is None else list(header_lines(self._status))
-        state = f"sorted by {self._sort}{' backwards' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
+        state = f"sorted by {self._sort}{' reversed' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
         if self._status is None:
             state = "waiting for the daemon"
         if self._paused:
@@ -237,7 +271,7 @@ class TopApp(App[None]):
         keys: list[_Key],
         cells: dict[tuple[_Key, str], Text],
     ) -> None:
-        """Fill the table anew; the cursor stays on its VM wherever that is now."""
+        """Refill the table; the cursor stays on its VM."""
         row, scroll = table.cursor_row, table.scroll_offset
         at = self._rows[row] if 0 <= row < len(self._rows) else None
         table.clear(columns=True)
@@ -266,7 +300,7 @@ class TopApp(App[None]):
 
 
 def detail_lines(vm: VmStatus) -> list[Text]:
-    """What there is to say of one VM beyond its row: why the verdict, the SLO and its source, what failed."""
+    """Details of one VM: the reason of its verdict, its SLO and source, settings not applied."""
     first = Text(printable(f"{vm.vm} on {vm.device or 'no device'}"), style="bold")
     first.append(f" ({printable(vm.state)}): " if vm.state else ": ")
     first.append_text(verdict_text(vm.verdict))

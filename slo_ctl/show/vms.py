@@ -1,26 +1,45 @@
-"""VMs and their streams on a terminal and as JSON."""
+"""VMs on a terminal and as JSON: streams, SLOs, and mappings onto NVMe namespaces."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from slo_ctl.show import numbers
-from slo_ctl.show.text import printable
+from slo_ctl.base import numbers
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.base.text import printable
+from slo_ctl.model.mapping import (
+    DESTRUCTIVE,
+    AttachNamespace,
+    CreateNamespace,
+    Deallocate,
+    DeleteNamespace,
+    DetachNamespace,
+    GiveDisk,
+    Purpose,
+    TakeDisk,
+)
+from slo_ctl.model.slo import FIELD_NAMES, KEY_OF
+from slo_ctl.show.terminal import console_for
 
 if TYPE_CHECKING:
+    from slo_ctl.decide.slo_sources import Promise
     from slo_ctl.model import DeviceNumber, Stream, Vm
-    from slo_ctl.observe.inventory import Inventory
+    from slo_ctl.model.mapping import NamespaceMapping, Step
+    from slo_ctl.model.nvme import NvmeDevice
+    from slo_ctl.model.slo import SloFields
+    from slo_ctl.observe.streams import Inventory
 
 FORMAT_VERSION = 1
 
 
 def where_line(inventory: Inventory) -> str:
-    """Where VMs were looked for, in one line."""
+    """Where VMs were searched, in one line."""
     tree = inventory.tree
     if tree is None:
         cgroups = "no cgroup tree"
@@ -33,23 +52,25 @@ def where_line(inventory: Inventory) -> str:
 
 
 def stream_table(inventory: Inventory) -> Table:
-    """A line for each stream, and one for each VM without any."""
+    """A row for each stream, and one for each VM without streams."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("VM", "STATE", "DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP"):
         right = heading in ("DEVICE", "READ", "WRITTEN")
         table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    # By object and not by name: libvirt and the cgroup tree may each know a VM of the same name.
-    waiting = list(inventory.streams)
+    # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
+    remaining = list(inventory.streams)
     for vm in inventory.vms:
-        count = stream_count(vm, waiting)
-        for cells in [stream_cells(stream) for stream in waiting[:count]] or [stream_cells(None, vm.cgroup)]:
+        count = stream_count(vm, remaining)
+        for cells in [stream_cells(stream) for stream in remaining[:count]] or [
+            stream_cells(None, vm.cgroup)
+        ]:
             table.add_row(*(Text(cell) for cell in (printable(vm.name), vm.state.value, *cells)))
-        del waiting[:count]
+        del remaining[:count]
     return table
 
 
 def stream_count(vm: Vm, streams: list[Stream]) -> int:
-    """How many streams at the head of the list are that VM's; they follow the order of the VMs."""
+    """Number of streams of this VM at the head of the list, which is in the order of the VMs."""
     count = 0
     while count < len(streams) and (streams[count].vm, streams[count].cgroup) == (vm.name, vm.cgroup):
         count += 1
@@ -72,7 +93,7 @@ def stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]:
 
 
 def inventory_json(inventory: Inventory) -> dict[str, Any]:
-    """Everything that was found; what is not known is null."""
+    """One JSON object; unknown values are null."""
     tree = inventory.tree
     return {
         "format_version": FORMAT_VERSION,
@@ -101,7 +122,7 @@ def _stream_json(stream: Stream) -> dict[str, Any]:
 
 
 def stream_json(stream: Stream) -> dict[str, Any]:
-    """By which way it goes, without whose it is."""
+    """The path of a stream, without its VM."""
     return {
         "disk": stream.disk.target if stream.disk else None,
         "source": stream.disk.source if stream.disk else None,
@@ -117,3 +138,205 @@ def _device(device: DeviceNumber | None) -> str | None:
 
 def _text(text: str | None) -> str:
     return printable(text) if text else numbers.UNKNOWN
+
+
+def show_vm(stream: TextIO, name: str, promise: Promise, vm: Vm | None, streams: Sequence[Stream]) -> None:
+    """State, SLO with the source of each field, conflicts, and streams."""
+    console = console_for(stream)
+    state = f"{vm.state.value}, found by {vm.found_by.value}" if vm else "not on this host"
+    console.print(Text(f"VM {printable(name)}: {state}", style="bold"), soft_wrap=True)
+    console.print()
+    console.print(_promise_table(promise))
+    for sentence in promise.conflicts:
+        console.print(Text(f"conflict: {printable(sentence)}", "yellow"), soft_wrap=True)
+    if streams:
+        console.print()
+        console.print(_stream_table(streams))
+    console.print()
+
+
+def promise_line(promise: Promise) -> str:
+    """`weight 3 (vm set), max_iops 500 (metadata)`."""
+    return ", ".join(
+        f"{KEY_OF[field]} {field_cell(field, getattr(promise.slo, field))} ({promise.sources[field]})"
+        for field in FIELD_NAMES
+        if field in promise.sources
+    )
+
+
+def field_cell(field: str, value: float | None) -> str:
+    """A value of a field of `model.Slo`, with its unit."""
+    if value is None:
+        return numbers.UNKNOWN
+    match field:
+        case "weight":
+            return numbers.weight(value)
+        case "max_bandwidth_bytes_s":
+            return f"{numbers.size(value)}/s"
+        case "p99_latency_us":
+            return numbers.latency(value)
+        case _:
+            return f"{numbers.count(value)} IOPS"
+
+
+def promise_json(
+    name: str,
+    promise: Promise,
+    by_source: Mapping[str, SloFields] | None,
+    vm: Vm | None,
+    streams: Sequence[Stream],
+) -> dict[str, Any]:
+    """One JSON object; field names state the units of values."""
+    value: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "vm": name,
+        "slo": asdict(promise.slo),
+        "source": promise.source,
+        "sources": promise.sources,
+        "conflicts": list(promise.conflicts),
+    }
+    if by_source is None:
+        return value
+    return value | {
+        "promised": {source: dict(fields) for source, fields in by_source.items()},
+        "state": vm.state.value if vm else None,
+        "found_by": vm.found_by.value if vm else None,
+        "disks": disks_json(vm) if vm else [],
+        "streams": [stream_json(stream) for stream in streams],
+    }
+
+
+def _promise_table(promise: Promise) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("SLO", "VALUE", "SOURCE"):
+        table.add_column(heading, justify="right" if heading == "VALUE" else "left", overflow="fold")
+    for field in FIELD_NAMES:
+        source = promise.sources.get(field, "")
+        cells = (KEY_OF[field], field_cell(field, getattr(promise.slo, field)), source)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+def _stream_table(streams: Sequence[Stream]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP"):
+        right = heading in ("DEVICE", "READ", "WRITTEN")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for stream in streams:
+        table.add_row(*(Text(cell) for cell in stream_cells(stream)))
+    return table
+
+
+def step_line(step: Step, mapping: NamespaceMapping) -> str:
+    """A step in one line."""
+    nsid = f"namespace {mapping.nsid}" if mapping.nsid else "the new namespace"
+    where = f"on {mapping.controller}"
+    match step:
+        case CreateNamespace():
+            size = format_bytes_exact(step.size_blocks * step.block_bytes)
+            places = [
+                f"{word} {value}"
+                for word, value in (("endurance group", step.endurance_group), ("NVM set", step.nvm_set))
+                if value is not None
+            ]
+            places += [f"reclaim unit handle {each}" for each in step.handles]
+            inside = f", {', '.join(places)}" if places else ""
+            return f"create a namespace of {size} (LBAs of {step.block_bytes} bytes{inside}) {where}"
+        case AttachNamespace():
+            return f"attach {nsid} to controller {step.controller_id} ({mapping.controller})"
+        case Deallocate():
+            start, length = (format_bytes_exact(each) for each in (step.offset_bytes, step.length_bytes))
+            return f"deallocate {length} of {nsid} from offset {start} {where}"
+        case GiveDisk():
+            part = "" if step.whole else f", the first {format_bytes_exact(step.size_bytes)}"
+            return f"attach {nsid} to VM {mapping.vm} as disk {step.target or '(next free name)'}{part}"
+        case TakeDisk():
+            also = ", even while it runs" if step.unplug else ""
+            return f"detach disk {mapping.target} ({nsid}) from VM {mapping.vm}{also}"
+        case DetachNamespace():
+            return f"detach {nsid} from controller {step.controller_id} ({mapping.controller}); data stay"
+        case DeleteNamespace():
+            return f"delete {nsid} {where}"
+
+
+def plan_lines(mapping: NamespaceMapping, drive: NvmeDevice) -> list[str]:
+    """The remaining steps, what they destroy, and the resulting isolation."""
+    emulated = " (EMULATED by QEMU)" if drive.controller.emulated else ""
+    verb = "map" if mapping.purpose is Purpose.MAP else "unmap"
+    lines = [f"{verb} VM {mapping.vm}: {mapping.drive}, {mapping.controller}{emulated}"]
+    remaining = mapping.steps[mapping.done :]
+    for number, step in enumerate(remaining, 1):
+        mark = "  DESTROYS DATA" if isinstance(step, DESTRUCTIVE) else ""
+        lines.append(f"  {number}. {step_line(step, mapping)}{mark}")
+    if not remaining:
+        lines.append("  no steps on the drive: only the record is removed")
+    if mapping.purpose is Purpose.MAP:
+        lines.append(f"  isolation: {mapping.placement.isolation}, by {mapping.placement.by}")
+        lines.append(f"  spare: {spare_text(mapping)}")
+    return lines
+
+
+def spare_text(mapping: NamespaceMapping) -> str:
+    """Such as `2GiB unallocated, the drive's`."""
+    spare = mapping.spare
+    if not spare.size_bytes:
+        return "none"
+    return f"{format_bytes_exact(spare.size_bytes)} {spare.how}, {spare.owner}"
+
+
+def result_line(after: NamespaceMapping | None, before: NamespaceMapping) -> str:
+    """The result in one line."""
+    if after is None:
+        return f"{before.vm}: namespace {before.nsid} of {before.drive} unmapped"
+    disk = f" as {after.target}" if after.target else ""
+    return (
+        f"{after.vm}: namespace {after.nsid} of {after.drive} mapped{disk}, "
+        f"{format_bytes_exact(after.size_bytes)}, {after.placement.isolation}"
+    )
+
+
+def mapping_json(mapping: NamespaceMapping) -> dict[str, Any]:
+    """One mapping, versioned; sizes in bytes."""
+    return {"format_version": FORMAT_VERSION, **_entry(mapping)}
+
+
+def mappings_json(mappings: Iterable[NamespaceMapping]) -> dict[str, Any]:
+    """All of them, versioned; sizes in bytes."""
+    return {"format_version": FORMAT_VERSION, "mappings": [_entry(each) for each in mappings]}
+
+
+def _entry(mapping: NamespaceMapping) -> dict[str, Any]:
+    return asdict(mapping) | {
+        "complete": mapping.complete,
+        "steps": [
+            asdict(step)
+            | {
+                "done": index < mapping.done,
+                "destroys_data": isinstance(step, DESTRUCTIVE),
+                "text": step_line(step, mapping),
+            }
+            for index, step in enumerate(mapping.steps)
+        ],
+    }
+
+
+def mapping_table(mappings: Iterable[NamespaceMapping]) -> Table:
+    """A row for each mapping."""
+    table = Table(box=SIMPLE_HEAD)
+    for head in ("VM", "DISK", "DRIVE", "NSID", "SIZE", "ISOLATION", "SPARE", "STATE"):
+        table.add_column(head, justify="right" if head in ("NSID", "SIZE") else "left")
+    for each in mappings:
+        steps = f"{each.done} of {len(each.steps)} steps done: vm map {each.vm} --resume"
+        state = ("created" if each.created else "adopted") if each.complete else f"{each.purpose}: {steps}"
+        cells = (
+            each.vm,
+            each.target or "-",
+            f"{each.drive}, {each.controller}",
+            str(each.nsid or "(new)"),
+            format_bytes_exact(each.size_bytes),
+            each.placement.isolation,
+            spare_text(each),
+            state,
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table

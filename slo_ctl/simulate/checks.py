@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slo_ctl.daemon.emulated import DEFAULT_MOVE_BUDGET
-from slo_ctl.model import Verdict
-from slo_ctl.simulate.entitlement import WANTS_FROM, Ledger, Measure
+from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
+from slo_ctl.model import HostStatus, Verdict, VmStatus
+from slo_ctl.simulate.entitlement import BLOCK_S, WANTS_FROM, Ledger, Measure
+from slo_ctl.simulate.result import Result
 from slo_ctl.simulate.scenario import What
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from slo_ctl.model import HostStatus, VmStatus
-    from slo_ctl.simulate.result import Result
 
 SERVED_WINDOW_S = 10
 SERVED_AROUND_S = 20
@@ -32,6 +27,7 @@ SETTLED_AFTER_S = 60
 """Entitlements hold from so long after a change."""
 ENTITLED_WINDOW_S = 60
 ENTITLED_WITHIN = 0.05
+COSTS_NOBODY = 0.01
 LONG_RUN_S = 300
 LONG_RUN_WITHIN = 0.02
 INSUFFICIENT_FROM = 0.05
@@ -99,7 +95,7 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         busy = with_daemon.total("device_ns", start_s, end_s)
         idle = busy < AS_BUSY_FROM * without.total("device_ns", start_s, end_s)
         short = could >= _FEW_PAGES and served < SERVED_FROM * could and idle
-        if short and not _is_told(with_daemon, start_s, end_s):
+        if short and not _is_told(with_daemon, start_s, end_s) and not _by_weight(runs, start_s, end_s):
             worst[start_s] = served / could
     for first_s, last_s in _stretches(worst):
         least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
@@ -107,19 +103,71 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         yield Violation("conserved", first_s, "", what)
 
 
+def _by_weight(runs: Runs, start_s: int, end_s: int) -> bool:
+    """Whether shares of pages by weight need more of the drive for fewer pages.
+
+    Status has to say so. And it is only where pages went to somebody else: who has fewer than without the
+    daemon had more than its share there and has its share here, and somebody who was below its share without
+    the daemon has more. No limit holds anybody back, and those whose OPS was taken do not cost the drive more
+    for it.
+    """
+    with_daemon, without = runs.daemon, runs.without
+    if without is None or not _status_says(with_daemon, start_s, end_s, _says_what_pages_cost):
+        return False
+    around_s = max(0, start_s - SERVED_AROUND_S), min(without.run.seconds, end_s + SERVED_AROUND_S)
+    cost_ns = usual_ns = 0.0
+    somebody_gains = False
+    for row, vm in enumerate(with_daemon.run.vms):
+        if with_daemon.run.of("throttled_ns")[row, start_s:end_s].any():
+            return False
+        pages, alone = (each.sum("pages", vm, start_s, end_s) for each in (with_daemon, without))
+        due, due_alone = (_due_pages(each, vm, start_s, end_s) for each in (with_daemon, without))
+        wants_more = with_daemon.wanting(vm, start_s, end_s) >= WANTS_FROM
+        if pages < SERVED_FROM * alone and wants_more:
+            if due_alone > (1.0 - LONG_RUN_WITHIN) * alone or pages < SERVED_FROM * due:
+                return False
+        elif SERVED_FROM * pages > alone and alone < (1.0 - LONG_RUN_WITHIN) * due_alone:
+            somebody_gains = True
+        pages_around = without.sum("pages", vm, *around_s)
+        ops, ops_alone = (each.run.of("ops_blocks")[row, end_s - 1] for each in (with_daemon, without))
+        # With no less OPS, what its GC takes is not the daemon's doing.
+        if pages and pages_around and ops < ops_alone:
+            cost_ns += with_daemon.sum("device_ns", vm, start_s, end_s)
+            usual_ns += pages * without.sum("device_ns", vm, *around_s) / pages_around
+    return somebody_gains and SERVED_FROM * cost_ns <= usual_ns
+
+
+def _due_pages(ledger: Ledger, vm: str, start_s: int, end_s: int) -> float:
+    """What it was due, second by second, so that one that sleeps in some of them is due nothing in those."""
+    due = 0.0
+    for at_s in range(start_s, end_s):
+        error = ledger.due(at_s, at_s + 1).errors_of_all.get(vm)
+        if error is not None and error > -1.0:
+            due += ledger.sum("pages", vm, at_s, at_s + 1) / (1.0 + error)
+    return due
+
+
 def _is_told(ledger: Ledger, start_s: float, end_s: float) -> bool:
     """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
 
     Status is of a window, so that it may say so a window later; while no epoch is done, the last one counts.
-    A daemon that was stopped has nothing in force, and what was set by hand is no measure for that.
+    A daemon that was stopped has nothing in force, and what was set by hand is not a measure for that.
     """
     stopped = (event for event in ledger.run.happened if event[1].what is What.STOP_DAEMON)
     if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
         return True
+    return _status_says(ledger, start_s, end_s, _says_why)
+
+
+def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[VmStatus], bool]) -> bool:
     epochs = ledger.run.epochs
     first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
     last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
-    return any(_says_why(row) for epoch in epochs[first:last] for row in epoch.status.vms)
+    return any(says(row) for epoch in epochs[first:last] for row in epoch.status.vms)
+
+
+def _says_what_pages_cost(row: VmStatus) -> bool:
+    return "times the device time of one of" in row.reason
 
 
 def _says_why(row: VmStatus) -> bool:
@@ -129,7 +177,10 @@ def _says_why(row: VmStatus) -> bool:
 
 
 def entitlements_are_kept(runs: Runs) -> Iterator[Violation]:
-    """From a minute after a change everybody who wants more has its share within 5 %, in the long run 2 %."""
+    """From a minute after a change everybody who wants more has its share within 5 %, in the long run 2 %.
+
+    More than its share it may have where that costs none of the others 1 % of theirs.
+    """
     ledger = runs.daemon
     for calm in ledger.calms():
         start_s = calm.start_s + SETTLED_AFTER_S
@@ -143,9 +194,11 @@ def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Vi
     due = ledger.due(start_s, end_s)
     if len(due.shares) < 2:
         return
+    errors = {vm: due.error(vm) for vm in due.shares}
+    costs_somebody = min(errors.values()) < -COSTS_NOBODY
     for vm, share in due.shares.items():
-        error = due.error(vm)
-        if abs(error) > within:
+        error = errors[vm]
+        if error < -within or (error > within and costs_somebody):
             what = f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {end_s} s)"
             yield Violation("entitled", start_s, vm, what)
 
@@ -163,7 +216,8 @@ def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
         if row.vm not in due.shares:
             asked = due.wanting[row.vm]
             return f"it had requests waiting {asked:.0%} of the time" if asked < WANTS_FROM else ""
-        error = due.error(row.vm)
+        # Others may exceed their shares in bursts, without wanting more all the time.
+        error = due.errors_of_all.get(row.vm, 0.0)
         return _has(ledger, error) if error >= -INSUFFICIENT_FROM else ""
 
     yield from _false_verdicts(runs.daemon, "insufficient", false)
@@ -181,7 +235,7 @@ def no_false_ok(runs: Runs) -> Iterator[Violation]:
         minimum = ledger.slo(row.vm, start_s).min_iops
         if minimum is not None and due.iops[row.vm] < (1 - INSUFFICIENT_FROM) * minimum:
             return f"{due.iops[row.vm]:.0f} IOPS, minimum {minimum:.0f}"
-        error = due.error(row.vm)
+        error = due.errors_of_all.get(row.vm, 0.0)
         return _has(ledger, error) if error < -OK_UP_TO else ""
 
     yield from _false_verdicts(runs.daemon, "ok", false)
@@ -207,19 +261,19 @@ def _false_verdicts(
             if reason:
                 count, first_s, _ = since.get(row.vm, (0, epoch.at_s, ""))
                 now[row.vm] = (count + 1, first_s, f"{reason}; it is told {row.verdict}: {row.reason}")
-        for vm, (count, first_s, told) in since.items():
+        for vm, (count, first_s, text) in since.items():
             if vm not in now and count >= _FALSE_FOR_EPOCHS:
-                yield Violation(verdict, first_s, vm, f"for {count} epochs {told}")
+                yield Violation(verdict, first_s, vm, f"for {count} epochs {text}")
         since = now
-    for vm, (count, first_s, told) in since.items():
+    for vm, (count, first_s, text) in since.items():
         if count >= _FALSE_FOR_EPOCHS:
-            yield Violation(verdict, first_s, vm, f"for {count} epochs {told}")
+            yield Violation(verdict, first_s, vm, f"for {count} epochs {text}")
 
 
 def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
     """Moves of OPS take at most their budget of die time in any 10 s in which requests are outstanding."""
     run = runs.daemon.run
-    # Requests that a limit holds back do not wait for the drive.
+    # Requests that a limit throttles do not wait for the drive.
     unlimited = np.where(np.isinf(run.of("limit_iops")), run.of("backlog_ns"), 0.0)
     busy = unlimited.max(axis=0, initial=0.0) >= 1e9 * BUSY_FROM
     dies = run.scenario.drive.record().geometry.dies
@@ -273,7 +327,7 @@ def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
         )
         return now / honest - 1 if honest else 0.0
 
-    at_a_cost = change("requests", others) < 0
+    at_a_cost = change("requests", others) < 0 and any(_below_due(runs.daemon, vm) for vm in others)
     for vm in sorted(hostile):
         gain = change(str(runs.daemon.measure), [vm])
         if gain > HOSTILE_GAIN and at_a_cost:
@@ -282,9 +336,19 @@ def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
             )
     for vm in others:
         loss = -change("requests", [vm])
-        if loss > HOSTILE_GAIN:
-            told = f"loses {loss:.0%} of its requests to {', '.join(sorted(hostile))}"
-            yield Violation("hostile", _START_S, vm, told)
+        if loss > HOSTILE_GAIN and _below_due(runs.daemon, vm):
+            text = f"loses {loss:.0%} of its requests to {', '.join(sorted(hostile))}"
+            yield Violation("hostile", _START_S, vm, text)
+
+
+def _below_due(ledger: Ledger, vm: str) -> bool:
+    """Whether it has less than it is entitled to; to what somebody else left before, nobody is."""
+    got = due = 0.0
+    for start_s in range(_START_S, ledger.run.seconds - BLOCK_S + 1, BLOCK_S):
+        amount = ledger.sum(ledger.measure, vm, start_s, start_s + BLOCK_S)
+        got += amount
+        due += amount / (1.0 + ledger.due(start_s, start_s + BLOCK_S).errors_of_all.get(vm, 0.0))
+    return got < (1.0 - LONG_RUN_WITHIN) * due
 
 
 def epochs_go_well(runs: Runs) -> Iterator[Violation]:
@@ -292,12 +356,12 @@ def epochs_go_well(runs: Runs) -> Iterator[Violation]:
     ledger = runs.daemon
     for at_s, what in ledger.run.failures:
         yield Violation("epochs", at_s, "", what)
-    told: dict[tuple[str, str], float] = {}
+    first_seen_s: dict[tuple[str, str], float] = {}
     for epoch in ledger.run.epochs:
         quiet = not ledger.disturbed(epoch.at_s, epoch.at_s)
         for vm, what in _problems(epoch.status, quiet=quiet):
-            told.setdefault((vm, what), epoch.at_s)
-    for (vm, what), at_s in told.items():
+            first_seen_s.setdefault((vm, what), epoch.at_s)
+    for (vm, what), at_s in first_seen_s.items():
         yield Violation("epochs", at_s, vm, what)
 
 

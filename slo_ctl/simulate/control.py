@@ -5,18 +5,17 @@ A test compares the names in these replies with those of a drive that is really 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ftl_emul import DriveError
-from slo_ctl.device.control import ControlClient, ControlError
+from slo_ctl.drives.control import ControlClient, ControlError
+from slo_ctl.drives.record import Namespace as NamespaceRecord
 from slo_ctl.simulate.drive import NS_PER_S, Namespace, SimulatedDrive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from ftl_emul import LatencyUs
-    from slo_ctl.device.record import Namespace as NamespaceRecord
 
 _OPERATIONS = {
     "reads": "reads",
@@ -163,7 +162,7 @@ class SimulatedServer:
     def _told_of(self, namespace: Namespace, made: NamespaceRecord) -> dict[str, Any]:
         device, tenant = self.drive.device, namespace.tenant
         totals = self.drive.queue_totals(namespace)
-        completed = {told: totals.pop(name) for told, name in _OPERATIONS.items()}
+        completed = {operation: totals.pop(name) for operation, name in _OPERATIONS.items()}
         return {
             "name": namespace.name,
             "size_bytes": made.size_bytes,
@@ -173,10 +172,11 @@ class SimulatedServer:
             "limit_iops": namespace.limit_iops,
             "limit_bytes_s": namespace.limit_bytes_s,
             "answered": {
-                told: {"requests": requests, "bytes": totals.get(_BYTES.get(told, ""), 0)}
-                for told, requests in completed.items()
+                operation: {"requests": requests, "bytes": totals.get(_BYTES.get(operation, ""), 0)}
+                for operation, requests in completed.items()
             },
-            "flash": _plain(device.counters(tenant)),
+            # By owner they are for replays: a server does not report them.
+            "flash": {k: v for k, v in _plain(device.counters(tenant)).items() if k != "moved_pages_of"},
             "space": _plain(device.space(tenant)),
             "queue": {
                 "completed": completed,
@@ -239,11 +239,11 @@ def _latencies(recent: LatencyUs | None) -> dict[Literal["read", "write"], dict[
     """Percentiles of the last whole ten seconds."""
     none = dict.fromkeys(("mean", *_PERCENTILES))
 
-    def told(values: list[float], count: int) -> dict[str, float | None]:
+    def percentiles(values: list[float], count: int) -> dict[str, float | None]:
         if not count:
             return {"count": 0, **none}
         return {"count": count, "mean": values[0], **dict(zip(_PERCENTILES, values, strict=True))}
 
     if recent is None:
-        return {"read": told([], 0), "write": told([], 0)}
-    return {"read": told(recent.read, recent.reads), "write": told(recent.write, recent.writes)}
+        return {"read": percentiles([], 0), "write": percentiles([], 0)}
+    return {"read": percentiles(recent.read, recent.reads), "write": percentiles(recent.write, recent.writes)}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftl_emul import Config, Device
+from slo_ctl.drives.record import SsdRecord
 from slo_ctl.simulate.requests import RequestStream
+from slo_ctl.simulate.scenario import Load, Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ftl_emul import LatencyUs, QueueRecord
-    from slo_ctl.device.record import SsdRecord
-    from slo_ctl.simulate.scenario import Load, Scenario
 
 NS_PER_S = 1_000_000_000
 _UPKEEP_NS = NS_PER_S // 5
@@ -126,7 +125,7 @@ class SimulatedDrive:
         namespace.stream, namespace.recent = None, None
 
     def pause(self, name: str, *, paused: bool) -> None:
-        """Who works on it sleeps, or goes on."""
+        """Who works on it sleeps, or continues."""
         self.device.pause(self.namespaces[name].tenant, paused)
 
     # What is set.

@@ -6,20 +6,16 @@ first, maximums clipped. Device time or requests can be compared instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slo_ctl.decide.shares import due_shares
+from slo_ctl.decide.entitlement import shares_of
 from slo_ctl.model import Slo
+from slo_ctl.simulate.result import Promised, Result
 from slo_ctl.simulate.scenario import DISTURBANCES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slo_ctl.simulate.result import Promised, Result
 
 BLOCK_S = 10
 """What is judged is looked at in pieces of so many seconds."""
@@ -27,6 +23,8 @@ WANTS_FROM = 0.95
 """A VM with requests waiting for this share of the time wants more."""
 _RESTS_UP_TO = 0.80
 """One with less does not; in between it may or may not."""
+MINIMUMS_UP_TO = 0.95
+"""Of all: the rest is divided by weight, whatever the minimums are."""
 _S_PER_NS = 1e-9
 
 
@@ -55,6 +53,9 @@ class Due:
     """Of all VMs: share of the time with requests waiting."""
     total: float
     """What the shares are of."""
+    errors_of_all: dict[str, float]
+    """As `error`, where everybody counts: whoever wants no more is due what it used, as long as that is not
+    above its own share."""
 
     def error(self, vm: str) -> float:
         """What was missed, relative: -0.1 is a tenth less than due; 0 of a VM that wants no more."""
@@ -135,12 +136,35 @@ class Ledger:
         total = sum(used[vm] for vm in asking)
         slos = {vm: self._in_measure(self.slo(vm, start_s), used[vm] / length_s, iops[vm]) for vm in asking}
         return Due(
-            shares=due_shares(slos, total / length_s),
+            shares=shares_of(slos, total / length_s),
             got={vm: used[vm] / total if total else 0.0 for vm in asking},
             iops=iops,
             wanting={vm: self.wanting(vm, start_s, end_s) for vm in self.run.vms},
             total=total,
+            errors_of_all=self._errors_of_all(start_s, used, iops, length_s, asking),
         )
+
+    def _errors_of_all(
+        self,
+        start_s: int,
+        used: dict[str, float],
+        iops: dict[str, float],
+        length_s: int,
+        asking: Collection[str],
+    ) -> dict[str, float]:
+        rates = {vm: each / length_s for vm, each in used.items() if each > 0}
+        total = sum(rates.values())
+        slos = {vm: self._in_measure(self.slo(vm, start_s), rate, iops[vm]) for vm, rate in rates.items()}
+        for vm, rate in rates.items():
+            if vm not in asking:
+                most = min(rate, slos[vm].max_iops or rate)
+                slos[vm] = replace(slos[vm], max_iops=most, min_iops=min(most, slos[vm].min_iops or 0.0))
+        minimums = sum(slo.min_iops or 0.0 for slo in slos.values())
+        if minimums > MINIMUMS_UP_TO * total:
+            part = MINIMUMS_UP_TO * total / minimums
+            slos = {vm: replace(slo, min_iops=part * (slo.min_iops or 0.0)) for vm, slo in slos.items()}
+        shares = shares_of(slos, total)
+        return {vm: rates[vm] / (share * total) - 1 for vm, share in shares.items() if share > 0}
 
     @staticmethod
     def _in_measure(slo: Slo, used: float, iops: float) -> Slo:

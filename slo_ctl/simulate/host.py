@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from slo_ctl.device.status import nbd_uri
+from slo_ctl.drives.record import Places
+from slo_ctl.drives.status import nbd_uri
+from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import Disk, FoundBy, Vm, VmState
-from slo_ctl.observe.inventory import Inventory
-from slo_ctl.observe.streams import streams_from
-from slo_ctl.observe.tagging import ExportPaths, tagged
+from slo_ctl.observe.streams import ExportPaths, Inventory, streams_from, tagged
+from slo_ctl.simulate.drive import SimulatedDrive
 from slo_ctl.simulate.scenario import DEVICE, Scenario, SimulatedVm, namespace_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from slo_ctl.device.places import Places
-    from slo_ctl.observe.task_delay import BlockDelay
-    from slo_ctl.simulate.drive import SimulatedDrive
 
 
 @dataclass(slots=True)
@@ -78,12 +72,12 @@ class SimulatedHost:
         return True
 
     def migrate(self, name: str, namespace: int) -> bool:
-        """Have a VM go on with another namespace; False where it cannot."""
+        """Have a VM continue with another namespace; False where it cannot."""
         taken = {other.namespace for other in self._vms.values()}
         return namespace not in taken and self.leave(name) and self.arrive(name, namespace)
 
     def sleep(self, name: str, *, asleep: bool) -> None:
-        """A VM asks for nothing, or goes on."""
+        """A VM asks for nothing, or continues."""
         self._vms[name].asleep = asleep
         self._let(self._vms[name])
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from slo_ctl.simulate.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DRIVES = {
     "256MiB": "preset=fast15,size=256MiB,op=20%,channels=4,dies=4,block=256KiB",

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slo_ctl.simulate.scenario import Load
 from traces.batch import PAGE_BYTES, Op
 from traces.workload_kinds import WORKLOADS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from slo_ctl.simulate.scenario import Load
 
 _DRAWN = 2048
 """Requests drawn at a time."""

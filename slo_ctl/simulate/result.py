@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slo_ctl.model import HostStatus, Slo
+from slo_ctl.simulate.drive import Namespace, SimulatedDrive
+from slo_ctl.simulate.host import SimulatedHost
+from slo_ctl.simulate.scenario import Event, Scenario
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from slo_ctl.model import HostStatus, Slo
-    from slo_ctl.simulate.drive import Namespace, SimulatedDrive
-    from slo_ctl.simulate.host import SimulatedHost
-    from slo_ctl.simulate.scenario import Event, Scenario
 
     Matrix = NDArray[np.float64]
 

@@ -9,28 +9,22 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from slo_ctl.clock import Clock
+from slo_ctl.base.clock import Clock
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DaemonConfig, DeviceConfig, LibvirtConfig
-from slo_ctl.daemon.loop import Daemon
-from slo_ctl.daemon.places import DaemonPlaces
-from slo_ctl.daemon.schedule import Schedule
-from slo_ctl.device.record import FILE, to_toml
-from slo_ctl.promises.check import SloError, check_fields
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.loop import Daemon, Schedule
+from slo_ctl.drives.record import RECORD_FILE, to_toml
+from slo_ctl.model.slo import SloError, check_fields
 from slo_ctl.simulate.control import DaemonKilled, SimulatedServer
 from slo_ctl.simulate.drive import NS_PER_S, SimulatedDrive
 from slo_ctl.simulate.host import SimulatedHost, SimulatedObserver
 from slo_ctl.simulate.result import Command, Epoch, Promised, Recorder, Result
-from slo_ctl.simulate.scenario import DEVICE, Event, Scenario, What, slo_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from slo_ctl.simulate.scenario import Fields
+from slo_ctl.simulate.scenario import DEVICE, Event, Fields, Scenario, What, slo_of
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 _SINCE_1970_S = 1_767_225_600.0
@@ -60,7 +54,7 @@ class _Simulation:
         record = scenario.drive.record()
         folder = self._places.devices.device(DEVICE)
         folder.mkdir(parents=True)
-        (folder / FILE).write_text(to_toml(record))
+        (folder / RECORD_FILE).write_text(to_toml(record))
         self._nothing = root / "nothing"
         self._nothing.mkdir()
         self._recorder = Recorder(tuple(vm.name for vm in scenario.vms))
@@ -94,7 +88,7 @@ class _Simulation:
         return self._drive.now_ns / NS_PER_S
 
     def run(self) -> Result:
-        began_s = time.process_time()
+        began_s = time.perf_counter()
         self._begin()
         end_ns = _ns(self._scenario.length_s)
         while self._drive.now_ns < end_ns:
@@ -129,7 +123,7 @@ class _Simulation:
             stop_s=self._stop_s,
             missed_epochs=self._missed,
             statistics_told=self._server.statistics_told,
-            drive_s=time.process_time() - began_s - self._daemon_s,
+            drive_s=time.perf_counter() - began_s - self._daemon_s,
             daemon_s=self._daemon_s,
         )
 
@@ -256,9 +250,9 @@ class _Simulation:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        began_s = time.process_time()
+        began_s = time.perf_counter()
         yield
-        self._daemon_s += time.process_time() - began_s
+        self._daemon_s += time.perf_counter() - began_s
 
     # What happens.
 
@@ -297,7 +291,7 @@ class _Simulation:
             self._set_weights_by_hand()
             return True
         with self._timed():
-            self._with_store(lambda daemon: daemon.desk.set_slo(vm, dict(fields), force=True))
+            self._with_store(lambda daemon: daemon.controller.set_slo(vm, dict(fields), force=True))
         return True
 
     def _unpromise(self, vm: str) -> bool:
@@ -306,7 +300,7 @@ class _Simulation:
         self._now_promised(vm)
         if self._with_daemon:
             with self._timed():
-                self._with_store(lambda daemon: daemon.desk.unset_slo(vm, None))
+                self._with_store(lambda daemon: daemon.controller.unset_slo(vm, None))
         return True
 
     def _with_store(self, do: Callable[[Daemon], object]) -> None:
@@ -324,7 +318,7 @@ class _Simulation:
         if made:
             daemon.stop(undo=False)
             daemon.waker.close()
-        # Files of one moment, and of one size, are told apart by when they were made.
+        # Files of one moment, and of one size, are distinguished by when they were made.
         at_ns = round(self._clock.time_s() * NS_PER_S) + next(self._number)
         os.utime(self._places.promises, ns=(at_ns, at_ns))
 
@@ -367,7 +361,7 @@ class _Simulation:
                 self._daemon = None
                 self._at(self._now_s + event.lasts_s, self._start_daemon)
             case _:
-                raise ValueError(f"{event.what} is no disturbance")
+                raise ValueError(f"{event.what} is not a valid disturbance")
         return True
 
     def _answer_again(self) -> None:

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from slo_ctl.device.plan import plan_device
-from slo_ctl.device.record import SsdRecord
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import SsdRecord
 from slo_ctl.model import Slo
-from slo_ctl.promises.check import FIELD_NAMES
+from slo_ctl.model.slo import FIELD_NAMES
 
 DEVICE = "ssd0"
 """Name of the simulated drive."""
@@ -68,15 +68,15 @@ class Load:
     """Its hot set moves on by a part of the space."""
 
     def __str__(self) -> str:
-        told = [self.workload, *(f"{name}={value}" for name, value in self.parameters)]
-        told.append(f"QD {self.queue_depth}" if self.rate_iops is None else f"{self.rate_iops:g} IOPS")
+        words = [self.workload, *(f"{name}={value}" for name, value in self.parameters)]
+        words.append(f"QD {self.queue_depth}" if self.rate_iops is None else f"{self.rate_iops:g} IOPS")
         if self.trim_share:
-            told.append(f"{self.trim_share:.0%} TRIM")
+            words.append(f"{self.trim_share:.0%} TRIM")
         if self.asleep_s:
-            told.append(f"{self.awake_s:g} s awake, {self.asleep_s:g} s asleep")
+            words.append(f"{self.awake_s:g} s awake, {self.asleep_s:g} s asleep")
         if self.moves_every_s:
-            told.append(f"moves every {self.moves_every_s:g} s")
-        return ", ".join(told)
+            words.append(f"moves every {self.moves_every_s:g} s")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class What(StrEnum):
     LEAVE = "leave"
     """The VM is shut down."""
     MIGRATE = "migrate"
-    """The VM goes on with another namespace, which nobody else has."""
+    """The VM continues with another namespace, which nobody else has."""
     STOP_DAEMON = "stop daemon"
     """It gives everything back; started again after `lasts_s`."""
     KILL_DAEMON = "kill daemon"
@@ -149,15 +149,15 @@ class Event:
     command: int = 0
 
     def __str__(self) -> str:
-        told = [self.what.value]
+        words = [self.what.value]
         if self.vm:
-            told.append(self.vm)
-        told += [f"{name}={value:g}" for name, value in self.fields]
+            words.append(self.vm)
+        words += [f"{name}={value:g}" for name, value in self.fields]
         if self.namespace is not None:
-            told.append(f"to {namespace_name(self.namespace)}")
+            words.append(f"to {namespace_name(self.namespace)}")
         if self.lasts_s:
-            told.append(f"for {self.lasts_s:g} s")
-        return " ".join(told)
+            words.append(f"for {self.lasts_s:g} s")
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)

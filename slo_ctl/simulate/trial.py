@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slo_ctl.simulate.checks import CHECKS, Violation, by_check, check
 from slo_ctl.simulate.entitlement import Ledger, Measure
 from slo_ctl.simulate.named import DEFAULT_SIZE, scenario
 from slo_ctl.simulate.random_scenarios import random_scenario
+from slo_ctl.simulate.result import Result
 from slo_ctl.simulate.run import simulate
-
-if TYPE_CHECKING:
-    from slo_ctl.simulate.result import Result
-    from slo_ctl.simulate.scenario import Scenario
+from slo_ctl.simulate.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Trial:
             lines.append(f"nothing violated of {', '.join(self.order.checks)}")
         return lines
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
             "scenario": self.run.scenario.name,
@@ -163,8 +161,8 @@ def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str
             _percent(due.got.get(vm.name)),
             "" if limit == float("inf") else f"{limit:.0f}",
         )
-        told = "".join(f"{cell:>9}" for cell in cells)
-        lines.append(f"{vm.name:8.8}{told}  {_promise(dict(vm.promised))}{vm.load}")
+        figures = "".join(f"{cell:>9}" for cell in cells)
+        lines.append(f"{vm.name:8.8}{figures}  {_promise(dict(vm.promised))}{vm.load}")
     if len(run.vms) > _MOST_ROWS:
         lines.append(f"and {len(run.vms) - _MOST_ROWS} more")
     return lines

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slo_ctl.act.interface import ActError
 from slo_ctl.model import Knob, Lever
+from slo_ctl.model.decision import ActError
 
 
 class Crash(BaseException):
@@ -32,7 +32,7 @@ class MemoryActuator:
         if knob in self.broken:
             raise self.broken[knob]
         if knob not in self.values:
-            raise ActError(f"{knob.place} is no more", gone=True)
+            raise ActError(f"{knob.place} no longer exists", gone=True)
         return self.values[knob]
 
     def write(self, knob: Knob, value: float | None) -> None:

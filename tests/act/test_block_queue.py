@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from slo_ctl.act.block_queue import BlockQueueActuator, why_not
-from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.decide.device_settings import cost_knob, scheduler_knob
+from slo_ctl.act.queue import BlockQueueActuator, why_not
+from slo_ctl.decide.scheduler import cost_knob, scheduler_knob
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.model.decision import ActError
 
 SCHEDULER = scheduler_knob("sdx", "8:16")
 QOS, MODEL = (cost_knob("sdx", "8:16", what) for what in ("qos", "model"))
@@ -43,7 +40,7 @@ class Host:
         (self.cgroup / "io.cost.model").write_text("")
         self.writes = 0
         self.choose(scheduler)
-        monkeypatch.setattr("slo_ctl.act.block_queue._write_raw", self.write)
+        monkeypatch.setattr("slo_ctl.act.queue._write_raw", self.write)
 
     def choose(self, scheduler: str) -> None:
         listed = [f"[{name}]" if name == scheduler else name for name in PARAMETERS]
@@ -109,7 +106,7 @@ def test_a_scheduler_is_set_with_its_parameters_and_put_back_with_those_it_had(
     (outcome,) = keeper.apply(wanted, verify_all=True)
     assert (outcome.state, host.writes) == (OutcomeState.UNCHANGED, written)
 
-    # Another process knows from the journal alone what to give back.
+    # Another process knows from the journal alone what to restore.
     (outcome,) = host.keeper(tmp_path / "journal.json").undo()
     assert outcome.state is OutcomeState.RESTORED
     assert host.snapshot() == before
@@ -174,7 +171,7 @@ def test_a_device_that_is_gone_or_another_one_by_now_is_left_alone(host: Host, t
     link.symlink_to(other)
     (outcome,) = keeper.undo()
     assert outcome.state is OutcomeState.RESTORED
-    assert "sdx is no more" in outcome.reason
+    assert "sdx no longer exists" in outcome.reason
     assert (other / "queue" / "scheduler").read_text() == "[none] bfq\n"
     assert len(Journal(tmp_path / "journal.json")) == 0
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from slo_ctl.act.capabilities import probe, systemd_maps_weights
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.act.interface import ActError
+from slo_ctl.host.capabilities import probe, systemd_maps_weights
+from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Knob, Lever
-from slo_ctl.model.capability import BFQ, IO_COST
-from slo_ctl.observe.cgroup import CgroupTree
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.model.decision import ActError
+from slo_ctl.model.host import BFQ, IO_COST
 
 VM = "/machine.slice/vm.scope"
 NVME = DeviceNumber(259, 0)
@@ -81,7 +78,7 @@ def latency(name: str = "latency_us", device: str = str(NVME)) -> Knob:
     return Knob(Lever.CGROUP_LATENCY, VM, name, device)
 
 
-def test_latency_targets(tree: Tree) -> None:
+def test_latency_targets_are_written_and_read(tree: Tree) -> None:
     (tree.vm / "io.latency").write_text("8:0 target=75000\n259:0 target=5000\n")
     assert tree.actuator.read(latency()) == 5000
     assert tree.actuator.read(latency(device="7:7")) is None
@@ -92,18 +89,21 @@ def test_latency_targets(tree: Tree) -> None:
         assert (tree.vm / "io.latency").read_text() == text
 
 
-def test_latency_targets_that_cannot_be(tree: Tree) -> None:
+def test_impossible_latency_targets_are_refused(tree: Tree) -> None:
     with pytest.raises(ActError, match=r"no io\.latency") as refused:
         tree.actuator.read(latency())
     assert "CONFIG_BLK_CGROUP_IOLATENCY" in refused.value.hint
-    for knob, why in ((latency("p99"), "no latency target p99"), (latency(device="x"), "no device number")):
+    for knob, why in (
+        (latency("p99"), "no latency target p99"),
+        (latency(device="x"), "not a device number"),
+    ):
         with pytest.raises(ActError, match=why):
             tree.actuator.write(knob, 5.0)
     with pytest.raises(ActError, match="of cgroup v2"):
         CgroupActuator(CgroupTree(1, tree.root)).read(latency())
 
 
-def test_weights(tree: Tree) -> None:
+def test_weights_are_written_and_read(tree: Tree) -> None:
     assert tree.actuator.read(weight()) == 100
     assert tree.actuator.read(weight("cost_weight")) == 250
     (tree.vm / "io.weight").write_text("")
@@ -127,7 +127,9 @@ def test_weights(tree: Tree) -> None:
         (limit("read_bytes_s"), None, None),
     ],
 )
-def test_rounding(tree: Tree, knob: Knob, value: float | None, becomes: float | None) -> None:
+def test_values_are_rounded_as_the_kernel_does(
+    tree: Tree, knob: Knob, value: float | None, becomes: float | None
+) -> None:
     assert tree.actuator.normalise(knob, value) == becomes
 
 
@@ -144,7 +146,7 @@ def test_a_parent_without_io_is_named(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(("name", "hint"), [("weight", "modprobe bfq"), ("cost_weight", "IOCOST")])
-def test_a_kernel_without_weights(tree: Tree, name: str, hint: str) -> None:
+def test_kernel_without_weights_is_reported(tree: Tree, name: str, hint: str) -> None:
     (tree.vm / "io.weight").unlink()
     (tree.vm / "io.bfq.weight").unlink()
     with pytest.raises(ActError) as refused:
@@ -152,20 +154,20 @@ def test_a_kernel_without_weights(tree: Tree, name: str, hint: str) -> None:
     assert hint in refused.value.hint
 
 
-def test_a_group_that_is_gone(tree: Tree) -> None:
+def test_group_that_is_gone_is_reported(tree: Tree) -> None:
     with pytest.raises(ActError) as refused:
         tree.actuator.read(Knob(Lever.CGROUP_WEIGHT, "/machine.slice/other", "weight"))
     assert refused.value.gone
 
 
 @pytest.mark.parametrize("place", ["/", "", "/machine.slice/../.."])
-def test_places_that_are_no_vms(tree: Tree, place: str) -> None:
-    with pytest.raises(ActError, match="is no cgroup"):
+def test_groups_that_are_not_of_vms_are_refused(tree: Tree, place: str) -> None:
+    with pytest.raises(ActError, match="is not a cgroup"):
         tree.actuator.write(Knob(Lever.CGROUP_WEIGHT, place, "weight"), 5)
 
 
 @pytest.mark.parametrize("knob", [limit("total_iops"), limit("ops_blocks"), weight("read_iops")])
-def test_knobs_that_cgroups_have_not(tree: Tree, knob: Knob) -> None:
+def test_settings_that_cgroups_do_not_have_are_refused(tree: Tree, knob: Knob) -> None:
     with pytest.raises(ActError):
         tree.actuator.read(knob)
 
@@ -229,7 +231,7 @@ def test_systemd_sets_what_its_units_have_on_v2_only(tree: Tree, tmp_path: Path)
     assert not probe(CgroupTree(1, tree.root), tree.sys, [NVME], run).systemd
 
 
-def test_a_host_without_a_tree(tree: Tree) -> None:
+def test_host_without_cgroups_is_reported(tree: Tree) -> None:
     for nothing in (None, CgroupTree(2, tree.root, io=False)):
         can = probe(nothing, tree.sys, [NVME])
         assert can.cgroup_version is None

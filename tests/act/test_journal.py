@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.act.journal import Journal, JournalError, Original, set_aside
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
 from slo_ctl.model import Knob, Lever
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CGROUP = Knob(Lever.CGROUP_LIMIT, "/vm\udcff", "read_iops", "7:0")
 FTL = Knob(Lever.FTL_WEIGHT, "ssd0/a", "weight")
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_journal_reads_back_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "state" / "journal.json"
     journal = Journal(path)
     assert not path.exists()

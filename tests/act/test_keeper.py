@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_actuator import Crash, MemoryActuator
 
-from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import ROTATION_EPOCHS, SettingKeeper
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
+from slo_ctl.model.decision import ActError
 
 WEIGHTS = [Knob(Lever.CGROUP_WEIGHT, f"/vm{i}", "weight") for i in range(3)]
 LIMITS = [Knob(Lever.CGROUP_LIMIT, f"/vm{i}", "read_iops", "7:0") for i in range(3)]
@@ -109,7 +109,7 @@ def test_apply_is_idempotent(wish: dict[Knob, float | None]) -> None:
         assert len(world.actuator.written) == writes
 
 
-def test_what_was_rounded_is_told(world: World) -> None:
+def test_rounded_values_are_reported(world: World) -> None:
     outcome, clipped = world.keeper.apply([want(WEIGHTS[0], 33.4), want(WEIGHTS[1], 4000)])
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, 100, 33)
     assert outcome.reason == "33.4 is 33 there"
@@ -169,12 +169,12 @@ def test_two_vms_on_one_knob(world: World) -> None:
     assert (second.state, second.reason) == (OutcomeState.UNAPPLIED, "VM a wants 3 of the same knob")
 
 
-def test_what_is_gone_is_dropped(world: World) -> None:
+def test_settings_of_what_is_gone_are_dropped(world: World) -> None:
     world.keeper.apply([want(WEIGHTS[0], 3), want(WEIGHTS[1], 3)])
     del world.actuator.values[WEIGHTS[0]]
     outcomes = world.keeper.undo()
     assert [o.state for o in outcomes] == [OutcomeState.RESTORED] * 2
-    assert outcomes[0].reason == "/vm0 is no more"
+    assert outcomes[0].reason == "/vm0 no longer exists"
     assert len(Journal(world.path)) == 0
 
 

@@ -1,4 +1,4 @@
-"""The libvirt actuator against made-up connections: what cannot be had from a real one here."""
+"""The libvirt actuator against invented connections: what cannot be had from a real one here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 
-from slo_ctl.act.interface import ActError  # noqa: E402
-from slo_ctl.act.io_weight import io_weight_for  # noqa: E402
 from slo_ctl.act.libvirt import LibvirtActuator  # noqa: E402
+from slo_ctl.act.systemd import io_weight_for  # noqa: E402
 from slo_ctl.model import Knob, Lever  # noqa: E402
+from slo_ctl.model.decision import ActError  # noqa: E402
 
 WEIGHT = Knob(Lever.LIBVIRT_WEIGHT, "uuid", "weight")
 LIMIT = Knob(Lever.LIBVIRT_LIMIT, "uuid", "total_iops", "vda")
@@ -113,7 +113,7 @@ def test_a_libvirtd_that_is_down_is_not_a_vm_that_is_gone(
     assert refused.value.hint
 
 
-def test_a_vm_that_is_gone(actuator: LibvirtActuator, host: SystemdHost) -> None:
+def test_vm_that_is_gone_is_reported(actuator: LibvirtActuator, host: SystemdHost) -> None:
     host.codes = [libvirt.VIR_ERR_NO_DOMAIN]
     with pytest.raises(ActError) as unknown:
         actuator.read(WEIGHT)
@@ -155,7 +155,7 @@ def test_one_vm_that_hangs_holds_up_no_other() -> None:
     actuator.close()
 
 
-def test_no_such_libvirt() -> None:
+def test_unreachable_libvirt_is_reported() -> None:
     with pytest.raises(ActError, match="no connection to no-such-driver") as refused:
         LibvirtActuator("no-such-driver:///").read(WEIGHT)
     assert not refused.value.gone

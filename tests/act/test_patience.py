@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from slo_ctl.act.interface import ActError
-from slo_ctl.act.patience import PatientCalls
+from slo_ctl.host.calls import PatientCalls
+from slo_ctl.model.decision import ActError
 
 WHAT = "the hanging thing"
 
@@ -36,15 +36,15 @@ def test_results_and_errors_come_through() -> None:
 
 
 def test_one_that_hangs_holds_up_nobody_else_and_is_taken_up_again() -> None:
-    calls, gate = PatientCalls(WHAT, patience_s=0.05), threading.Event()
-    with pytest.raises(ActError, match=r"has not answered for 0\.\d s") as refused:
+    calls, gate = PatientCalls(WHAT, patience_s=0.5), threading.Event()
+    with pytest.raises(ActError, match=r"has not answered for \d+\.\d s") as refused:
         calls.call("stuck", gate.wait)
     assert not refused.value.gone
     began = time.monotonic()
     for _ in range(1000):
         with pytest.raises(ActError):
             calls.call("stuck", gate.wait)
-    assert time.monotonic() - began < 1000 * 0.05 / 2
+    assert time.monotonic() - began < 1000 * 0.5 / 2
     assert calls.call("other", lambda: 7) == 7
     assert threads() == 2
     gate.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model.setting import SettingValue, change_of, in_force, told
+from slo_ctl.model.decision import SettingValue, change_of, in_force, value_text
 
 WORDS = st.lists(st.from_regex(r"[a-z_]+=[0-9]+", fullmatch=True), max_size=5).map(" ".join)
 VALUES: st.SearchStrategy[SettingValue] = st.one_of(st.none(), st.floats(-1e9, 1e9), WORDS)
@@ -14,7 +14,7 @@ VALUES: st.SearchStrategy[SettingValue] = st.one_of(st.none(), st.floats(-1e9, 1
 @given(VALUES)
 def test_what_is_read_as_it_was_written_is_in_force(value: SettingValue) -> None:
     assert in_force(value, value)
-    assert isinstance(told(value), str)
+    assert isinstance(value_text(value), str)
 
 
 @given(WORDS, WORDS)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.systemd import SystemdActuator
-from slo_ctl.decide.systemd_unit import unit_of
+from slo_ctl.decide.levers import unit_of
+from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
-from slo_ctl.observe.cgroup import CgroupTree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from slo_ctl.model.decision import ActError
 
 SCOPE = r"machine-qemu\x2d1\x2dweb.scope"
 PLACE = f"/machine.slice/{SCOPE}"
@@ -80,8 +77,8 @@ class FakeSystemd:
         assert (dashes, unit) == ("--", SCOPE)
         if verb == "show":
             names = arguments[1].removeprefix("--property=").split(",")
-            told = [(name, *each) for name in names for each in self.properties.get(name, {}).items()]
-            return "".join(f"{name}={path} {value}\n" for name, path, value in told if value != "infinity")
+            output = [(name, *each) for name in names for each in self.properties.get(name, {}).items()]
+            return "".join(f"{name}={path} {value}\n" for name, path, value in output if value != "infinity")
         assert verb == "set-property"
         assert "--runtime" in arguments
         name, _, value = arguments[-1].partition("=")
@@ -208,7 +205,7 @@ def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(ActError, match="systemd has not answered"):
             actuator.write(knob("cost_weight"), 300.0)
     answers.set()
-    # At the end there is time: what hung has ended before anything is given back.
+    # At the end there is time: what hung has ended before anything is restored.
     actuator.take_time()
     assert systemd.weight == "300"
     actuator.write(knob("cost_weight"), None)
@@ -217,7 +214,7 @@ def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> None:
-    """Though nothing is ever answered in time, and nothing is taken for given back meanwhile."""
+    """Though nothing is ever answered in time, and nothing is taken for restored meanwhile."""
     systemd = FakeSystemd(tmp_path)
     slow = threading.Event()
     actuator = systemd.waiting_for(lambda: slow.wait(0.1), patience_s=0.01)
@@ -250,13 +247,13 @@ def test_somebody_who_writes_past_systemd_is_found_out(systemd: FakeSystemd, tmp
 
 @pytest.mark.parametrize("place", ["/machine.slice/x", "/", "/user.slice/user@0.service/app.slice/x.scope"])
 def test_other_groups_are_refused(systemd: FakeSystemd, place: str) -> None:
-    with pytest.raises(ActError, match="no group of a unit"):
+    with pytest.raises(ActError, match="not a group of a unit"):
         systemd.actuator.write(Knob(Lever.SYSTEMD_PROPERTY, place, "cost_weight"), 300.0)
     assert systemd.calls == []
 
 
-def test_a_device_that_is_gone(systemd: FakeSystemd) -> None:
-    with pytest.raises(ActError, match="is no more") as refused:
+def test_device_that_is_gone_is_reported(systemd: FakeSystemd) -> None:
+    with pytest.raises(ActError, match="no longer exists") as refused:
         systemd.actuator.write(knob("read_iops", "8:0"), 5.0)
     assert refused.value.gone
 
@@ -287,14 +284,14 @@ def test_units_have_no_surprising_characters(cgroup: str) -> None:
     assert unit is None or (unit.isascii() and not set(unit) & set(" \n\0'\"$;|&/"))
 
 
-def test_without_systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_systemctl_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     cgroups = CgroupActuator(CgroupTree(2, tmp_path), tmp_path)
     with pytest.raises(ActError, match="systemctl is not installed"):
         SystemdActuator(cgroups, Path("/sys")).write(knob("cost_weight"), 300.0)
 
 
-def test_a_systemctl_that_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refusal_of_systemctl_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "systemctl"
     program.write_text("#!/bin/sh\necho 'Unit x.scope is not loaded.' >&2\nexit 1\n")
     program.chmod(0o755)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from slo_ctl.act.domain_metadata import read_metadata, writable_domain, write_metadata
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slo_ctl.act.domain_metadata import WritableDomain
+from slo_ctl.act.domain_metadata import WritableDomain, read_metadata, writable_domain, write_metadata
+from slo_ctl.base.errors import UserError
 
 pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 
@@ -26,7 +22,7 @@ def vm() -> Iterator[WritableDomain]:
         yield domain
 
 
-def test_there_and_back(vm: WritableDomain) -> None:
+def test_written_metadata_reads_back_the_same(vm: WritableDomain) -> None:
     assert (vm.running, vm.persistent, vm.states) == (True, True, (False, True))
     fields = {"weight": 3.0, "max_bandwidth_bytes_s": 1e6, "p99_latency_us": 1500.5}
     write_metadata(vm, fields)
@@ -51,13 +47,13 @@ def test_what_is_not_taken_is_told(vm: WritableDomain, monkeypatch: pytest.Monke
         write_metadata(vm, {"weight": 3.0})
 
 
-def test_libvirts_refusal(vm: WritableDomain) -> None:
+def test_refusal_of_libvirt_is_reported(vm: WritableDomain) -> None:
     with pytest.raises(UserError, match="VM test: ") as caught:
         vm.call("setMetadata", 2, "<no xml", "a", "b", 0)
     assert caught.value.hint
 
 
-def test_no_such_vm_or_libvirt() -> None:
+def test_missing_vm_or_libvirt_is_reported() -> None:
     with pytest.raises(UserError, match="libvirt has no VM tset") as caught, writable_domain(URI, "tset"):
         pass
     assert caught.value.hint == "did you mean test?"

@@ -5,17 +5,14 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from slo_ctl.api.client import ApiClient, ApiUnreachable
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.api.client import ApiClient
+from slo_ctl.base.errors import UnreachableError, UserError
 
 
 @contextmanager
@@ -30,6 +27,9 @@ def answering(reply: bytes) -> Iterator[ApiClient]:
             with connection:
                 connection.recv(65536)
                 connection.sendall(reply)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # the rest of the request: closing before it would reset
+                    pass
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -56,7 +56,7 @@ def test_a_refusal_that_is_not_ours(body: bytes) -> None:
         client.get("/v1/status")
 
 
-def test_another_version() -> None:
+def test_other_format_version_is_refused() -> None:
     with (
         answering(http("200 OK", b'{"format_version": 2}')) as client,
         pytest.raises(UserError, match="format_version 2, not 1"),
@@ -64,8 +64,8 @@ def test_another_version() -> None:
         client.get("/v1/status")
 
 
-def test_unreachable(tmp_path: Path) -> None:
-    with pytest.raises(ApiUnreachable, match="No such file"):
+def test_unreachable_daemon_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="No such file"):
         ApiClient(tmp_path / "none.sock").get("/v1/status")
-    with answering(b"\x00garbage\r\n") as client, pytest.raises(ApiUnreachable, match="no HTTP"):
+    with answering(b"\x00garbage\r\n") as client, pytest.raises(UnreachableError, match="no HTTP"):
         client.get("/v1/status")

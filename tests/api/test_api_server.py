@@ -11,26 +11,25 @@ import stat
 import tempfile
 import threading
 import time
+from collections.abc import Collection, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.api.client import ApiClient
-from slo_ctl.api.controller import DevicePlan, Health, Plan, Promised, RefusalError
+from slo_ctl.api.controller import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
-from slo_ctl.record.history_errors import HistoryError
+from slo_ctl.model.plan import DevicePlan, Health, Plan, Promised
+from slo_ctl.model.status_json import from_json
 from slo_ctl.record.history_reader import Point, VmHistory
+from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import Metrics
-from slo_ctl.show.status_json import from_json
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 VM = VmStatus(
     "web/1", "ssd0", ("vda",), Slo(weight=3), "vm set", "running", "emulated SSD", Verdict.OK, "fine",
@@ -120,19 +119,19 @@ def test_promising_and_taking_back(served: Served) -> None:
     assert reply["slo"]["weight"] == 3
     assert reply["vm_set"] == {"weight": 3.0, "p99_latency_us": 5000.0}
     assert served.controller.forced
-    told = served.client.get("/v1/vms/web%2F1")
-    assert told["slo_source"] == "vm set"
-    assert told["devices"][0]["device"] == "ssd0"
+    output = served.client.get("/v1/vms/web%2F1")
+    assert output["slo_source"] == "vm set"
+    assert output["devices"][0]["device"] == "ssd0"
     assert served.client.delete("/v1/vms/web/1/slo?fields=p99")["vm_set"] == {"weight": 3.0}
     assert served.client.delete("/v1/vms/web/1/slo")["vm_set"] == {}
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "told"),
+    ("method", "path", "body", "message"),
     [
         ("put", "/v1/vms/web/1/slo", {"fields": {"weight": -1}}, "VM web/1: weight=-1"),
         ("put", "/v1/vms/web/1/slo", {"fields": {"wieght": 1}}, "wieght"),
-        ("put", "/v1/vms/web/1/slo", {"fields": {}}, "nothing to promise"),
+        ("put", "/v1/vms/web/1/slo", {"fields": {}}, "no fields to set"),
         ("put", "/v1/vms/web/1/slo", {"fields": {"weight": [1]}}, "weight"),
         ("put", "/v1/vms/web/1/slo", {"weight": 1}, "fields"),
         ("put", "/v1/vms/nobody/slo", {"fields": {"weight": 1}}, "there is no VM nobody"),
@@ -144,11 +143,11 @@ def test_promising_and_taking_back(served: Served) -> None:
         ("delete", "/v1/status", None, "Method Not Allowed"),
     ],
 )
-def test_refusals(served: Served, method: str, path: str, body: Any, told: str) -> None:
+def test_bad_requests_are_refused(served: Served, method: str, path: str, body: Any, message: str) -> None:
     arguments = (path,) if body is None else (path, body)
     with pytest.raises(UserError) as error:
         getattr(served.client, method)(*arguments)
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.hint
 
 
@@ -169,14 +168,36 @@ def test_the_description_is_real(served: Served) -> None:
     reply = api["paths"]["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     schemas = api["components"]["schemas"]
     status = schemas[reply["$ref"].rpartition("/")[2]]
-    assert {field.name for field in dataclasses.fields(HostStatus)} < set(status["properties"])
+    assert {field.name for field in dataclasses.fields(HostStatus)} == set(status["properties"])
     assert schemas["Verdict"]["enum"] == [verdict.value for verdict in Verdict]
     assert {field.name for field in dataclasses.fields(VmStatus)} == set(schemas["VmStatus"]["properties"])
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "asked"),
+    [
+        ("get", "/v1/health", "/v1/health"),
+        ("get", "/v1/vms", "/v1/vms"),
+        ("get", "/v1/vms/{name}", "/v1/vms/web/1"),
+        ("get", "/v1/plan", "/v1/plan"),
+        ("get", "/v1/history/{name}", "/v1/history/web"),
+        ("post", "/v1/reload", "/v1/reload"),
+        ("delete", "/v1/vms/{name}/slo", "/v1/vms/web/1/slo"),
+    ],
+)
+def test_replies_have_the_fields_that_the_description_names(
+    served: Served, method: str, path: str, asked: str
+) -> None:
+    text = _raw(served.path, b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    api = json.loads(text.partition(b"\r\n\r\n")[2])
+    content = api["paths"][path][method]["responses"]["200"]["content"]["application/json"]
+    described = api["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]["properties"]
+    assert set(getattr(served.client, method)(asked)) == {"format_version", *described}
+
+
 def test_its_mode_and_a_second_server(served: Served) -> None:
     assert stat.S_IMODE(served.path.stat().st_mode) == 0o660
-    with pytest.raises(UserError, match="somebody listens"):
+    with pytest.raises(UserError, match="address already in use"):
         ApiServer(FakeController(), served.path, "no-such-group")
     assert served.client.get("/v1/health")
 
@@ -190,7 +211,7 @@ def test_a_stale_socket_makes_way(tmp_path: Path) -> None:
         assert ApiClient(path).get("/v1/health")
         server.close()
         (tmp_path / "file").touch()
-        with pytest.raises(UserError, match="no socket"):
+        with pytest.raises(UserError, match="not a socket"):
             ApiServer(FakeController(), tmp_path / "file", "no-such-group")
 
 
@@ -211,9 +232,11 @@ def test_large_bodies_and_headers_are_refused(served: Served) -> None:
     body = b"x" * 200_000
     head = b"PUT /v1/vms/web/slo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
     assert b"413" in _raw(served.path, head % len(body) + body)[:40]
+    with pytest.raises(UserError, match="Too Large"):
+        served.client.put("/v1/vms/web/1/slo", {"fields": {"weight": "x" * 4_000_000}})
     chunked = b"PUT /v1/vms/web/slo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    surplus = b"\r\n10\r\n" + b"y" * 16
-    assert b"413" in _raw(served.path, chunked + b"10000\r\n" + b"x" * 0x10000 + surplus)[:40]
+    assert b"411" in _raw(served.path, chunked + b"2\r\n{}\r\n0\r\n\r\n")[:40]
+    assert b"400" in _raw(served.path, head.replace(b"%d", b"-1"))[:40]
     assert b"200 OK" not in _raw(served.path, b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n")
     assert served.client.get("/v1/health")
 
@@ -241,12 +264,12 @@ json_values = st.recursive(
     | json_values
 )
 def test_any_json_is_taken_or_refused(served: Served, body: Any) -> None:
-    told = ""
+    output = ""
     try:
         served.client.put("/v1/vms/web/1/slo", {"fields": body})
     except UserError as error:
-        told = error.message
-    assert "unexpected" not in told
+        output = error.message
+    assert "unexpected" not in output
 
 
 def test_idle_connections_do_not_keep_others_out(served: Served) -> None:
@@ -281,7 +304,7 @@ def _ends_once_at_rest() -> int:
     return now
 
 
-def test_many_at_once(served: Served) -> None:
+def test_many_clients_are_served_at_once(served: Served) -> None:
     failures: list[BaseException] = []
 
     def ask() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harm_figures import (
@@ -18,9 +18,6 @@ from harm_figures import (
     waf,
     worst_window,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BEGAN_S = 1_700_000_000
 
@@ -86,7 +83,7 @@ def test_nothing_without_the_daemon_is_no_ratio() -> None:
 
 
 def test_reasons_that_differ_in_figures_only_are_one() -> None:
-    told = [
+    verdicts = [
         (0, "idle", "no request in the window"),
         (1, "ok", "97.1 % of the device's IOPS, target 50.0 %"),
         (2, "ok", "100.0 % of the device's IOPS, target 50.0 %"),
@@ -95,7 +92,7 @@ def test_reasons_that_differ_in_figures_only_are_one() -> None:
         (4, "ok", "9 % of the device's IOPS, target 50.0 %"),
         (5, "insufficient", "9 % of the device's IOPS, target 50.0 %"),
     ]
-    assert [each.told for each in distinct(told)] == [
+    assert [each.sentence for each in distinct(verdicts)] == [
         "0 s: idle: no request in the window",
         "1-2, 4 s: ok: 97.1 % of the device's IOPS, target 50.0 %",
         "3 s: ok: 1,234 IOPS, minimum 50",

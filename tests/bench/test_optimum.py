@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from ablation import off_weights
 from optimum import Comparison, Figures, VmFigures, harmed, judged, p99_changes
-from scenarios_table import Told, VmRow, why_lower
+from scenarios_table import Compared, VmRow, why_lower
 
 
 def vm(name: str, rate: float, weight: float = 1.0, *, p99: float = 10.0, ops: int = 50) -> VmFigures:
@@ -79,10 +79,10 @@ def test_a_lower_total_is_told_with_what_differs() -> None:
         VmRow("large", 1, None, "pages/s", 500, 500, 900, 1, 1, 50),
         VmRow("small", 1, None, "pages/s", 300, 300, 100, 1, 1, 50),
     )
-    told = Told("x", 800, 1000, 3.0, 2.0, 1.5, 20.0, 1.0, 0.5, rows)
-    assert why_lower(told) == (
+    compared = Compared("x", 800, 1000, 3.0, 2.0, 1.5, 20.0, 1.0, 0.5, rows)
+    assert why_lower(compared) == (
         "100% of the pages are writes in place of 50%; 1.5 pages per request in place of 20.0; "
         "WAF 3.00 in place of 2.00; large had more at the cost of small"
     )
-    assert why_lower(replace(told, total=1000)) == ""
-    assert why_lower(replace(told, vms=(replace(rows[0], got=0), rows[1]))) == "large starved"
+    assert why_lower(replace(compared, total=1000)) == ""
+    assert why_lower(replace(compared, vms=(replace(rows[0], got=0), rows[1]))) == "large starved"

@@ -6,16 +6,13 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import typer
 
+from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import app
-from slo_ctl.errors import UnreachableError, UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(*words: str) -> int:
@@ -27,13 +24,13 @@ def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "replay" in capsys.readouterr().out
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("slo-ctl ")
 
 
 @pytest.mark.parametrize("words", [("--help",), ("replay", "--help"), ("demo", "-h")])
-def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*words) == 0
     assert "Usage: slo-ctl" in capsys.readouterr().out
 
@@ -44,8 +41,8 @@ def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> Non
 def test_usage_errors(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*words) == 2
     shown = capsys.readouterr()
-    told, hint = shown.err.splitlines()
-    assert told.startswith("slo-ctl: ")
+    output, hint = shown.err.splitlines()
+    assert output.startswith("slo-ctl: ")
     assert hint.startswith("hint: `slo-ctl")
     assert shown.out == ""
 
@@ -94,7 +91,7 @@ def test_unexpected_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, KeyboardInterrupt())
     assert run() == 130
 
@@ -106,6 +103,81 @@ def test_help_imports_nothing_heavy() -> None:
         "run(['--help'])\n"
         "heavy = {'matplotlib', 'numpy', 'polars', 'pydantic', 'jinja2', 'ftl_emul'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("polars", ["trace", "info", "trace.csv"]),
+        ("zstandard", ["trace", "info", "trace.zst"]),
+        ("matplotlib", ["replay", "--vm", "name=a,workload=uniform", "--report", "r.html"]),
+        ("matplotlib", ["demo", "--report", "r.html"]),
+        ("matplotlib", ["device", "profile", "x.img", "--plot", "p.svg"]),
+        ("jinja2", ["fsim", "ext", "--report", "r.html"]),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named(
+    package: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trace.csv").write_text("128166372003061629,hm,0,Read,383496192,32768,1000\n" * 3)
+    (tmp_path / "trace.zst").write_bytes(b"\x28\xb5\x2f\xfd\x24\x00\x01\x00\x00\x99\xe9\xd8\x51")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert app.run(words) == 2
+    output = capsys.readouterr().err
+    assert f"need the Python package {package}, which is not installed" in output
+    assert f"hint: python3 -m pip install {package}" in output
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["replay", "--device", "size=64MiB,op=20%", "--vm", "name=a,workload=uniform,total=4MiB", "-q"],
+        [
+            "device",
+            "logical-block",
+            "--emulated",
+            "size=64MiB",
+            "--bytes",
+            "32MiB",
+            "--sizes",
+            "4KiB-64KiB",
+            "-q",
+        ],
+        ["history", "web"],
+    ],
+)
+def test_without_plots_nothing_needs_the_packages_for_them(words: list[str], tmp_path: Path) -> None:
+    """As on the daemon's host, which has only what the daemon needs."""
+    code = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(('jinja2', 'matplotlib', 'polars', 'zstandard'))\n"
+        "from slo_ctl.cli.app import run\n"
+        "sys.exit(run(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "need the Python package" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 1, 4), done.stderr
+
+
+def test_what_prints_results_imports_nothing_of_the_extra() -> None:
+    shown = ("profile", "write_unit", "write_cost", "replay_table", "trace")
+    modules = ", ".join(["fsim.tables", *(f"slo_ctl.show.{name}" for name in shown)])
+    code = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(('jinja2', 'matplotlib', 'polars', 'zstandard'))\n"
+        f"import {modules}\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -139,16 +211,16 @@ def test_help_reads_the_same_with_every_release_of_typer_and_click(
     assert run("vm", "set", "--help") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Usage: slo-ctl vm set [OPTIONS] NAME KEY=VALUE,..."
-    assert "  NAME           The VM, as in `slo-ctl vm list`.  [required]" in lines
+    assert "  NAME           The VM, see `slo-ctl vm list`.  [required]" in lines
     assert run("status", "--help") == 0
     assert capsys.readouterr().out.startswith("Usage: slo-ctl status [OPTIONS] [VM]...\n")
 
 
 def test_a_value_that_is_not_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("completion", "powershell") == 2
-    told = capsys.readouterr().err.splitlines()[0]
-    assert "'powershell' is not one of 'bash', 'zsh', 'fish'" in told
-    assert "Value error" not in told
+    output = capsys.readouterr().err.splitlines()[0]
+    assert "'powershell' is not one of 'bash', 'zsh', 'fish'" in output
+    assert "Value error" not in output
 
 
 def test_every_argument_has_its_help() -> None:
@@ -167,7 +239,7 @@ def test_what_does_not_answer_is_4(
     assert capsys.readouterr().err == "slo-ctl: no answer\nhint: start it\n"
 
 
-@pytest.mark.parametrize("module", ["slo_ctl.cli.app", "slo_ctl.errors", "typer", "slo_ctl.cli.replay"])
+@pytest.mark.parametrize("module", ["slo_ctl.cli.app", "slo_ctl.base.errors", "typer", "slo_ctl.cli.replay"])
 def test_an_interrupt_during_imports_is_quiet(module: str) -> None:
     """Whatever is being imported when Ctrl-C is pressed."""
     program = f"""
@@ -198,4 +270,27 @@ def test_a_configuration_that_is_not_there(tmp_path: Path, capsys: pytest.Captur
     file = tmp_path / "slo-ctl.toml"
     file.write_text("")
     assert run("daemon", *root, "--config", str(file)) == 2
-    assert f"hint: name its folder: --config {tmp_path}\n" in capsys.readouterr().err
+    assert f"hint: give its directory: --config {tmp_path}\n" in capsys.readouterr().err
+
+
+_INTERRUPTED_IMPORT = """
+import os, signal, sys
+from slo_ctl.cli import main
+
+class InterruptedImport:
+    def find_spec(self, name, path, target=None):
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+wanted, sys.argv = sys.argv[1], ["slo-ctl", "status"]
+sys.meta_path.insert(0, InterruptedImport())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["slo_ctl.cli.app", "typer", "slo_ctl.cli.status"])
+def test_ctrl_c_while_modules_are_imported_prints_no_traceback(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT, module], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (130, False), done.stderr

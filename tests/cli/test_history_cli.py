@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -13,12 +14,9 @@ from fake_status import device_status, host_status, outcome, vm_status
 
 from slo_ctl.cli import app
 from slo_ctl.model import OutcomeState, Verdict
+from slo_ctl.model.status_json import plain
 from slo_ctl.record.history import History
-from slo_ctl.show.sparkline import BARS, sparkline
-from slo_ctl.show.status_json import plain
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.show.top import BARS, sparkline
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_from_the_file_without_a_daemon(
 ) -> None:
     assert history(tmp_path, "web", "--since", "100s", "--limit", "10") == 0
     shown = capsys.readouterr()
-    assert "the daemon is not reachable; read from" in shown.err
+    assert "the daemon is not reachable; reading" in shown.err
     lines = shown.out.splitlines()
     assert lines[0].startswith("web: ")
     assert lines[0].endswith("means of 10 s, P99 the worst of each")
@@ -68,7 +66,9 @@ def test_from_the_file_without_a_daemon(
     assert time.strftime("%H:%M:%S", time.localtime(begin + 40)) == rows[at + 3].split()[0]
 
 
-def test_from_the_daemon(tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_is_read_from_the_daemon(
+    tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen: list[str] = []
     kept = History(tmp_path / "history.db", 86400.0, 1 << 30)
 
@@ -78,9 +78,9 @@ def test_from_the_daemon(tmp_path: Path, begin: float, capsys: pytest.CaptureFix
 
     with FakeDaemon(tmp_path, {"/v1/history/": answer}):
         assert history(tmp_path, "web", "--since", "2h", "--until", "1h", "--limit", "6", "--json") == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["format_version"], told["bucket_s"], len(told["points"])) == (1, 10, 6)
-        assert [v["verdict"] for v in told["verdicts"]] == ["ok", "insufficient"]
+        output = json.loads(capsys.readouterr().out)
+        assert (output["format_version"], output["bucket_s"], len(output["points"])) == (1, 10, 6)
+        assert [v["verdict"] for v in output["verdicts"]] == ["ok", "insufficient"]
         query = parse_qs(urlsplit(seen[0]).query)
         assert float(query["until"][0]) - float(query["since"][0]) == pytest.approx(3600)
         assert query["limit"] == ["6"]
@@ -89,7 +89,7 @@ def test_from_the_daemon(tmp_path: Path, begin: float, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("begin")
-def test_an_unknown_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_vm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history(tmp_path, "wep") == 2
     assert capsys.readouterr().err.splitlines() == [
         "slo-ctl: history: no VM wep is known",
@@ -97,11 +97,11 @@ def test_an_unknown_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_neither_daemon_nor_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_history_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert history(tmp_path, "web") == 4
-    told = capsys.readouterr().err
-    assert "the daemon is not reachable" in told
-    assert "nor can its history be read" in told
+    output = capsys.readouterr().err
+    assert "the daemon is not reachable" in output
+    assert "its history cannot be read either" in output
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ def test_neither_daemon_nor_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("--limit", "0"),
     ],
 )
-def test_refusals(tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_times_are_refused(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert history(tmp_path, "web", *words) == 2
     assert "hint: " in capsys.readouterr().err
 
@@ -121,10 +123,10 @@ def test_refusals(tmp_path: Path, words: tuple[str, ...], capsys: pytest.Capture
 def test_a_time_when_nothing_was(tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]) -> None:
     assert begin
     assert history(tmp_path, "web", "--since", "2020-01-31 14:00", "--until", "2020-02-01") == 0
-    assert "nothing was measured in that time" in capsys.readouterr().out
+    assert "no measurements in this interval" in capsys.readouterr().out
 
 
-def test_sparkline() -> None:
+def test_sparkline_follows_the_values() -> None:
     assert sparkline([0, 1, None, 8]) == f"{BARS[0]}{BARS[1]} {BARS[-1]}"
     assert sparkline([0, 0]) == BARS[0] * 2
     assert sparkline([]) == ""

@@ -12,8 +12,8 @@ import pytest
 from fake_daemon import FakeDaemon
 from fake_status import host_status
 
-from slo_ctl.cli import app, completion_names
-from slo_ctl.show.status_json import to_json
+from slo_ctl.cli import app, completion
+from slo_ctl.model.status_json import to_json
 
 SLO_CTL = Path(sys.executable).with_name("slo-ctl")
 
@@ -52,19 +52,21 @@ def test_the_date_of_a_build_can_be_given(
     assert '"1970-01-02"' in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_man_pages_into_an_impossible_folder_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert app.run(["man", str(tmp_path / "file")]) == 2
     assert "hint: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["completion", shell]) == 0
     assert "_SLO_CTL_COMPLETE" in capsys.readouterr().out
 
 
-def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["completion", "tcsh"]) == 2
     assert "bash" in capsys.readouterr().err
 
@@ -96,5 +98,6 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
 
 def test_names_that_would_break_a_command_line_are_left_out() -> None:
     names = ["web", "we b", "we\x1b[2J", "-we", "other"]
-    assert completion_names._matching(names, "we") == ["web"]
-    assert completion_names.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]
+    assert completion._matching(names, "we") == ["web"]
+    assert completion.complete_slo_field("weight=3,max") == ["weight=3,max=", "weight=3,max_bandwidth="]
+    assert completion.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]

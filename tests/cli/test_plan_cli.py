@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from fake_daemon import FakeDaemon
 from fake_status import outcome
 
-from slo_ctl.api.controller import DevicePlan, Plan
 from slo_ctl.cli import app
 from slo_ctl.model import OutcomeState
-from slo_ctl.show.status_json import plain
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from slo_ctl.model.plan import DevicePlan, Plan
+from slo_ctl.model.status_json import plain
 
 SAME = outcome("web", OutcomeState.UNCHANGED)
 CHANGE = replace(outcome("web", OutcomeState.PLANNED), before=800.0, reason="")
@@ -32,7 +28,7 @@ def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     plan = Plan((SAME,), (DevicePlan("ssd0", "proportional", (), ("all are within 3 %",)),))
     assert planned(tmp_path, plan) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ssd0, policy proportional: nothing to move",
+        "ssd0, policy proportional: no OPS to move",
         "  because all are within 3 %",
         "1 setting(s): 1 unchanged",
     ]
@@ -53,7 +49,7 @@ def test_changes_are_pending(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "move 3 blocks" in capsys.readouterr().out
 
 
-def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan((CHANGE,))
     assert planned(tmp_path, plan, "--json") == 3
     assert json.loads(capsys.readouterr().out) == {"format_version": 1, **plain(plan)}

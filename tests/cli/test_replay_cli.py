@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import types
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_result import fake_result, fake_run
 
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import write_whole
+from slo_ctl.base.progress import ProgressSink
 from slo_ctl.cli import app
-from slo_ctl.cli.output_file import write_whole
-from slo_ctl.errors import UserError
 from slo_ctl.replay.result import Result
+from slo_ctl.replay.scenario import Scenario
 from slo_ctl.replay.scenario_command import command_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.replay.progress import ProgressSink
-    from slo_ctl.replay.scenario import Scenario
 
 VM = "name=db,workload=uniform,weight=3"
 
@@ -49,9 +45,9 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
     fake = Engine()
-    module = types.ModuleType("slo_ctl.replay.engine")
+    module = types.ModuleType("slo_ctl.replay.run")
     module.run = fake.run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "slo_ctl.replay.engine", module)
+    monkeypatch.setitem(sys.modules, "slo_ctl.replay.run", module)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -78,7 +74,7 @@ def test_json_is_all_there_is_on_stdout(engine: Engine, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("engine")
-def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_writes_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report, saved = tmp_path / "out.html", tmp_path / "out.json"
     assert run("replay", "--vm", VM, "--report", str(report), "--save-json", str(saved)) == 0
     assert report.read_text().startswith("<!doctype html>")
@@ -97,19 +93,19 @@ def test_an_interrupted_run_still_delivers(
 
 
 @pytest.mark.parametrize(
-    ("option", "path", "told"),
+    ("option", "path", "message"),
     [("--report", ".", "is a directory"), ("--save-json", "none/out.json", "there is no directory none")],
 )
 def test_outputs_are_checked_before_the_run(
-    engine: Engine, option: str, path: str, told: str, capsys: pytest.CaptureFixture[str]
+    engine: Engine, option: str, path: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("replay", "--vm", VM, option, path) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert engine.scenarios == []
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "there is no VM"),
         (("--vm", VM + ",weight=-1"), "weight is given twice"),
@@ -123,12 +119,12 @@ def test_outputs_are_checked_before_the_run(
     ],
 )
 def test_mistakes_are_one_line_and_a_hint(
-    engine: Engine, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    engine: Engine, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("replay", *words) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("slo-ctl: ")
-    assert told in first
+    assert message in first
     assert second.startswith("hint: ")
     assert engine.scenarios == []
 
@@ -143,7 +139,9 @@ def test_a_scenario_file_with_options_over_it(engine: Engine, tmp_path: Path) ->
     assert scenario.events[0].vm == "db"
 
 
-def test_demo(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_compares_policies_on_three_vms(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("demo") == 0
     shown = capsys.readouterr()
     scenario = engine.scenarios[0]
@@ -180,6 +178,6 @@ def test_a_drive_larger_than_can_be_emulated_is_refused(
     size: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("replay", "--vm", VM, "--device", f"size={size}") == 2
-    told = capsys.readouterr().err
-    assert "can be emulated" in told
-    assert "unexpected" not in told
+    output = capsys.readouterr().err
+    assert "can be emulated" in output
+    assert "unexpected" not in output

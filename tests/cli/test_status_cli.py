@@ -11,18 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from fake_daemon import FakeDaemon
 from fake_status import host_status, vm_status
 
 from slo_ctl.cli import app
-from slo_ctl.show.status_json import to_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from slo_ctl.model.status_json import to_json
 
 WELL = (vm_status("web"), vm_status("lazy"))
 
@@ -31,7 +27,7 @@ def status(root: Path, *words: str) -> int:
     return app.run(["status", "--root", str(root), *words])
 
 
-def test_all_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_satisfied_vms_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status(vms=WELL))}):
         assert status(tmp_path) == 0
     shown = capsys.readouterr()
@@ -47,11 +43,11 @@ def test_degraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(tmp_path, "web") == 0  # only what is shown counts
         assert not re.search("^db", capsys.readouterr().out, re.MULTILINE)
         assert status(tmp_path, "--verdict", "insufficient,idle", "--json") == 3
-        told = json.loads(capsys.readouterr().out)
-        assert [vm["vm"] for vm in told["vms"]] == ["db", "lazy"]
-        assert told["format_version"] == 1
+        output = json.loads(capsys.readouterr().out)
+        assert [vm["vm"] for vm in output["vms"]] == ["db", "lazy"]
+        assert output["format_version"] == 1
         assert status(tmp_path, "--verdict", "capped") == 0
-        assert "no VM of those asked for" in capsys.readouterr().out
+        assert "no VM matches" in capsys.readouterr().out
 
 
 def test_json_is_the_daemons_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,26 +57,28 @@ def test_json_is_the_daemons_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out) == body
 
 
-def test_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_a_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status(tmp_path) == 4
-    told, hint = capsys.readouterr().err.splitlines()
-    assert told.startswith("slo-ctl: the daemon is not reachable: ")
-    assert hint == f"hint: start it: slo-ctl daemon --root {tmp_path}"
+    output, hint = capsys.readouterr().err.splitlines()
+    assert output.startswith("slo-ctl: the daemon is not reachable: ")
+    assert hint == f"hint: start it with: slo-ctl daemon --root {tmp_path}"
 
 
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         for word in ("webb", "--verdict=fine", "--watch=often", "--watch=0.001", "--interval=3"):
             assert status(tmp_path, word) == 2
-            told, hint = capsys.readouterr().err.splitlines()
-            assert told.startswith("slo-ctl: ")
+            output, hint = capsys.readouterr().err.splitlines()
+            assert output.startswith("slo-ctl: ")
             assert hint.startswith("hint: ")
 
 
 def test_an_interval_is_not_a_vm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon(tmp_path, {"/v1/status": to_json(host_status())}):
         assert status(tmp_path, "--watch", "5") == 2
-    assert capsys.readouterr().err == ("slo-ctl: there is no VM 5\nhint: to ask every 5 s, write --watch=5\n")
+    assert capsys.readouterr().err == (
+        "slo-ctl: there is no VM 5\nhint: for an interval of 5 s, write --watch=5\n"
+    )
 
 
 def test_a_vm_whose_name_is_a_number_can_be_watched(tmp_path: Path) -> None:
@@ -100,12 +98,14 @@ def test_a_vm_whose_name_is_a_number_can_be_watched(tmp_path: Path) -> None:
                 process.stdout.close()
 
 
-def test_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_verdict_of_the_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = to_json(host_status())
     body["vms"][0]["verdict"] = "splendid"
     with FakeDaemon(tmp_path, {"/v1/status": body}):
         assert status(tmp_path) == 1
-    assert "vms[0].verdict is 'splendid', which is not known" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "vms[0].verdict" in shown
+    assert "not 'splendid'" in shown
 
 
 COMMAND = [sys.executable, "-m", "slo_ctl.cli", "status", "--watch=0.1"]
@@ -160,8 +160,8 @@ def test_watch_into_a_pipe(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             for _ in range(2):
-                told = json.loads(process.stdout.readline())
-                assert [vm["vm"] for vm in told["vms"]] == ["web", "lazy"]
+                output = json.loads(process.stdout.readline())
+                assert [vm["vm"] for vm in output["vms"]] == ["web", "lazy"]
             process.send_signal(signal.SIGINT)
             assert process.wait(120) == 130
         finally:

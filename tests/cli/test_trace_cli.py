@@ -8,15 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from slo_ctl.cli.app import run
 from traces import Batch, open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPC = "0,8,4096,w,0\n1,8,8192,R,0.5\n0,16,512,w,1.25\n1,0,4096,w,90\n"
 
@@ -34,23 +31,23 @@ def read(path: Path) -> Batch:
 
 def test_info_json(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "info", str(spc), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["format_version"] == 1
-    assert told["format"] == "spc"
-    assert told["records"] == 4
-    assert told["records_by_op"] == {"read": 1, "write": 3}
-    assert told["write_share"] == 0.75
-    assert told["written_bytes"] == 8704
-    assert told["footprint_pages"] == 5
-    assert told["duration_ns"] == 90 * 10**9
-    assert [volume["name"] for volume in told["volumes"]] == ["0", "1"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["format_version"] == 1
+    assert output["format"] == "spc"
+    assert output["records"] == 4
+    assert output["records_by_op"] == {"read": 1, "write": 3}
+    assert output["write_share"] == 0.75
+    assert output["written_bytes"] == 8704
+    assert output["footprint_pages"] == 5
+    assert output["duration_ns"] == 90 * 10**9
+    assert [volume["name"] for volume in output["volumes"]] == ["0", "1"]
 
 
 def test_info_table(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "info", str(spc)]) == 0
-    told = capsys.readouterr().out
-    assert "write share      0.750" in told
-    assert "volume" in told
+    output = capsys.readouterr().out
+    assert "write share      0.750" in output
+    assert "volume" in output
 
 
 def test_skipping_is_told(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +56,7 @@ def test_skipping_is_told(spc: Path, capsys: pytest.CaptureFixture[str]) -> None
     captured = capsys.readouterr()
     assert captured.err == (
         f"slo-ctl: {spc}:5: size: a request of zero length\n"
-        "hint: --on-error skip counts such records and goes on\n"
+        "hint: --on-error skip counts such records and continues\n"
     )
     assert run(["trace", "info", str(spc), "--on-error", "skip"]) == 0
     assert "1 x size: a request of zero length" in capsys.readouterr().out
@@ -70,7 +67,7 @@ def test_skipping_is_told(spc: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["--format", "msr"], "looks like spc"),
         (["--format", "nosuch"], "format 'nosuch' is unknown"),
-        (["--on-error", "ignore"], "neither raise nor skip"),
+        (["--on-error", "ignore"], "is not known"),
         (["--action", "X"], "action is 'X'"),
     ],
 )
@@ -88,21 +85,21 @@ def test_info_refuses(options: list[str], reason: str, spc: Path, capsys: pytest
         (["--scale", "nan"], "not a positive number"),
         (["--scale", "-1"], "not a positive number"),
         (["--loops", "0"], "loops is 0"),
-        (["--start", "soon"], "--start: 'soon' is no time"),
+        (["--start", "soon"], "--start: 'soon' is not a valid time"),
         (["--start", "5s", "--stop", "4s"], "not after its start"),
-        (["--max-gap", "-1"], "is no time"),
+        (["--max-gap", "-1"], "is not a valid time"),
         (["--align", "3000"], "not a power of two"),
-        (["--align", "x"], "--align: 'x' is no size"),
-        (["--remap", "nosuch"], "--remap nosuch is unknown"),
+        (["--align", "x"], "--align: 'x' is not a valid size"),
+        (["--remap", "nosuch"], "--remap: nosuch is not known"),
         (["--remap", "modulo"], "needs the size"),
         (["--remap", "modulo", "--size", "0"], "not positive"),
-        (["--remap", "compact", "--size", "1G"], "has no meaning"),
-        (["--size", "1G"], "--size has no meaning"),
-        (["--only", "dance"], "'dance' is no operation"),
+        (["--remap", "compact", "--size", "1G"], "exclude each other"),
+        (["--size", "1G"], "--size requires --remap"),
+        (["--only", "dance"], "'dance' is not a known operation"),
         (["--only", ","], "no operation is left"),
         (["--volume", "7"], "there is no volume '7'; there are 0, 1"),
-        (["--start", "2h"], "no record is left"),
-        (["--only", "trim"], "no record is left"),
+        (["--start", "2h"], "no records left"),
+        (["--only", "trim"], "no records left"),
     ],
 )
 def test_convert_refuses(

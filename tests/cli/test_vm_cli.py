@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slo_ctl.cli import app
-from slo_ctl.observe.libvirt_domains import LibvirtError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.host.libvirt import LibvirtError
 
 SCOPE = r"machine.slice/machine-qemu\x2d1\x2dweb.scope"
 
@@ -31,14 +29,14 @@ def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(uri: str) -> None:
         raise LibvirtError(f"no connection to {uri}", "start libvirtd")
 
-    monkeypatch.setattr("slo_ctl.observe.libvirt_domains.connect", connect)
+    monkeypatch.setattr("slo_ctl.host.libvirt.connect", connect)
 
 
 def listed(*words: str) -> int:
     return app.run(["vm", "list", *words])
 
 
-def test_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vm_list_prints_a_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--no-libvirt", "--cgroup-root", str(root), "--cgroup", "fio") == 0
     shown = capsys.readouterr()
     assert f"cgroup v2 at {root}, without libvirt" in shown.out
@@ -48,15 +46,15 @@ def test_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == ""
 
 
-def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vm_list_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--json", "--no-libvirt", "--cgroup-root", str(root)) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert told["format_version"] == 1
-    assert told["cgroup"] == {"version": 2, "root": str(root), "io_controller": True}
-    assert told["libvirt_uri"] is None
-    (vm,) = told["vms"]
+    output: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert output["format_version"] == 1
+    assert output["cgroup"] == {"version": 2, "root": str(root), "io_controller": True}
+    assert output["libvirt_uri"] is None
+    (vm,) = output["vms"]
     assert (vm["name"], vm["found_by"], vm["libvirt_id"], vm["disks"]) == ("web", "cgroup name", 1, [])
-    (stream,) = told["streams"]
+    (stream,) = output["streams"]
     assert stream == {
         "vm": "web",
         "disk": None,
@@ -81,9 +79,7 @@ def test_without_a_daemon_cgroups_still_show_vms(root: Path, capsys: pytest.Capt
     assert listed("--cgroup-root", str(root)) == 0
     shown = capsys.readouterr()
     assert "web" in shown.out
-    assert shown.err == (
-        "slo-ctl: no connection to qemu:///system; only VMs found by their cgroups are listed\n"
-    )
+    assert shown.err == ("note: no connection to qemu:///system; only VMs found by their cgroups are known\n")
 
 
 @pytest.mark.usefixtures("no_daemon")
@@ -105,7 +101,7 @@ def test_names_cannot_break_out(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "\x1b[2J[red]\udcff" in names
 
 
-def test_an_empty_host(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vm_list_of_a_host_without_vms(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--no-libvirt", "--cgroup-root", str(root / SCOPE)) == 2
     assert "no cgroup tree" in capsys.readouterr().err
     (root / SCOPE / "io.stat").unlink()
@@ -123,10 +119,12 @@ def test_an_empty_host(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("--jsonn",),
     ],
 )
-def test_refusals(root: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_vm_commands_are_refused(
+    root: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert listed("--cgroup-root", str(root), *words) == 2
     shown = capsys.readouterr()
-    told, hint = shown.err.splitlines()
-    assert told.startswith("slo-ctl: ")
+    output, hint = shown.err.splitlines()
+    assert output.startswith("slo-ctl: ")
     assert hint.startswith("hint: ")
     assert shown.out == ""

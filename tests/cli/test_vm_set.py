@@ -7,19 +7,17 @@ import shutil
 import socketserver
 import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from slo_ctl.cli import app
-from slo_ctl.daemon.places import DaemonPlaces
-from slo_ctl.promises import PromiseStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.record.slo_store import PromiseStore
 
 WEB = '[libvirt]\nuri = "none"\n[cgroup]\nroot = "{root}/cgroup"\n[vm.web]\nweight = 1\ncgroup = "/slo/web"\n'
 
@@ -64,7 +62,7 @@ def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert "VM web: unknown, found by option" in shown.out
     assert "conflict: web: weight: 3 by `vm set` overrides 1 in slo-ctl.toml:6" in shown.out
-    for cell in ("100 IOPS", "100 MiB/s", "5 ms", "vm set", "8:0", "/slo/web", "daemon: does not answer"):
+    for cell in ("100 IOPS", "100 MiB/s", "5 ms", "vm set", "8:0", "/slo/web", "daemon: not reachable"):
         assert cell in shown.out
 
     assert vm(root, "unset", "web", "min,p99", "max_bandwidth", "weight") == 0
@@ -72,19 +70,19 @@ def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stored(root) == {}
 
 
-def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vm_set_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "web", "weight=3", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["format_version"], told["vm"], told["changed"]) == (1, "web", "store")
-    assert told["fields"] == {"weight": 3.0}
-    assert told["slo"]["weight"] == 3.0
+    output = json.loads(capsys.readouterr().out)
+    assert (output["format_version"], output["vm"], output["changed"]) == (1, "web", "store")
+    assert output["fields"] == {"weight": 3.0}
+    assert output["slo"]["weight"] == 3.0
     assert vm(root, "show", "web", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["format_version"] == 1
-    assert told["sources"] == {"weight": "vm set"}
-    assert told["promised"] == {"vm set": {"weight": 3.0}, "config slo-ctl.toml:6": {"weight": 1.0}}
-    assert [stream["device"] for stream in told["streams"]] == ["8:0"]
-    assert told["status"] is None
+    output = json.loads(capsys.readouterr().out)
+    assert output["format_version"] == 1
+    assert output["sources"] == {"weight": "vm set"}
+    assert output["promised"] == {"vm set": {"weight": 3.0}, "config slo-ctl.toml:6": {"weight": 1.0}}
+    assert [stream["device"] for stream in output["streams"]] == ["8:0"]
+    assert output["status"] is None
     assert vm(root, "unset", "web", "--json") == 0
     assert json.loads(capsys.readouterr().out)["source"] == "config slo-ctl.toml:6"
 
@@ -93,38 +91,69 @@ def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message", "hint"),
     [
         (("set", "web", "weight=-1"), "vm set web: weight=-1 is out of range", "0.001"),
-        (("set", "web", "weight=nan"), "weight=nan is not a finite number", "weight = 3"),
+        (("set", "web", "weight=nan"), "weight=nan is not a finite number", "weight=3"),
         (("set", "web", "weight=0"), "weight=0 is out of range", ""),
         (("set", "web", "min=200,max=100"), "min_iops=200 is more than max_iops=100", "lower"),
-        (("set", "web", "wieght=1"), "wieght= is no field", "did you mean weight?"),
+        (("set", "web", "wieght=1"), "wieght= is not a field", "did you mean weight?"),
         (("set", "web", "weight"), '"weight" is not key=value', ""),
         (("set", "web", "weight=1,weight=2"), "weight is given twice", ""),
         (("set", "web", "min=1,min_iops=2"), "given twice", ""),
-        (("set", "web", "p99=5"), "p99=5 is not a time", '"5ms"'),
+        (("set", "web", "p99=5"), "p99=5 is not a time", "p99=5ms"),
+        (("set", "web", "weight=1e9"), "weight=1e9 is out of range", "1000000"),
+        (("set", "web", "max=5kk"), "max=5kk is not a number", "max=5000"),
+        (("set", "web", "read_iops_sec=50"), "limits one direction only", "limit both with max"),
+        (("set", "wbe", "weight=1", "--dry-run"), "there is no VM wbe", "--force"),
+        (("set", "web", "min=200,max=100", "--dry-run"), "min_iops=200 is more than max_iops=100", "lower"),
         (("set", "wbe", "weight=1"), "there is no VM wbe: there are web", "did you mean web?"),
         (("show", "wbe"), "there is no VM wbe", "did you mean web?"),
-        (("unset", "web"), "nothing was set for VM web", "vm show web"),
-        (("unset", "web", "wieght"), "wieght is no field", "did you mean weight?"),
-        (("unset", "web", ","), "nothing is no field", "known"),
-        (("set", "web", "weight=1", "--metadata"), "no libvirt is configured", "--connect"),
+        (("unset", "web"), "VM web has no SLO set with `vm set`", "vm show web"),
+        (("unset", "web", "wieght"), "wieght is not a field", "did you mean weight?"),
+        (("unset", "web", ","), "nothing is not a field", "known"),
+        (("set", "web", "weight=1", "--metadata"), "libvirt is not configured", "--connect"),
     ],
 )
-def test_mistakes(
+def test_bad_slos_are_refused(
     root: Path, words: tuple[str, ...], message: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert vm(root, *words) == 2
-    told, advice = capsys.readouterr().err.splitlines()
-    assert message in told
+    output, advice = capsys.readouterr().err.splitlines()
+    assert message in output
     assert hint in advice
     assert advice.startswith("hint: ")
     assert stored(root) == {}
+
+
+def test_units_and_names_of_libvirt(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "web", "min=1.5k,total_iops_sec=5k,", "total_bytes_sec=100MiB/s") == 0
+    assert stored(root)["web"] == {
+        "min_iops": 1500.0,
+        "max_iops": 5000.0,
+        "max_bandwidth_bytes_s": 100.0 * 2**20,
+    }
+    assert "max_iops 5,000 IOPS (vm set)" in capsys.readouterr().out
+
+
+def test_a_dry_run_shows_the_slo_and_stores_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "set", "web", "weight=3", "--dry-run") == 0
+    shown = capsys.readouterr()
+    assert "web: dry run, nothing changed\neffective SLO would be: weight 3 (vm set)" in shown.out
+    assert "conflict: web: weight: 3 by `vm set` overrides 1" in shown.err
+    assert vm(root, "set", "web", "weight=3", "--dry-run", "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["changed"], value["dry_run"], value["slo"]["weight"]) == (None, True, 3.0)
+    assert stored(root) == {}
+
+
+def test_vms_of_the_configuration_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vm(root, "list") == 0
+    assert any(line.startswith("web ") for line in capsys.readouterr().out.splitlines())
 
 
 def test_a_vm_that_is_not_here_yet(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "set", "later", "weight=2") == 2
     assert "--force" in capsys.readouterr().err
     assert vm(root, "set", "later", "weight=2", "--force") == 0
-    assert "later is a VM that is not here yet" in capsys.readouterr().err
+    assert "VM later does not exist yet" in capsys.readouterr().err
     assert stored(root) == {"later": {"weight": 2.0}}
     assert vm(root, "show", "later") == 0
     assert "not on this host" in capsys.readouterr().out
@@ -149,7 +178,7 @@ def test_a_damaged_store_is_kept(root: Path, capsys: pytest.CaptureFixture[str])
     (root / "promises.json").write_text("{")
     for words in (("set", "web", "weight=2"), ("unset", "web"), ("show", "web")):
         assert vm(root, *words) == 2
-        assert "promises.json: damaged" in capsys.readouterr().err
+        assert "promises.json is damaged" in capsys.readouterr().err
     assert (root / "promises.json").read_text() == "{"
 
 
@@ -220,7 +249,7 @@ def test_the_daemon_is_asked_when_it_runs(root: Path, capsys: pytest.CaptureFixt
     assert "not running" not in shown.err
 
 
-def test_the_daemons_refusal(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusal_of_the_daemon_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with daemon(root) as fake:
         fake.answers["PUT"] = (
             409,
@@ -231,7 +260,7 @@ def test_the_daemons_refusal(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert stored(root) == {}
 
 
-def test_metadata_of_libvirt(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slo_from_libvirt_metadata_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
     # The test driver keeps its VM as long as somebody is connected.
     connection = libvirt.open("test:///default")
@@ -246,8 +275,8 @@ def test_metadata_of_libvirt(root: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert vm(root, "set", "test", "weight=5", *here) == 0
         assert "5 by `vm set` overrides 4 in libvirt metadata" in capsys.readouterr().err
         assert vm(root, "show", "test", "--json", *here) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["state"], told["source"]) == ("running", "vm set, metadata")
+        output = json.loads(capsys.readouterr().out)
+        assert (output["state"], output["source"]) == ("running", "vm set, metadata")
         assert vm(root, "unset", "test", "max", "--metadata", *here) == 0
         assert 'weight="4"/>' in connection.lookupByName("test").XMLDesc(0)
         assert vm(root, "unset", "test", "--metadata", *here) == 0

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.config import DEFAULTS, Config, DaemonConfig, DeviceConfig, HistoryConfig, load
-from slo_ctl.config import file as file_module
+from slo_ctl.config import toml_file as file_module
 from slo_ctl.decide.policies import DEFAULT_POLICY
-from slo_ctl.errors import UserError
+from slo_ctl.host.cgroup import DEFAULT_ROOT
+from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.model import ShareBy, Slo
-from slo_ctl.observe.cgroup import DEFAULT_ROOT
-from slo_ctl.observe.libvirt_domains import DEFAULT_URI
 
 FULL = """\
 [daemon]
@@ -86,7 +86,7 @@ def refused(folder: Path) -> UserError:
     return error
 
 
-def test_nothing_there_is_all_defaults(tmp_path: Path) -> None:
+def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
     assert load(tmp_path) == DEFAULTS == Config()
     assert load(tmp_path / "nowhere") == DEFAULTS
 
@@ -97,7 +97,7 @@ def test_defaults_are_those_of_the_parts() -> None:
     assert DEFAULTS.cgroup_root == DEFAULT_ROOT
 
 
-def test_every_key(tmp_path: Path) -> None:
+def test_every_key_is_read(tmp_path: Path) -> None:
     config = load(write(tmp_path, FULL))
     assert config.daemon == DaemonConfig(
         0.25, 5.0, "static", True, ShareBy.DEVICE_TIME, 0.05, keep_on_stop=True
@@ -164,29 +164,29 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[daemon]\nepoch='1s'\nepoch='2s'\n", 3, "overwrite", ""),
         ("\n[demon]\n", 2, "unknown key demon", "did you mean daemon?"),
         ("[daemon]\n\nepcoh = '1s'", 3, "[daemon] unknown key epcoh", "did you mean epoch?"),
-        ("[daemon]\nepoch = 1", 2, "[daemon] epoch = 1 is no time with a unit", "1h"),
+        ("[daemon]\nepoch = 1", 2, "[daemon] epoch = 1 is not a time with a unit", "1h"),
         ("[daemon]\nepoch = '1x'", 2, 'epoch = "1x" is not a time', "with its unit"),
         ("[daemon]\nepoch = '1ms'", 2, 'epoch = "1ms" is out of range', "100ms"),
         ("[daemon]\nepoch = '20s'", 2, "window = 10s is shorter than epoch = 20s", "at least one epoch"),
         ("[daemon]\nepoch = '5s'\nwindow = '2s'", 3, "window = 2s is shorter", "at least"),
-        ("[daemon]\npolicy = 'porportional'", 2, "is no policy", "did you mean proportional?"),
+        ("[daemon]\npolicy = 'porportional'", 2, "is not a policy", "did you mean proportional?"),
         ("[daemon]\nkeep_on_stop = 'yes'", 2, "neither true nor false", "without quotes"),
-        ("daemon = 3", 1, "daemon is no table", "[daemon]"),
-        ("[[daemon]]\nepoch='1s'", 1, "daemon is no table", "one bracket"),
-        ("[libvirt]\nuri = ''", 2, "no usable text", "none"),
-        ("[cgroup]\nroot = 'sys'", 2, "no absolute path", "absolute"),
+        ("daemon = 3", 1, "daemon is not a table", "[daemon]"),
+        ("[[daemon]]\nepoch='1s'", 1, "daemon is not a table", "one bracket"),
+        ("[libvirt]\nuri = ''", 2, "not valid text", "none"),
+        ("[cgroup]\nroot = 'sys'", 2, "not an absolute path", "absolute"),
         ("[history]\nkeep = '7 days'", 2, "is not a time", "with its unit"),
         ("[history]\nmax_size = '5'", 2, "is too little", "1MiB"),
-        ("[history]\nmax_size = true", 2, "is no size", "1MiB"),
-        ("[api]\ngroup = 'a b'", 2, "no name of a group", "getent"),
-        ("[metrics]\nlisten = 'localhost'", 2, "no address and port", "127.0.0.1"),
-        ("[metrics]\nlisten = '127.0.0.1:99999'", 2, "no address and port", "127.0.0.1"),
-        ("[metrics]\nlisten = ':9464'", 2, "no address and port", "127.0.0.1"),
+        ("[history]\nmax_size = true", 2, "is not a size", "1MiB"),
+        ("[api]\ngroup = 'a b'", 2, "not a valid group name", "getent"),
+        ("[metrics]\nlisten = 'localhost'", 2, "not a valid address and port", "127.0.0.1"),
+        ("[metrics]\nlisten = '127.0.0.1:99999'", 2, "not a valid address and port", "127.0.0.1"),
+        ("[metrics]\nlisten = ':9464'", 2, "not a valid address and port", "127.0.0.1"),
         ("[defaults]\nweight = -1", 2, "[defaults] weight = -1 is out of range", "from 0.001"),
         ("[defaults]\nwieght = 1", 2, "unknown key wieght", "did you mean weight?"),
-        ("[device]\nname = 'a'", 1, "device is no list of tables", "[[device]]"),
+        ("[device]\nname = 'a'", 1, "device is not a list of tables", "[[device]]"),
         ("[[device]]\npath = '/dev/a'", 1, "[[device]] name is missing", "add name"),
-        ("[[device]]\nname = 'a/b'", 2, "is no usable name", "letters"),
+        ("[[device]]\nname = 'a/b'", 2, "is not a valid name", "letters"),
         ("[[device]]\nname = 'a'\n[[device]]\nname = 'a'", 3, "is there already (slo-ctl.toml:1)", "one"),
         (
             "[[device]]\nname='a'\npath='/x'\npolicy='static'",
@@ -197,7 +197,7 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         (
             "[[device]]\nname='a'\nscheduler='bqf'",
             3,
-            'scheduler = "bqf" is no scheduler',
+            'scheduler = "bqf" is not a scheduler',
             "did you mean bfq?",
         ),
         ("[[device]]\nname='a'\nscheduler='bfq'", 3, "is none of an emulated SSD", "wfq"),
@@ -208,7 +208,7 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
             "is that of device a",
             "once",
         ),
-        ("[vm]\nname = 'web'\nweight = 3", 2, "[vm] name is no table", "[[vm]]"),
+        ("[vm]\nname = 'web'\nweight = 3", 2, "[vm] name is not a table", "[[vm]]"),
         ("[[vm]]\nweight = 3", 1, "[[vm]] name is missing", "add name"),
         ("[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmin = 3", 5, "[[vm]] unknown key min", "min_iops"),
         ("[vm.web]\nname = 'a'", 2, "[vm.web] unknown key name", "known"),
@@ -222,35 +222,37 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[vm.web]\np99 = '1e999s'", 2, "is not a time", '"5ms"'),
         ("[vm.web]\nweight = 0", 2, "out of range", "0.001"),
         ("[vm.web]\nmin_iops = 0", 2, "not more than 0", "leave min_iops out"),
-        ("[vm.web]\nmin_iops = 2026-01-01", 2, "is no single value", "min_iops = 100"),
+        ("[vm.web]\nmin_iops = 2026-01-01", 2, "is not a single value", "min_iops = 100"),
         ("[vm.web]\nmax_iops = 5\n\nmin_iops = 9", 4, "min_iops=9 is more than max_iops=5", "lower"),
         ("[vm.web]\np99 = 5", 2, "has no unit", '"5ms"'),
         ("[vm.web]\nmax_bandwidth = 'x'", 2, "is not a size", "100MiB"),
-        ("[vm.web]\ncgroup = '../x'", 2, "no cgroup below the root", "/slo/web"),
-        ("[vm.web]\nnamespaces = 'a/b'", 2, "namespaces is no list", "namespaces = ["),
-        ("[vm.web]\nnamespaces = [\n'a/b',\n'c']", 4, "no namespace of an emulated SSD", "DEVICE/"),
+        ("[vm.web]\ncgroup = '../x'", 2, "not a cgroup path", "/slo/web"),
+        ("[vm.web]\nnamespaces = 'a/b'", 2, "namespaces is not a list", "namespaces = ["),
+        ("[vm.web]\nnamespaces = [\n'a/b',\n'c']", 4, "not a namespace of an emulated SSD", "DEVICE/"),
         ("[vm.a]\ncgroup='/x'\n[vm.b]\ncgroup='x'", 4, "VM b: cgroup: /x is that of VM a", "its own"),
         ('[vm.web]\n"wei\\u0007ght\\n" = 1', 2, "unknown key wei\\x07ght\\n", "did you mean weight?"),
-        ('[daemon]\npolicy = "a\\nb"', 2, "is no usable text", "known"),
-        ('[vm."a\\u0000"]', 1, "is no usable text", "vm list"),
+        ('[daemon]\npolicy = "a\\nb"', 2, "is not valid text", "known"),
+        ('[vm."a\\u0000"]', 1, "is not valid text", "vm list"),
         ("x = " + "9" * 5000, 1, "far too long", ""),
         ("x = " + "[" * 5000, 1, "nested too deeply", ""),
         ("[vm.web]\nweight = " + "9" * 4000, 2, "not a finite number", ""),
         ("\ufeff[daemon]", 1, "byte order mark", ""),
     ],
 )
-def test_mistakes(text: str, line: int, message: str, hint: str, tmp_path: Path) -> None:
+def test_mistakes_are_refused_with_file_and_line(
+    text: str, line: int, message: str, hint: str, tmp_path: Path
+) -> None:
     write(tmp_path, None)
     (tmp_path / "slo-ctl.toml").write_text(text, encoding="utf-8")
     error = refused(tmp_path)
     assert error.message.startswith(f"{tmp_path}/slo-ctl.toml:{line}: ")
-    told = error.message + error.hint
-    assert told.isprintable()
-    assert message in error.message or message in told
-    assert hint in told
+    output = error.message + error.hint
+    assert output.isprintable()
+    assert message in error.message or message in output
+    assert hint in output
 
 
-def test_bounds_of_two_files(tmp_path: Path) -> None:
+def test_contradicting_bounds_of_two_files_are_refused(tmp_path: Path) -> None:
     error = refused(write(tmp_path, "[vm.web]\nmax_iops = 5", x="\n[vm.web]\nmin_iops = 9"))
     assert error.message == f"{tmp_path}/conf.d/x.toml:3: VM web: min_iops=9 is more than max_iops=5"
 
@@ -261,7 +263,7 @@ def test_what_stands_in_place_of_files(tmp_path: Path) -> None:
     assert refused(tmp_path).message == f"{main}: is a folder"
     main.rmdir()
     os.mkfifo(main)
-    assert "no regular file" in refused(tmp_path).message
+    assert "not a regular file" in refused(tmp_path).message
     main.unlink()
     main.symlink_to("nowhere")
     assert "link to nothing" in refused(tmp_path).message
@@ -276,7 +278,7 @@ def test_what_stands_in_place_of_files(tmp_path: Path) -> None:
     assert "x.toml: is a folder" in refused(tmp_path).message
 
 
-def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, FULL)
 
     def denied(*_: object) -> int:
@@ -313,13 +315,13 @@ def test_anything_is_read_or_refused_with_its_line(
 ) -> None:
     folder = tmp_path_factory.mktemp("config")
     (folder / "slo-ctl.toml").write_text("\n".join(lines))
-    told = None
+    output = None
     try:
         load(folder)
     except UserError as error:
-        told = error
-    if told:
-        found = re.match(rf"{re.escape(str(folder))}/slo-ctl\.toml:(\d+): .", told.message)
+        output = error
+    if output:
+        found = re.match(rf"{re.escape(str(folder))}/slo-ctl\.toml:(\d+): .", output.message)
         assert found
         assert 1 <= int(found[1]) <= max(1, len(lines))
-        assert told.hint
+        assert output.hint

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import parse_bytes, parse_time_s
 from slo_ctl.config import DEFAULTS, load
 from slo_ctl.config.schema import known_keys
-from slo_ctl.errors import UserError
-from slo_ctl.observe.domain_metadata import fields_of
-from slo_ctl.promises.check import CONFIG_KEYS, FIELD_NAMES
-from slo_ctl.quantity import parse_bytes, parse_time_s
+from slo_ctl.host.libvirt import fields_of
+from slo_ctl.model.slo import CONFIG_KEYS, FIELD_NAMES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
@@ -23,20 +23,20 @@ def block(language: str) -> str:
     return found[1]
 
 
-def test_the_example(tmp_path: Path) -> None:
+def test_example_of_the_docs_loads(tmp_path: Path) -> None:
     (tmp_path / "slo-ctl.toml").write_text(block("toml"))
     config = load(tmp_path)
     assert list(config.vms) == ["web", "batch"]
     assert [device.path for device in config.devices] == ["/dev/loop0"]
 
 
-def test_the_metadata() -> None:
+def test_metadata_example_of_the_docs_is_understood() -> None:
     notes: list[str] = []
     assert len(fields_of(f"<domain>{block('xml')}</domain>", notes.append)) == 4
     assert notes == []
 
 
-def test_every_key_is_there() -> None:
+def test_every_key_is_documented() -> None:
     for section, keys in known_keys().items():
         for key in keys:
             if section == "vm" and key in CONFIG_KEYS:
@@ -53,7 +53,7 @@ def default(key: str) -> str:
     return found[1].strip('"')
 
 
-def test_every_default() -> None:
+def test_documented_defaults_are_the_defaults() -> None:
     assert parse_time_s(default("[daemon] epoch")) == DEFAULTS.daemon.epoch_s
     assert parse_time_s(default("[daemon] window")) == DEFAULTS.daemon.window_s
     assert default("[daemon] policy") == DEFAULTS.daemon.policy
@@ -66,10 +66,10 @@ def test_every_default() -> None:
     assert DEFAULTS.metrics_listen is None
 
 
-def test_the_mistake(tmp_path: Path) -> None:
+def test_documented_error_message_is_the_error_message(tmp_path: Path) -> None:
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d" / "web.toml").write_text("# web\n[vm.web]\nwieght = 3\n")
     with pytest.raises(UserError) as caught:
         load(tmp_path)
-    told = caught.value.message.replace(str(tmp_path), "/etc/slo-ctl")
-    assert f"{told}\nhint: {caught.value.hint}\n" in TEXT
+    output = caught.value.message.replace(str(tmp_path), "/etc/slo-ctl")
+    assert f"{output}\nhint: {caught.value.hint}\n" in TEXT

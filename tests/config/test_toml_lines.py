@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.config.locate import key_lines
+from slo_ctl.config.toml_file import key_lines
 
 DOCUMENT = """\
 # a comment with [brackets] and "quotes
@@ -41,7 +41,7 @@ u = []
 """
 
 
-def test_a_document() -> None:
+def test_line_of_each_key_is_found() -> None:
     tomllib.loads(DOCUMENT)
     lines = key_lines(DOCUMENT)
     expected = {

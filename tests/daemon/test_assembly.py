@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slo_ctl.daemon.assembly import Moment, status_of
-from slo_ctl.daemon.parts import DeviceView, VmView
-from slo_ctl.decide.promises import DEFAULT, Promise
+from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.daemon.status import EpochFacts, status_of
+from slo_ctl.decide.slo_sources import DEFAULT, Promise
 from slo_ctl.model import (
     Disk,
     FoundBy,
@@ -24,10 +24,10 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
-from slo_ctl.observe.window import StreamWindow
-from slo_ctl.show.status_json import from_json, to_json
+from slo_ctl.model.status_json import from_json, to_json
+from slo_ctl.observe.block import StreamWindow
 
-MOMENT = Moment(1e9, 10.0, 1.0, 42, 9e8, notes=("x", "x"))
+MOMENT = EpochFacts(1e9, 10.0, 1.0, 42, 9e8, notes=("x", "x"))
 WEB = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, disks=(Disk("vda", "network"),))
 WINDOW = StreamWindow(
     "web",
@@ -67,7 +67,7 @@ def build(
     return status, status.vms[0]
 
 
-def test_a_vm_on_a_device() -> None:
+def test_vm_is_assembled_with_its_device() -> None:
     status, row = build()
     assert (row.verdict, row.share, row.iops, row.ops_share, row.waf) == (Verdict.OK, 0.5, 100.0, 0.2, 2.0)
     assert (row.disks, row.state, row.backend) == (("vda",), "running", "isolated OPS")
@@ -127,7 +127,7 @@ def test_unapplied_settings_belong_to_their_device() -> None:
     assert build(outcomes=(elsewhere,))[1].verdict is Verdict.OK
 
 
-def test_minimums_above_the_capacity() -> None:
+def test_minimums_above_the_capacity_are_reported() -> None:
     crowded = replace(SSD, capacity_iops=150.0, sum_min_iops=200.0)
     assert build(crowded)[0].devices[0].overcommitted
     assert not build(replace(crowded, capacity_iops=None))[0].devices[0].overcommitted

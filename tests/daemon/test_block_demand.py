@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slo_ctl.daemon.block_demand import BlockDemand
-from slo_ctl.observe.task_delay import BlockDelay
+from slo_ctl.daemon.throttle import BlockDemand
+from slo_ctl.host.task_delay import BlockDelay
 
 
 def demand(waits: int, delay_s: float, iops: float, times: int = 3) -> bool | None:

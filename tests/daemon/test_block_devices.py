@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
+from slo_ctl.daemon.block import BlockPart, BlockPlace
 from slo_ctl.daemon.block_devices import BlockDevices
-from slo_ctl.daemon.block_places import BlockPlace
-from slo_ctl.daemon.problems import Problems
-from slo_ctl.device.places import places
-from slo_ctl.observe.inventory import Inventory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.daemon.blocks import BlockPart
+from slo_ctl.daemon.device_view import Problems
+from slo_ctl.drives.record import places
+from slo_ctl.observe.streams import Inventory
 
 _DRIVES = {"fast-n1": "nqn.a", "fast-n2": "nqn.a", "db": "nqn.a", "other-n1": "nqn.b", "disk": None}
 
@@ -43,7 +38,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, BlockPlace]:
         part.drive = _DRIVES[part.name]
 
     monkeypatch.setattr(module, "block_places", lambda *_: (dict(there), ("a note",)))
-    monkeypatch.setattr("slo_ctl.daemon.blocks.BlockPart.find", find)
+    monkeypatch.setattr("slo_ctl.daemon.block.BlockPart.find", find)
     return there
 
 

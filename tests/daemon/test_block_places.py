@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.config.settings import DeviceConfig
-from slo_ctl.daemon import block_places as module
-from slo_ctl.daemon.block_places import BlockPlace, block_places
+from slo_ctl.daemon import block as module
+from slo_ctl.daemon.block import BlockPlace, block_places
+from slo_ctl.host.nvme.drive import controller_at, drive_of
 from slo_ctl.model import DeviceNumber
-from slo_ctl.observe.nvme_drive import controller_at, drive_of
 
 _NULL = "1:3"
 """/dev/null is a character device that every host has: it stands for /dev/nvme0."""

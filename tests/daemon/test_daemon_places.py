@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from slo_ctl.daemon.places import DaemonPlaces
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+from slo_ctl.daemon.files import DaemonPlaces
 
 
-def test_below_a_root() -> None:
+def test_all_paths_are_below_a_given_root() -> None:
     places = DaemonPlaces(Path("/tmp/x"))  # noqa: S108 - a name only
     assert places.config == places.state == Path("/tmp/x")  # noqa: S108
     assert str(places.api_socket) == "/tmp/x/run/api.sock"  # noqa: S108
@@ -19,11 +17,11 @@ def test_below_a_root() -> None:
     assert places.devices.devices == places.state / "devices"
 
 
-def test_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_without_a_root_are_those_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     places = DaemonPlaces()
-    told = [places.config, places.promises, places.journal, places.history, places.api_socket]
-    assert [str(each) for each in told] == [
+    paths = [places.config, places.promises, places.journal, places.history, places.api_socket]
+    assert [str(each) for each in paths] == [
         "/etc/slo-ctl",
         "/var/lib/slo-ctl/promises.json",
         "/var/lib/slo-ctl/journal.json",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from stored_profile import DISK, FLASH, Lines, store_profile
 
-from slo_ctl.daemon.device_policies import DevicePolicies, Situation, Wish
-from slo_ctl.decide.device_needs import PATIENCE_S
-from slo_ctl.device.places import places
+from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState
+from slo_ctl.decide.scheduler import PATIENCE_S
+from slo_ctl.drives.record import places
+from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, Setting, Slo, Vm, VmState
-from slo_ctl.observe.cgroup import CgroupTree
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUMBER = DeviceNumber(8, 16)
 EQUAL = {"a": Slo(1.0), "b": Slo(1.0)}
@@ -54,14 +51,14 @@ class Host:
         """Values by name of the knob."""
         disks = (Disk("vda", "block", path, NUMBER),)
         vms = [Vm(name, FoundBy.OPTION, VmState.RUNNING, disks=disks) for name in slos]
-        situation = Situation(vms, (), slos, set(slos))
+        host_state = HostState(vms, (), slos, set(slos))
         found: list[Setting] = self.policies.settings(
-            {"fast": Wish(path, wish)}, {"fast": NUMBER}, self.tree, situation, now_s
+            {"fast": ConfiguredScheduler(path, wish)}, {"fast": NUMBER}, self.tree, host_state, now_s
         )
         return {each.knob.name: str(each.value) for each in found}
 
     @property
-    def told(self) -> str:
+    def reasons_text(self) -> str:
         return "; ".join(self.policies.reasons["fast"])
 
 
@@ -72,10 +69,10 @@ def host(tmp_path: Path) -> Host:
 
 def test_without_a_valid_profile_everything_stays_as_it_is_and_that_is_told(host: Host) -> None:
     assert host.want(UNEQUAL) == {}
-    assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.told
+    assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.reasons_text
     host.profile(FLASH, kernel="older")
     assert host.want(UNEQUAL) == {}
-    assert "kernel was older" in host.told
+    assert "kernel was older" in host.reasons_text
     host.profile(FLASH, serial="of another")
     assert host.want(UNEQUAL) == {}
 
@@ -86,7 +83,7 @@ def test_weights_go_through_io_cost_by_the_model_of_the_profile(host: Host) -> N
     assert wanted["scheduler"] == "none"
     assert wanted["model"].startswith("ctrl=user model=linear rbps=")
     assert wanted["qos"].startswith("enable=1 ctrl=user")
-    assert "io.cost works with every scheduler" in host.told
+    assert "io.cost works with every scheduler" in host.reasons_text
     assert host.policies.label("fast") == "scheduler none"
 
 
@@ -119,10 +116,10 @@ def test_a_damaged_profile_leaves_what_was_decided(host: Host) -> None:
     stored.write_text("{")
     host.profile(FLASH, serial="of another")  # so that the folder is looked into again
     assert host.want(UNEQUAL, 1.0) == first
-    assert "the stored profile is not taken" in host.told
+    assert "the stored profile is not taken" in host.reasons_text
     host.policies = DevicePolicies(host.places, host.sys)
     assert host.want(UNEQUAL, 2.0) == {}
-    assert "damaged" in host.told
+    assert "damaged" in host.reasons_text
 
 
 def test_keep_a_name_and_what_cannot_be_set(host: Host) -> None:
@@ -136,7 +133,7 @@ def test_keep_a_name_and_what_cannot_be_set(host: Host) -> None:
     (host.node / "sdx1" / "partition").write_text("1\n")
     (host.sys / "class" / "block" / "sdx1").symlink_to(host.node / "sdx1")
     assert host.want(UNEQUAL, path="/dev/sdx1") == {}
-    assert "is a partition" in host.told
+    assert "is a partition" in host.reasons_text
     (host.node / "queue" / "scheduler").unlink()
     assert host.want(UNEQUAL) == {}
-    assert "passes requests on" in host.told
+    assert "passes requests on" in host.reasons_text

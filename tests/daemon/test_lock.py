@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from slo_ctl.daemon.lock import only_daemon
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.base.errors import UserError
+from slo_ctl.daemon.files import only_daemon
 
 
 def test_the_second_is_told_who_is_the_first(tmp_path: Path) -> None:

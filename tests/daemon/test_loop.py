@@ -6,32 +6,28 @@ import dataclasses
 import logging
 import threading
 import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from slo_ctl.act.journal import Journal, Original
 from slo_ctl.api.controller import RefusalError
+from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import DaemonConfig, LibvirtConfig
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.log import RecentReasons
 from slo_ctl.daemon.loop import Daemon
-from slo_ctl.daemon.places import DaemonPlaces
-from slo_ctl.daemon.promised import Resolver
-from slo_ctl.daemon.reasons import Reasons
 from slo_ctl.daemon.service import summary
-from slo_ctl.device.places import places as device_places
-from slo_ctl.device.store import DeviceStore
-from slo_ctl.errors import UserError
+from slo_ctl.daemon.slos import Resolver
+from slo_ctl.drives.record import places as device_places
+from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
-from slo_ctl.observe.cgroup import CgroupTree
-from slo_ctl.observe.inventory import Inventory
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from slo_ctl.observe.task_delay import BlockDelay
+from slo_ctl.observe.streams import Inventory
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
@@ -82,11 +78,11 @@ def verdicts(daemon: Daemon) -> dict[str, Verdict]:
 def test_promises_from_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         assert verdicts(daemon) == {"web": Verdict.OK}
-        told = daemon.desk.set_slo("web", {"weight": 3.0}, force=False)
-        assert (told.slo.weight, told.slo_source) == (3.0, "vm set")
+        reply = daemon.controller.set_slo("web", {"weight": 3.0}, force=False)
+        assert (reply.slo.weight, reply.slo_source) == (3.0, "vm set")
         row = daemon.epoch().vms[0]
         assert (row.slo.weight, row.verdict) == (3.0, Verdict.NO_MECHANISM)
-        daemon.desk.unset_slo("web", None)
+        daemon.controller.unset_slo("web", None)
         assert verdicts(daemon) == {"web": Verdict.OK}
 
 
@@ -94,11 +90,11 @@ def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         with pytest.raises(RefusalError, match="no VM wed") as error:
-            daemon.desk.set_slo("wed", {"weight": 3.0}, force=False)
+            daemon.controller.set_slo("wed", {"weight": 3.0}, force=False)
         assert "web" in error.value.hint
         with pytest.raises(RefusalError, match="nothing was set"):
-            daemon.desk.unset_slo("wed", None)
-        assert daemon.desk.set_slo("wed", {"weight": 3.0}, force=True).notes
+            daemon.controller.unset_slo("wed", None)
+        assert daemon.controller.set_slo("wed", {"weight": 3.0}, force=True).notes
         assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}
         assert "degraded (first: wed: unknown-vm)" in summary(daemon.epoch())
 
@@ -108,14 +104,28 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
         status = daemon.epoch()
         row = dataclasses.replace(status.vms[0], device="ssd0")
         device = DeviceStatus("ssd0", "emulated", "", "", 10.0, capacity_iops=1000.0, sum_min_iops=600.0)
-        daemon.desk.published = dataclasses.replace(
-            daemon.desk.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
+        daemon.controller.published = dataclasses.replace(
+            daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
-        assert daemon.desk.set_slo("web", {"min_iops": 400.0}, force=False).notes == ()
+        assert daemon.controller.set_slo("web", {"min_iops": 400.0}, force=False).notes == ()
         with pytest.raises(RefusalError, match="1,100 IOPS, and it can do 1,000") as error:
-            daemon.desk.set_slo("web", {"min_iops": 500.0}, force=False)
+            daemon.controller.set_slo("web", {"min_iops": 500.0}, force=False)
         assert error.value.status == 409
-        assert "overcommitted" in daemon.desk.set_slo("web", {"min_iops": 500.0}, force=True).notes[0]
+        assert "overcommitted" in daemon.controller.set_slo("web", {"min_iops": 500.0}, force=True).notes[0]
+
+
+def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        status = daemon.epoch()
+        row = dataclasses.replace(status.vms[0], device="ssd0")
+        device = DeviceStatus("ssd0", "emulated", "", "", 10.0, estimated_iops=9000.0)
+        daemon.controller.published = dataclasses.replace(
+            daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
+        )
+        assert daemon.controller.set_slo("web", {"min_iops": 8000.0}, force=False).notes == ()
+        with pytest.raises(RefusalError, match="9,500 IOPS, and it can do 9,000 at most, by its timing"):
+            daemon.controller.set_slo("web", {"min_iops": 9500.0}, force=False)
+        assert "overcommitted" in daemon.controller.set_slo("web", {"min_iops": 9500.0}, force=True).notes[0]
 
 
 def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None:
@@ -135,7 +145,7 @@ def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None
         assert observer.named == {"web": "/y"}
 
 
-def test_damaged_files_of_before(tmp_path: Path) -> None:
+def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(UserError, match=r"journal\.json"):
         Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
@@ -145,7 +155,7 @@ def test_damaged_files_of_before(tmp_path: Path) -> None:
         Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
     (tmp_path / "promises.json").unlink()
     with daemon_on(tmp_path, FakeObserver()) as daemon:
-        daemon.desk.set_slo("web", {"weight": 4.0}, force=True)
+        daemon.controller.set_slo("web", {"weight": 4.0}, force=True)
         daemon.epoch()
         (tmp_path / "promises.json").write_text("{")
         status = daemon.epoch()
@@ -171,7 +181,7 @@ def test_one_device_going_wrong_is_told_once_and_stops_nobody(
         '[libvirt]\nuri = "none"\n[[device]]\nname = "ssd0"\n[[device]]\nname = "ssd1"\n'
         '[[device]]\nname = "disk"\npath = "/dev/nowhere"\n'
     )
-    from slo_ctl.device.plan import plan_device
+    from slo_ctl.drives.plan import plan_device
 
     store = DeviceStore(device_places(tmp_path))
     for name in ("ssd0", "ssd1"):
@@ -180,7 +190,7 @@ def test_one_device_going_wrong_is_told_once_and_stops_nobody(
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("slo_ctl.daemon.blocks.BlockPart.find", fail)
+    monkeypatch.setattr("slo_ctl.daemon.block.BlockPart.find", fail)
     caplog.set_level(logging.INFO, "slo_ctl.daemon")
     with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
         for _ in range(3):
@@ -196,15 +206,15 @@ def test_work_of_other_threads_is_done_by_the_loop(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         plans = []
-        thread = threading.Thread(target=lambda: plans.append(daemon.desk.plan()))
+        thread = threading.Thread(target=lambda: plans.append(daemon.controller.plan()))
         thread.start()
         deadline = time.monotonic() + 60
         while thread.is_alive() and time.monotonic() < deadline:
-            daemon.desk.work()
+            daemon.controller.work()
             time.sleep(0.01)
         thread.join()
         assert plans[0].outcomes == ()
-        assert daemon.desk.health().epochs == 1
+        assert daemon.controller.health().epochs == 1
 
 
 def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
@@ -215,7 +225,7 @@ def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
-    """A promise in force is no reason to set anything in the course of it."""
+    """A promise in force is not a reason to set anything in the course of it."""
     group = tmp_path / "cgroup" / "web"
     group.mkdir(parents=True)
     weight = group / "io.bfq.weight"
@@ -243,7 +253,7 @@ def test_promises_are_resolved_again_only_where_something_changed() -> None:
 
 
 def test_reasons_are_told_once() -> None:
-    reasons = Reasons(2)
+    reasons = RecentReasons(2)
     assert reasons.add(["x", "y", "x"]) == ["x", "y"]
     assert reasons.add(["x"]) == []
     assert reasons.ended == ["y"]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from collections import Counter
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
-from slo_ctl.record.metrics import Metrics
+from slo_ctl.observe.block import StreamTotals
+from slo_ctl.record.metrics import Counts, Metrics
 
 VMS = tuple(
     VmStatus(name, "ssd0", (), Slo(weight=3, min_iops=5), "", "", "", Verdict.IDLE, "", throttle_wait_us=2e3)
     for name in ("plain", 'has "quotes"\nand\\more')
 )
+ORDER = ("lever", "result", "vm", "device", "kind")
 STATUS = HostStatus(1.0, 10.0, 1.0, 1, 1.0, "bad", (DeviceStatus("ssd0", "emulated", "", "", 10.0),), VMS)
 
 
@@ -26,8 +29,41 @@ def test_text_that_prometheus_reads() -> None:
     assert families["slo_ctl_vm_iops"].samples == []
     assert families["slo_ctl_config_ok"].samples[0].value == 0
     assert sum(s.value for s in families["slo_ctl_vm_verdict"].samples) == len(VMS)
-    assert all(f.name.startswith("slo_ctl_") for f in families.values())
-    assert Metrics(lambda: None).text() == b""
+    assert all(f.name.startswith(("slo_ctl_", "process_")) for f in families.values())
+    assert "slo_ctl_vm_weight" not in Metrics(lambda: None).text().decode()
+
+
+def test_counters_by_vm_device_and_kind() -> None:
+    counts = Counts(
+        epochs=3,
+        settings=Counter({("cgroup limit", "applied"): 2}),
+        vms={
+            ("web", "ssd0"): (StreamTotals(1, 2, 3, 4, 5, 6), StreamTotals(10, 20, 30, 40)),
+            ("db", "sda"): (StreamTotals(reads=7),),
+        },
+        moved_s={"ssd0": 1.5},
+    )
+    text = Metrics(lambda: STATUS, lambda: counts).text().decode()
+    samples = {
+        (s.name, *(s.labels[label] for label in ORDER if label in s.labels)): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+    assert samples["slo_ctl_epochs_total",] == 3
+    assert samples["slo_ctl_settings_total", "cgroup limit", "applied"] == 2
+    assert samples["slo_ctl_device_move_seconds_total", "ssd0"] == 1.5
+    assert samples["slo_ctl_vm_requests_total", "web", "ssd0", "write"] == 22
+    assert samples["slo_ctl_vm_bytes_total", "web", "ssd0", "read"] == 33
+    assert samples["slo_ctl_vm_page_writes_total", "web", "ssd0", "gc"] == 6
+    assert samples["slo_ctl_vm_requests_total", "db", "sda", "read"] == 7
+    assert ("slo_ctl_vm_requests_total", "db", "sda", "write") not in samples
+
+
+def test_every_metric_has_a_help_text_that_is_a_sentence() -> None:
+    text = Metrics(lambda: STATUS).text().decode()
+    helps = [line.split(" ", 3)[3] for line in text.splitlines() if line.startswith("# HELP slo_ctl_")]
+    assert len(helps) > 30
+    assert [each for each in helps if not each.endswith(".") or len(each.split()) < 4] == []
 
 
 def test_over_tcp_only_where_asked() -> None:
@@ -48,6 +84,6 @@ def test_over_tcp_only_where_asked() -> None:
 
 
 @pytest.mark.parametrize("address", ["9464", "localhost:http", "localhost:99999", ":"])
-def test_what_is_no_address(address: str) -> None:
+def test_bad_listen_addresses_are_refused(address: str) -> None:
     with pytest.raises(UserError, match="listen"):
         Metrics(lambda: STATUS).listen(address)

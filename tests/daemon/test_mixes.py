@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slo_ctl.daemon.mixes import Mixes
+from slo_ctl.daemon.block import ReadWriteSplits
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 DISK, OTHER = DeviceNumber(8, 0), DeviceNumber(8, 16)
@@ -15,7 +15,7 @@ def stream(vm: str, reads: int, writes: int, device: DeviceNumber = DISK) -> Str
 
 def test_limits_follow_what_a_vm_does() -> None:
     now_s = [10.0]
-    mixes = Mixes(lambda: now_s[0])
+    mixes = ReadWriteSplits(lambda: now_s[0])
 
     def look(reads: int, writes: int) -> float:
         streams = [stream("web", reads, writes), stream("free", 5, 5), stream("web", 9, 9, OTHER)]
@@ -28,7 +28,7 @@ def test_limits_follow_what_a_vm_does() -> None:
     held = mixes.splits
     assert look(300, 100) == 0.75
     assert mixes.splits is held
-    # Held back on writes, with room for reads: at once.
+    # Throttled on writes, with room for reads: at once.
     assert look(325, 125) == 0.5
     # A group of that name that began anew did nothing that would count.
     assert look(0, 0) == 0.5

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.daemon.schedule import BROUGHT_FORWARD_S, Schedule
+from slo_ctl.daemon.loop import BROUGHT_FORWARD_S, Schedule
 
 
-def test_no_drift() -> None:
+def test_epochs_start_at_multiples_of_their_length() -> None:
     schedule = Schedule(1.0, 100.0)
     now = 100.0
     for epoch in range(50):
@@ -38,7 +38,7 @@ def test_on_the_grid_whatever_epochs_take(epoch_s: float, took_s: list[float]) -
         now += took
 
 
-def test_another_distance() -> None:
+def test_changed_epoch_length_counts_from_now() -> None:
     schedule = Schedule(1.0, 0.0)
     schedule.take(0.0)
     schedule.change(1.0, 0.5)

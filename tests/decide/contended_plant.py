@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from slo_ctl.decide.deliverable import Deliverable
-from slo_ctl.decide.dues import Contender
-from slo_ctl.decide.protection import Protection, step
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slo_ctl.model import Slo
+from slo_ctl.decide.protection import Contender, Protection, step
+from slo_ctl.model import Slo
 
 
 @dataclass
@@ -33,15 +27,13 @@ class Plant:
     capacity: float
     noise: float = 0.0
     seed: int = 1
-    waf: float | None = None
-    waf_before: float = 1.0
     limits: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)  # noqa: S311 - noise that can be repeated
 
     def iops(self) -> dict[str, float]:
-        left = self.capacity / (1.0 if self.waf is None else self.waf / self.waf_before)
+        left = self.capacity
         caps = {n: min(v.demand, self.limits.get(n, float("inf"))) for n, v in self.vms.items()}
         got: dict[str, float] = {}
         while rest := {n: v for n, v in self.vms.items() if n not in got}:
@@ -62,14 +54,13 @@ class Loop:
 
     plant: Plant
     protection: Protection = field(default_factory=Protection)
-    deliverable: Deliverable = field(default_factory=Deliverable)
     history: list[tuple[dict[str, float], dict[str, float]]] = field(default_factory=list)
     """IOPS, and limits in force meanwhile."""
-    told: set[str] = field(default_factory=set)
+    notes: set[str] = field(default_factory=set)
     guessing: bool = False
     """The observer takes everybody for wanting more, as it does where it only sees a busy device."""
     by_weight: bool = False
-    """Every VM has a namespace of its own: shares are kept by limits, and a VM that is held back by one looks
+    """Every VM has a namespace of its own: shares are kept by limits, and a VM that is throttled by one looks
     as if it wanted no more, since its namespace is not busy."""
 
     def run(self, seconds: int) -> Loop:
@@ -81,25 +72,9 @@ class Loop:
                 Contender(name, vm.slo, max(0.0, iops[name]), self._wants_more(name, iops[name]))
                 for name, vm in plant.vms.items()
             ]
-            self.deliverable = self.deliverable.after(
-                sum(iops.values()),
-                1.0,
-                wanted_more=any(vm.wants_more for vm in vms),
-                held=bool(self.protection.limits),
-                short=self.protection.at_due,
-                waf=plant.waf,
-                by_weight=self.by_weight,
-                trying=self.protection.at_due_s > 0,
-                in_vain=self.protection.gave_up,
-            )
-            self.protection = step(
-                *(self.protection, vms, self.deliverable.at(plant.waf, 1.0)),
-                length_s=1.0,
-                window_s=1.0,
-                by_weight=self.by_weight,
-            )
+            self.protection = step(self.protection, vms, by_weight=self.by_weight)
             plant.limits = self.protection.limits
-            self.told.update(self.protection.told)
+            self.notes.update(self.protection.notes)
         return self
 
     def _wants_more(self, name: str, iops: float) -> bool:

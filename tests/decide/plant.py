@@ -7,19 +7,15 @@ follow from u, and seeded noise disturbs both. No FTL in here: that one is the e
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from slo_ctl.decide import iops as eq1
-from slo_ctl.decide import waf
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slo_ctl.decide.policies.interface import Policy
 
 PAPER = FlashTiming(128, 60, 800, 1500, 102, TimingModel.PAPER)
 FULL = FlashTiming(128, 60, 800, 1500, 102, TimingModel.FULL)
@@ -58,9 +54,9 @@ class PlantVm:
         )
         if alpha <= 1.001:
             return 0.995
-        u = waf.u_at_alpha(alpha, pages_per_block)
+        u = gc_model.u_at_alpha(alpha, pages_per_block)
         if self.hot is not None:
-            u = min(waf.u_at_waf(waf.hotcold_lru_waf(alpha, *self.hot)), 0.995)
+            u = min(gc_model.u_at_waf(gc_model.hotcold_lru_waf(alpha, *self.hot)), 0.995)
         return min(u, 0.995)
 
 
@@ -107,7 +103,9 @@ class Plant:
     def iops(self) -> dict[str, float]:
         running = [v for v in self.vms if v.active]
         own = {
-            v.name: (v.read_us_per_request + v.write_pages_per_request * eq1.write_time_us(self.timing, v.u))
+            v.name: (
+                v.read_us_per_request + v.write_pages_per_request * gc_model.write_time_us(self.timing, v.u)
+            )
             * 1e-6
             for v in running
         }
@@ -151,7 +149,7 @@ class Plant:
 
     def _serve(self, v: PlantVm, requests: float) -> np.ndarray:
         host = requests * v.write_pages_per_request
-        gc = host * waf.gc_write_ratio(v.u)
+        gc = host * gc_model.gc_write_ratio(v.u)
         np_ = self.timing.pages_per_block
         victims = (host + gc) / np_
         v.pages_written += host
@@ -185,7 +183,8 @@ class Plant:
             scheduler_weight=v.scheduler_weight,
             outstanding=outstanding,
             backlog_share=0.5 if rate > 0.99 * v.demand_iops else 1.0,
-            held_back=None if outstanding is None else max(0.0, v.outstanding - outstanding),
+            queued_share=1.0 if self.scheduled else self.contention,
+            throttled=None if outstanding is None else max(0.0, v.outstanding - outstanding),
         )
 
     def _unheld_iops(self, v: PlantVm) -> float:

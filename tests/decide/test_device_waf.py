@@ -44,16 +44,16 @@ def test_the_true_waf_is_within_what_is_told(
     host = list(accumulate((h for h, _ in steps), initial=start[0]))
     media = list(accumulate((int(h * w) for h, w in steps), initial=start[1]))
     readings = [reading(source, 10.0 * i, h, m) for i, (h, m) in enumerate(zip(host, media, strict=True))]
-    told = waf_over(readings, window_s)
-    if told.waf is None:
-        assert told.reason
+    estimate = waf_over(readings, window_s)
+    if estimate.waf is None:
+        assert estimate.reason
         return
-    assert told.uncertainty is not None
-    assert told.uncertainty <= TOLERANCE * told.waf
-    assert told.host_bytes >= MIN_HOST_BYTES
-    first = len(readings) - 1 - round(told.window_s / 10)
+    assert estimate.uncertainty is not None
+    assert estimate.uncertainty <= TOLERANCE * estimate.waf
+    assert estimate.host_bytes >= MIN_HOST_BYTES
+    first = len(readings) - 1 - round(estimate.window_s / 10)
     true = (media[-1] - media[first]) / (host[-1] - host[first])
-    assert told.waf - told.uncertainty - 1e-9 <= true <= told.waf + told.uncertainty + 1e-9
+    assert estimate.waf - estimate.uncertainty - 1e-9 <= true <= estimate.waf + estimate.uncertainty + 1e-9
 
 
 @given(st.sampled_from(COUNTED), st.integers(1, 1 << 50), st.integers(0, 1 << 50))
@@ -65,10 +65,10 @@ def test_bounds_hold_the_quotient(source: WafSource, host_bytes: int, media_byte
 @pytest.mark.parametrize("source", COUNTED)
 def test_shortest_window_that_is_long_enough(source: WafSource) -> None:
     """10 GB in every 10 s, at WAF 2: the coarse counter needs more of them."""
-    told = waf_over([reading(source, 10.0 * i, i * 10 * GB, i * 20 * GB) for i in range(20)], 10.0)
-    assert told.waf == pytest.approx(2.0, rel=1e-4)
+    estimate = waf_over([reading(source, 10.0 * i, i * 10 * GB, i * 20 * GB) for i in range(20)], 10.0)
+    assert estimate.waf == pytest.approx(2.0, rel=1e-4)
     # 2/(1 - 1/10 n) + ... <= 10 %: 20 GB give 2 (1 + 1/40) / (1 - 1/20) = 2.16.
-    assert told.window_s == (20.0 if source is WafSource.ENDURANCE_GROUP else 10.0)
+    assert estimate.window_s == (20.0 if source is WafSource.ENDURANCE_GROUP else 10.0)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_windows_that_say_nothing_say_why(last: tuple[int, int], reason: str) ->
         reading(WafSource.ENDURANCE_GROUP, 0.0, GB, GB),
         MediaCounters(WafSource.ENDURANCE_GROUP, 10.0, GB + last[0], GB + last[1]),
     ]
-    told = waf_over(readings, 10.0)
-    assert told.waf is None
-    assert reason in told.reason
+    estimate = waf_over(readings, 10.0)
+    assert estimate.waf is None
+    assert reason in estimate.reason
 
 
 def test_before_the_second_reading() -> None:
@@ -95,7 +95,7 @@ def test_before_the_second_reading() -> None:
 
 
 def test_counters_that_go_back_are_another_drive() -> None:
-    told = waf_over(
+    estimate = waf_over(
         [
             reading(WafSource.FDP, 0.0, 90 * GB, 90 * GB),
             reading(WafSource.FDP, 10.0, GB, GB),
@@ -103,7 +103,7 @@ def test_counters_that_go_back_are_another_drive() -> None:
         ],
         60.0,
     )
-    assert (told.waf, told.window_s) == (3.0, 10.0)
+    assert (estimate.waf, estimate.window_s) == (3.0, 10.0)
 
 
 def test_the_best_that_has_something_to_say() -> None:

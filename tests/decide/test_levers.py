@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import Wanted, settings_for
-from slo_ctl.decide.limit_settings import HeldBack, Splits
-from slo_ctl.decide.limit_split import Split
-from slo_ctl.decide.weight_scale import scale_weights
+from slo_ctl.decide.levers import HeldBack, Split, Splits, Wanted, scale_weights, settings_for
 from slo_ctl.model import (
     DeviceNumber,
     Disk,
@@ -24,7 +21,7 @@ from slo_ctl.model import (
     Vm,
     VmState,
 )
-from slo_ctl.model.capability import BFQ, IO_COST, BlockCapability, Capabilities
+from slo_ctl.model.host import BFQ, IO_COST, BlockCapability, Capabilities
 
 FAST, OTHER = DeviceNumber(7, 0), DeviceNumber(8, 0)
 DEVICES = {"fast": FAST}
@@ -237,11 +234,11 @@ def test_a_minimum_is_kept_by_holding_others_back_where_they_can_be() -> None:
     assert not wanted.no_mechanism
     assert wanted.limitable == {("a", "fast"), ("b", "fast")}
     unlimited = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, False)})
-    told = "min_iops 100: no other VM on fast can be limited in its favour"
-    assert decide([group("a"), group("b")], slos, unlimited).no_mechanism == {("a", "fast"): told}
+    reason = "min_iops 100: no other VM on fast can be limited in its favour"
+    assert decide([group("a"), group("b")], slos, unlimited).no_mechanism == {("a", "fast"): reason}
     others = Vm("b", FoundBy.LIBVIRT, VmState.RUNNING, "uuid-b", 1, "/m/b", (disk("vda", kind="vhostuser"),))
     wanted = decide([group("a"), others], slos)
-    assert wanted.no_mechanism == {("a", "fast"): told}
+    assert wanted.no_mechanism == {("a", "fast"): reason}
     assert wanted.limitable == {("a", "fast")}
 
 
@@ -256,9 +253,9 @@ def test_who_is_held_back_gets_the_tighter_limit() -> None:
         assert len(reasons) == (0 if most == 200 else 3)
         return {(s.knob.place, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
 
-    held_back = {("/slo/a", "read_iops"): 150, ("/slo/a", "write_iops"): 150, ("uuid-web", "total_iops"): 400}
-    assert limits(None) == held_back
-    assert limits(1000) == held_back
+    throttled = {("/slo/a", "read_iops"): 150, ("/slo/a", "write_iops"): 150, ("uuid-web", "total_iops"): 400}
+    assert limits(None) == throttled
+    assert limits(1000) == throttled
     assert limits(200) == {
         ("/slo/a", "read_iops"): 100,
         ("/slo/a", "write_iops"): 100,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.limit_split import FLOOR, Split, first_split, next_split
+from slo_ctl.decide.levers import FLOOR, Split, first_split, next_split
 
 rates = st.floats(0, 1e6)
 shares = st.floats(FLOOR, 1 - FLOOR)

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slo_ctl.decide import iops as eq1
-from slo_ctl.decide import waf
-from slo_ctl.decide.curve import GcCurve
-from slo_ctl.decide.evidence import Evidence
-from slo_ctl.decide.service import VmModel
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.exact_split import Need, Speed, needs
+from slo_ctl.decide.gc_model import GcCurve
 from slo_ctl.model import FlashTiming, Slo, TimingModel, VmSample
 
 from .plant import FULL, PAPER
@@ -22,26 +20,28 @@ SAMPLE = VmSample("a", Slo(), True, 1.0, 300, 300, 900, 128 * 9, 880, 1000, 150,
 
 
 def test_equation_1_with_the_papers_timing() -> None:
-    assert eq1.write_time_us(PAPER, 0.5) == 102 + 800 + 800
-    assert eq1.iops(PAPER, 0.0) == pytest.approx(1e6 / 902)
+    assert gc_model.write_time_us(PAPER, 0.5) == 102 + 800 + 800
+    assert gc_model.iops(PAPER, 0.0) == pytest.approx(1e6 / 902)
 
 
 def test_full_timing_pays_reads_and_erases() -> None:
-    assert eq1.gc_time_us(FULL, 0.5) == pytest.approx(60 + 800 + 1500 / (128 * 0.5))
-    assert eq1.gc_time_us(replace(FULL, copyback=False), 0.5) == pytest.approx(60 + 800 + 2 * 102 + 1500 / 64)
+    assert gc_model.gc_time_us(FULL, 0.5) == pytest.approx(60 + 800 + 1500 / (128 * 0.5))
+    assert gc_model.gc_time_us(replace(FULL, copyback=False), 0.5) == pytest.approx(
+        60 + 800 + 2 * 102 + 1500 / 64
+    )
 
 
 @given(st.floats(0.0, 0.99), st.sampled_from([PAPER, FULL, replace(FULL, copyback=False)]))
 def test_iops_and_u_are_inverse(u: float, timing: FlashTiming) -> None:
-    assert eq1.u_at_iops(timing, eq1.iops(timing, u)) == pytest.approx(u, abs=1e-9)
+    assert gc_model.u_at_iops(timing, gc_model.iops(timing, u)) == pytest.approx(u, abs=1e-9)
 
 
-def test_no_clock_no_iops() -> None:
+def test_model_without_timing_has_no_iops() -> None:
     with pytest.raises(ValueError, match="no clock"):
-        eq1.iops(replace(FULL, model=TimingModel.NONE), 0.5)
+        gc_model.iops(replace(FULL, model=TimingModel.NONE), 0.5)
     with pytest.raises(ValueError, match="positive"):
-        eq1.u_at_iops(FULL, 0.0)
-    assert eq1.u_at_iops(FULL, 1e9) == 0.0
+        gc_model.u_at_iops(FULL, 0.0)
+    assert gc_model.u_at_iops(FULL, 1e9) == 0.0
 
 
 @given(st.integers(0, 2000), st.floats(0.02, 0.99))
@@ -58,7 +58,7 @@ def test_saved_gc_writes_are_the_slope(ops_blocks: int, pages_per_block: int) ->
     u = curve.u_at(ops_blocks)
     assume(u > 0.05)
     step = 0.01
-    slope = (waf.gc_write_ratio(u) - waf.gc_write_ratio(curve.u_at(ops_blocks + step))) / step
+    slope = (gc_model.gc_write_ratio(u) - gc_model.gc_write_ratio(curve.u_at(ops_blocks + step))) / step
     assert curve.gc_writes_saved(u) == pytest.approx(slope, rel=0.02)
 
 
@@ -72,32 +72,43 @@ def test_extreme_measurements_give_a_usable_curve() -> None:
 
 
 @given(
-    requests=st.integers(50, 5000),
+    time_us=st.floats(100.0, 1e6),
     pages=st.floats(0.0, 16.0),
     u=st.floats(0.0, 0.97),
-    outstanding=st.sampled_from([None, 1.0, 4.0, 32.0]),
+    outstanding=st.sampled_from([1.0, 4.0, 32.0]),
+    ops_blocks=st.integers(20, 400),
 )
-def test_a_fitted_model_reproduces_the_measured_iops(
-    requests: int, pages: float, u: float, outstanding: float | None
+def test_a_measured_speed_reproduces_the_measured_rate(
+    time_us: float, pages: float, u: float, outstanding: float, ops_blocks: int
 ) -> None:
-    sample = replace(
-        SAMPLE,
-        requests=requests,
-        host_page_writes=round(pages * requests),
-        victim_valid_pages=round(u * SAMPLE.victim_pages),
-        outstanding=outstanding,
-    )
-    model = VmModel.prior(sample, FULL).fit(Evidence().add(sample, 8), sample.ops_blocks)
-    assert model.iops_at(sample.ops_blocks) == pytest.approx(sample.iops, rel=1e-6)
-    assert model.ceiling_iops >= sample.iops * (1 - 1e-9)
-    needed = model.ops_at(sample.iops * 0.999)
-    assert needed <= sample.ops_blocks + 1e-6
-    assert math.isinf(model.ops_at(model.ceiling_iops * 1.01))
+    curve = GcCurve.prior(1000, 128).fit(ops_blocks, u)
+    speed = Speed.measured(FULL, time_us, pages, outstanding, curve.u_at(ops_blocks))
+    need = Need("a", 1.0, curve, speed, 2)
+    assert need.level(FULL, ops_blocks) == pytest.approx(outstanding * 1e6 / time_us, rel=1e-6)
+    assert need.blocks(FULL, 0.999 * need.level(FULL, ops_blocks)) <= ops_blocks + 1e-6
 
 
-def test_a_limit_hides_the_service_time_unless_it_is_measured() -> None:
-    free = VmModel.prior(SAMPLE, FULL).fit(Evidence().add(SAMPLE, 8), 150)
-    limited = replace(SAMPLE, requests=100, host_page_writes=100, limit_iops=100.0)
-    assert free.fit(Evidence().add(limited, 8), 150).service == free.service
-    measured = replace(limited, outstanding=100 / 300)
-    assert free.fit(Evidence().add(measured, 8), 150).iops_at(150) == pytest.approx(300, rel=1e-6)
+@given(
+    weights=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6),
+    bases=st.lists(st.floats(800.0, 5000.0), min_size=6, max_size=6),
+    total=st.integers(200, 2000),
+)
+def test_needs_fit_and_give_everybody_the_level(weights: list[float], bases: list[float], total: int) -> None:
+    vms = [
+        Need(f"v{i}", weight, GcCurve.prior(1000, 128), Speed(base), 2)
+        for i, (weight, base) in enumerate(zip(weights, bases, strict=False))
+    ]
+    level, blocks = needs(FULL, vms, total)
+    assert sum(blocks.values()) <= total
+    more, _ = needs(FULL, vms, 2 * total)
+    assert more >= level * (1 - 1e-9)
+    for vm in vms:
+        assert vm.level(FULL, blocks[vm.vm] + 1) >= level * (1 - 1e-9)
+
+
+def test_minimums_that_ops_cannot_keep_all_shrink_alike() -> None:
+    vms = [Need(f"v{i}", 1.0, GcCurve.prior(1000, 128), Speed(860.0), 2, min_iops=900.0) for i in range(3)]
+    level, blocks = needs(FULL, vms, 300)
+    assert level < 900
+    assert max(blocks.values()) - min(blocks.values()) <= 1
+    assert sum(blocks.values()) <= 300

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slo_ctl.base.errors import UserError
 from slo_ctl.decide.namespace_plan import GRANULARITY_BYTES, MapPlan, MapRequest, Surroundings, plan_map
-from slo_ctl.errors import UserError
 from slo_ctl.model.mapping import (
     AttachNamespace,
     CreateNamespace,
@@ -156,7 +156,7 @@ def test_handles_that_two_namespaces_have_separate_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "around", "told"),
+    ("request_", "around", "message"),
     [
         (MapRequest("web"), {}, "how large"),
         (MapRequest("web", 61 * GIB), {}, "no room"),
@@ -169,8 +169,10 @@ def test_handles_that_two_namespaces_have_separate_nothing() -> None:
         (MapRequest("web", adopt=1, group=2), {}, "not in 2"),
     ],
 )
-def test_refusals(request_: MapRequest, around: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told) as error:
+def test_impossible_mappings_are_refused_with_a_hint(
+    request_: MapRequest, around: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
         plan(drive(namespace(1)), request_, **around)
     assert error.value.hint
 

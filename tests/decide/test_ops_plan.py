@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide import waf
+from slo_ctl.decide import gc_model
 from slo_ctl.decide.ops_plan import (
     FLOOR_OF_EVEN_OPS,
     STEPS_PER_OPS,
@@ -23,7 +23,7 @@ LOGICAL, OPS = 8192, 1228
 
 def vm(name: str, writes: int, ops: int = OPS, weight: float = 1.0, logical: int = LOGICAL) -> VmSample:
     """A window of uniform writes in steady state."""
-    u = waf.u_at_alpha((logical + ops) / logical, 128)
+    u = gc_model.u_at_alpha((logical + ops) / logical, 128)
     victims = round(writes / (1 - u))
     return VmSample(
         vm=name,

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from slo_ctl.decide.iocost_model import iocost_model
-from slo_ctl.decide.scheduler_choice import (
-    Character,
-    DeviceFacts,
-    Needs,
-    Weights,
-    choose,
-    needs_of,
-)
-from slo_ctl.decide.scheduler_thresholds import THRESHOLDS
-from slo_ctl.decide.tenant_choice import choose_tenant_scheduler, why_not_kept
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, analyse, draw_points
+from slo_ctl.decide.scheduler import Character, DeviceFacts, Needs, Weights, choose, needs_of
+from slo_ctl.decide.scheduler_parameters import THRESHOLDS, iocost_model
+from slo_ctl.decide.tenant_scheduler import choose_tenant_scheduler, why_not_kept
 from slo_ctl.model import Slo
-from slo_ctl.serra.analysis import Analysis, analyse
-from slo_ctl.serra.measurement import (
+from slo_ctl.model.measurement import (
     ACCESSES,
     RAND_READ,
     RAND_WRITE,
@@ -30,10 +22,6 @@ from slo_ctl.serra.measurement import (
     Direction,
     Measurement,
 )
-from slo_ctl.serra.points import DEFAULT_INTERVALS, draw_points
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KIB = 1024
 ALL = ("none", "mq-deadline", "kyber", "bfq")
@@ -154,7 +142,7 @@ def test_readahead_makes_order_pay_for_small_requests() -> None:
     assert choose(facts, Needs(), profiled(SSD)).scheduler == "none"
 
 
-def test_inside_a_guest_none() -> None:
+def test_scheduler_inside_a_guest_is_none() -> None:
     assert choose(replace(FACTS, in_guest=True), Needs(), profiled(HDD)).scheduler == "none"
 
 
@@ -215,7 +203,7 @@ def test_a_line_below_zero_at_4_kib_falls_back_on_the_smallest_size() -> None:
     assert iocost_model(profiled(steep)).rseqiops == pytest.approx(1e6 / (2 * 8 - 10), abs=1)
 
 
-def test_no_profile_no_line() -> None:
+def test_iocost_model_without_a_profile_is_empty() -> None:
     assert iocost_model(analyse(DEFAULT_INTERVALS, [])).line("8:0") is None
 
 
@@ -241,9 +229,9 @@ def test_tenants_of_an_emulated_device() -> None:
 @pytest.mark.parametrize("ops", [False, True])
 def test_weights_on_a_device_that_ignores_them_are_told(scheduler: str, ops: bool) -> None:
     unequal, equal = [Slo(), Slo(weight=3)], [Slo(weight=3), Slo(weight=3)]
-    told = why_not_kept("d", scheduler, unequal[:1], unequal, timed=True, ops=ops)
-    assert bool(told) == (scheduler != "wfq" and not ops)
-    assert not told or (f"by {scheduler}" in told and "device policy d --apply" in told)
+    reason = why_not_kept("d", scheduler, unequal[:1], unequal, timed=True, ops=ops)
+    assert bool(reason) == (scheduler != "wfq" and not ops)
+    assert not reason or (f"by {scheduler}" in reason and "device policy d --apply" in reason)
     assert not why_not_kept("d", scheduler, equal[:1], equal, timed=True, ops=ops)
     assert "without latency" in why_not_kept("d", scheduler, equal[:1], equal, timed=False, ops=ops)
     assert not why_not_kept("d", scheduler, unequal[:1], unequal, timed=False, ops=ops)
@@ -256,7 +244,7 @@ def test_every_threshold_has_a_source_and_every_choice_a_reason() -> None:
             assert all(each.reason for each in choose(FACTS, needs, profiled(lines)).choices)
 
 
-def test_it_is_pure() -> None:
+def test_choice_depends_on_its_arguments_only() -> None:
     analysis = profiled(HDD)
     assert choose(FACTS, WEIGHTS, analysis) == choose(FACTS, WEIGHTS, analysis)
     assert analysis.summary(Direction.READ) is not None

@@ -61,7 +61,9 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
         ),
     ],
 )
-def test_the_rule(got: Delivered, slo: Slo, target: float | None, verdict: Verdict, reason: str) -> None:
+def test_verdict_and_reason_by_what_was_delivered(
+    got: Delivered, slo: Slo, target: float | None, verdict: Verdict, reason: str
+) -> None:
     judgement = judge(got, slo, target)
     assert judgement.verdict is verdict
     assert reason in judgement.reason
@@ -75,10 +77,10 @@ def test_a_guess_is_told_as_one(slo: Slo, target: float) -> None:
     assert "guess" not in judge(BUSY, slo, target).reason
 
 
-def test_what_comes_first() -> None:
-    told = judge(Delivered(asked=False), Slo(), None, unapplied=[REFUSED, REFUSED], no_mechanism="no bfq")
-    assert told.verdict is Verdict.UNAPPLIED
-    assert told.reason == "cgroup limit /slo/web 8:0 read_iops: read-only file system (and 1 more)"
+def test_unapplied_settings_come_before_other_verdicts() -> None:
+    judged = judge(Delivered(asked=False), Slo(), None, unapplied=[REFUSED, REFUSED], no_mechanism="no bfq")
+    assert judged.verdict is Verdict.UNAPPLIED
+    assert judged.reason == "cgroup limit /slo/web 8:0 read_iops: read-only file system (and 1 more)"
     assert judge(Delivered(asked=False), Slo(), None, no_mechanism="no bfq").reason == "no bfq"
     assert unknown_vm("config a.toml:3").verdict is Verdict.UNKNOWN_VM
     assert "config a.toml:3" in unknown_vm("config a.toml:3").reason
@@ -93,7 +95,9 @@ positive = st.none() | st.floats(0.001, 1e6)
     st.none() | st.floats(0, 1),
     st.floats(1, 100),
 )
-def test_more_is_never_worse(got: Delivered, slo: Slo, target: float | None, times: float) -> None:
+def test_more_iops_never_give_a_worse_verdict(
+    got: Delivered, slo: Slo, target: float | None, times: float
+) -> None:
     more = dataclasses.replace(
         got,
         iops=None if got.iops is None else got.iops * times,

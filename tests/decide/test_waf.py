@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide import waf
-from slo_ctl.decide.curve import GcCurve
-from slo_ctl.decide.split import Writer, best_split
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
 
 ALPHAS = (1.07, 1.10, 1.15, 1.20, 1.30, 1.50, 2.0)
 
@@ -18,20 +17,20 @@ ALPHAS = (1.07, 1.10, 1.15, 1.20, 1.30, 1.50, 2.0)
 @pytest.mark.parametrize(
     ("alpha", "expected"), list(zip(ALPHAS, (7.817, 5.678, 4.016, 3.188, 2.364, 1.716, 1.255), strict=True))
 )
-def test_lru_formula(alpha: float, expected: float) -> None:
-    assert waf.lru_waf(alpha) == pytest.approx(expected, abs=0.0011)
+def test_lru_waf_matches_its_formula(alpha: float, expected: float) -> None:
+    assert gc_model.lru_waf(alpha) == pytest.approx(expected, abs=0.0011)
 
 
 @pytest.mark.parametrize(
     ("alpha", "expected"), list(zip(ALPHAS, (7.386, 5.451, 3.904, 3.119, 2.328, 1.698, 1.247), strict=True))
 )
-def test_greedy_formula(alpha: float, expected: float) -> None:
-    assert waf.greedy_waf(alpha, 128) == pytest.approx(expected, abs=0.0006)
+def test_greedy_waf_matches_its_formula(alpha: float, expected: float) -> None:
+    assert gc_model.greedy_waf(alpha, 128) == pytest.approx(expected, abs=0.0006)
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(1.10, 6.038), (1.28, 2.820)])
 def test_hot_and_cold_in_one_lru_pool(alpha: float, expected: float) -> None:
-    assert waf.hotcold_lru_waf(alpha, 0.8, 0.2) == pytest.approx(expected, abs=0.0006)
+    assert gc_model.hotcold_lru_waf(alpha, 0.8, 0.2) == pytest.approx(expected, abs=0.0006)
 
 
 @pytest.mark.parametrize(
@@ -43,54 +42,54 @@ def test_best_split_of_ops(alpha: float, expected: float, alpha_hot: float, alph
     ops_hot, ops_cold = best_split([Writer(hot, 0.8), Writer(cold, 0.2)], (alpha - 1.0) * 10000)
     assert 1.0 + ops_hot / 2000 == pytest.approx(alpha_hot, abs=0.0006)
     assert 1.0 + ops_cold / 8000 == pytest.approx(alpha_cold, abs=0.0006)
-    total = 0.8 * waf.waf(hot.u_at(ops_hot)) + 0.2 * waf.waf(cold.u_at(ops_cold))
+    total = 0.8 * gc_model.waf(hot.u_at(ops_hot)) + 0.2 * gc_model.waf(cold.u_at(ops_cold))
     assert total == pytest.approx(expected, abs=0.0006)
 
 
 def test_greedy_formula_as_validation_md_writes_it() -> None:
     alpha, pages = 1.15, 64
     k = 1.0 + 1.0 / (2 * pages)
-    x0 = 0.5 - pages / alpha * waf.lambert_w0(-k * alpha * math.exp(-k * alpha))
-    assert waf.greedy_waf(alpha, pages) == pytest.approx(pages / (pages - (x0 - 1.0)))
+    x0 = 0.5 - pages / alpha * gc_model.lambert_w0(-k * alpha * math.exp(-k * alpha))
+    assert gc_model.greedy_waf(alpha, pages) == pytest.approx(pages / (pages - (x0 - 1.0)))
 
 
 @given(st.floats(-1.0 / math.e, 0.0))
 def test_lambert_w0_inverts(x: float) -> None:
-    w = waf.lambert_w0(x)
+    w = gc_model.lambert_w0(x)
     assert -1.0 <= w <= 0.0
     assert w * math.exp(w) == pytest.approx(x, abs=1e-14)
 
 
-@given(st.floats(1.0005, 4.0), st.sampled_from([32, 128, 1024, waf.LRU]))
+@given(st.floats(1.0005, 4.0), st.sampled_from([32, 128, 1024, gc_model.LRU]))
 def test_alpha_and_u_are_inverse(alpha: float, pages_per_block: float) -> None:
-    u = waf.u_at_alpha(alpha, pages_per_block)
+    u = gc_model.u_at_alpha(alpha, pages_per_block)
     assert 0.0 <= u < 1.0
     if u > 0.0:
-        assert waf.alpha_at_u(u, pages_per_block) == pytest.approx(alpha, rel=1e-6)
+        assert gc_model.alpha_at_u(u, pages_per_block) == pytest.approx(alpha, rel=1e-6)
 
 
 @given(st.floats(0.0, 0.999))
 def test_the_two_ratios_differ_by_the_host_write(u: float) -> None:
-    assert waf.waf(u) == pytest.approx(1.0 + waf.gc_write_ratio(u))
-    assert waf.u_at_waf(waf.waf(u)) == pytest.approx(u, abs=1e-12)
-    assert waf.u_at_gc_write_ratio(waf.gc_write_ratio(u)) == pytest.approx(u, abs=1e-12)
+    assert gc_model.waf(u) == pytest.approx(1.0 + gc_model.gc_write_ratio(u))
+    assert gc_model.u_at_waf(gc_model.waf(u)) == pytest.approx(u, abs=1e-12)
+    assert gc_model.u_at_gc_write_ratio(gc_model.gc_write_ratio(u)) == pytest.approx(u, abs=1e-12)
 
 
 @pytest.mark.parametrize("bad", [1.0, -0.1, math.nan])
 def test_utilization_out_of_range_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="victim utilization"):
-        waf.waf(bad)
+        gc_model.waf(bad)
 
 
-def test_other_nonsense_is_refused() -> None:
+def test_parameters_out_of_range_are_refused() -> None:
     for call in (
-        lambda: waf.lru_waf(1.0),
-        lambda: waf.greedy_waf(math.nan, 128),
-        lambda: waf.u_at_waf(0.5),
-        lambda: waf.u_at_gc_write_ratio(-1.0),
-        lambda: waf.hotcold_lru_waf(0.9, 0.8, 0.2),
-        lambda: waf.mixed_lru_waf(1.2, [(0.8, 0.2)]),
-        lambda: waf.lambert_w0(-1.0),
+        lambda: gc_model.lru_waf(1.0),
+        lambda: gc_model.greedy_waf(math.nan, 128),
+        lambda: gc_model.u_at_waf(0.5),
+        lambda: gc_model.u_at_gc_write_ratio(-1.0),
+        lambda: gc_model.hotcold_lru_waf(0.9, 0.8, 0.2),
+        lambda: gc_model.mixed_lru_waf(1.2, [(0.8, 0.2)]),
+        lambda: gc_model.lambert_w0(-1.0),
         lambda: best_split([Writer(GcCurve(10, 10.0, 128), 1.0, 5)], 4),
     ):
         with pytest.raises(ValueError, match=r".+"):
@@ -110,7 +109,8 @@ def test_best_split_cannot_be_bettered_by_moving_a_block(tenants: list[tuple[int
 
     def gc_writes(blocks: list[float]) -> float:
         return sum(
-            w.write_rate * waf.gc_write_ratio(w.curve.u_at(b)) for w, b in zip(writers, blocks, strict=True)
+            w.write_rate * gc_model.gc_write_ratio(w.curve.u_at(b))
+            for w, b in zip(writers, blocks, strict=True)
         )
 
     for donor in range(len(split)):

@@ -1,33 +1,29 @@
-"""Mappings carried out on a made drive: every step, and a crash at every moment."""
+"""Mappings carried out on a mock drive: every step, and a crash at every moment."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from made_drive import BLOCK, MadeDrive
 from xml_domains import XmlDomains
 
-from slo_ctl.act.nvme.carry_out import MappingRun
-from slo_ctl.act.nvme.namespaces import Namespaces
-from slo_ctl.act.nvme.store import MappingStore
-from slo_ctl.decide.namespace_identity import identity_of, ours_after_crash
+from slo_ctl.act.mapping import MappingRun, MappingStore
+from slo_ctl.act.namespaces import Namespaces
+from slo_ctl.base.errors import UserError
 from slo_ctl.decide.namespace_plan import (
     MapRequest,
     Surroundings,
+    identity_of,
+    ours_after_crash,
     plan_map,
     plan_unmap,
 )
-from slo_ctl.errors import UserError
-from slo_ctl.model.mapping import Mapping, Purpose
-from slo_ctl.nvme.command import NvmeTool
-from slo_ctl.observe.nvme import discover
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.model.nvme import NvmeDevice
+from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.nvme.drive import discover
+from slo_ctl.model.mapping import NamespaceMapping, Purpose
+from slo_ctl.model.nvme import NvmeDevice
 
 GIB = 1 << 30
 
@@ -47,7 +43,7 @@ class CrashingStore(MappingStore):
         self._after = after
         self.crashed = False
 
-    def put(self, old: Mapping | None, new: Mapping | None) -> None:
+    def put(self, old: NamespaceMapping | None, new: NamespaceMapping | None) -> None:
         self._left -= 1
         self.crashed = self._left == 0
         if self.crashed and not self._after:
@@ -72,13 +68,13 @@ class Host:
         return Namespaces(tool, device, self.drive.sys, self.drive.dev)
 
     def run(
-        self, mapping: Mapping, previous: Mapping | None, store: MappingStore | None = None
-    ) -> Mapping | None:
+        self, mapping: NamespaceMapping, previous: NamespaceMapping | None, store: MappingStore | None = None
+    ) -> NamespaceMapping | None:
         device = self.look()
         run = MappingRun(store or self.store, device, self.namespaces(device), self.domains, self.drive.dev)
         return run.carry_out(mapping, previous, lambda _step: None)
 
-    def plan(self, request: MapRequest) -> Mapping:
+    def plan(self, request: MapRequest) -> NamespaceMapping:
         device = self.look()
         around = Surroundings(
             formats=self.namespaces(device).formats(),
@@ -91,7 +87,7 @@ class Host:
     def crashing(self, at: int, after: bool) -> CrashingStore:
         return CrashingStore(self._path, at, after)
 
-    def resume(self) -> Mapping | None:
+    def resume(self) -> NamespaceMapping | None:
         """As `vm map --resume` does."""
         (found,) = self.store.all()
         todo = found
@@ -167,7 +163,7 @@ def test_a_vm_that_is_not_there_keeps_what_was_done_until_it_is_undone(host: Hos
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 11))
 def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: bool) -> None:
-    """Mapping and unmapping, ended before or after each time that the record is written."""
+    """NamespaceMapping and unmapping, ended before or after each time that the record is written."""
     host = Host(tmp_path, MadeDrive(tmp_path / "drive"))
     host.drive.add(9, 3 * GIB)
     store = host.crashing(at, after)
@@ -184,7 +180,7 @@ def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: b
         return
     (found,) = host.store.all()
     if found.complete and found.purpose is Purpose.MAP:
-        went_on: Mapping | None = found
+        went_on: NamespaceMapping | None = found
     else:
         went_on = host.resume()
     if found.purpose is Purpose.UNMAP:
@@ -260,7 +256,7 @@ def test_what_somebody_uses_by_now_is_not_detached(host: Host, monkeypatch: pyte
     assert mapping is not None
     device = host.look()
     undo = plan_unmap(mapping, device, "", delete=True, unplug=False)
-    monkeypatch.setattr("slo_ctl.act.nvme.carry_out._CLOSE_PATIENCE_S", 0.0)
+    monkeypatch.setattr("slo_ctl.act.mapping._CLOSE_PATIENCE_S", 0.0)
     users = {1: "mounted"}
     run = MappingRun(
         host.store,

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_nvme import FakeNvme, multi, recorded, sysfs, with_fdp
 
-from slo_ctl.decide.nvme_placement import strongest
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.decide.drive_pool import strongest
+from slo_ctl.host.nvme.command import NvmeCommandError, NvmeTool
+from slo_ctl.host.nvme.drive import controller_of, discover
 from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmSet
-from slo_ctl.nvme.command import NvmeTool
-from slo_ctl.nvme.errors import NvmeCommandError
-from slo_ctl.observe.nvme import controller_of, discover
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSIONS = ("2.3", "2.13", "3.0")
 NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
@@ -45,7 +41,7 @@ def test_attached_and_detached_namespaces(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_fdp(tmp_path: Path, version: str) -> None:
+def test_fdp_configuration_is_discovered(tmp_path: Path, version: str) -> None:
     device = found(with_fdp(tmp_path / "bin", version), sysfs(tmp_path / "sys", NAMES))
     (group,) = device.groups
     assert group.fdp_enabled

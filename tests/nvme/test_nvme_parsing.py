@@ -11,11 +11,10 @@ from fake_nvme import recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slo_ctl.host.nvme import pages
+from slo_ctl.host.nvme.command import NvmeError, NvmeSchemaError, parse_object
+from slo_ctl.host.nvme.pages import MAX_128, Fields, parse_uint
 from slo_ctl.model.nvme import PlacementHandle
-from slo_ctl.nvme import identify, listing, logs
-from slo_ctl.nvme.command import parse_object
-from slo_ctl.nvme.errors import NvmeError, NvmeSchemaError
-from slo_ctl.nvme.fields import MAX_128, Fields, parse_uint
 
 VERSIONS = ("2.3", "2.13")
 JSON = st.recursive(
@@ -24,18 +23,18 @@ JSON = st.recursive(
     max_leaves=10,
 )
 PARSERS: dict[str, Any] = {
-    "id-ctrl": lambda answer: identify.controller(answer, "nvme0"),
-    "id-ns": lambda answer: identify.namespace(answer, 1, attached=True),
-    "list-ns": identify.nsids,
-    "fdp-configs": logs.fdp_configs,
-    "fdp-stats": logs.fdp_statistics,
-    "fdp-status": logs.fdp_handles,
-    "fdp-usage": logs.fdp_handles_used,
-    "endgrp": logs.group_log,
-    "smart": logs.host_bytes_written,
-    "ocp": logs.ocp_media_bytes_written,
-    "list": listing.listed,
-    "list-v": listing.listed,
+    "id-ctrl": lambda answer: pages.controller(answer, "nvme0"),
+    "id-ns": lambda answer: pages.namespace(answer, 1, attached=True),
+    "list-ns": pages.nsids,
+    "fdp-configs": pages.fdp_configs,
+    "fdp-stats": pages.fdp_statistics,
+    "fdp-status": pages.fdp_handles,
+    "fdp-usage": pages.fdp_handles_used,
+    "endgrp": pages.group_log,
+    "smart": pages.host_bytes_written,
+    "ocp": pages.ocp_media_bytes_written,
+    "list": pages.listed,
+    "list-v": pages.listed,
 }
 
 
@@ -60,7 +59,7 @@ def test_strings_that_int_would_take_or_choke_on(text: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_controller(version: str) -> None:
-    found = identify.controller(recorded(f"{version}/id-ctrl"), "nvme1")
+    found = pages.controller(recorded(f"{version}/id-ctrl"), "nvme1")
     assert (found.model, found.serial, found.firmware) == ("QEMU NVMe Ctrl", "MULTI0", "10.0.2")
     assert found.namespace_management
     assert found.endurance_groups
@@ -71,13 +70,13 @@ def test_recorded_controller(version: str) -> None:
 
 
 def test_recorded_target_of_the_kernel() -> None:
-    found = identify.controller(recorded("2.13/id-ctrl-nvmet"), "nvme2")
+    found = pages.controller(recorded("2.13/id-ctrl-nvmet"), "nvme2")
     assert [found.namespace_management, found.endurance_groups, found.emulated] == [False] * 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_namespace(version: str) -> None:
-    found = identify.namespace(recorded(f"{version}/id-ns"), 1, attached=True)
+    found = pages.namespace(recorded(f"{version}/id-ns"), 1, attached=True)
     assert (found.block_bytes, found.size_bytes, found.endurance_group) == (512, 1 << 30, 1)
     assert found.nvm_set is None
     assert found.nguid == ""
@@ -89,28 +88,28 @@ def test_format_index_has_its_high_bits_elsewhere() -> None:
     answer["lbafs"] = [{"ds": 9}] * 17 + [{"ds": 12}]
     answer["flbas"] = 0b1000001  # bits 6:5 are 2, bits 3:0 are 1
     with pytest.raises(NvmeSchemaError, match="LBA format 33 of 18"):
-        identify.namespace(answer, 1, attached=True)
+        pages.namespace(answer, 1, attached=True)
     answer["flbas"] = 0b0110001  # bits 6:5 are 1; bit 4 is about metadata
-    assert identify.namespace(answer, 1, attached=True).block_bytes == 4096
+    assert pages.namespace(answer, 1, attached=True).block_bytes == 4096
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_logs(version: str) -> None:
-    (config,) = logs.fdp_configs(recorded(f"{version}/fdp-configs"))
+    (config,) = pages.fdp_configs(recorded(f"{version}/fdp-configs"))
     assert (config.handles, config.reclaim_groups, config.reclaim_unit_bytes) == (8, 1, 16 << 20)
-    assert logs.fdp_handles_used(recorded(f"{version}/fdp-usage")) == (True,) * 8
+    assert pages.fdp_handles_used(recorded(f"{version}/fdp-usage")) == (True,) * 8
     first = 0 if version == "2.13" else 4
-    assert logs.fdp_handles(recorded(f"{version}/fdp-status")) == tuple(
+    assert pages.fdp_handles(recorded(f"{version}/fdp-status")) == tuple(
         PlacementHandle(index, first + index) for index in range(4)
     )
-    assert logs.host_bytes_written(recorded(f"{version}/smart")) == 0
-    assert logs.ocp_media_bytes_written(recorded(f"{version}/ocp")) == 0
-    group = logs.group_log(recorded(f"{version}/endgrp"))
+    assert pages.host_bytes_written(recorded(f"{version}/smart")) == 0
+    assert pages.ocp_media_bytes_written(recorded(f"{version}/ocp")) == 0
+    group = pages.group_log(recorded(f"{version}/endgrp"))
     assert (group.host_bytes, group.media_bytes, group.total_bytes) == (0, 0, None)
 
 
 def test_recorded_statistics_after_writes() -> None:
-    before, after, last = (logs.fdp_statistics(recorded(f"2.13/fdp-stats{n}")) for n in ("", "2", "3"))
+    before, after, last = (pages.fdp_statistics(recorded(f"2.13/fdp-stats{n}")) for n in ("", "2", "3"))
     assert (before.host_bytes, after.host_bytes, after.media_bytes) == (0, 32 << 20, 33 << 20)
     assert last.host_bytes - after.host_bytes == 4096
 
@@ -118,21 +117,21 @@ def test_recorded_statistics_after_writes() -> None:
 def test_ocp_in_the_second_schema() -> None:
     # Keys of ocp-print-json.c, v3.0-rc1.
     answer = {"physical_media_units_written": {"hi": 1, "lo": "18446744073709551615"}}
-    assert logs.ocp_media_bytes_written(answer) == (2 << 64) - 1
+    assert pages.ocp_media_bytes_written(answer) == (2 << 64) - 1
 
 
 def test_names_are_never_taken_for_nsids() -> None:
-    by_name = {each.name: each.nsid for each in listing.listed(recorded("2.13/list"))}
+    by_name = {each.name: each.nsid for each in pages.listed(recorded("2.13/list"))}
     assert (by_name["nvme1n1"], by_name["nvme1n2"]) == (2, 1)
-    old = {each.name: each.nsid for each in listing.listed(recorded("2.3/list"))}
+    old = {each.name: each.nsid for each in pages.listed(recorded("2.3/list"))}
     assert (old["nvme1n1"], old["nvme1n2"], old["nvme0n1"]) == (2, 1, 1)
-    nested = {each.name: each for each in listing.listed(recorded("2.3/list-v"))}
+    nested = {each.name: each for each in pages.listed(recorded("2.3/list-v"))}
     assert {name: each.nsid for name, each in nested.items()} == old
     assert nested["nvme1n1"].controllers == ("nvme1",)
 
 
 def test_multipath_namespaces_are_below_the_subsystem() -> None:
-    found = {each.name: each for each in listing.listed(recorded("2.13/list-v"))}
+    found = {each.name: each for each in pages.listed(recorded("2.13/list-v"))}
     assert found["nvme0n1"].controllers == ("nvme0",)
 
 
@@ -141,7 +140,7 @@ def test_second_schema_has_controllers_in_the_paths() -> None:
     path = {"Path": "nvme0c1n1", "ANAState": "optimized", "Controller": "nvme1", "SerialNumber": "S"}
     space = {"NameSpace": "nvme0n1", "Generic": "ng0n1", "NSID": 7, "Paths": [path]}
     subsystem = {"Subsystem": "nvme-subsys0", "SubsystemNQN": "nqn.x", "Namespaces": [space]}
-    (found,) = listing.listed({"Devices": [{"HostNQN": "h", "Subsystems": [subsystem]}]})
+    (found,) = pages.listed({"Devices": [{"HostNQN": "h", "Subsystems": [subsystem]}]})
     assert (found.name, found.nsid, found.controllers) == ("nvme0n1", 7, ("nvme1",))
 
 
@@ -158,17 +157,17 @@ def test_hostile_values_are_told_and_never_crash(name: str, data: st.DataObject)
             break
         spot = spot[key]
     spot[key] = data.draw(JSON)
-    told = ""
+    output = ""
     try:
         PARSERS[name](answer)
     except NvmeSchemaError as error:
-        told = str(error)
-    assert told.isprintable()
-    assert len(told) < 400
+        output = str(error)
+    assert output.isprintable()
+    assert len(output) < 400
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_truncated_output(name: str) -> None:
+def test_truncated_output_is_refused(name: str) -> None:
     text = json.dumps(recorded(f"2.13/{name}"))
     for length in range(0, len(text), 97):
         with pytest.raises(NvmeError, match="no JSON"):
@@ -178,17 +177,17 @@ def test_truncated_output(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[1]", "NaN", '{"a": Infinity}', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "\x00"]
 )
-def test_what_is_no_object(text: str) -> None:
+def test_json_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(NvmeError):
         parse_object(text, "nvme test")
 
 
-def test_too_many_entries() -> None:
+def test_too_many_entries_are_refused() -> None:
     with pytest.raises(NvmeSchemaError, match="longer than"):
-        identify.nsids({"nsid_list": [{"nsid": 1}] * 5000})
+        pages.nsids({"nsid_list": [{"nsid": 1}] * 5000})
 
 
 @given(st.lists(st.integers(0, (1 << 32) - 1), max_size=50))
 def test_nsids_are_sorted_once_each_and_valid(given_ids: list[int]) -> None:
-    found = identify.nsids({"nsid_list": [{"nsid": nsid} for nsid in given_ids]})
+    found = pages.nsids({"nsid_list": [{"nsid": nsid} for nsid in given_ids]})
     assert list(found) == sorted(set(given_ids) - {0, 0xFFFFFFFF})

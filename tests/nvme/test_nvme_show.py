@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from fake_nvme import RECORDED, multi, recorded, sysfs, with_fdp
+from fake_nvme import RECORDED, FakeNvme, multi, recorded, sysfs, with_fdp
 from rich.console import Console
 
 from slo_ctl.cli.app import run
-from slo_ctl.decide.nvme_placement import strongest
+from slo_ctl.decide.drive_pool import strongest
+from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.nvme.drive import discover
 from slo_ctl.model import DeviceStatus, DeviceWaf, WafSource
-from slo_ctl.nvme.command import NvmeTool
-from slo_ctl.observe.nvme import discover
-from slo_ctl.show.nvme import nvme_json, print_nvme
-from slo_ctl.show.status_table import device_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fake_nvme import FakeNvme
+from slo_ctl.show.drives import nvme_json, print_nvme
+from slo_ctl.show.status import device_line
 
 NAMES: dict[str, int | None] = {"nvme1n1": 2, "nvme1n2": 1}
 
@@ -34,15 +29,15 @@ def shown(fake: FakeNvme, sys: Path) -> tuple[str, dict[str, object]]:
 
 
 def test_what_a_drive_offers_for_people_and_programs(tmp_path: Path) -> None:
-    text, told = shown(with_fdp(tmp_path / "bin", "2.13"), sysfs(tmp_path / "sys", NAMES))
+    text, output = shown(with_fdp(tmp_path / "bin", "2.13"), sysfs(tmp_path / "sys", NAMES))
     assert "EMULATED by QEMU" in text
     assert "separation by FDP: 8 reclaim unit handles" in text
     assert "one stream's can still raise the WAF of the others" in text
     assert "detached" in text
     assert "QEMU only attaches" in text
-    assert told["format_version"] == 1
-    assert told["offers"]["isolation"] == "separation"  # type: ignore[index]
-    assert [each["nsid"] for each in told["namespaces"]] == [1, 2, 3]  # type: ignore[attr-defined]
+    assert output["format_version"] == 1
+    assert output["offers"]["isolation"] == "separation"  # type: ignore[index]
+    assert [each["nsid"] for each in output["namespaces"]] == [1, 2, 3]  # type: ignore[attr-defined]
 
 
 def test_names_of_drives_cannot_move_the_cursor(tmp_path: Path) -> None:
@@ -55,7 +50,7 @@ def test_names_of_drives_cannot_move_the_cursor(tmp_path: Path) -> None:
     assert r"a\nb" in text
 
 
-def test_no_such_drive(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_drive_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["device", "show", "/dev/nvme987654"]) == 2
     assert "no such NVMe drive" in capsys.readouterr().err
 
@@ -76,9 +71,9 @@ def test_recordings_say_where_they_are_from() -> None:
         ),
         (
             DeviceWaf(WafSource.OCP, 1.3, 0.02, 60.0, resolution_bytes=512_000, emulated=True),
-            "WAF 1.30 ± 0.02 by OCP C0h log (EMULATED) over 1 min, counted by 500 KiB",
+            "WAF 1.30 ± 0.02 by OCP C0h log (EMULATED) over 1 min, 500 KiB resolution",
         ),
-        (DeviceWaf(reason="nvme-cli is not installed"), "no WAF: nvme-cli is not installed"),
+        (DeviceWaf(reason="nvme-cli is not installed"), "WAF n/a: nvme-cli is not installed"),
     ],
 )
 def test_status_names_the_source(waf: DeviceWaf, text: str) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from fake_nvme import sysfs
 
-from slo_ctl.daemon.nvme_watch import NvmeSeen, NvmeWatch
-from slo_ctl.daemon.nvme_watches import NvmeWatches
+from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatch, NvmeWatches
 from slo_ctl.model import DeviceNumber
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 class Watch(NvmeWatch):

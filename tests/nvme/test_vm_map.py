@@ -1,18 +1,16 @@
-"""`slo-ctl vm map|unmap|maps` as an operator types them, on a made drive; no libvirt."""
+"""`slo-ctl vm map|unmap|maps` as an operator types them, on a mock drive; no libvirt."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from made_drive import BLOCK, MadeDrive
 
-from slo_ctl.cli import mapping_work
+from slo_ctl.cli import vm_map
 from slo_ctl.cli.app import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIB = 1 << 30
 pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is missing")
@@ -26,8 +24,8 @@ class Shell:
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         status = run(["vm", *words, "--root", str(self._root)])
-        told = self._capsys.readouterr()
-        return status, told.out, told.err
+        output = self._capsys.readouterr()
+        return status, output.out, output.err
 
     def json(self, *words: str) -> dict[str, Any]:
         status, out, err = self(*words, "--json")
@@ -41,8 +39,8 @@ class Shell:
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     drive = MadeDrive(tmp_path / "drive")
     monkeypatch.setenv("PATH", f"{drive.program.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
-    monkeypatch.setattr(mapping_work, "SYS", drive.sys)
-    monkeypatch.setattr(mapping_work, "DEV", drive.dev)
+    monkeypatch.setattr(vm_map, "SYS", drive.sys)
+    monkeypatch.setattr(vm_map, "DEV", drive.dev)
     root = tmp_path / "root"
     root.mkdir()
     (root / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n')
@@ -84,22 +82,22 @@ def test_nobody_is_taken_for_having_agreed(shell: Shell, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (("map", "web"), "on which drive?"),
+        (("map", "web"), "--device is missing"),
         (("map", "web", "--device", "/dev/nvme7", "--size", "1GiB"), "no such NVMe drive"),
         (("map", "web", "--device", "/dev/nvme1", "--no-disk", "--yes"), "how large"),
         (("map", "web", "--device", "/dev/nvme1", "--size", "much"), "--size"),
         (("map", "web", "--device", "/dev/nvme1", "--adopt", "nvme1n9"), "no namespace nvme1n9"),
-        (("map", "web", "--device", "/dev/nvme1", "--size", "1GiB"), "no libvirt is configured"),
-        (("map", "web", "--resume"), "nothing of VM web was interrupted"),
-        (("unmap", "web", "1"), "mapped onto no namespace"),
+        (("map", "web", "--device", "/dev/nvme1", "--size", "1GiB"), "libvirt is not configured"),
+        (("map", "web", "--resume"), "VM web has no interrupted mapping"),
+        (("unmap", "web", "1"), "has no mapped namespace"),
     ],
 )
-def test_refusals(shell: Shell, words: tuple[str, ...], told: str) -> None:
+def test_bad_mappings_are_refused(shell: Shell, words: tuple[str, ...], message: str) -> None:
     status, _, err = shell(*words)
     assert status == 2
-    assert told in err
+    assert message in err
     assert shell.drive.namespaces == {}
 
 
@@ -107,7 +105,7 @@ def test_the_namespace_has_to_be_named(shell: Shell) -> None:
     shell.json(*NEW, "--yes")
     status, _, err = shell("unmap", "web", "--yes")
     assert status == 2
-    assert "it has 1" in err
+    assert "has mapped namespaces 1" in err
     assert list(shell.drive.namespaces) == [1]
 
 
@@ -129,9 +127,9 @@ def test_nothing_is_gone_on_with_on_another_namespace(shell: Shell, tmp_path: Pa
     """Somebody deleted ours and made another with its NSID while we were interrupted."""
     shell.json(*NEW, "--yes")
     path = tmp_path / "root" / "mappings.json"
-    told = json.loads(path.read_text())
-    told["mappings"][0] |= {"done": 1, "namespace_bytes": 2 * GIB}
-    path.write_text(json.dumps(told))
+    output = json.loads(path.read_text())
+    output["mappings"][0] |= {"done": 1, "namespace_bytes": 2 * GIB}
+    path.write_text(json.dumps(output))
     status, _, err = shell("map", "web", "--resume", "--yes")
     assert status == 2
     assert "is not the one that was mapped" in err

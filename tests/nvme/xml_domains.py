@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.base.errors import UserError
 
 
 class XmlDomain:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from slo_ctl.observe.streams import HostRoots
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCOPE = r"machine-qemu\x2d{id}\x2d{name}.scope"
 PLAIN = "qemu-{id}-{name}.libvirt-qemu"

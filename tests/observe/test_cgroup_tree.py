@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fake_host import PLAIN, SCOPE, FakeHost
 
-from slo_ctl.errors import UserError
-from slo_ctl.observe import cgroup
-from slo_ctl.observe.cgroup import find_groups, find_tree, named_group, require_tree
-from slo_ctl.observe.machine_name import Machine, machine_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.base.errors import UserError
+from slo_ctl.host import cgroup
+from slo_ctl.host.cgroup import find_groups, find_tree, named_group, require_tree
+from slo_ctl.host.libvirt import Machine, machine_of
 
 
 def no_note(text: str) -> None:
     raise AssertionError(text)
 
 
-def test_v2_with_io(tmp_path: Path) -> None:
+def test_v2_tree_with_io_controller_is_found(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     tree = find_tree(host.root)
     assert tree is not None
@@ -53,7 +50,7 @@ def test_v2_without_io_still_says_which_vms_there_are(tmp_path: Path) -> None:
     assert tree.io is False
 
 
-def test_no_tree(tmp_path: Path) -> None:
+def test_host_without_cgroups_has_no_tree(tmp_path: Path) -> None:
     assert find_tree(tmp_path) is None
     with pytest.raises(UserError, match="no cgroup tree"):
         require_tree(tmp_path / "none")
@@ -74,7 +71,7 @@ def test_no_tree(tmp_path: Path) -> None:
         ("session-1.scope", None),
     ],
 )
-def test_names(folder: str, machine: Machine | None) -> None:
+def test_cgroup_names_of_machines_are_recognised(folder: str, machine: Machine | None) -> None:
     assert machine_of(folder) == machine
 
 

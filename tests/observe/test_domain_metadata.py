@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.observe.domain_metadata import URI, fields_of
-from slo_ctl.promises import FIELD_NAMES
+from slo_ctl.host.libvirt import URI, fields_of
+from slo_ctl.model.slo import FIELD_NAMES
 
 NS = f"xmlns:slo-ctl='{URI}'"
 
@@ -23,7 +23,7 @@ def noted(xml: str) -> tuple[dict[str, float], list[str]]:
     return fields_of(xml, notes.append), notes
 
 
-def test_every_field() -> None:
+def test_every_field_of_the_metadata_is_read() -> None:
     xml = domain(
         "<other xmlns='urn:x' weight='9'/>",
         f"<slo-ctl:slo {NS} weight='3' min_iops='100' max_iops='5e3' max_bandwidth='100MiB' p99='5ms'/>",
@@ -50,7 +50,7 @@ def test_every_field() -> None:
         f"<domain><slo xmlns='{URI}' weight='3'/></domain>",
     ],
 )
-def test_none(xml: str) -> None:
+def test_domain_without_metadata_has_no_fields(xml: str) -> None:
     assert noted(xml) == ({}, [])
 
 
@@ -70,7 +70,7 @@ def test_mistakes_are_noted(element: str, fields: dict[str, float], note: str) -
     assert note in notes[0]
 
 
-def test_two_elements() -> None:
+def test_first_of_two_elements_counts() -> None:
     xml = domain(*(f"<slo-ctl:slo {NS} weight='{weight}'/>" for weight in (1, 2)))
     assert noted(xml) == (
         {"weight": 1.0},
@@ -79,7 +79,7 @@ def test_two_elements() -> None:
 
 
 @pytest.mark.parametrize("xml", ["", "<domain>", "<!DOCTYPE a [<!ENTITY b 'c'>]><domain/>"])
-def test_what_is_no_domain(xml: str) -> None:
+def test_xml_that_is_not_a_domain_is_noted(xml: str) -> None:
     assert fields_of(xml) == {}
     assert len(noted(xml)[1]) == 1
 
@@ -88,7 +88,7 @@ printable = st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_catego
 
 
 @given(st.dictionaries(st.sampled_from(["weight", "min_iops", "max_iops", "p99", "x"]), st.text(printable)))
-def test_anything(attributes: dict[str, str]) -> None:
+def test_any_attribute_is_a_field_or_noted(attributes: dict[str, str]) -> None:
     words = " ".join(f"{key}={quoteattr(value)}" for key, value in attributes.items())
     fields, notes = noted(domain(f"<slo-ctl:slo {NS} {words}/>"))
     assert set(fields) <= set(FIELD_NAMES)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from slo_ctl.host import libvirt
+from slo_ctl.host.libvirt import DomainXmlError, disks_of, is_local
 from slo_ctl.model import Disk
-from slo_ctl.observe import domain_xml
-from slo_ctl.observe.domain_xml import DomainXmlError, disks_of
-from slo_ctl.observe.libvirt_domains import is_local
 
 
 def domain(*disks: str) -> str:
@@ -45,7 +44,7 @@ def domain(*disks: str) -> str:
         ("file", "<source startupPolicy='optional'/>", None),
     ],
 )
-def test_sources(kind: str, source: str, expected: str | None) -> None:
+def test_disk_sources_are_parsed(kind: str, source: str, expected: str | None) -> None:
     xml = domain(f"<disk type='{kind}' device='disk'>{source}<target dev='vda' bus='virtio'/></disk>")
     assert disks_of(xml) == (Disk("vda", kind, expected),)
 
@@ -64,11 +63,11 @@ def test_order_is_the_guests_and_no_devices_are_no_disks() -> None:
         "",
         "<domain>",
         "<!DOCTYPE d [<!ENTITY a 'b'>]><domain>&a;</domain>",
-        "x" * (domain_xml.LIMIT_CHARACTERS + 1),
-        domain("<disk/>" * (domain_xml.MAX_DISKS + 1)),
+        "x" * (libvirt.LIMIT_CHARACTERS + 1),
+        domain("<disk/>" * (libvirt.MAX_DISKS + 1)),
     ],
 )
-def test_refused(xml: str) -> None:
+def test_bad_domain_xml_is_refused(xml: str) -> None:
     with pytest.raises(DomainXmlError):
         disks_of(xml)
 

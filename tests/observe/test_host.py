@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_host import PLAIN, SCOPE, FakeHost
 
+from slo_ctl.host.cgroup import require_tree
+from slo_ctl.host.libvirt import KnownDomain
+from slo_ctl.host.libvirt_events import Domains, LibvirtWatch
 from slo_ctl.model import Disk, FoundBy, Tenant, Vm, VmState
-from slo_ctl.observe.cgroup import require_tree
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.inventory import look
-from slo_ctl.observe.libvirt_domains import KnownDomain
-from slo_ctl.observe.libvirt_events import Domains, LibvirtWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.observe.streams import look
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 STAT = "8:0 rbytes={n} wbytes=0 rios={n} wios=0 dbytes=0 dios=0\n"

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from fake_host import FakeHost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.model import DeviceNumber, IoCounters
-from slo_ctl.observe import bounded_file
-from slo_ctl.observe.bounded_file import read_bounded
-from slo_ctl.observe.cgroup import require_tree
-from slo_ctl.observe.io_counters import (
+from slo_ctl.base import kernel_files
+from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.host.cgroup import (
     RECHECK_LOOKS,
     CounterReader,
     parse_blkio,
     parse_io_stat,
     read_counters,
+    require_tree,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from slo_ctl.model import DeviceNumber, IoCounters
 
 NVME, SDA = DeviceNumber(259, 0), DeviceNumber(8, 0)
 
@@ -32,7 +28,7 @@ def no_note(text: str) -> None:
     raise AssertionError(text)
 
 
-def test_io_stat() -> None:
+def test_io_stat_is_parsed() -> None:
     text = (
         "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=512 dios=3 cost.vrate=100.00 cost.usage=77\n"
         "8:0 \n"
@@ -87,11 +83,11 @@ def test_v1_files_that_say_nothing_new_are_left_out_and_looked_into_again(
     )
     read: list[str] = []
 
-    def counting(path: str) -> bounded_file.FileText | None:
+    def counting(path: str) -> kernel_files.FileText | None:
         read.append(path.rpartition("/")[2])
-        return bounded_file.read_record(path)
+        return kernel_files.read_record(path)
 
-    monkeypatch.setattr("slo_ctl.observe.io_counters.read_record", counting)
+    monkeypatch.setattr("slo_ctl.host.cgroup.read_record", counting)
     reader = CounterReader(require_tree(host.root))
     first = reader.read("/a", no_note)
     assert (first, len(read)) == ({SDA: IoCounters(read_bytes=4096, reads=1)}, 6)
@@ -116,7 +112,7 @@ def test_groups_without_files_or_gone(tmp_path: Path) -> None:
 
 def test_huge_files_are_cut_at_a_line_and_noted(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
-    lines = (bounded_file.LIMIT_BYTES // 10) + 10
+    lines = (kernel_files.LIMIT_BYTES // 10) + 10
     host.group("a", io__stat="8:0 rios=1\n" * lines)
     notes: list[str] = []
     assert read_counters(require_tree(host.root), "/a", notes.append) == {SDA: IoCounters(reads=1)}
@@ -132,7 +128,7 @@ def test_unreadable_files_are_noted(tmp_path: Path) -> None:
     assert notes[0].endswith("Is a directory")
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_kept_as_escapes(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xff\n")
     file = read_bounded(tmp_path / "f")
     assert file is not None
@@ -141,6 +137,6 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_no_text_is_an_exception(text: str) -> None:
+def test_no_content_of_io_stat_raises(text: str) -> None:
     parse_io_stat(text)
     parse_blkio(text, {"Read": "reads"})

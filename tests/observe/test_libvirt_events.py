@@ -5,16 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from slo_ctl.host.libvirt_events import LibvirtWatch
+from slo_ctl.host.processes import BlockEvents, ProcessEvents
 from slo_ctl.model import VmState
-from slo_ctl.observe.libvirt_events import LibvirtWatch
-from slo_ctl.observe.process_events import BlockEvents, ProcessEvents
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 PATIENCE_S = 10.0
@@ -60,7 +57,7 @@ def test_a_libvirt_that_is_not_there_is_a_note() -> None:
     watch.close()
 
 
-def test_processes_are_hints() -> None:
+def test_started_process_is_noticed() -> None:
     events = ProcessEvents()
     if events.problem:
         assert events.changed()
@@ -71,7 +68,7 @@ def test_processes_are_hints() -> None:
     assert events.changed()
 
 
-def test_block_devices_are_hints() -> None:
+def test_changed_block_device_is_noticed() -> None:
     events = BlockEvents()
     assert not events.changed() or not events.problem
     events.close()

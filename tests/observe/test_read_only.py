@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from fake_host import SCOPE, FakeHost
 
-from slo_ctl.observe.cgroup import require_tree
-from slo_ctl.observe.inventory import look
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.host.cgroup import require_tree
+from slo_ctl.observe.streams import look
 
 
-def test_nothing_changes(tmp_path: Path) -> None:
+def test_observing_changes_no_file(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     host.group(
         f"machine.slice/{SCOPE.format(id=1, name='web')}", io__stat="8:0 rios=1\n", cgroup__procs="1\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fake_host import FakeHost
 
-from slo_ctl.errors import UserError
-from slo_ctl.nvme.command import NvmeTool
-from slo_ctl.observe.libvirt_domains import LibvirtError
-from slo_ctl.observe.requirements import REQUIREMENTS, Finding, Host, check
+from slo_ctl.base.errors import UserError
+from slo_ctl.host.libvirt import LibvirtError
+from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.requirements import REQUIREMENTS, Finding, Host, check
 
 RECORDED = Path(__file__).parents[1] / "nvme" / "recorded"
 
@@ -81,12 +81,12 @@ def finding(host: Host, name: str) -> Finding:
     return found
 
 
-def test_a_host_with_everything(full: Host) -> None:
+def test_complete_host_satisfies_every_requirement(full: Host) -> None:
     assert [each.finding.satisfied for each in check(full)] == [True] * len(REQUIREMENTS)
     assert not any(each.finding.fix for each in check(full))
 
 
-def test_a_bare_host(full: Host, tmp_path: Path) -> None:
+def test_bare_host_misses_every_requirement(full: Host, tmp_path: Path) -> None:
     bare = replace(
         full,
         cgroup_root=tmp_path / "none",
@@ -165,7 +165,7 @@ def test_nvme_tool_that_is_too_old(full: Host) -> None:
     assert found == Finding(False, "nvme-cli 1.16 is too old", "install 2.3 or later")
 
 
-def test_libvirt_says_why(full: Host) -> None:
+def test_refused_libvirt_connection_is_explained(full: Host) -> None:
     assert finding(replace(full, libvirt_version=refused), "libvirt") == Finding(
         False, "no connection to qemu:///system", "start libvirtd"
     )

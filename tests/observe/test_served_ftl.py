@@ -6,21 +6,18 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slo_ctl.device.plan import plan_device
-from slo_ctl.device.record import needs_flash
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import needs_flash
+from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.model import Slo, TimingModel
-from slo_ctl.observe.gone import ObserveGone
-from slo_ctl.observe.served_ftl import ServedDevice
-from slo_ctl.observe.vm_reading import Standing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.observe.ssd import ServedDevice, VmInForce
 
 RECORD = needs_flash(
     plan_device("name=ssd0,preset=fast15,size=64MiB,op=25%", ("name=web,size=64MiB",)), "these tests"
@@ -34,7 +31,7 @@ class FakeServer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.told: dict[str, Any] = {}
+        self.output: dict[str, Any] = {}
         self.silent = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._clients: list[socket.socket] = []
@@ -67,7 +64,7 @@ class FakeServer:
             with client.makefile("rb") as lines:
                 for _ in lines:
                     if not self.silent:
-                        client.sendall(json.dumps({"ok": True, "v": 1, **self.told}).encode() + b"\n")
+                        client.sendall(json.dumps({"ok": True, "v": 1, **self.output}).encode() + b"\n")
         except (OSError, ValueError):
             return
 
@@ -85,7 +82,6 @@ def stats(
         "flash": {name: flash.get(name, 0) for name in (*names, "victim_valid_pages")},
         "space": {"isolated": True, "logical_blocks": 100, "ops_blocks": 60, "min_ops_blocks": 30},
     }
-    namespace["flash"]["moved_pages_of"] = [flash.get("gc_page_writes", 0)]
     if timed:
         namespace["queue"] = {
             "completed": dict.fromkeys(KINDS, 0) | {"reads": done, "writes": done},
@@ -125,14 +121,14 @@ def device(server: FakeServer, clock: Clock | None = None) -> ServedDevice:
     return ServedDevice("ssd0", server.path, RECORD, window_s=10.0, clock=clock or time.monotonic)
 
 
-ON = {"web": Standing(Slo(weight=9.0), running=True)}
+ON = {"web": VmInForce(Slo(weight=9.0), running=True)}
 
 
 def test_a_window_of_a_timed_device(server: FakeServer) -> None:
     served = device(server)
-    server.told = stats(now_ns=10**9, done=100)
+    server.output = stats(now_ns=10**9, done=100)
     assert served.sample(ON, {"web": "vm1"}).vms[0].window_s == 0.0
-    server.told = stats(
+    server.output = stats(
         now_ns=3 * 10**9,
         done=300,
         host_page_writes=200,
@@ -155,9 +151,9 @@ def test_a_window_of_a_timed_device(server: FakeServer) -> None:
 def test_blocks_of_log_blocks_are_clustered_and_one_is_held(server: FakeServer) -> None:
     hybrid = plan_device("name=h,size=64MiB,op=25%,dies=4,block=512KiB,mapping=fast,cluster=4", [])
     served = ServedDevice("h", server.path, hybrid)
-    server.told = stats()
+    server.output = stats()
     served.sample(ON)
-    server.told = stats(now_ns=10**9, done=1, host_page_writes=512, victims=2, victim_valid_pages=256)
+    server.output = stats(now_ns=10**9, done=1, host_page_writes=512, victims=2, victim_valid_pages=256)
     sample = served.sample(ON)
     assert sample.timing.pages_per_block == 512
     assert sample.vms[0].u == 256 / (2 * 512)
@@ -168,10 +164,10 @@ def test_blocks_of_log_blocks_are_clustered_and_one_is_held(server: FakeServer) 
 def test_with_a_time_scale_everything_is_modelled_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
-    server.told = stats(scale=4.0)
+    server.output = stats(scale=4.0)
     served.sample(ON)
     clock.now_s += 8.0
-    server.told = stats(scale=4.0, now_ns=2 * 10**9, done=100)
+    server.output = stats(scale=4.0, now_ns=2 * 10**9, done=100)
     (vm,) = served.sample(ON).vms
     assert (vm.window_s, vm.iops, vm.limit_iops) == (2.0, 100.0, 500.0)
     window = served.windows["ssd0/web"]
@@ -181,10 +177,10 @@ def test_with_a_time_scale_everything_is_modelled_time(server: FakeServer) -> No
 def test_without_latency_the_window_is_real_time(server: FakeServer) -> None:
     clock = Clock()
     served = device(server, clock)
-    server.told = stats(timed=False)
+    server.output = stats(timed=False)
     served.sample(ON)
     clock.now_s += 2.0
-    server.told = stats(timed=False, done=10)
+    server.output = stats(timed=False, done=10)
     sample = served.sample(ON)
     (vm,) = sample.vms
     assert sample.timing.model is TimingModel.NONE
@@ -194,9 +190,9 @@ def test_without_latency_the_window_is_real_time(server: FakeServer) -> None:
 
 def test_whom_no_vm_is_on_is_inactive(server: FakeServer) -> None:
     served = device(server)
-    server.told = stats()
+    server.output = stats()
     served.sample({})
-    server.told = stats(now_ns=10**9, done=10)
+    server.output = stats(now_ns=10**9, done=10)
     (vm,) = served.sample({}).vms
     assert (vm.vm, vm.active, vm.requests) == ("ssd0/web", False, 20)
 
@@ -204,7 +200,7 @@ def test_whom_no_vm_is_on_is_inactive(server: FakeServer) -> None:
 @pytest.mark.parametrize("reconnected", [False, True])
 def test_a_restarted_server_has_no_negative_window(server: FakeServer, reconnected: bool) -> None:
     served = device(server)
-    server.told = stats(now_ns=9 * 10**9, done=1000, host_page_writes=1000)
+    server.output = stats(now_ns=9 * 10**9, done=1000, host_page_writes=1000)
     served.sample(ON)
     if reconnected:
         server.stop()
@@ -212,10 +208,10 @@ def test_a_restarted_server_has_no_negative_window(server: FakeServer, reconnect
             served.sample(ON)
         assert served.windows == {}
         server.start()
-    server.told = stats(now_ns=10**9, done=10, host_page_writes=1010)
+    server.output = stats(now_ns=10**9, done=10, host_page_writes=1010)
     (vm,) = served.sample(ON).vms
     assert (vm.window_s, vm.requests, vm.host_page_writes) == (0.0, 0, 0)
-    server.told = stats(now_ns=2 * 10**9, done=20, host_page_writes=1020)
+    server.output = stats(now_ns=2 * 10**9, done=20, host_page_writes=1020)
     assert served.sample(ON).vms[0].iops == 20.0
 
 
@@ -223,7 +219,7 @@ def test_a_server_that_hangs_is_left_alone_for_a_while(server: FakeServer) -> No
     clock = Clock()
     served = device(server)
     served._clock = clock
-    server.told, server.silent = stats(), True
+    server.output, server.silent = stats(), True
 
     class Slow(Clock):
         def __call__(self) -> float:
@@ -244,7 +240,7 @@ def test_a_server_that_hangs_is_left_alone_for_a_while(server: FakeServer) -> No
 
 @pytest.mark.parametrize("lacking", ["time_scale", "namespaces", "spare_blocks"])
 def test_a_server_of_another_version(server: FakeServer, lacking: str) -> None:
-    server.told = deepcopy(stats())
-    del server.told[lacking]
+    server.output = deepcopy(stats())
+    del server.output[lacking]
     with pytest.raises(ObserveGone, match="another version"):
         device(server).sample(ON)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from fake_host import FakeHost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.observe.cgroup import CgroupTree
-from slo_ctl.observe.socket_peers import SocketPeers, connections, messages, name_and_peer, sockets_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.host.processes import SocketPeers, connections, messages, name_and_peer, sockets_of
 
 
 @given(st.binary(max_size=400))

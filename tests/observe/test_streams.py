@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_host import PLAIN, SCOPE, FakeHost
 
+from slo_ctl.host import libvirt as libvirt_domains
+from slo_ctl.host.block_device import whole_device
+from slo_ctl.host.cgroup import require_tree
+from slo_ctl.host.libvirt import LibvirtHost
+from slo_ctl.host.processes import QemuProcess, identity
 from slo_ctl.model import DeviceNumber, FoundBy, IoCounters, Vm, VmState
-from slo_ctl.observe import libvirt_domains
-from slo_ctl.observe.block_device import whole_device
-from slo_ctl.observe.cgroup import require_tree
-from slo_ctl.observe.inventory import Inventory, look
-from slo_ctl.observe.libvirt_domains import LibvirtHost
-from slo_ctl.observe.qemu_process import QemuProcess, identity
-from slo_ctl.observe.streams import with_named
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.observe.streams import Inventory, look, with_named
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 OTHER_UUID = "11111111-2222-3333-4444-555555555555"
@@ -163,7 +160,7 @@ def test_without_libvirt_names_come_from_qemu_then_from_the_group(tmp_path: Path
         (["qemu", "-name"], QemuProcess(None, None)),
     ],
 )
-def test_what_qemu_says_of_itself(arguments: list[str], expected: QemuProcess) -> None:
+def test_vm_is_found_by_the_arguments_of_qemu(arguments: list[str], expected: QemuProcess) -> None:
     assert identity(arguments) == expected
 
 

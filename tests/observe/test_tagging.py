@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from slo_ctl.model import Disk, Stream, Tenant
-from slo_ctl.observe.tagging import ExportPaths, tagged, tenant_keys
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.observe.streams import ExportPaths, tagged, tenant_keys
 
 WEB = Tenant("ssd0", "web")
 
@@ -23,7 +20,7 @@ def exports(tmp_path: Path) -> ExportPaths:
 
 
 @pytest.mark.parametrize("folder", ["run", "real"])
-def test_disks_say_it_themselves(exports: ExportPaths, tmp_path: Path, folder: str) -> None:
+def test_namespace_is_read_from_the_disk_source(exports: ExportPaths, tmp_path: Path, folder: str) -> None:
     def of(source: str) -> Tenant | None:
         return exports.tenant_of_source(source.replace("RUN", str(tmp_path / folder)))
 
@@ -63,10 +60,10 @@ def test_two_vms_on_one_namespace_are_told(exports: ExportPaths) -> None:
     notes: list[str] = []
     names = {"a": ["ssd0/web"], "b": ["ssd0/web"]}
     tagged([], exports, {}, names, {"a": None, "b": None}, notes.append)
-    assert notes == ["ssd0/web is used by 2 VMs (a, b): their I/O cannot be told apart"]
+    assert notes == ["ssd0/web is used by 2 VMs (a, b): their I/O cannot be distinguished"]
 
 
-def test_keys_of_streams() -> None:
+def test_each_stream_has_a_unique_key() -> None:
     def stream(vm: str, target: str | None, tenant: Tenant | None) -> Stream:
         return Stream(vm, Disk(target, "network") if target else None, None, None, None, tenant)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.observe.task_delay import MAX_THREADS, TaskDelay, Waits, delay_between
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.host.task_delay import MAX_THREADS, TaskDelay, Waits, delay_between
 
 waits = st.dictionaries(
     st.text("123", min_size=1, max_size=2), st.tuples(st.integers(0, 2**63), st.integers(0, 2**63))
@@ -30,7 +27,7 @@ def test_never_negative_and_never_longer_than_can_be(
     assert delay.threads <= len(earlier.keys() & later.keys())
 
 
-def test_the_sum_over_threads() -> None:
+def test_delay_is_the_sum_over_threads() -> None:
     earlier = {"1": (10, 10**9), "2": (5, 5 * 10**8), "3": (9, 9 * 10**12)}
     later = {"1": (20, 10**9 + 10**8), "2": (7, 6 * 10**8), "3": (10, 10**12), "4": (99, 10**9)}
     delay = delay_between(earlier, later, 1.0)
@@ -48,14 +45,18 @@ def proc(folder: Path, accounting: str | None, **processes: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("accounting", "told"), [("0", "sysctl kernel.task_delayacct=1"), (None, "CONFIG_")])
-def test_off_says_what_to_do(tmp_path: Path, accounting: str | None, told: str) -> None:
+@pytest.mark.parametrize(
+    ("accounting", "message"), [("0", "sysctl kernel.task_delayacct=1"), (None, "CONFIG_")]
+)
+def test_disabled_delay_accounting_says_what_to_do(
+    tmp_path: Path, accounting: str | None, message: str
+) -> None:
     delay = TaskDelay(proc(tmp_path, accounting, p1=1))
-    assert told in delay.problem
+    assert message in delay.problem
     assert delay.sample({"a": ["1"]}) == {}
 
 
-def test_vms_take_turns(tmp_path: Path) -> None:
+def test_vms_with_many_threads_are_sampled_in_turns(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def read(thread: int) -> Waits:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.model import DeviceNumber, IoCounters, Stream
-from slo_ctl.observe.block import BlockDevice
-from slo_ctl.observe.window import Sliding
+from slo_ctl.observe.block import BlockDevice, Sliding
 
 DISK = DeviceNumber(8, 0)
 
@@ -48,7 +47,7 @@ def device(clock: Clock, window_s: float = 10.0) -> BlockDevice:
     return BlockDevice("fast", Path("/dev/loop0"), DISK, window_s=window_s, clock=clock)
 
 
-def test_rates_of_a_vm() -> None:
+def test_rates_of_a_vm_over_a_window() -> None:
     clock = Clock()
     fast = device(clock)
     elsewhere = Stream("a", None, "/a", DeviceNumber(8, 16), IoCounters(reads=10**6))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from installed_tree import TREE, Installed, install, script
 
-from slo_ctl.device.programs import PLUGIN_FILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.drives.nbdkit import PLUGIN_FILE
 
 EXPECTED = {
     "etc/slo-ctl/slo-ctl.toml",
@@ -47,7 +44,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def test_everything_is_in_place(installed: Installed) -> None:
+def test_install_puts_every_file_in_place(installed: Installed) -> None:
     files = installed.files()
     assert files >= EXPECTED
     assert not [name for name in files if name.endswith((".pyc", "RECORD", "direct_url.json"))]
@@ -59,14 +56,12 @@ def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) ->
     assert run(installed.program, "--version", cwd=tmp_path).startswith("slo-ctl ")
     home = installed.prefix / "lib" / "slo-ctl"
     lines = installed.program.read_text().splitlines()
-    ask = (
-        "import slo_ctl.device.programs as programs; print(programs.__file__); print(programs.find_plugin())"
-    )
+    ask = "import slo_ctl.drives.nbdkit as programs; print(programs.__file__); print(programs.find_plugin())"
     text = "\n".join([*lines[: lines.index("from slo_ctl.cli import main")], ask])
     (tmp_path / "ask").write_text(text)
     where = run(lines[0][2:].split()[0], "-I", tmp_path / "ask", cwd=tmp_path).split()
     assert where == [
-        str(home / "slo_ctl" / "device" / "programs.py"),
+        str(home / "slo_ctl" / "drives" / "nbdkit.py"),
         str(home / "ftl_emul" / PLUGIN_FILE),
     ]
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from installed_tree import TREE
 
-from slo_ctl.act.nvme.store import MappingStore
-from slo_ctl.model.mapping import DriveIdentity, Mapping, Placement, Spare, SpareOwner
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.act.mapping import MappingStore
+from slo_ctl.model.mapping import DriveIdentity, NamespaceMapping, NamespacePlacement, Spare, SpareOwner
 
 MIB = 1 << 20
 
@@ -22,14 +19,14 @@ MIB = 1 << 20
 def mappings(tmp_path: Path) -> Path:
     """VM `web` has namespace 2 of the drive S1."""
     file = tmp_path / "mappings.json"
-    mapping = Mapping(
+    mapping = NamespaceMapping(
         vm="web",
         drive=DriveIdentity("QEMU NVMe Ctrl", "S1", "nqn.2019-08.org.qemu:S1"),
         controller="nvme0",
         size_bytes=64 * MIB,
         created=True,
         spare=Spare(0, SpareOwner.DRIVE, ""),
-        placement=Placement("nothing", "nothing"),
+        placement=NamespacePlacement("nothing", "nothing"),
         steps=(),
         nsid=2,
     )
@@ -71,5 +68,5 @@ def test_what_cannot_be_told_is_not_mapped(tmp_path: Path, content: str | None) 
     assert ask(sysfs(tmp_path, 2, "S1"), mappings) == 1
 
 
-def test_other_devices_are_not(tmp_path: Path, mappings: Path) -> None:
+def test_devices_that_are_not_mapped_are_not_reported(tmp_path: Path, mappings: Path) -> None:
     assert ask(tmp_path / "nothing", mappings) == 1

@@ -10,18 +10,13 @@ import signal
 import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from installed_tree import TREE
+from installed_tree import TREE, Installed
 
 from slo_ctl.config import DEFAULTS
-from slo_ctl.device.places import RunPlaces
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from installed_tree import Installed
+from slo_ctl.drives.record import RunPlaces
 
 INSTANCE = "ssd0"
 MOST_EXPOSURE = 30
@@ -54,14 +49,14 @@ def test_systemd_understands_every_line(instances: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_exposure(instances: Path, name: str) -> None:
+def test_security_exposure_of_units_is_below_the_threshold(instances: Path, name: str) -> None:
     unit = instances / name.replace("@.", f"@{INSTANCE}.")
     options = ("--offline=true", f"--threshold={MOST_EXPOSURE}", "--no-pager")
     done = systemd("systemd-analyze", "security", *options, unit)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_threshold_is_one(instances: Path) -> None:
+def test_unit_without_sandbox_is_above_the_threshold(instances: Path) -> None:
     """A unit that locks nothing away is above it."""
     bare = instances / "bare.service"
     bare.write_text("[Service]\nExecStart=/bin/true\n")
@@ -93,7 +88,7 @@ def test_every_capability_has_a_reason() -> None:
                 comment = ""
 
 
-def test_group(tmp_path: Path) -> None:
+def test_sysusers_creates_the_group_of_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     done = systemd("systemd-sysusers", f"--root={tmp_path}", TREE / "systemd" / "slo-ctl.sysusers")
     assert done.returncode == 0, done.stderr

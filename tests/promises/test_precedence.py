@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.promises import resolve
+from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.model import Slo
 
 WEB = "config conf.d/web.toml:4"
@@ -60,7 +60,7 @@ def test_the_weaker_bound_gives_way() -> None:
 
 
 def test_unknown_sources_are_a_mistake_of_the_program() -> None:
-    with pytest.raises(ValueError, match="no source"):
+    with pytest.raises(ValueError, match="not a source"):
         resolve("web", {"rumour": {"weight": 1.0}}, Slo())
 
 

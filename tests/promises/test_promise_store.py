@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slo_ctl.errors import UserError
-from slo_ctl.promises import FIELD_NAMES, PromiseStore
-from slo_ctl.promises import store as store_module
+from slo_ctl.base import json_store
+from slo_ctl.base.errors import UserError
+from slo_ctl.model.slo import FIELD_NAMES
+from slo_ctl.record.slo_store import PromiseStore
 
 vms = st.sampled_from(["web", "db", "a/b", "ü\n\x00"])
 fields = st.dictionaries(st.sampled_from(["weight", "max_iops", "p99_latency_us"]), st.floats(1, 1000))
@@ -30,7 +31,7 @@ steps = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_equals_a_dictionary(steps: list[tuple[str, str, object]]) -> None:
+def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, model = Path(folder) / "promises.json", dict[str, dict[str, float]]()
         for what, vm, value in steps:
@@ -54,7 +55,7 @@ def test_equals_a_dictionary(steps: list[tuple[str, str, object]]) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from slo_ctl.promises import PromiseStore
+from slo_ctl.record.slo_store import PromiseStore
 store = PromiseStore(Path(sys.argv[1]))
 for number in range(1, 11):
     store.set(f"{sys.argv[2]}-{number}", {"weight": number})
@@ -140,7 +141,7 @@ def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest
     assert done == ["sync", "rename", "sync"]
 
 
-def test_what_stands_in_its_place(tmp_path: Path) -> None:
+def test_folder_or_fifo_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     folder, fifo = tmp_path / "folder", tmp_path / "fifo"
     folder.mkdir()
     os.mkfifo(fifo)
@@ -152,15 +153,15 @@ def test_what_stands_in_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "\udcff", "x" * 5000])
-def test_names_that_cannot_be_kept(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no usable name"):
+def test_names_that_cannot_be_stored_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a valid name"):
         PromiseStore(tmp_path / "promises.json").set(name, {"weight": 1.0})
 
 
-def test_a_lock_that_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_LOCK_PATIENCE_S", 0.05)
+def test_held_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_store, "_LOCK_PATIENCE_S", 0.05)
     first, second = PromiseStore(tmp_path / "p.json"), PromiseStore(tmp_path / "p.json")
-    with first._locked(), pytest.raises(UserError, match=r"keeps .* locked"):
+    with first.locked(), pytest.raises(UserError, match="another slo-ctl is changing"):
         second.set("web", {"weight": 1.0})
 
 

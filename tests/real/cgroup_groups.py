@@ -10,18 +10,15 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from slo_ctl.host.cgroup import CgroupTree, find_tree
 from slo_ctl.model import DeviceNumber
-from slo_ctl.observe.cgroup import CgroupTree, find_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MIB = 1 << 20
 

@@ -7,25 +7,22 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cgroup_groups import prompt, remove_group
 from own_process import READY_S, OwnProcess
 from waiting import PATIENCE_S
 
-from slo_ctl.api.client import ApiClient, ApiUnreachable
-from slo_ctl.daemon.places import DaemonPlaces
-from slo_ctl.errors import UserError
-from slo_ctl.observe.cgroup import find_tree
-from slo_ctl.show.status_json import from_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.api.client import ApiClient
+from slo_ctl.base.errors import UserError
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.host.cgroup import find_tree
+from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.model.status_json import from_json
 
 
 def row_of(status: HostStatus, vm: str) -> VmStatus:
@@ -64,7 +61,7 @@ class DaemonProcess(OwnProcess):
         deadline = time.monotonic() + patience_s
         status = None
         while time.monotonic() < deadline and self.process.poll() is None:
-            with suppress(ApiUnreachable, UserError):
+            with suppress(UserError):
                 status = self.status()
                 if holds(status):
                     return status

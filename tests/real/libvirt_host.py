@@ -20,19 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from slo_ctl.observe.cgroup import DEFAULT_ROOT
+from slo_ctl.host.cgroup import DEFAULT_ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-START_S = 120.0
+START_S = 300.0
 _POLL_S = 0.05
 _OWN_FOLDERS = ("/run/libvirt", "/var/lib/libvirt", "/etc/libvirt", "/var/cache/libvirt", "/var/log/libvirt")
 _PROGRAMS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "unshare")
@@ -133,7 +131,7 @@ class LibvirtHost:
         return True
 
     def kill(self) -> None:
-        """SIGKILL to libvirtd; its VMs go on."""
+        """SIGKILL to libvirtd; its VMs continue."""
         assert self.pid is not None
         end(self.pid, signal.SIGKILL)
         self.pid = None

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 MAGIC, OPTION_MAGIC = b"NBDMAGIC", b"IHAVEOPT"
 OPT_EXPORT_NAME, OPT_GO = 1, 7

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from daemon_host import Cgroups
 
-from slo_ctl.observe.cgroup import find_tree
-from slo_ctl.observe.io_counters import read_counters
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from daemon_host import Cgroups
-
-    from slo_ctl.model import DeviceNumber
+from slo_ctl.host.cgroup import find_tree, read_counters
+from slo_ctl.model import DeviceNumber
 
 VMS = ("web", "noisy1", "noisy2")
 COUNTED_BELOW = 1_000_000

@@ -1,4 +1,4 @@
-"""A `slo-ctl` that goes on until it is told to end, in a process of its own."""
+"""A `slo-ctl` that continues until it is told to end, in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-READY_S = 120
+READY_S = 300
 """Patience with whatever is asked to begin or to end: many times what it takes on a busy machine."""
 
 

@@ -6,12 +6,9 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTS = (1, 2, 3)
 _AGENT = """#!/bin/sh

@@ -6,23 +6,20 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from own_process import READY_S as READY_S
 from own_process import OwnProcess
 
-from slo_ctl.device.control import ControlClient
-from slo_ctl.device.places import RunPlaces, places
-from slo_ctl.device.plan import plan_device
-from slo_ctl.device.programs import find_plugin
-from slo_ctl.device.status import nbd_uri
-from slo_ctl.device.store import DeviceStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.nbdkit import find_plugin
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import RunPlaces, places
+from slo_ctl.drives.status import nbd_uri
+from slo_ctl.drives.store import DeviceStore
 
 
 def require(*programs: str) -> None:
@@ -48,9 +45,15 @@ class Server(OwnProcess):
     def control(self) -> ControlClient:
         return ControlClient(self.run.control)
 
+    def nbdkit(self) -> int:
+        """Process number of nbdkit."""
+        return int(self.run.pid_file.read_text())
+
     def kill(self) -> None:
-        """SIGKILL to nbdkit itself."""
-        os.kill(int(self.run.pid_file.read_text()), signal.SIGKILL)
+        """SIGKILL to nbdkit itself, and to who would start it again."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.kill(self.nbdkit(), signal.SIGKILL)
+        self.process.kill()
         self.process.wait(READY_S)
 
 

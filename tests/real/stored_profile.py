@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from slo_ctl.serra.identity import BLOCK_DEVICE, Surroundings, block_identity
-from slo_ctl.serra.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Access
-from slo_ctl.serra.points import DEFAULT_INTERVALS, draw_points
-from slo_ctl.serra.profile import Profile
-from slo_ctl.serra.store import ProfileStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.device.places import Places
-    from slo_ctl.model import DeviceNumber
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, draw_points
+from slo_ctl.drives.record import Places
+from slo_ctl.model import DeviceNumber
+from slo_ctl.model.measurement import RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Access
+from slo_ctl.profile.identity import BLOCK_DEVICE, Surroundings, block_identity
+from slo_ctl.profile.store import Profile, ProfileStore
 
 Lines = dict[Access, tuple[float, float]]
 """us for each KiB, us."""

@@ -7,17 +7,14 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import loop_device, remove_group
 from own_process import READY_S
 
 from slo_ctl.cli import app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BLKIO = Path("/sys/fs/cgroup/blkio")
 
@@ -91,10 +88,10 @@ def test_plan_apply_and_undo(
     assert throttled(group) == ""
     capsys.readouterr()
     assert slo_ctl(root, "apply") == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     # By what it has read so far, if that was counted: recent kernels begin once a limit is set.
-    limits = [int(each) for each in re.findall(r"unset -> (\d+) +applied", told)]
-    assert len(limits) == 2, told
+    limits = [int(each) for each in re.findall(r"unset -> (\d+) +applied", output)]
+    assert len(limits) == 2, output
     assert sum(limits) == 500
     assert throttled(group) != ""
     assert throttled(stranger) == ""
@@ -104,7 +101,7 @@ def test_plan_apply_and_undo(
     assert throttled(group) == ""
 
 
-def test_not_beside_a_daemon(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apply_is_refused_while_a_daemon_runs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     daemon = subprocess.Popen(
         [sys.executable, "-m", "slo_ctl.cli", "daemon", "--root", str(root)], stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""The cgroup actuator on this host's kernel: what is set is read, works, and is given back."""
+"""The cgroup actuator on this host's kernel: what is set is read, works, and is restored."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import MIB, fio, groups, io_tree, iops_of, loop_device
 from yardstick import Yardstick
 
-from slo_ctl.act.capabilities import probe
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.host.capabilities import probe
 from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
-from slo_ctl.model.capability import BFQ
+from slo_ctl.model.decision import ActError
+from slo_ctl.model.host import BFQ
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+GROUP = "measured times, and the kernel's switches"
 
 SYS = Path("/sys")
 TRIES = 4
@@ -93,7 +92,7 @@ def test_set_read_back_and_given_back(rig: Rig) -> None:
     assert rig.values() == UNTOUCHED
 
 
-def test_drift_is_corrected(rig: Rig) -> None:
+def test_setting_changed_by_others_is_set_again(rig: Rig) -> None:
     rig.keeper.apply(rig.wanted())
     rig.actuator.write(rig.weight, 7)
     rig.actuator.write(rig.limits[0], None)
@@ -102,14 +101,14 @@ def test_drift_is_corrected(rig: Rig) -> None:
     assert rig.values() == SET
 
 
-def test_no_longer_wanted(rig: Rig) -> None:
+def test_settings_no_longer_wanted_are_restored(rig: Rig) -> None:
     rig.actuator.write(rig.limits[1], 123)
     rig.keeper.apply(rig.wanted())
     rig.keeper.apply(rig.wanted()[:1])
     assert rig.values() == [333, None, 123, None, None]
 
 
-def test_a_group_that_is_gone(rig: Rig) -> None:
+def test_group_that_is_gone_is_reported(rig: Rig) -> None:
     rig.keeper.apply(rig.wanted())
     rig.tree.folder(rig.cgroup).rmdir()
     assert {o.state for o in rig.keeper.apply(rig.wanted(), verify_all=True)} == {OutcomeState.UNAPPLIED}
@@ -182,7 +181,7 @@ def test_what_the_kernel_can_do(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_limits(tmp_path: Path) -> None:
+def test_limit_is_kept_by_the_kernel(tmp_path: Path) -> None:
     """Within 3 % on a device that could do far more; where others keep the CPUs busy, at most 15 % below."""
     tree = io_tree()
     if tree.version != 1:

@@ -7,19 +7,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from cgroup_groups import remove_group
 
 from slo_ctl.cli import app
-from slo_ctl.observe.block_device import device_behind
-from slo_ctl.observe.cgroup import CgroupTree, find_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.host.block_device import device_behind
+from slo_ctl.host.cgroup import CgroupTree, find_tree
 
 BYTES = 1 << 20
 
@@ -45,16 +43,16 @@ def tree() -> CgroupTree:
     return tree
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert app.run(["vm", "list", "--json", "--no-libvirt", *words]) == 0
     value: dict[str, Any] = json.loads(capsys.readouterr().out)
     return value
 
 
-def test_a_named_group(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configured_cgroup_is_observed_as_a_vm(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"slo-ctl-test-{os.getpid()}"
     with group_of(tree, name) as folder:
-        found = told(capsys, "--cgroup", str(folder))
+        found = output(capsys, "--cgroup", str(folder))
         assert found["cgroup"]["version"] == tree.version
         assert [vm["cgroup"] for vm in found["vms"] if vm["name"] == f"/{name}"] == [f"/{name}"]
     assert app.run(["vm", "list", "--no-libvirt", "--cgroup", str(folder)]) == 2
@@ -63,7 +61,7 @@ def test_a_named_group(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_group_as_libvirt_names_it(tree: CgroupTree, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"slo-ctl-{os.getpid()}"
     with group_of(tree, f"machine-qemu\\x2d77\\x2d{name.replace('-', chr(92) + 'x2d')}.scope"):
-        (vm,) = (vm for vm in told(capsys)["vms"] if vm["libvirt_id"] == 77)
+        (vm,) = (vm for vm in output(capsys)["vms"] if vm["libvirt_id"] == 77)
         assert vm["name"] == name
 
 
@@ -94,7 +92,7 @@ def test_io_of_a_group_is_counted(tree: CgroupTree, capsys: pytest.CaptureFixtur
         if done.returncode != 0:
             pytest.skip(f"no direct write in a group here: {done.stderr.splitlines()[-1]}")
         streams = [
-            s for s in told(capsys, "--cgroup", str(folder))["streams"] if s["cgroup"] == f"/{folder.name}"
+            s for s in output(capsys, "--cgroup", str(folder))["streams"] if s["cgroup"] == f"/{folder.name}"
         ]
     if device is None:
         pytest.skip("the file system of this tree is on no block device")

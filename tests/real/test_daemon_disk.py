@@ -1,18 +1,13 @@
-"""The daemon on a served hard disk: weights that its scheduler ignores are told, and `auto` sees to them."""
+"""The daemon on a served hard disk: weights its scheduler ignores are reported, and `auto` sees to them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from daemon_host import cgroups, clients, row_of, running
 from serving import make_device, require, served
 
-from slo_ctl.model import Verdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.model import HostStatus
+from slo_ctl.model import HostStatus, Verdict
 
 VMS = ("a", "b")
 CONFIG = '[daemon]\nepoch = "250ms"\nwindow = "4s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'
@@ -22,7 +17,7 @@ def verdicts(status: HostStatus) -> list[Verdict]:
     return [row_of(status, name).verdict for name in VMS]
 
 
-def test_weights_on_a_disk(root: Path) -> None:
+def test_weights_divide_a_served_hard_disk(root: Path) -> None:
     require("nbdkit", "fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=2GiB,scheduler=fifo", *(f"name={vm}" for vm in VMS))
     with (
@@ -39,8 +34,8 @@ def test_weights_on_a_disk(root: Path) -> None:
             load = ("--rw=randread", "--bs=4k", "--iodepth=8", "--size=1g", "--time_based", "--runtime=600")
             readers.start(vm, "--ioengine=nbd", f"--uri={server.uri(vm)}", *load)
         with running(root) as daemon:
-            told = [Verdict.NO_MECHANISM] * len(VMS)
-            status = daemon.eventually("no mechanism", lambda status: verdicts(status) == told)
+            output = [Verdict.NO_MECHANISM] * len(VMS)
+            status = daemon.eventually("no mechanism", lambda status: verdicts(status) == output)
             assert "by fifo, by which weights have no effect" in row_of(status, "a").reason
 
             (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n' + promises)
@@ -54,4 +49,4 @@ def test_weights_on_a_disk(root: Path) -> None:
             with server.control() as control:
                 assert control.statistics()["scheduler"] == "wfq"
         with server.control() as control:
-            assert control.statistics()["scheduler"] == "fifo", "given back"
+            assert control.statistics()["scheduler"] == "fifo", "restored"

@@ -1,4 +1,4 @@
-"""The daemon on a served emulated SSD: three fio clients in cgroups, weights 1:3:6."""
+"""The daemon on a served emulated SSD with fio clients: OPS of a hybrid drive, and a server that fails."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from daemon_host import DaemonProcess, cgroups, clients, row_of, running
+from daemon_host import Cgroups, Clients, cgroups, clients, row_of, running
+from nbd_client import NbdClient
 from serving import Server, require
-from waiting import until
+from waiting import PATIENCE_S
 
-from slo_ctl.model import Verdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from daemon_host import Cgroups, Clients
-
-    from slo_ctl.model import HostStatus
+from slo_ctl.model import HostStatus, Verdict
 
 VMS = ("a", "b", "c")
 TIME_SCALE = "0.5"
@@ -80,70 +74,8 @@ def close_to(status: HostStatus, weights: dict[str, float], tolerance: float) ->
 
 def ops(server: Server) -> dict[str, tuple[float, object, int]]:
     with server.control() as control:
-        told = control.statistics()["namespaces"]
-    return {n["name"]: (n["weight"], n["limit_iops"], n["space"]["ops_blocks"]) for n in told}
-
-
-@pytest.mark.slow
-def test_shares_weights_crashes_and_a_clean_stop(root: Path) -> None:
-    require("fio", "nbdkit")
-    weights = {"a": 1.0, "b": 3.0, "c": 6.0}
-    make_drive(root)
-    with cgroups(*VMS) as groups, clients(groups, root) as writers:
-        configure(root, groups, weights)
-        options = ("--latency", "real", "--time-scale", TIME_SCALE)
-        server = Server(root, "ssd0", *options)
-        daemon = None
-        try:
-            before = ops(server)
-            start_all(writers, server)
-            daemon = DaemonProcess(root)
-
-            def shared_and_told(status: HostStatus) -> bool:
-                verdicts = {row_of(status, vm).verdict for vm in VMS}  # there may be others on this host
-                return close_to(status, weights, 0.05) and verdicts == {Verdict.OK}
-
-            status = daemon.eventually("shares", shared_and_told)
-            assert {row_of(status, vm).backend for vm in VMS} == {"emulated SSD, isolated OPS"}
-
-            slo_ctl("vm", "set", "a", "weight=6", "--root", str(root))
-            weights["a"] = 6.0
-            daemon.eventually("shares after vm set", lambda s: close_to(s, weights, 0.05))
-
-            # A crash of the daemon disturbs nobody and loses nothing.
-            daemon.kill()
-            in_force = ops(server)
-            daemon = DaemonProcess(root)
-            time.sleep(1)
-            now = ops(server)
-            assert {vm: kept[0] for vm, kept in now.items()} == pytest.approx(
-                {vm: kept[0] for vm, kept in in_force.items()}, rel=0.3
-            )
-            assert all(abs(now[vm][2] - in_force[vm][2]) <= 3 for vm in VMS)
-            daemon.eventually("shares after kill -9 of it", lambda s: close_to(s, weights, 0.05))
-
-            # So does a crash of the server, but for its clients.
-            server.kill()
-            gone = daemon.eventually("problem", lambda s: s.devices[0].problem)
-            assert gone.devices[0].name == "ssd0"
-            for vm in VMS:
-                writers.stop(vm)
-            server.stop()
-            server = Server(root, "ssd0", *options)
-            start_all(writers, server)
-            daemon.eventually("shares after kill -9 of the server", lambda s: close_to(s, weights, 0.05))
-
-            writers.stop("b")
-            daemon.eventually("b idle", lambda s: row_of(s, "b").verdict is Verdict.IDLE)
-            restored = daemon.stop() == 0
-            if restored:
-                assert ops(server) == before
-            until(lambda: ops(server) == before, "the device moves the rest back by itself")
-        finally:
-            if daemon is not None:
-                print(daemon.log())  # noqa: T201 - shown when the test fails
-                daemon.stop()
-            server.stop()
+        output = control.statistics()["namespaces"]
+    return {n["name"]: (n["weight"], n["limit_iops"], n["space"]["ops_blocks"]) for n in output}
 
 
 @pytest.mark.slow
@@ -168,9 +100,9 @@ def test_shares_on_a_hybrid_drive(root: Path) -> None:
                 status = daemon.eventually("shares, and OPS moved", shared_with_ops_moved, 300)
                 sys.stderr.write(f"{shares(status)}, OPS blocks {ops(server)}\n")
             with server.control() as control:
-                told = control.statistics()
-            assert told["mapping"] == "fast"
-            assert all(each["flash"]["full_merges"] > 0 for each in told["namespaces"])
+                output = control.statistics()
+            assert output["mapping"] == "fast"
+            assert all(each["flash"]["full_merges"] > 0 for each in output["namespaces"])
         finally:
             server.stop()
 
@@ -198,6 +130,27 @@ def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
         server.stop()
 
 
+def test_a_client_of_no_known_vm_is_named_with_what_to_write(root: Path) -> None:
+    require("nbdkit")
+    slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
+    (root / "slo-ctl.toml").write_text(CONFIG)
+    server = Server(root, "ssd0")
+    try:
+        with running(root) as daemon, NbdClient(server.run.export("ssd0"), "ssd0") as client:
+            deadline_s = time.monotonic() + PATIENCE_S
+            while not (notes := [note for note in daemon.status().notes if "no known VM" in note]):
+                assert time.monotonic() < deadline_s, daemon.log()
+                client.read(0, 4096)
+            what_to_write = 'add [vm.ssd0] with namespaces = ["ssd0/ssd0"] to slo-ctl.toml'
+            assert notes == [f"ssd0/ssd0 is used by no known VM: {what_to_write}"]
+            (root / "slo-ctl.toml").write_text(f'{CONFIG}[vm.ssd0]\nnamespaces = ["ssd0/ssd0"]\n')
+            daemon.api.post("/v1/reload")
+            daemon.eventually("the VM", lambda s: [row.device for row in s.vms] == ["ssd0"])
+            assert "no known VM" not in " ".join(daemon.status().notes)
+    finally:
+        server.stop()
+
+
 def test_without_latency_there_is_no_mechanism(root: Path) -> None:
     require("fio", "nbdkit")
     make_drive(root)
@@ -208,11 +161,11 @@ def test_without_latency_there_is_no_mechanism(root: Path) -> None:
             start(writers, server, "b")
             with running(root) as daemon:
 
-                def told(status: HostStatus) -> bool:
+                def has_no_mechanism(status: HostStatus) -> bool:
                     row = row_of(status, "b")
                     return bool(row.iops) and row.verdict is Verdict.NO_MECHANISM
 
-                status = daemon.eventually("b", told)
+                status = daemon.eventually("b", has_no_mechanism)
                 assert "without latency" in row_of(status, "b").reason
                 assert status.devices[0].kind == "emulated"
         finally:

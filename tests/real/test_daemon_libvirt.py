@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import loop_device
 from daemon_host import running
-from libvirt_host import libvirt_host  # noqa: F401 - a fixture
+from libvirt_host import (
+    LibvirtHost,
+    libvirt_host,  # noqa: F401 - a fixture
+)
 
-from slo_ctl.model import OutcomeState, Verdict
+from slo_ctl.model import HostStatus, OutcomeState, Verdict, VmStatus
 
-if TYPE_CHECKING:
-    from libvirt_host import LibvirtHost
-
-    from slo_ctl.model import HostStatus, VmStatus
+GROUP = "libvirt"
 
 pytestmark = pytest.mark.slow
 NAME = f"slo-hang-{os.getpid()}"

@@ -8,17 +8,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from daemon_host import DaemonProcess, row_of, running
 from own_process import READY_S
 
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.base.errors import UserError
 
 CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n'
 
@@ -35,21 +32,21 @@ def notified(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.soc
 
 def _all(listener: socket.socket) -> list[str]:
     listener.setblocking(False)
-    told = []
+    output = []
     while True:
         try:
-            told += listener.recv(65536).decode().splitlines()
+            output += listener.recv(65536).decode().splitlines()
         except BlockingIOError:
             listener.settimeout(READY_S)
-            return told
+            return output
 
 
 def _until(listener: socket.socket, line: str, times: int = 1) -> list[str]:
     """All that is told until `line` was."""
-    told: list[str] = []
-    while told.count(line) < times:
-        told += listener.recv(65536).decode().splitlines()
-    return told
+    output: list[str] = []
+    while output.count(line) < times:
+        output += listener.recv(65536).decode().splitlines()
+    return output
 
 
 def _stopped(pid: int) -> None:
@@ -65,15 +62,15 @@ def _run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=READY_S)
 
 
-def test_what_systemd_is_told(root: Path, notified: socket.socket) -> None:
+def test_systemd_is_notified_of_ready_reload_watchdog_and_stop(root: Path, notified: socket.socket) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     with running(root) as daemon:
-        told = _all(notified)
-        assert told.index("WATCHDOG=1") < told.index("READY=1")
+        output = _all(notified)
+        assert output.index("WATCHDOG=1") < output.index("READY=1")
         _until(notified, "WATCHDOG=1", times=3)  # one in each epoch
         daemon.process.send_signal(signal.SIGHUP)
-        told = _until(notified, "READY=1")
-        assert told.index("RELOADING=1") < told.index("READY=1")
+        output = _until(notified, "READY=1")
+        assert output.index("RELOADING=1") < output.index("READY=1")
         # A daemon that hangs is one whose watchdog goes hungry.
         missed = daemon.api.get("/v1/health")["missed_epochs"]
         daemon.process.send_signal(signal.SIGSTOP)
@@ -83,7 +80,7 @@ def test_what_systemd_is_told(root: Path, notified: socket.socket) -> None:
         assert _all(notified) == []
         continued_at = time.time()
         daemon.process.send_signal(signal.SIGCONT)
-        daemon.eventually("epochs go on", lambda s: s.at > continued_at)
+        daemon.eventually("epochs continue", lambda s: s.at > continued_at)
         # It may have been stopped in the middle of an epoch, which missed nothing.
         daemon.eventually("missed", lambda _: daemon.api.get("/v1/health")["missed_epochs"] > missed)
         assert daemon.stop() == 0
@@ -108,9 +105,9 @@ def test_sighup_with_a_broken_configuration(root: Path) -> None:
 
 
 def test_vm_set_takes_effect_at_once(root: Path) -> None:
-    """Not at the next epoch, which is a minute away; a burst of changes is no burst of epochs."""
+    """Not at the next epoch, which is ten minutes away; a burst of changes is not a burst of epochs."""
     (root / "slo-ctl.toml").write_text(
-        CONFIG.replace("200ms", "60s").replace('"1s"', '"60s"') + "[vm.web]\nweight = 1\n"
+        CONFIG.replace("200ms", "10m").replace('"1s"', '"10m"') + "[vm.web]\nweight = 1\n"
     )
     with running(root) as daemon:
         began_s, epochs = time.monotonic(), daemon.api.get("/v1/health")["epochs"]
@@ -118,11 +115,9 @@ def test_vm_set_takes_effect_at_once(root: Path) -> None:
             daemon.api.put("/v1/vms/web/slo", {"fields": {"weight": weight}})
         daemon.eventually("weight", lambda s: row_of(s, "web").slo.weight == 31)
         elapsed_s = time.monotonic() - began_s
-        assert elapsed_s < 50
         assert 1 <= daemon.api.get("/v1/health")["epochs"] - epochs <= elapsed_s / 0.2 + 1
         daemon.api.delete("/v1/vms/web/slo")
         daemon.eventually("taken back", lambda s: row_of(s, "web").slo.weight == 1)
-        assert time.monotonic() - began_s < 55
 
 
 def test_a_socket_that_another_listens_on(root: Path) -> None:
@@ -133,14 +128,14 @@ def test_a_socket_that_another_listens_on(root: Path) -> None:
         other.listen()
         done = _run(root)
     assert done.returncode == 2
-    assert "somebody listens on" in done.stderr
+    assert "address already in use" in done.stderr
     with running(root) as daemon:  # nobody does any more
         daemon.kill()
     with running(root) as daemon:  # nor after kill -9
         assert daemon.api.get("/v1/health")
 
 
-def test_mistakes_at_the_start(root: Path) -> None:
+def test_daemon_refuses_to_start_with_mistakes(root: Path) -> None:
     (root / "slo-ctl.toml").write_text("[daemon]\nepoch = 1\n")
     done = _run(root)
     assert (done.returncode, "slo-ctl.toml:2" in done.stderr) == (2, True)

@@ -1,10 +1,9 @@
-"""Schedulers of a real loop device: chosen, set, read back, kept and given back, by command and by daemon."""
+"""Schedulers of a real loop device: chosen, set, read back, kept and restored, by command and by daemon."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cgroup_groups import loop_device
@@ -13,10 +12,8 @@ from stored_profile import DISK, FLASH, store_profile
 from waiting import PATIENCE_S, until
 
 from slo_ctl.cli.app import run
-from slo_ctl.device.places import places
-
-if TYPE_CHECKING:
-    from slo_ctl.model import HostStatus
+from slo_ctl.drives.record import places
+from slo_ctl.model import HostStatus
 
 CONFIG = """
 [daemon]
@@ -94,7 +91,7 @@ def test_the_command_sets_what_it_chose_and_undoes_it(root: Path, capsys: pytest
         assert queue.parameters()["max_budget"] == "0", "what was set for a target is gone with it"
         status, said = policy(root, capsys, path, "--undo")
         assert (status, queue.all()) == (0, before), said
-        assert "slo-ctl has set nothing there" in policy(root, capsys, path, "--undo")[1]
+        assert "slo-ctl has not changed this device" in policy(root, capsys, path, "--undo")[1]
 
 
 def test_what_cannot_be_set_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

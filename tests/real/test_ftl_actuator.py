@@ -1,25 +1,23 @@
-"""The actuator of a served emulated SSD: weights, limits and OPS set, read back and given back."""
+"""The actuator of a served emulated SSD: weights, limits and OPS set, read back and restored."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from serving import Server, make_device, require, served
 from waiting import until
 
-from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.served_ftl import ServedFtlActuator
+from slo_ctl.act.ssd import ServedFtlActuator
 from slo_ctl.model import Decision, Knob, Lever, OpsMove, OutcomeState, Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from slo_ctl.model.decision import ActError
 
 STREAMS = {"web": "a", "db": "b", "ci": "c"}
 
@@ -40,10 +38,10 @@ class Rig:
 
     def state(self) -> dict[str, Any]:
         with self.server.control() as control:
-            told = control.statistics()["namespaces"]
+            output = control.statistics()["namespaces"]
         return {
             n["name"]: (n["weight"], n["limit_iops"], n["limit_bytes_s"], n["space"]["ops_blocks"])
-            for n in told
+            for n in output
         }
 
     def move(self, *moves: OpsMove) -> list[str]:
@@ -152,7 +150,7 @@ def test_a_move_that_the_device_refuses(rig: Rig) -> None:
 
 
 def test_blocks_that_somebody_else_took(rig: Rig) -> None:
-    """What cannot be given back is told, and stays in the journal."""
+    """What cannot be restored is reported, and stays in the journal."""
     rig.move(OpsMove("web", None, 3))
     rig.settle()
     with rig.server.control() as control:
@@ -181,7 +179,7 @@ def test_a_server_that_is_gone_and_back(rig: Rig) -> None:
         assert rig.state()["a"][0] == 1
 
 
-def test_what_it_does_not_have(rig: Rig) -> None:
+def test_settings_a_served_device_does_not_have_are_refused(rig: Rig) -> None:
     for knob in (limit("nobody", "total_iops"), limit("a", "read_iops")):
         with pytest.raises(ActError) as refused:
             rig.actuator.read(knob)

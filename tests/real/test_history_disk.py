@@ -6,21 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "show"))
 
+from collections.abc import Iterator
+
 from fake_status import AT, host_status, vm_status
 
+from slo_ctl.model import HostStatus
 from slo_ctl.record.history import History
-from slo_ctl.record.history_errors import HistoryError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slo_ctl.model import HostStatus
+from slo_ctl.record.history_schema import HistoryError
 
 
 @pytest.fixture
@@ -49,7 +46,7 @@ def fits(history: History, second: int) -> bool:
     return second < 2000
 
 
-def test_a_disk_that_fills_up(small_disk: Path) -> None:
+def test_full_disk_is_reported_by_the_history(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(700 << 10))
     history = History(small_disk / "history.db", 86400.0, 1 << 30)

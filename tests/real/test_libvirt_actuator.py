@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cgroup_groups import MIB, loop_device
 from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a fixture
 
-from slo_ctl.act.interface import ActError
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.libvirt import LibvirtActuator
-from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
+from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting
+from slo_ctl.model.decision import ActError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from slo_ctl.model import Outcome
+GROUP = "libvirt"
 
 pytestmark = pytest.mark.slow
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
@@ -103,7 +101,7 @@ def states(outcomes: list[Outcome]) -> set[OutcomeState]:
     return {outcome.state for outcome in outcomes}
 
 
-def test_weight(rig: Rig) -> None:
+def test_weight_is_set_through_libvirt(rig: Rig) -> None:
     try:
         before = rig.actuator.read(rig.weight)
     except ActError as error:
@@ -119,7 +117,7 @@ def test_weight(rig: Rig) -> None:
     assert rig.domain.blkioParameters(1)["weight"] == before
 
 
-def test_limits_of_one_disk(rig: Rig) -> None:
+def test_limits_of_one_disk_are_set_through_libvirt(rig: Rig) -> None:
     before = rig.state()
     for iops in (100.9, 5, 20_000):
         assert states(rig.apply(total_iops__vda=iops, total_bytes_s__vda=MIB, read_iops__vdb=50)) <= {
@@ -167,18 +165,18 @@ def test_one_disk_left_the_group(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "told"),
+    ("there", "message"),
     [
         ({"read_iops_sec": 70}, "read_iops_sec=70"),
         ({"total_iops_sec": 70, "total_iops_sec_max": 90}, "total_iops_sec_max=90"),
     ],
 )
-def test_limits_of_somebody_else_are_left(rig: Rig, there: dict[str, int], told: str) -> None:
+def test_limits_of_somebody_else_are_left(rig: Rig, there: dict[str, int], message: str) -> None:
     rig.domain.setBlockIoTune("vda", there, 1)
     before = rig.state()
     (outcome,) = rig.apply(total_iops__vda=100)
     assert outcome.state is OutcomeState.UNAPPLIED
-    assert told in outcome.reason
+    assert message in outcome.reason
     (of_both,) = rig.apply(**{"total_iops__vda,vdb": 100})[-1:]
     assert of_both.state is OutcomeState.UNAPPLIED
     assert rig.state() == before
@@ -206,7 +204,7 @@ def test_device_limits_of_its_cgroup(rig: Rig) -> None:
         assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
         assert rig.domain.blkioParameters(1)["device_write_iops_sec"] == ""
     gone = rig.limit("write_iops", str(DeviceNumber(250, 250)))
-    assert "is no more" in rig.wish({gone: 120})[0].reason
+    assert "no longer exists" in rig.wish({gone: 120})[0].reason
 
 
 def test_a_disk_and_a_vm_that_are_gone(rig: Rig) -> None:

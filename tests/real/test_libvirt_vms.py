@@ -12,19 +12,21 @@ from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a f
 
 from slo_ctl.cli import app
 
+GROUP = "libvirt"
+
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 
 NAME = f"slo-ctl_test-{os.getpid()}"
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert app.run(["vm", "list", "--json", *words]) == 0
     value: dict[str, Any] = json.loads(capsys.readouterr().out)
     return value
 
 
-def test_the_test_driver(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "--connect", "test:///default")
+def test_vms_of_libvirts_test_driver_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    found = output(capsys, "--connect", "test:///default")
     assert found["libvirt_uri"] == "test:///default"
     (vm,) = found["vms"]
     assert (vm["name"], vm["state"], vm["found_by"], vm["cgroup"]) == ("test", "running", "libvirt", None)
@@ -33,10 +35,10 @@ def test_the_test_driver(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("uri", ["no-such-driver:///", "qemu+unix:///system?socket=/x"])
-def test_no_such_libvirt(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_libvirt_is_reported(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert app.run(["vm", "list", "--connect", uri]) == 2
-    told, hint = capfd.readouterr().err.splitlines()
-    assert uri in told
+    output, hint = capfd.readouterr().err.splitlines()
+    assert uri in output
     assert hint.startswith("hint: ")
 
 
@@ -54,8 +56,12 @@ def ours(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_running_vm(libvirt_host: LibvirtHost, domain: Any, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
-    found = told(capsys, "--connect", libvirt_host.uri)
+def test_running_vm_is_found_with_its_disks(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    domain: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = output(capsys, "--connect", libvirt_host.uri)
     vm = ours(found)
     assert (vm["state"], vm["uuid"], vm["libvirt_id"]) == ("running", domain.UUIDString(), domain.ID())
     assert [(disk["target"], disk["source"]) for disk in vm["disks"]] == [
@@ -74,7 +80,7 @@ def test_its_cgroup_holds_its_qemu(
     domain: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = told(capsys, "--connect", libvirt_host.uri)
+    found = output(capsys, "--connect", libvirt_host.uri)
     cgroup = ours(found)["cgroup"]
     if cgroup is None:
         pytest.skip("this libvirtd gives its VMs no cgroup that accounts block I/O")
@@ -82,7 +88,7 @@ def test_its_cgroup_holds_its_qemu(
     pids = {pid for procs in folder.rglob("cgroup.procs") for pid in read_pids(procs)}
     assert any(domain.UUIDString().encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
 
-    alone = [vm for vm in told(capsys, "--no-libvirt")["vms"] if vm["cgroup"] == cgroup]
+    alone = [vm for vm in output(capsys, "--no-libvirt")["vms"] if vm["cgroup"] == cgroup]
     assert [(vm["name"], vm["uuid"], vm["found_by"]) for vm in alone] == [
         (NAME, domain.UUIDString(), "cgroup name")
     ]
@@ -96,15 +102,19 @@ def read_pids(procs: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_paused_vm(libvirt_host: LibvirtHost, domain: Any, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_paused_vm_is_shown_as_paused(
+    libvirt_host: LibvirtHost,  # noqa: F811
+    domain: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     domain.suspend()
     try:
-        assert ours(told(capsys, "--connect", libvirt_host.uri))["state"] == "paused"
+        assert ours(output(capsys, "--connect", libvirt_host.uri))["state"] == "paused"
     finally:
         domain.resume()
 
 
-def test_the_doctor_reaches_it(libvirt_host: LibvirtHost, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_doctor_reaches_libvirt(libvirt_host: LibvirtHost, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     app.run(["doctor", "--json", "--connect", libvirt_host.uri])
     requirements = json.loads(capsys.readouterr().out)["requirements"]
     (found,) = (each for each in requirements if each["name"] == "libvirt")

@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cgroup_groups import prompted
 from serving import READY_S, make_device, require, served
 from test_serra_profile import MIB, loop_device
 
-if TYPE_CHECKING:
-    from pathlib import Path
+GROUP = "measured times, and the kernel's switches"
 
 SMALL = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--repetitions", "4", "--quiet")
 OUTCOMES = {"none needed", "found", "not reached"}
@@ -65,7 +65,7 @@ def complete(found: dict[str, Any]) -> None:
     )
 
 
-def test_a_file_of_this_machine(root: Path) -> None:
+def test_logical_block_of_a_file_on_this_machine(root: Path) -> None:
     place = root / "place"
     place.mkdir()
     found = find(root, str(place), *SMALL)
@@ -121,7 +121,7 @@ def test_a_served_ssd_mapped_by_page_needs_none(root: Path) -> None:
         found = find(root, uri, *SMALL, "--allow-write", uri)
         complete(found)
         assert found["identity"]["model"] == "EMULATED SSD d"
-        # Two cores shared with others: at the most the smallest sizes are disturbed.
+        # Two cores shared with others: at most the smallest sizes are disturbed.
         assert found["outcome"] == "none needed" or found["logical_block_bytes"] <= 256 << 10
     assert find(root, uri, "--show")["validity"]["stale"] is None
 
@@ -143,10 +143,10 @@ def test_a_served_drive_of_fast_has_the_block_it_was_made_with(root: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(root: Path, number: signal.Signals) -> None:
+def test_interrupted_search_keeps_what_was_measured(root: Path, number: signal.Signals) -> None:
     place = root / "place"
     place.mkdir()
-    # Equal never: it goes on until it is stopped.
+    # Equal never: it continues until it is stopped.
     words = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--tolerance", ".01%", "--repetitions", "100", "-q")
     process = subprocess.Popen(
         command(root, "logical-block", str(place), *words, "--json"),

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cgroup_groups import loop_device
-from daemon_host import cgroups, clients, row_of, running
+from daemon_host import Cgroups, cgroups, clients, row_of, running
 from noisy_neighbours import COUNTED_BELOW, VMS, configure, fio_on, let_the_kernel_count, rates, reads
 from waiting import until
 
 from slo_ctl.act.journal import Journal
-from slo_ctl.daemon.places import DaemonPlaces
-from slo_ctl.model import Verdict
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.model import HostStatus, Verdict
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from daemon_host import Cgroups
-
-    from slo_ctl.model import HostStatus
+GROUP = "measured times, and the kernel's switches"
 
 MINIMUM = 300.0
 TRIES = 3
@@ -38,12 +33,14 @@ def kept(status: HostStatus) -> bool:
 
 
 def kept_and_told(status: HostStatus) -> bool:
-    told = "limited to" in row_of(status, "web").reason and "IOPS for web" in row_of(status, "noisy1").reason
-    return kept(status) and told
+    output = (
+        "limited to" in row_of(status, "web").reason and "IOPS for web" in row_of(status, "noisy1").reason
+    )
+    return kept(status) and output
 
 
 def as_promised(held: dict[str, float], without: dict[str, float]) -> bool:
-    """The others have most of what they had: nobody is held back by more than it takes."""
+    """The others have most of what they had: nobody is throttled by more than it takes."""
     web_kept = held["web"] >= max(0.8 * MINIMUM, 2 * without["web"])
     return web_kept and held["noisy1"] + held["noisy2"] >= 0.4 * (without["noisy1"] + without["noisy2"])
 
@@ -86,7 +83,7 @@ def test_a_minimum_against_two_noisy_ones(root: Path) -> None:
             def free(_: object) -> bool:
                 return limits(groups) == before
 
-            daemon.eventually("limits given back", free, 300)
+            daemon.eventually("limits restored", free, 300)
             assert daemon.stop() == 0
         assert limits(groups) == before
         assert str(COUNTED_BELOW) in before["noisy1"][0]

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from bare_guest import compile_writer, disk_line, domain_xml
 from cgroup_groups import loop_device
-from libvirt_host import libvirt_host  # noqa: F401 - a fixture
+from libvirt_host import (
+    LibvirtHost,
+    libvirt_host,  # noqa: F401 - a fixture
+)
 from waiting import until
 
 from slo_ctl.act.domain_metadata import writable_domain
-from slo_ctl.act.nvme.disks import give, take, target_of
-from slo_ctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from libvirt_host import LibvirtHost
+from slo_ctl.act.namespaces import give, take, target_of
+from slo_ctl.base.errors import UserError
 
 pytestmark = pytest.mark.slow
 NAME = f"slo-give-{os.getpid()}"

@@ -7,18 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nbd_client import NbdClient
 from serving import READY_S, make_device, require
 
-from slo_ctl.device.control import ControlClient
-from slo_ctl.device.places import RunPlaces, places
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.record import RunPlaces, places
 
 # A process number is known to the process itself only, which then becomes the server.
 ACTIVATE = """
@@ -95,7 +92,7 @@ def test_a_socket_of_something_else_is_refused(root: Path) -> None:
     with activated(root, [run.export("c")]) as (process, _):
         _, errors = process.communicate(timeout=READY_S)
         assert process.returncode == 2
-        assert "no socket of this device" in errors
+        assert "not a socket of this device" in errors
 
 
 def test_variables_meant_for_another_process_are_left_alone(root: Path) -> None:

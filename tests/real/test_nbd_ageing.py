@@ -8,16 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from nbd_client import NbdClient
 from serving import READY_S, Server, make_device, require, run, served
 
 from slo_ctl.cli import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 PAGES = 64 * MIB // 4096
@@ -30,8 +28,8 @@ def device(root: Path, *words: str) -> int:
 def aged(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     capsys.readouterr()
     assert device(root, "age", "d", "--json", "--quiet") == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return told
+    output: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return output
 
 
 def test_an_aged_device_collects_garbage_from_its_first_writes(
@@ -42,18 +40,18 @@ def test_an_aged_device_collects_garbage_from_its_first_writes(
     with served(root, "d") as server, NbdClient(server.run.export("d"), "d") as client:
         client.write(5 * MIB, b"kept" * 1024)
         client.flush()
-    told = aged(root, capsys)
-    assert (told["device"], told["emulated"], told["settled"]) == ("d", True, True)
-    assert told["waf"] > 1.5
+    output = aged(root, capsys)
+    assert (output["device"], output["emulated"], output["settled"]) == ("d", True, True)
+    assert output["waf"] > 1.5
     image = root / "devices" / "d" / "d.img"
     assert image.stat().st_blocks * 512 <= 2 * 4096
     assert device(root, "show", "d", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["aged"]["waf"] == told["waf"]
+    assert json.loads(capsys.readouterr().out)["aged"]["waf"] == output["waf"]
     with served(root, "d") as server:
         with server.control() as control:
             hello, before = control.hello(), control.statistics()["namespaces"][0]
             assert hello["placement"] == "as it was left"
-            assert hello["aged"]["waf"] == told["waf"]
+            assert hello["aged"]["waf"] == output["waf"]
             assert before["space"]["mapped_pages"] == PAGES
         with NbdClient(server.run.export("d"), "d") as client:
             assert client.read(5 * MIB, 4096) == b"kept" * 1024
@@ -66,7 +64,7 @@ def test_an_aged_device_collects_garbage_from_its_first_writes(
         after["flash"][key] - before["flash"][key] for key in ("host_page_writes", "gc_page_writes")
     )
     # fio's writes are of one size; those of the ageing were of several.
-    assert (host + moved) / host == pytest.approx(told["waf"], rel=0.3)
+    assert (host + moved) / host == pytest.approx(output["waf"], rel=0.3)
 
 
 def test_ageing_survives_a_crash_of_the_server_but_not_the_loss_of_the_placement(
@@ -145,7 +143,7 @@ def test_a_served_device_is_not_aged(root: Path, capsys: pytest.CaptureFixture[s
             control.command("age")
 
 
-def test_created_aged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_is_preconditioned_when_created_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("nbdkit")
     assert device(root, "create", "name=d,size=64MiB,op=20%,dies=2,age=yes") == 0
     assert "steady state: WAF" in capsys.readouterr().out

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cgroup_groups import prompted
@@ -13,11 +15,9 @@ from nbd_client import NbdClient
 from serving import Server, make_device, require, run, served
 from yardstick import Yardstick
 
-from slo_ctl.device.control import ControlError
+from slo_ctl.drives.control import ControlError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+GROUP = "measured times, and the kernel's switches"
 
 TOLERANCE = 0.1
 TRIES = 4
@@ -40,11 +40,13 @@ def as_modelled(measure: Callable[[], float], modelled: float) -> None:
 
 
 def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:
-    told = run(
+    reply = run(
         *("fio", "--name=x", "--ioengine=nbd", f"--uri={server.uri()}", f"--rw={rw}", "--size=100%"),
         *("--time_based", "--runtime=3", "--output-format=json", "--randrepeat=0", "--norandommap", *options),
     )
-    job: dict[str, Any] = json.loads(told[told.index("{") :])["jobs"][0]["read" if "read" in rw else "write"]
+    job: dict[str, Any] = json.loads(reply[reply.index("{") :])["jobs"][0][
+        "read" if "read" in rw else "write"
+    ]
     return job
 
 
@@ -95,9 +97,9 @@ def test_parts_of_one_disk(root: Path) -> None:
                 with pytest.raises(ControlError, match="hard disk") as refused:
                     control.command(op, **fields)
                 assert refused.value.code == "refused"
-            told = control.statistics()
-        assert (told["kind"], told["queue_depth"], len(told["busy_ns"])) == ("disk", 1, 1)
-        a, b = told["namespaces"]
+            reply = control.statistics()
+        assert (reply["kind"], reply["queue_depth"], len(reply["busy_ns"])) == ("disk", 1, 1)
+        a, b = reply["namespaces"]
         assert (a["weight"], a["limit_iops"], b["weight"], b["limit_iops"]) == (3, 20, 5, None)
         assert a["queue"]["completed"]["writes"] == a["answered"]["writes"]["requests"] == 1
         assert a["recent"]["latency_us"]["write"]["count"] == 1
@@ -130,12 +132,12 @@ def test_a_short_profile_tells_that_it_seeks_and_keeps_its_times(root: Path) -> 
     make_device(root, "name=d,preset=cheetah-15k7,size=4GiB")
     # Slower than life, so that the difference between its times is not lost in what other work adds to both.
     with served(root, "d", "--latency", "real", "--time-scale", "4") as server:
-        told = run(
+        reply = run(
             *(sys.executable, "-m", "slo_ctl.cli", "device", "profile", server.uri(), "--root", str(root)),
             *("--interval", "64k-128k/64k", "--points", "2", "--file-size", "2GiB", "--test-time", "300ms"),
             *("--min-repetitions", "2", "--repetitions", "2", "--quiet", "--json"),
         )
-    profile = json.loads(told)
+    profile = json.loads(reply)
     assert profile["identity"]["model"] == "EMULATED disk d"
     assert profile["ratios"]["read"]["minimum"] > 1.5, "in sequence 1.6 ms, at random over 8 ms"
     assert {each["access"] for each in profile["measurement"]} == {"sequential read", "random read"}

@@ -7,18 +7,15 @@ import json
 import random
 import socket
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from nbd_client import OPT_GO, OPTION_MAGIC, READ, REQUEST_MAGIC, WRITE, ZERO, NbdClient, NbdError
 from serving import READY_S, Server, make_device, require, served
 from waiting import until
 
-from slo_ctl.device.control import ControlClient, ControlError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.drives.control import ControlClient, ControlError
 
 SIZE = 32 << 20
 
@@ -166,4 +163,4 @@ def test_too_many_connections_are_turned_away_for_a_while(server: Server) -> Non
     assert refused.value.code in ("busy", "unreachable")
     for client in clients:
         client.close()
-    until(lambda: answers(server), "a connection is given back")
+    until(lambda: answers(server), "a connection is restored")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from nbd_client import NbdClient
@@ -12,9 +13,6 @@ from waiting import until
 
 from slo_ctl.cli import app
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PAGE = 4096
 BLOCK_PAGES = 128
 """Of the preset, where blocks are not clustered."""
@@ -22,8 +20,8 @@ BLOCK_PAGES = 128
 
 def flash(server: Server, namespace: int = 0) -> dict[str, Any]:
     with server.control() as control:
-        told: dict[str, Any] = control.statistics()["namespaces"][namespace]["flash"]
-        return told
+        output: dict[str, Any] = control.statistics()["namespaces"][namespace]["flash"]
+        return output
 
 
 def write(server: Server, pages: list[int]) -> None:
@@ -48,16 +46,16 @@ def test_merges_of_bast_by_hand(root: Path, latency: str) -> None:
         partial_and_full = merges(server)
         assert partial_and_full[0] == 1
         assert partial_and_full[2] >= 1
-        told = flash(server)
-        assert told["merged_blocks"] == told["full_merges"]
-        assert (told["full_merge_ns"] > 0) == (latency == "real")
-        assert told["map_reads"] == 0
-        assert told["host_page_writes"] == 2 * BLOCK_PAGES + 3 + BLOCK_PAGES
+        output = flash(server)
+        assert output["merged_blocks"] == output["full_merges"]
+        assert (output["full_merge_ns"] > 0) == (latency == "real")
+        assert output["map_reads"] == 0
+        assert output["host_page_writes"] == 2 * BLOCK_PAGES + 3 + BLOCK_PAGES
 
 
 def merges(server: Server) -> tuple[int, int, int]:
-    told = flash(server)
-    return told["switch_merges"], told["partial_merges"], told["full_merges"]
+    output = flash(server)
+    return output["switch_merges"], output["partial_merges"], output["full_merges"]
 
 
 def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
@@ -65,9 +63,9 @@ def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
     make_device(root, "name=d,size=32MiB,op=40%,mapping=dftl,cmt=16")
     with served(root, "d") as server:
         write(server, [page * 97 % 4096 for page in range(400)])
-        told = flash(server)
-        assert told["map_writes"] > 0
-        assert (told["switch_merges"], told["full_merges"]) == (0, 0)
+        output = flash(server)
+        assert output["map_writes"] > 0
+        assert (output["switch_merges"], output["full_merges"]) == (0, 0)
 
 
 def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +84,9 @@ def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[s
         assert "blocks of 1 MiB, each over 4 dies" in shown
         assert "FULL MERGES" in shown
         assert app.run(["device", "show", "d", "--json", "--root", str(root)]) == 0
-        told = json.loads(capsys.readouterr().out)["statistics"]
-        assert (told["mapping"], told["pages_per_block"], told["blocks"]) == ("fast", 256, 64 + 16 + 1)
-        assert told["namespaces"][0]["flash"]["full_merges"] > 0
+        output = json.loads(capsys.readouterr().out)["statistics"]
+        assert (output["mapping"], output["pages_per_block"], output["blocks"]) == ("fast", 256, 64 + 16 + 1)
+        assert output["namespaces"][0]["flash"]["full_merges"] > 0
 
 
 def test_log_blocks_move_while_it_is_served(root: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cgroup_groups import prompted
@@ -11,10 +12,9 @@ from serving import make_device, require, served
 from waiting import until
 from yardstick import Yardstick
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from slo_ctl.drives.control import ControlClient
 
-    from slo_ctl.device.control import ControlClient
+GROUP = "measured times, and the kernel's switches"
 
 
 def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
@@ -27,10 +27,10 @@ def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
         with server.control() as control:
             first, second = (each["recent"] for each in control.statistics()["namespaces"])
     for kind in ("read", "write"):
-        told = first["latency_us"][kind]
-        assert told["count"] == 50
-        assert 0 < told["p50"] <= told["p99"] <= told["p999"]
-        assert told["mean"] > 0
+        output = first["latency_us"][kind]
+        assert output["count"] == 50
+        assert 0 < output["p50"] <= output["p99"] <= output["p999"]
+        assert output["mean"] > 0
         assert second["latency_us"][kind] == {
             "count": 0,
             "mean": None,
@@ -45,8 +45,8 @@ TRIES = 4
 
 
 def recent(control: ControlClient) -> dict[str, Any]:
-    told: dict[str, Any] = control.statistics()["namespaces"][0]["recent"]
-    return told
+    output: dict[str, Any] = control.statistics()["namespaces"][0]["recent"]
+    return output
 
 
 def with_limit(client: NbdClient, control: ControlClient) -> dict[str, Any]:
@@ -60,9 +60,9 @@ def with_limit(client: NbdClient, control: ControlClient) -> dict[str, Any]:
     return recent(control)
 
 
-def as_limited(told: dict[str, Any]) -> bool:
+def as_limited(output: dict[str, Any]) -> bool:
     """One in 20 of a second apart, but for those that a burst may take."""
-    write = told["latency_us"]["write"]
+    write = output["latency_us"]["write"]
     p99 = write["p99"] == pytest.approx(50_000, rel=0.2)
     return bool(write["count"] == 120 and write["p50"] < 10_000 and p99)
 
@@ -78,12 +78,12 @@ def test_a_limit_shows_as_wait_and_the_past_is_left_out(root: Path) -> None:
                 if len(seen) == TRIES:
                     pytest.skip(f"other work on this machine holds every waiting thread up: {seen}")
                 with Yardstick() as yardstick:
-                    told = with_limit(client, control)
-                assert told["throttle_wait_us"] > 1000
+                    output = with_limit(client, control)
+                assert output["throttle_wait_us"] > 1000
                 # Only what was measured on a machine that does nothing else has to be right.
-                assert as_limited(told) or not yardstick.undisturbed, told
-                seen.append(told)
-                if not as_limited(told):
+                assert as_limited(output) or not yardstick.undisturbed, output
+                seen.append(output)
+                if not as_limited(output):
                     until(lambda: not recent(control)["latency_us"]["write"]["count"], "a new beginning")
         until(lambda: not recent(control)["latency_us"]["write"]["count"], "that the past is left out")
         assert recent(control)["window_s"] == pytest.approx(10, abs=3)

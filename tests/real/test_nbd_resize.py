@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient
 from serving import make_device, require, served
 
 from slo_ctl.cli import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 
@@ -42,22 +39,22 @@ def change_and_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert resize(root, "d/a", "36MiB") == 0
     capsys.readouterr()
     assert resize(root, "d/a", "1GiB") == 2
-    told, hint = capsys.readouterr().err.splitlines()[-2:]
-    most = int(told.split("at most ")[1].split(" bytes")[0])
-    assert "over-provisioning blocks" in told
+    output, hint = capsys.readouterr().err.splitlines()[-2:]
+    most = int(output.split("at most ")[1].split(" bytes")[0])
+    assert "over-provisioning blocks" in output
     assert "smaller" in hint
     assert resize(root, "d/a", str(most)) == 0
     assert resize(root, "d/a", str(most + 4096)) == 2
     capsys.readouterr()
     assert resize(root, "d/a", "16MiB") == 2
-    told, hint = capsys.readouterr().err.splitlines()[-2:]
+    output, hint = capsys.readouterr().err.splitlines()[-2:]
     assert "--lose-data" in hint
-    least = int(told.split("can be made ")[1].split(" bytes")[0])
+    least = int(output.split("can be made ")[1].split(" bytes")[0])
     assert least == 20 * MIB + 4096
     assert resize(root, "d/a", str(least)) == 0
 
 
-def test_not_served(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_namespace_of_a_device_not_served_is_resized(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change_and_refuse(made, capsys)
     assert sizes(made) == (20 * MIB + 4096, b"kept" * 1024)
     assert resize(made, "d/a", "16MiB", "--lose-data") == 0
@@ -66,31 +63,31 @@ def test_not_served(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sizes(made) == (24 * MIB, bytes(4096))
 
 
-def test_served(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_namespace_of_a_served_device_is_resized(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with served(made, "d") as server:
         with NbdClient(server.run.export("a"), "a") as before:
             change_and_refuse(made, capsys)
             assert before.read(20 * MIB, 4096) == b"kept" * 1024
         capsys.readouterr()
         assert resize(made, "d/a", "16MiB", "--lose-data") == 0
-        assert "connect anew" in capsys.readouterr().out
+        assert "reconnect" in capsys.readouterr().out
     assert sizes(made) == (16 * MIB, b"")
 
 
 @pytest.mark.parametrize(
     ("place", "size", "message"),
     [
-        ("d", "1MiB", "which namespace"),
+        ("d", "1MiB", "does not name a namespace"),
         ("d/c", "1MiB", "no namespace c"),
         ("e/a", "1MiB", "no device e"),
         ("d/a", "1000", "whole number of pages"),
         ("d/a", "large", "is not a size"),
     ],
 )
-def test_mistakes(
+def test_bad_resizes_are_refused(
     place: str, size: str, message: str, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resize(made, place, size) == 2
-    told, hint = capsys.readouterr().err.splitlines()
-    assert message in told
+    output, hint = capsys.readouterr().err.splitlines()
+    assert message in output
     assert hint.startswith("hint: ")

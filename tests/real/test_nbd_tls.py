@@ -7,15 +7,12 @@ import json
 import random
 import secrets
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from nbd_client import NbdClient, NbdError
 from serving import Server, make_device, require, run, served
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 
@@ -46,7 +43,7 @@ def refused(uri: str) -> bool:
     return subprocess.run(["nbdinfo", uri], capture_output=True, check=False).returncode != 0
 
 
-def test_a_shared_key(root: Path, tmp_path: Path) -> None:
+def test_clients_connect_with_the_shared_key_only(root: Path, tmp_path: Path) -> None:
     require("nbdkit", "nbdinfo", "nbdcopy")
     make_device(root, "name=d,size=64MiB,op=30%,dies=2", "name=a,size=32MiB", "name=b")
     keys, other = root / "keys.psk", root / "other.psk"
@@ -81,7 +78,7 @@ def certificates(folder: Path) -> None:
         )
 
 
-def test_certificates_of_both_sides(root: Path, tmp_path: Path) -> None:
+def test_clients_connect_with_a_certificate_only(root: Path, tmp_path: Path) -> None:
     require("nbdkit", "nbdinfo", "nbdcopy", "openssl")
     make_device(root, "name=d,size=32MiB,op=30%,dies=2")
     pki, stranger = root / "pki", root / "stranger"

@@ -7,18 +7,15 @@ import json
 import os
 import random
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient, NbdError
 from serving import Server, make_device, require, run, served
 from waiting import until
 
-from slo_ctl.device.status import nbd_uri
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.drives.status import nbd_uri
 
 MIB = 1 << 20
 
@@ -109,9 +106,9 @@ def test_fio_verifies_what_it_wrote(server: Server, tmp_path: Path) -> None:
     mixed = ["--name=mixed", "--rw=randwrite", "--bsrange=512-64k", "--iodepth=16", "--fsync=64"]
     run("fio", *mixed, *common, "--randrepeat=1")
     with server.control() as control:
-        told = control.statistics()["namespaces"][0]
-    assert told["answered"]["writes"]["bytes"] >= 64 * MIB * 0.9
-    assert told["flash"]["host_page_writes"] >= told["space"]["mapped_pages"] > 0
+        output = control.statistics()["namespaces"][0]
+    assert output["answered"]["writes"]["bytes"] >= 64 * MIB * 0.9
+    assert output["flash"]["host_page_writes"] >= output["space"]["mapped_pages"] > 0
 
 
 def test_one_socket_gives_one_namespace(root: Path) -> None:
@@ -172,8 +169,8 @@ def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
             assert refused.value.code == 28
             assert client.read(0, 4096) == b"x" * 4096
             with server.control() as control:
-                told = control.statistics()["namespaces"][0]
-                assert (told["healthy"], "full" in told["reason"]) == (False, True)
+                output = control.statistics()["namespaces"][0]
+                assert (output["healthy"], "full" in output["reason"]) == (False, True)
                 # What is there already can be written again.
                 client.write(0, b"z" * 4096)
                 client.trim(0, 8 * MIB)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from cgroup_groups import remove_group
@@ -15,25 +16,21 @@ from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a f
 from serving import make_device, require, run, served
 from waiting import until
 
-from slo_ctl.device.places import places
-from slo_ctl.device.store import DeviceStore
-from slo_ctl.model import Slo, Tenant, VmState
-from slo_ctl.observe import libvirt_events
-from slo_ctl.observe.cgroup import DEFAULT_ROOT, find_tree
-from slo_ctl.observe.gone import ObserveGone
+from slo_ctl.drives.record import places
+from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host import libvirt_events
+from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
+from slo_ctl.host.libvirt import ObserveGone
+from slo_ctl.host.task_delay import TaskDelay
+from slo_ctl.model import Slo, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.served_ftl import ServedDevice
-from slo_ctl.observe.tagging import tenant_keys
-from slo_ctl.observe.task_delay import TaskDelay
-from slo_ctl.observe.vm_reading import Standing
+from slo_ctl.observe.ssd import ServedDevice, VmInForce
+from slo_ctl.observe.streams import tenant_keys
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slo_ctl.model import Vm
+GROUP = "measured times, and the kernel's switches"
 
 FROZEN_S = 3.0
-FIO_START_S = 120.0
+FIO_START_S = 300.0
 """It measures its clocks first, on every CPU, which takes long on a busy host."""
 NEVER_S = 3600.0
 
@@ -198,7 +195,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
                 FIO_START_S,
             )
             assert fio.poll() is None, f"fio ended by itself; server: {server.log()}"
-            on = {"b": Standing(Slo(), running=True)}
+            on = {"b": VmInForce(Slo(), running=True)}
             until(
                 lambda: (device.sample(on, {"b": "web"}), (device.windows["web"].iops or 0) > 0)[1],
                 "its I/O",
@@ -235,7 +232,7 @@ def test_a_server_that_is_killed_is_picked_up_again(root: Path) -> None:
     device.close()
 
 
-def test_delays_of_threads() -> None:
+def test_delays_of_own_threads_are_accounted() -> None:
     switch = Path("/proc/sys/kernel/task_delayacct")
     if not switch.exists() or os.geteuid() != 0:
         pytest.skip("this kernel does not account delays, or not root")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from serving import READY_S, make_device, require, served
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_ready_once_clients_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,35 +5,42 @@ Everything an operator would do is done by the commands an operator would type.
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_guest
-from libvirt_host import libvirt_host  # noqa: F401 - a fixture
+from libvirt_host import (
+    LibvirtHost,
+    libvirt_host,  # noqa: F401 - a fixture
+)
 from serving import Server, require
 from waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from slo_ctl.api.client import ApiClient
+from slo_ctl.base.errors import UserError
+from slo_ctl.daemon.files import DaemonPlaces
 
-    from libvirt_host import LibvirtHost
+GROUP = "libvirt"
 
 pytestmark = pytest.mark.slow
 
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,age=yes"
 TIME_SCALE = "0.6"
 WEIGHTS = {"web": 1, "db": 3, "mail": 6}
-CONVERGE_S = 300.0
+CONVERGE_S = 120.0
 RECOVER_S = 120.0
-TOLERANCE = 0.10
+QUEUE_DEPTH = 16
+LEAST = 0.85
+"""What a VM has at least of the share that its weight means. Not exactly that share: what one VM does not
+ask for goes to the others, and the emulated CPUs of these VMs wait for those of this machine."""
 QEMU_GROUPS = ("libvirt-qemu", "kvm", "qemu")
 
 
@@ -45,13 +52,14 @@ class Host:
         self.libvirt = libvirt
         self.root: Path = libvirt.folder / "r"
         self.daemon: subprocess.Popen[bytes] | None = None
+        self.api = ApiClient(DaemonPlaces(self.root).api_socket, timeout_s=RECOVER_S)
         self.connection = libvirt.connect()
         tiny_guest.install_guest(libvirt.folder)
         self.slo_ctl("device", "create", DEVICE, *(f"--namespace=name={vm}" for vm in WEIGHTS))
         self.root.chmod(0o755)
         self.server = self._serve()
         for vm in WEIGHTS:
-            self.connection.defineXML(tiny_guest.domain_xml(vm, libvirt.folder, depth=8))
+            self.connection.defineXML(tiny_guest.domain_xml(vm, libvirt.folder, depth=QUEUE_DEPTH))
             self.slo_ctl("vm", "attach", vm, f"ssd0/{vm}", "--target", "vda", "--connect", libvirt.uri)
         weights = "".join(f"[vm.{vm}]\nweight = {weight}\n" for vm, weight in WEIGHTS.items())
         (self.root / "slo-ctl.toml").write_text(
@@ -83,27 +91,26 @@ class Host:
         return (self.root / "daemon.log").read_text()
 
     def status(self) -> dict[str, dict[str, Any]] | None:
-        """What `slo-ctl status --json` says of each VM; None while no daemon is ready."""
-        command = [sys.executable, "-m", "slo_ctl.cli", "status", "--json", "--root", str(self.root)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RECOVER_S)
-        if done.returncode in (1, 4):  # not ready yet, or not there
-            return None
-        assert done.returncode in (0, 3), done.stderr
-        return {vm["vm"]: vm for vm in json.loads(done.stdout)["vms"]}
+        """What the daemon reports of each VM; None while no daemon is ready."""
+        with suppress(UserError):
+            return {vm["vm"]: vm for vm in self.api.get("/v1/status")["vms"]}
+        return None
 
     def settle(self, weights: dict[str, int], patience_s: float = CONVERGE_S) -> float:
-        """Wait until every one of the VMs is ok, with its share within 10 % of what its weight means."""
+        """Wait until every one of the VMs is ok and has the share that its weight means."""
         total = sum(weights.values())
         last: dict[str, Any] = {}
 
         def settled() -> bool:
             nonlocal last
-            told = self.status() or {}
+            output = self.status() or {}
             last = {
-                vm: (told[vm]["verdict"], told[vm]["share"], told[vm]["iops"]) for vm in weights if vm in told
+                vm: (output[vm]["verdict"], output[vm]["share"], output[vm]["iops"])
+                for vm in weights
+                if vm in output
             }
             return last.keys() == weights.keys() and all(
-                verdict == "ok" and share is not None and abs(share / (weights[vm] / total) - 1) <= TOLERANCE
+                verdict == "ok" and share is not None and share >= LEAST * weights[vm] / total
                 for vm, (verdict, share, _) in last.items()
             )
 
@@ -180,7 +187,7 @@ def test_a_vm_that_is_destroyed_is_idle_and_comes_back(host: Host) -> None:
     host.settle(WEIGHTS)
 
 
-def test_the_daemon_is_killed(host: Host) -> None:
+def test_shares_return_after_the_daemon_is_killed(host: Host) -> None:
     assert host.daemon is not None
     before = {vm: host.flushed(vm) for vm in WEIGHTS}
     host.daemon.kill()
@@ -191,10 +198,10 @@ def test_the_daemon_is_killed(host: Host) -> None:
     until(lambda: all(host.flushed(vm) > before[vm] for vm in WEIGHTS), "every VM writes", RECOVER_S)
 
 
-def test_libvirtd_is_killed(host: Host) -> None:
+def test_status_and_shares_survive_a_killed_libvirtd(host: Host) -> None:
     host.libvirt.kill()
     time.sleep(3)
-    assert (host.status() or {}).keys() >= WEIGHTS.keys(), "status goes on without libvirtd"
+    assert (host.status() or {}).keys() >= WEIGHTS.keys(), "status continues without libvirtd"
     host.libvirt.start()
     with promised(host, "web", 3):
         host.settle(WEIGHTS | {"web": 3})

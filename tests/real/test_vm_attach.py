@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import grp
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from libvirt_host import LibvirtHost, disk_xml, domain_xml, libvirt_host  # noqa: F401 - a fixture
 from serving import make_device, require, served
 
 from slo_ctl.cli import app, vm_attach
-from slo_ctl.device.attach import qemu_credentials
-from slo_ctl.observe.domain_xml import disks_of
+from slo_ctl.drives.attach import qemu_credentials
+from slo_ctl.host.libvirt import disks_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+GROUP = "libvirt"
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
 
@@ -92,8 +92,8 @@ def test_attach_and_detach(
         assert f"hint: serve it first: slo-ctl device serve ssd0 --group {group}" in capsys.readouterr().err
         with served(root, "ssd0", "--group", "root"):
             assert vm(root, "attach", "web", "ssd0/a") == 2
-            told, hint = capsys.readouterr().err.splitlines()
-            assert "who may not use" in told
+            output, hint = capsys.readouterr().err.splitlines()
+            assert "who may not use" in output
             assert f"--group {group}" in hint
         assert targets(web) == ["vda"]
         with served(root, "ssd0", "--group", group) as server:
@@ -118,7 +118,7 @@ def test_attach_and_detach(
 
             # Others' disks are not touched.
             assert vm(root, "detach", "web", "vda") == 2
-            assert "is no namespace of an emulated SSD" in capsys.readouterr().err
+            assert "is not a namespace of an emulated SSD" in capsys.readouterr().err
             assert vm(root, "detach", "web", "vdx") == 2
             assert "sda (ssd0/a)" in capsys.readouterr().err
 
@@ -131,16 +131,18 @@ def test_attach_and_detach(
             assert vm(root, "attach", "web", "ssd0/b", "--live", "--target", "vdc") == 0
             assert targets(web) == ["vda", "vdc"]
             assert targets(web, definition=True) == ["vda"]
-            monkeypatch.setattr(vm_attach, "_DETACH_PATIENCE_S", 0.2)
+            monkeypatch.setattr(vm_attach, "_DETACH_TIMEOUT_S", 0.2)
             capsys.readouterr()
             assert vm(root, "detach", "web", "vdc") == 1
-            assert "the guest has not let go of vdc yet" in capsys.readouterr().err
+            assert "the guest has not released vdc yet" in capsys.readouterr().err
 
             assert vm(root, "attach", "db", "ssd0/a", "--live") == 2
             assert "VM db does not run" in capsys.readouterr().err
 
 
-def test_metadata(root: Path, db: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slo_is_stored_in_the_metadata_of_libvirt(
+    root: Path, db: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert vm(root, "set", "db", "weight=3,max_bandwidth=10MiB", "--metadata") == 0
     assert "weight 3 (metadata)" in capsys.readouterr().out
     db.create()
@@ -149,9 +151,9 @@ def test_metadata(root: Path, db: Any, capsys: pytest.CaptureFixture[str]) -> No
         assert 'weight="3" min_iops="5" max_bandwidth="10MiB"/>' in db.XMLDesc(flags)
     capsys.readouterr()
     assert vm(root, "show", "db", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["source"]) == ("running", "metadata")
-    assert (told["slo"]["weight"], told["slo"]["min_iops"]) == (3, 5)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["state"], output["source"]) == ("running", "metadata")
+    assert (output["slo"]["weight"], output["slo"]["min_iops"]) == (3, 5)
     assert vm(root, "unset", "db", "--metadata") == 0
     for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
         assert "slo-ctl.org" not in db.XMLDesc(flags)

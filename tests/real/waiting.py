@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-PATIENCE_S = 120.0
+PATIENCE_S = 180.0
 """Many times what anything takes here, for machines that are slow and busy."""
 _POLL_S = 0.05
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from slo_ctl.errors import UserError
-from slo_ctl.replay import engine, policy_run
-from slo_ctl.replay.progress import Silent
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import Silent
+from slo_ctl.replay import run as engine
+from slo_ctl.replay import run as policy_run
 from slo_ctl.replay.result import Result
-from slo_ctl.replay.scenario_build import build_scenario
-from slo_ctl.replay.scenario_text import ScenarioText
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
 TRACES = Path(os.environ.get("SLO_CTL_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
 REAL = [

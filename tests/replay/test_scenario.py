@@ -1,17 +1,18 @@
-"""Scenarios from options and files: what is understood, and how mistakes are told."""
+"""Scenarios from options and files: what is understood, and how mistakes are reported."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.errors import UserError
-from slo_ctl.model import TimingModel
-from slo_ctl.quantity import (
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import join_pairs, split_pairs
+from slo_ctl.base.quantity import (
     Duration,
     QuantityError,
     format_bytes_exact,
@@ -21,16 +22,10 @@ from slo_ctl.quantity import (
     parse_fraction,
     parse_number,
 )
-from slo_ctl.replay.fields import join_pairs, split_pairs
-from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.model import TimingModel
+from slo_ctl.replay.scenario import Action, Mode, Scenario, SyntheticSource, TraceSource, Window, WindowKind
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario, read_toml
 from slo_ctl.replay.scenario_command import command_line, command_words
-from slo_ctl.replay.scenario_parts import Action, Mode, SyntheticSource, TraceSource, Window, WindowKind
-from slo_ctl.replay.scenario_text import ScenarioText, read_toml
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.replay.scenario import Scenario
 
 UNIFORM = "workload=uniform"
 
@@ -89,12 +84,12 @@ def reread(words: list[str]) -> Scenario:
         ("16TiB", 16 * 2**40),
     ],
 )
-def test_sizes(text: str, size_bytes: int) -> None:
+def test_sizes_are_parsed(text: str, size_bytes: int) -> None:
     assert parse_bytes(text) == size_bytes
 
 
 @pytest.mark.parametrize("text", ["", "8 GB iB", "-4k", "0", "nan", "iB", "1e9", "99999999TiB", "٣k"])
-def test_sizes_that_are_none(text: str) -> None:
+def test_bad_sizes_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_bytes(text)
 
@@ -102,12 +97,12 @@ def test_sizes_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "share"), [("15%", 0.15), (".15", 0.15), ("0.07", 0.07), ("100%", 1.0), ("-3%", -0.03)]
 )
-def test_shares(text: str, share: float) -> None:
+def test_shares_are_parsed(text: str, share: float) -> None:
     assert parse_fraction(text) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "nan%", "x", "%", ""])
-def test_shares_that_are_none(text: str) -> None:
+def test_bad_shares_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_fraction(text)
 
@@ -123,12 +118,12 @@ def test_shares_that_are_none(text: str) -> None:
         ("250ms", Duration(virtual_s=0.25)),
     ],
 )
-def test_durations(text: str, duration: Duration) -> None:
+def test_durations_are_parsed(text: str, duration: Duration) -> None:
     assert parse_duration(text) == duration
 
 
 @pytest.mark.parametrize("text", ["20", "x", "-5x", "nanx", "20 years", ""])
-def test_durations_that_are_none(text: str) -> None:
+def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_duration(text)
 
@@ -150,12 +145,12 @@ def test_numbers_survive_being_written(value: float) -> None:
 )
 def test_pairs_survive_being_written(pairs: dict[str, str]) -> None:
     kept = {key: value.replace("\0", "").strip() for key, value in pairs.items()}
-    # A comma at the end of a value and the one after it cannot be told apart from a doubled one.
+    # A comma at the end of a value and the one after it cannot be distinguished from a doubled one.
     kept = {key: value.strip(",").strip() for key, value in kept.items()}
     assert split_pairs("--vm", join_pairs(kept)) == kept
 
 
-def test_virt_install_style() -> None:
+def test_comma_separated_options_make_a_scenario() -> None:
     run = scenario(
         "name=db,workload=hotcold,r=.8,f=.2,bs=8k,weight=3,min=100,max=9000,qd=4,size=1GiB",
         "name=web,workload=uniform,read=30%",
@@ -190,7 +185,7 @@ def test_sizes_default_to_equal_parts() -> None:
     assert [vm.size_bytes for vm in run.vms] == [2**29, 2**29]
 
 
-def test_windows() -> None:
+def test_measured_window_is_the_second_half_by_default() -> None:
     duration = Duration(drive_writes=20)
     assert Window().bounds(duration) == (10, 20)
     assert Window(WindowKind.ALL).bounds(duration) == (0, 20)
@@ -231,21 +226,21 @@ def test_the_echo_is_strict_json() -> None:
 
 
 @pytest.mark.parametrize("weight", ["-1", "0", "nan", "inf", "-inf", "heavy", "1e999"])
-def test_weights_that_are_none(weight: str) -> None:
+def test_bad_weights_are_refused(weight: str) -> None:
     error = refused(f"name=db,{UNIFORM},weight={weight}")
     assert "--vm db" in error.message
     assert f"weight={weight}" in error.message
 
 
 @pytest.mark.parametrize(
-    ("vm", "told", "hint"),
+    ("vm", "message", "hint"),
     [
         ("name=db,workload=unform", "workload=unform is not known", "uniform"),
         ("name=db,workload=uniform,wieght=3", "unknown key wieght", "did you mean weight?"),
         ("name=db", "neither trace nor workload", "trace=FILE"),
         ("workload=uniform", "has no name", "name=NAME"),
         ("name=,workload=uniform", "name= has no value", "name"),
-        ("name=a\tb\x1b[2J,workload=uniform", "no usable name", "printable"),
+        ("name=a\tb\x1b[2J,workload=uniform", "not a valid name", "printable"),
         ("name=db,workload=uniform,min=10,max=5", "min=10 is more than max=5", "min at most max"),
         ("name=db,workload=uniform,min=-1", "min=-1", "more than 0"),
         ("name=db,workload=uniform,qd=0", "qd=0 is out of range", "1 to"),
@@ -267,9 +262,9 @@ def test_weights_that_are_none(weight: str) -> None:
         ("db", '"db" is not key=value', "key=value"),
     ],
 )
-def test_vms_that_are_none(vm: str, told: str, hint: str) -> None:
+def test_bad_vms_are_refused(vm: str, message: str, hint: str) -> None:
     error = refused(vm)
-    assert told in error.message
+    assert message in error.message
     assert hint in error.hint
 
 
@@ -301,7 +296,7 @@ def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "message"),
     [
         ("op=-5%", "op=-5%"),
         ("op=0", "op=0"),
@@ -320,15 +315,15 @@ def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
         ("size=1GiB,size=2GiB", "given twice"),
     ],
 )
-def test_devices_that_are_none(device: str, told: str) -> None:
-    assert told in refused(f"name=db,{UNIFORM}", device=device).message
+def test_bad_devices_are_refused(device: str, message: str) -> None:
+    assert message in refused(f"name=db,{UNIFORM}", device=device).message
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"duration": "20"}, "--duration: 20 is not a duration"),
-        ({"duration": "0x"}, "no time at all"),
+        ({"duration": "0x"}, "not longer than zero"),
         ({"duration": ""}, "--duration: nothing"),
         ({"policy": "proportionate"}, "--policy: proportionate"),
         ({"compare": "shared,sttic"}, "--compare: sttic"),
@@ -344,8 +339,8 @@ def test_devices_that_are_none(device: str, told: str) -> None:
         ({"duration": "600s", "timing": "none"}, "need a clock"),
     ],
 )
-def test_settings_that_are_none(settings: dict[str, Any], told: str) -> None:
-    assert told in refused(f"name=db,{UNIFORM}", **settings).message
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    assert message in refused(f"name=db,{UNIFORM}", **settings).message
 
 
 def test_near_names_are_suggested() -> None:
@@ -360,15 +355,15 @@ def test_a_vm_smaller_than_a_page() -> None:
     assert "VM db: 512 is less than a page" in refused(f"name=db,{UNIFORM},size=512").message
 
 
-def test_no_vm() -> None:
+def test_scenario_without_a_vm_is_refused() -> None:
     assert "no VM" in refused().message
 
 
-def test_duplicate_vm_names() -> None:
+def test_duplicate_vm_names_are_refused() -> None:
     assert "db is used 2 times" in refused(f"name=db,{UNIFORM}", f"name=db,{UNIFORM}").message
 
 
-def test_vms_larger_than_the_device() -> None:
+def test_vms_larger_than_the_device_are_refused() -> None:
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM},size=1GiB", device="size=1GiB")
     assert "add up to 2GiB" in error.message
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM}", device="size=1GiB")
@@ -377,7 +372,7 @@ def test_vms_larger_than_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "message"),
     [
         ("at=10x,vm=bd,action=stop", "there is no VM bd"),
         ("at=10x,vm=db,action=pause", "action=pause is not known"),
@@ -389,8 +384,8 @@ def test_vms_larger_than_the_device() -> None:
         ("at=10x,vm=db,action=stop,when=now", "unknown key when"),
     ],
 )
-def test_events_that_are_none(event: str, told: str) -> None:
-    assert told in refused(f"name=db,{UNIFORM}", events=(event,)).message
+def test_bad_events_are_refused(event: str, message: str) -> None:
+    assert message in refused(f"name=db,{UNIFORM}", events=(event,)).message
 
 
 TOML = """
@@ -423,7 +418,7 @@ weight = 6
 """
 
 
-def test_a_scenario_file(tmp_path: Path) -> None:
+def test_scenario_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "fin.spc").touch()
     path = tmp_path / "run.toml"
     path.write_text(TOML)
@@ -450,7 +445,7 @@ def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("toml", "told"),
+    ("toml", "message"),
     [
         ("policy = shared", "line 1"),
         ("polcy = 'shared'", "unknown key polcy"),
@@ -468,16 +463,16 @@ def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
         ("[device]\nop = -1", "[device]: op=-1"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, toml: str, told: str) -> None:
+def test_bad_scenario_files_are_refused(tmp_path: Path, toml: str, message: str) -> None:
     path = tmp_path / "run.toml"
     path.write_text(toml)
     with pytest.raises(UserError) as caught:
         build_scenario(read_toml(path))
-    assert told in caught.value.message
+    assert message in caught.value.message
     assert caught.value.hint
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_scenario_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
         read_toml(tmp_path / "none.toml")
     path = tmp_path / "latin.toml"
@@ -506,7 +501,7 @@ def test_a_bare_op_is_told_how_to_write_per_cent() -> None:
         ('"a\\nb\\u001b[2J" = 1', "unknown key a\\nb\\x1b[2J"),
     ],
 )
-def test_hostile_scenario_files(content: str, problem: str, tmp_path: Path) -> None:
+def test_hostile_scenario_files_are_refused(content: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(content)
     with pytest.raises(UserError) as caught:

@@ -4,11 +4,10 @@ from functools import cache
 
 import pytest
 
-from slo_ctl.replay import engine
-from slo_ctl.replay.progress import Silent
+from slo_ctl.base.progress import Silent
+from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult
-from slo_ctl.replay.scenario_build import build_scenario
-from slo_ctl.replay.scenario_text import ScenarioText
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
 DEVICE = "preset=fast15,size=256MiB,op=15%"
 UNIFORM = "workload=uniform"

@@ -1,17 +1,16 @@
-"""A daemon's socket with made-up answers: real HTTP on a real Unix socket."""
+"""A daemon's socket with invented answers: real HTTP on a real Unix socket."""
 
 from __future__ import annotations
 
 import json
 import socketserver
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     Answer = dict[str, Any] | Callable[[str], dict[str, Any]]
 
 

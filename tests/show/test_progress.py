@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING
 
-from slo_ctl.replay.progress import ProgressSink, Silent
+import pytest
+
+from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.show.progress import Bars, Lines, progress_on_stderr
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Clock:

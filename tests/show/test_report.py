@@ -11,7 +11,7 @@ from fake_result import fake_event, fake_result, fake_run
 from hostile import HOSTILE
 
 from slo_ctl.replay.result import Merges, Series, VmResult
-from slo_ctl.show.palette import themed
+from slo_ctl.show.plot_parts import themed
 from slo_ctl.show.plots import all_plots
 from slo_ctl.show.report import render_report
 
@@ -79,7 +79,7 @@ def test_it_shows_merges_where_the_mapping_merges() -> None:
     assert "PARTIAL" not in Page(render_report(result)).text
 
 
-def test_it_needs_nothing_else() -> None:
+def test_report_loads_nothing_from_elsewhere() -> None:
     html = render_report(fake_result())
     page = Page(html)
     assert not page.tags & {"script", "link", "img", "iframe", "object", "image", "use"} - {"use"}
@@ -140,7 +140,7 @@ def test_results_that_know_little() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_many_vms() -> None:
+def test_report_lists_every_one_of_many_vms() -> None:
     vms = tuple((f"virtual-machine-{index:02}", 1.0 + index) for index in range(24))
     page = Page(render_report(fake_result(runs=[fake_run("shared", vms=vms), fake_run(vms=vms)])))
     # A row in the table of each of the two policies, at least.

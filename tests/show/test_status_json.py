@@ -4,44 +4,41 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from fake_status import host_status, host_statuses, vm_status
 from hypothesis import given, settings
 
-from slo_ctl.model import VmStatus
-from slo_ctl.show.status_json import StatusFormatError, from_json, to_json
-
-if TYPE_CHECKING:
-    from slo_ctl.model import HostStatus
+from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
 
 
 @settings(max_examples=60, deadline=None)
 @given(host_statuses)
-def test_round_trip(status: HostStatus) -> None:
+def test_status_reads_back_from_json(status: HostStatus) -> None:
     assert from_json(json.loads(json.dumps(to_json(status), allow_nan=False))) == status
 
 
 def test_fields_are_named_as_the_dataclasses() -> None:
-    told = to_json(host_status())
-    assert told["format_version"] == 1
-    assert list(told["vms"][0]) == [each.name for each in fields(VmStatus)]
-    assert told["vms"][1]["verdict"] == "insufficient"
-    assert told["vms"][2]["unapplied"][0]["setting"]["knob"]["lever"] == "cgroup limit"
+    output = to_json(host_status())
+    assert output["format_version"] == 1
+    assert list(output["vms"][0]) == [each.name for each in fields(VmStatus)]
+    assert output["vms"][1]["verdict"] == "insufficient"
+    assert output["vms"][2]["unapplied"][0]["setting"]["knob"]["lever"] == "cgroup limit"
 
 
 def test_what_json_cannot_write_is_null() -> None:
-    told = to_json(host_status(vms=(vm_status(iops=math.inf, waf=math.nan),)))
-    assert (told["vms"][0]["iops"], told["vms"][0]["waf"]) == (None, None)
+    output = to_json(host_status(vms=(vm_status(iops=math.inf, waf=math.nan),)))
+    assert (output["vms"][0]["iops"], output["vms"][0]["waf"]) == (None, None)
 
 
 def test_other_releases() -> None:
-    told = to_json(host_status())
-    told["tomorrow"] = told["vms"][0]["tomorrow"] = 1
-    del told["notes"], told["vms"][0]["u"]
-    read = from_json(told)
+    output = to_json(host_status())
+    output["tomorrow"] = output["vms"][0]["tomorrow"] = 1
+    del output["notes"], output["vms"][0]["u"]
+    read = from_json(output)
     assert (read.notes, read.vms[0].u) == ((), None)
 
 
@@ -49,27 +46,35 @@ def test_other_releases() -> None:
     ("path", "value", "message"),
     [
         (("format_version",), 2, "format_version is 2 and not 1"),
-        (("at",), "now", "at is 'now' and no number"),
-        (("vms", 1, "verdict"), "odd", "vms[1].verdict is 'odd', which is not known"),
-        (("vms", 0, "slo", "weight"), None, "vms[0].slo.weight is None and no number"),
-        (("vms", 0, "disks"), "vda", "vms[0].disks is 'vda'"),
-        (("vms", 0, "ops_blocks"), True, "vms[0].ops_blocks is True"),
-        (("devices",), [3], "devices[0] is 3 and no object"),
+        (("at",), "now", "at: Input should be a valid number, unable to parse string as a number"),
+        (("vms", 1, "verdict"), "odd", "vms[1].verdict: Input should be 'ok', "),
+        (("vms", 0, "slo", "weight"), None, "vms[0].slo.weight: Input should be a valid number"),
+        (("vms", 0, "disks"), "vda", "vms[0].disks: Input should be a valid tuple"),
+        (("vms", 0, "ops_blocks"), 1.5, "vms[0].ops_blocks: Input should be a valid integer"),
+        (("devices",), [3], "devices[0]: Input should be a dictionary or an instance of DeviceStatus"),
     ],
 )
 def test_refusals_name_the_field(path: tuple[Any, ...], value: Any, message: str) -> None:
-    told = to_json(host_status())
-    place: Any = told
+    output = to_json(host_status())
+    place: Any = output
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(StatusFormatError) as refusal:
-        from_json(told)
-    assert str(refusal.value) == message
+        from_json(output)
+    assert str(refusal.value).startswith(message)
 
 
-def test_a_missing_field() -> None:
-    told = to_json(host_status())
-    del told["vms"][0]["vm"]
-    with pytest.raises(StatusFormatError, match=r"vms\[0\]\.vm is missing"):
-        from_json(told)
+def test_missing_field_is_refused() -> None:
+    output = to_json(host_status())
+    del output["vms"][0]["vm"]
+    with pytest.raises(StatusFormatError, match=r"vms\[0\]\.vm: Field required"):
+        from_json(output)
+
+
+def test_names_that_are_no_utf_8_survive() -> None:
+    (refused,) = host_status().vms[2].unapplied
+    knob = replace(refused.setting.knob, place="/slo/\udcff")
+    odd = replace(refused, setting=replace(refused.setting, knob=knob))
+    status = host_status(vms=(vm_status(unapplied=(odd,)),))
+    assert from_json(json.loads(json.dumps(to_json(status)))) == status

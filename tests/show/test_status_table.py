@@ -10,21 +10,22 @@ from fake_status import AT, device_status, host_status, vm_status
 from hostile import HOSTILE
 from rich.console import Console
 
-from slo_ctl.errors import UserError
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.numbers import UNKNOWN, duration
 from slo_ctl.model import HostStatus, Slo, Verdict
-from slo_ctl.show.columns import fitting
-from slo_ctl.show.filter import parse_verdicts, selected
-from slo_ctl.show.numbers import UNKNOWN, duration
-from slo_ctl.show.status_table import (
+from slo_ctl.show.status import (
     backend_text,
     header_lines,
     ops_text,
     p99_text,
+    parse_verdicts,
     problem_lines,
+    selected,
     status_columns,
     status_table,
     target_text,
 )
+from slo_ctl.show.terminal import fitting
 
 
 def drawn(status: HostStatus, width: int) -> list[str]:
@@ -51,7 +52,7 @@ def test_every_column_when_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 132])
-def test_narrow(width: int) -> None:
+def test_status_table_fits_a_narrow_terminal(width: int) -> None:
     status = host_status()
     lines = drawn(status, width)
     assert all(len(line) <= width for line in lines)
@@ -97,7 +98,7 @@ def test_emulated_is_always_labelled() -> None:
     assert "EMULATED" in header(host_status())[1]
 
 
-def test_header() -> None:
+def test_header_names_devices_and_policy() -> None:
     window, ssd, fast = header(host_status())
     assert window.startswith("window 10 s, epoch 1 s, at ")
     assert window.endswith("daemon 4711 up 1 h")
@@ -113,8 +114,8 @@ def test_header() -> None:
 def test_header_of_what_is_wrong() -> None:
     device = device_status(overcommitted=True, problem="its server is gone", window_s=3.0)
     lines = header(host_status(devices=(device,), config_problem="slo-ctl.toml:3: no"), AT + 60)
-    assert lines[0].endswith("OLD: 1 min ago")
-    assert lines[1] == "the configuration on disk is not in force: slo-ctl.toml:3: no"
+    assert lines[0].endswith("STALE (1 min old)")
+    assert lines[1] == "the configuration on disk is not in use: slo-ctl.toml:3: no"
     for part in ("OVERCOMMITTED", "its server is gone", "window 3 s"):
         assert part in lines[2]
 
@@ -129,14 +130,14 @@ def test_problems_say_why() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names(name: str) -> None:
+def test_control_characters_in_names_are_escaped(name: str) -> None:
     vm = vm_status(name, verdict=Verdict.INSUFFICIENT, reason=name, disks=(name,), backend=name)
     status = host_status(vms=(vm,), devices=(device_status(problem=name), device_status("b")))
     text = "\n".join([*drawn(status, 120), *header(status), *(each.plain for each in problem_lines((vm,)))])
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
-def test_durations() -> None:
+def test_durations_are_shown_in_words() -> None:
     texts = [duration(s) for s in (0.5, 10, 60, 90, 150, 3600, 86400, 300 * 86400)]
     assert texts == ["0.5 s", "10 s", "1 min", "90 s", "2.5 min", "1 h", "1 d", "300 d"]
 

@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from slo_ctl.base import numbers
+from slo_ctl.base.text import printable
 from slo_ctl.model import Verdict
 from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, VmResult
-from slo_ctl.show import numbers
-from slo_ctl.show.console import console_for
-from slo_ctl.show.story import foreign_pages, story
-from slo_ctl.show.table import ops_text, print_result
-from slo_ctl.show.text import printable
-from slo_ctl.show.verdict import verdict, worst_share_error
+from slo_ctl.show.replay_table import foreign_pages, ops_text, print_result, story, verdict, worst_share_error
+from slo_ctl.show.terminal import console_for
 
 
 def printed(*policies: str, width: int = 132, **changes: Any) -> str:
@@ -46,7 +44,7 @@ def printed(*policies: str, width: int = 132, **changes: Any) -> str:
         ({"iops": None}, Verdict.OK),
     ],
 )
-def test_verdicts(changes: dict[str, Any], expected: Verdict) -> None:
+def test_verdicts_of_a_replay_are_shown(changes: dict[str, Any], expected: Verdict) -> None:
     assert verdict(fake_vm(**changes)) is expected
 
 
@@ -120,7 +118,7 @@ def test_hostile_names_stay_names() -> None:
     assert "note: \\x1b[31mred\\n" in text
 
 
-def test_ops() -> None:
+def test_ops_are_shown_in_blocks_bytes_and_percent() -> None:
     assert ops_text(1229, fake_device()) == "1,229 (614 MiB, 50%)"
     assert ops_text(None, fake_device()) == numbers.UNKNOWN
     assert ops_text(0, fake_device(ops_blocks=0)) == f"0 (0 B, {numbers.UNKNOWN})"
@@ -143,7 +141,7 @@ def test_ops() -> None:
         (numbers.bandwidth(1.5e6), "1.5 MB/s"),
     ],
 )
-def test_numbers(shown: str, expected: str) -> None:
+def test_numbers_are_formatted(shown: str, expected: str) -> None:
     assert shown == expected
 
 
@@ -153,22 +151,22 @@ def test_whatever_is_shown_is_one_printable_line(text: str) -> None:
 
 
 def test_the_story_is_told_by_the_numbers() -> None:
-    told = story(fake_result("shared", "proportional"))
-    assert "67% of the" in told[0]
-    assert "Short of their target: mail" in told[0]
-    assert "belonged to the VM it worked for" in told[1]
-    assert told[-1].startswith("From shared to proportional: WAF went from 3.60 to 2.40")
+    output = story(fake_result("shared", "proportional"))
+    assert "67% of the" in output[0]
+    assert "Below their target: mail" in output[0]
+    assert "belonged to the VM that caused it" in output[1]
+    assert output[-1].startswith("From shared to proportional: WAF went from 3.60 to 2.40")
 
 
-def test_the_story_of_little() -> None:
-    assert story(fake_result(runs=[])) == ["No run got far enough to measure anything."]
+def test_summary_of_a_run_that_measured_little() -> None:
+    assert story(fake_result(runs=[])) == ["No run reached the measured window."]
     still = fake_run("static", gc_pages_moved=GcPagesMoved(vms=["a"], pages=[[0]]))
     assert "GC moved no page" in story(fake_result(runs=[still]))[0]
     uncounted = fake_run("static", gc_pages_moved=None, vms=())
-    assert story(fake_result(runs=[uncounted])) == ["static: every VM has flash blocks and OPS of its own."]
+    assert story(fake_result(runs=[uncounted])) == ["static: every VM has its own flash blocks and OPS."]
 
 
-def test_foreign_pages() -> None:
+def test_pages_of_other_vms_that_gc_moved_are_counted() -> None:
     assert foreign_pages(GcPagesMoved(vms=["a", "b"], pages=[[5, 2], [1, 7]])) == (3, 15)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,19 +13,14 @@ from fake_status import AT, host_status, vm_status
 from hostile import HOSTILE
 from textual.widgets import DataTable, Static
 
-from slo_ctl.api.client import ApiUnreachable
-from slo_ctl.model import Verdict
-from slo_ctl.show.gone import Gone
-from slo_ctl.show.sparkline import BARS
-from slo_ctl.show.status_json import to_json
-from slo_ctl.show.top import TopApp
+from slo_ctl.base.errors import UnreachableError
+from slo_ctl.model import HostStatus, Verdict
+from slo_ctl.model.status_json import to_json
+from slo_ctl.show.status import DaemonOutage
+from slo_ctl.show.top import BARS, TopApp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.pilot import Pilot
-
-    from slo_ctl.model import HostStatus
 
 VMS = (
     vm_status("web", iops=3000.0),
@@ -44,12 +40,12 @@ class Daemon:
     def __call__(self) -> dict[str, Any]:
         self.questions += 1
         if self.status is None:
-            raise ApiUnreachable("api.sock: no such file")
+            raise UnreachableError("api.sock: no such file")
         return to_json(self.status)
 
 
 def app_of(daemon: Daemon) -> TopApp:
-    return TopApp(daemon, Gone(lambda _: "start it"), interval_s=0.05)
+    return TopApp(daemon, DaemonOutage(lambda _: "start it"), interval_s=0.05)
 
 
 async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
@@ -108,7 +104,7 @@ def test_sorting_and_filtering_keep_the_cursor_on_its_vm() -> None:
         assert selected.vm == "db"
         await pilot.press("i")
         assert names(app) == ["new", "lazy", "db", "web"]
-        assert "backwards" in text(app, "#header")
+        assert "reversed" in text(app, "#header")
         await pilot.press("n")
         assert names(app) == ["db", "lazy", "new", "web"]
         await pilot.press("f")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
-from slo_ctl.simulate.checks import check
+from slo_ctl.simulate.checks import Violation, check
 from slo_ctl.simulate.result import COUNTED, GAUGED, Epoch, Promised, Result
 from slo_ctl.simulate.scenario import DEVICE, Drive, Event, Load, Scenario, SimulatedVm, What
-
-if TYPE_CHECKING:
-    from slo_ctl.simulate.checks import Violation
 
 SECONDS = 600
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
@@ -85,6 +80,27 @@ def test_fewer_pages_than_without_the_daemon() -> None:
     assert check(run, lumpy, names=["conserved"]) == [], "without the daemon it serves no more around then"
     say(run, "b", Verdict.OK, 90, 125, "500 IOPS, minimum 400")
     assert check(run, without, names=["conserved"]), "nobody was promised a minimum"
+
+
+def test_a_smaller_total_is_by_weight_only_where_pages_go_to_somebody_else_and_status_says_so() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    for each, pages in ((run, (300, 300)), (without, (1000, 100))):
+        each.of("pages")[:, :] = np.array(pages)[:, None]
+    run.of("device_ns")[:] *= 0.8
+    assert check(run, without, names=["conserved"]), "status does not say so"
+    reason = "each page takes 9.0 times the device time of one of a"
+    say(run, "b", Verdict.OK, 0, SECONDS, reason)
+    assert check(run, without, names=["conserved"]) == []
+    run.of("throttled_ns")[0, 100:300] = 1e6
+    assert check(run, without, names=["conserved"]), "a limit limits it"
+    run.of("throttled_ns")[:] = 0.0
+    run.of("pages")[0] = 200
+    assert check(run, without, names=["conserved"]), "it has less than its share"
+    both = result({"a": 1.0, "b": 1.0})
+    both.of("pages")[:] *= 0.5
+    both.of("device_ns")[:] *= 0.5
+    say(both, "b", Verdict.OK, 0, SECONDS, reason)
+    assert check(both, result({"a": 1.0, "b": 1.0}), names=["conserved"]), "nobody has more"
 
 
 def test_entitlements_in_windows_and_in_the_long_run() -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from serving import make_device, require, served
 
-from slo_ctl.device.control import ControlError
+from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.simulate.control import SimulatedControl, SimulatedServer
 from slo_ctl.simulate.drive import NS_PER_S, SimulatedDrive
 from slo_ctl.simulate.scenario import Drive, Load, Scenario, SimulatedVm
-
-if TYPE_CHECKING:
-    from slo_ctl.device.control import ControlClient
 
 SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
 DRIVE = Drive(SPEC, 2)
@@ -66,11 +63,11 @@ def test_statistics_and_refusals_are_those_of_a_drive_that_is_served(root: Path)
         for op, fields in commands:
             assert outcome(ours, op, **fields) == outcome(client, op, **fields), (op, fields)
         assert names_in(ours.statistics()) == names_in(client.statistics())
-        for told, here in zip(
+        for output, here in zip(
             client.statistics()["namespaces"], ours.statistics()["namespaces"], strict=True
         ):
             for name in ("name", "size_bytes", "weight", "limit_iops", "limit_bytes_s"):
-                assert here[name] == told[name]
+                assert here[name] == output[name]
 
 
 def test_who_moves_in_goes_on_with_the_counters() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Other work on the machine must not fail a test.
 settings.register_profile("traces", deadline=None)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from traces import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Request = tuple[int, int, int, int, int]
 """Time in ns, operation, offset and length in bytes, volume."""

@@ -7,6 +7,8 @@ import lzma
 import os
 import struct
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,9 +21,6 @@ from traces import Batch, TraceError, open_trace
 from traces.formats.registry import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     Write = Callable[..., Path]
 
 
@@ -46,21 +45,21 @@ BAD_SPC = [
     ("0,-8,1,w,1\n", "LBA: is negative"),
     ("0,18014398509481984,512,w,1\n", "LBA: the request ends beyond 2^63 bytes"),
     ("0,18014398509481983,513,w,1\n", "LBA: the request ends beyond 2^63 bytes"),
-    ("0,99999999999999999999,512,w,1\n", "LBA: '99999999999999999999' is no integer of 64 bits"),
-    ("0,8,4096,x,1\n", "op: 'x' is no known operation"),
-    ("0,8,4096,w,nan\n", "time: 'nan' is no number of 64 bits"),
+    ("0,99999999999999999999,512,w,1\n", "LBA: '99999999999999999999' is not an integer of 64 bits"),
+    ("0,8,4096,x,1\n", "op: 'x' is not a known operation"),
+    ("0,8,4096,w,nan\n", "time: 'nan' is not a valid number of 64 bits"),
     ("0,8,4096,w,-1\n", "time: is negative"),
-    ("0,8,4096,w,9999999999\n", "time: '9999999999' is no number of 64 bits"),
+    ("0,8,4096,w,9999999999\n", "time: '9999999999' is not a valid number of 64 bits"),
     ("0,8,4096,w,5000000000\n", "time: is out of range"),
     ("0,8,4096,w\n", "time: is missing"),
-    ("0,8,4k,w,1\n", "size: '4k' is no integer of 64 bits"),
-    ("0,8,1.5,w,1\n", "size: '1.5' is no integer of 64 bits"),
+    ("0,8,4k,w,1\n", "size: '4k' is not an integer of 64 bits"),
+    ("0,8,1.5,w,1\n", "size: '1.5' is not an integer of 64 bits"),
     ("gibberish\n", "op: is missing"),
 ]
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD_SPC)
-def test_bad_line(line: str, reason: str, trace_file: Write) -> None:
+def test_bad_line_is_refused_with_its_number_or_skipped(line: str, reason: str, trace_file: Write) -> None:
     path = trace_file(GOOD * 3 + line + GOOD)
     error = refusal(path, format="spc")
     assert error.message == f"{path}:4: {reason}"
@@ -75,7 +74,7 @@ def test_the_first_bad_line_is_told(trace_file: Write) -> None:
     assert refusal(trace_file(GOOD + "0,x,1,w,1\n" + "0,8,0,w,1\n"), format="spc").line == 2
 
 
-def test_line_numbers_across_chunks(trace_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_numbers_count_across_chunks(trace_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traces.formats.text.CHUNK_BYTES", 64)
     assert refusal(trace_file(GOOD * 50 + "\n\n" + "0,x,1,w,1\n" + GOOD), format="spc").line == 53
     batches = list(open_trace(trace_file(GOOD * 50), batch_records=7))
@@ -89,13 +88,13 @@ def test_an_extent_may_end_exactly_at_2_63(trace_file: Write) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_empty_file(name: str, trace_file: Write) -> None:
+def test_empty_file_is_refused(name: str, trace_file: Write) -> None:
     path = trace_file(b"")
     assert str(refusal(path, format=name)) == f"{path}: the file is empty (choose another file)"
     assert "the file is empty" in str(refusal(path))
 
 
-def test_missing_file_and_directory(tmp_path: Path) -> None:
+def test_missing_file_and_directory_are_refused(tmp_path: Path) -> None:
     assert "no such file" in str(refusal(tmp_path / "none"))
     assert "is a directory" in str(refusal(tmp_path))
 
@@ -112,7 +111,7 @@ def test_unknown_format_lists_the_known(trace_file: Write) -> None:
     assert all(name in error.hint for name in FORMATS)
 
 
-def test_wrong_format_named(real: Callable[[str], Path]) -> None:
+def test_file_of_another_format_is_refused(real: Callable[[str], Path]) -> None:
     for name, wrong, right in [
         ("spc/Financial1_10k_reconstructed.spc.zst", "msr", "spc"),
         ("vscsi/cloudPhysicsIO.vscsi.zst", "blktrace", "vscsi"),
@@ -145,7 +144,7 @@ def test_compression_is_known_by_its_magic(compress: Callable[[bytes], bytes], t
     assert refusal(trace_file(bytes(damaged), "damaged"), format="spc", on_error="skip")
 
 
-def test_a_bomb_costs_bounded_memory(trace_file: Write) -> None:
+def test_compression_bomb_costs_bounded_memory(trace_file: Write) -> None:
     path = trace_file(zstandard.ZstdCompressor().compress(b" " * (1 << 28)), "bomb")
     assert path.stat().st_size < 1 << 16
     tracemalloc.start()
@@ -155,7 +154,7 @@ def test_a_bomb_costs_bounded_memory(trace_file: Write) -> None:
     assert peak < 200 << 20
 
 
-def test_truncated_vscsi(trace_file: Write) -> None:
+def test_truncated_vscsi_trace_is_refused(trace_file: Write) -> None:
     data = vscsi_v1((512, 0x2A, 1, 0)) * 3
     path = trace_file(data + data[:7])
     error = refusal(path)
@@ -166,7 +165,7 @@ def test_truncated_vscsi(trace_file: Write) -> None:
     assert "ends inside the first record" in str(refusal(trace_file(data[:31]), format="vscsi"))
 
 
-def test_vscsi_names_the_record(trace_file: Write) -> None:
+def test_damaged_vscsi_record_is_named(trace_file: Write) -> None:
     good = vscsi_v1((512, 0x2A, 1, 0))
     path = trace_file(good * 100 + vscsi_v1((0, 0x2A, 1, 0)) + good)
     assert refusal(path).message == f"{path}: record 100 at byte 3200: len: a request of zero length"
@@ -174,7 +173,7 @@ def test_vscsi_names_the_record(trace_file: Write) -> None:
     assert refusal(other).message == f"{other}: record 100 at byte 3200: ver: 0x0 is not of version 1"
 
 
-def test_damaged_blktrace(trace_file: Write) -> None:
+def test_damaged_blktrace_is_refused(trace_file: Write) -> None:
     good = blktrace_event(100, 8, 4096, 1 | 1 << 20 | 1 << 17)
     path = trace_file(good * 2 + b"garbage" + good * 2 + good[:20])
     assert refusal(path).message == (
@@ -186,7 +185,7 @@ def test_damaged_blktrace(trace_file: Write) -> None:
     assert "version 9 is unknown" in str(refusal(trace_file(good.replace(b"\x07tae", b"\x09tae"))))
 
 
-def test_damaged_btrecord(trace_file: Write) -> None:
+def test_damaged_btrecord_is_refused(trace_file: Write) -> None:
     head = struct.pack("<4Q2Q", 1 << 16, 0, 1, 2, 2, 0)
     packet = struct.pack("<QQII", 8, 4096, 1, 0)
     assert "ends inside a bunch" in str(refusal(trace_file(head + packet)))
@@ -195,7 +194,7 @@ def test_damaged_btrecord(trace_file: Write) -> None:
     )
 
 
-def test_headers(trace_file: Write) -> None:
+def test_bad_headers_are_refused(trace_file: Write) -> None:
     for text, format_, reason in [
         ("#slo-ctl-trace 2\n", "slo-ctl", "version 2 is unknown"),
         ("#slo-ctl-trace 1\na,b\n", "slo-ctl", "the columns are not"),
@@ -228,7 +227,7 @@ ALPHABET = b'0123456789,. \n\r\t-rRwWQD"x\xff#'
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_random_bytes(name: str, data: st.DataObject, tmp_path: Path) -> None:
+def test_random_bytes_raise_nothing_but_trace_errors(name: str, data: st.DataObject, tmp_path: Path) -> None:
     """Anything at all: batches that keep the rules, or a TraceError of one line."""
     body = data.draw(
         st.one_of(
@@ -250,10 +249,10 @@ def test_random_bytes(name: str, data: st.DataObject, tmp_path: Path) -> None:
                     assert (batch.end_bytes <= 2**63).all()
                     assert ((batch.length_bytes > 0) | (batch.op == 4)).all()
             except TraceError as error:
-                told = str(error)
+                output = str(error)
             else:
-                told = ""
-            assert "\n" not in told
+                output = ""
+            assert "\n" not in output
 
 
 HEADS = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,6 @@ from native_bytes import vscsi_v1, vscsi_v2
 
 from traces import Batch, Op, TraceReader, open_trace
 from traces.formats.registry import FORMATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 R, W, T, F = Op.READ, Op.WRITE, Op.TRIM, Op.FLUSH
 
@@ -168,7 +165,7 @@ TEXT = {
 
 @pytest.mark.parametrize("name", TEXT)
 @pytest.mark.parametrize("dress", ["plain", "bom-crlf", "no-newline", "blank-lines"])
-def test_text_format(name: str, dress: str, trace_file: Callable[..., Path]) -> None:
+def test_each_text_format_is_parsed(name: str, dress: str, trace_file: Callable[..., Path]) -> None:
     text, expected, pages = TEXT[name]
     if dress == "bom-crlf":
         text = "\ufeff" + text.replace("\n", "\r\n")
@@ -233,7 +230,7 @@ def test_etw_survives_an_unbalanced_quote(trace_file: Callable[..., Path]) -> No
 
 
 @pytest.mark.parametrize("pack", [vscsi_v1, vscsi_v2])
-def test_vscsi(pack: Callable[..., bytes], trace_file: Callable[..., Path]) -> None:
+def test_vscsi_records_are_parsed(pack: Callable[..., bytes], trace_file: Callable[..., Path]) -> None:
     path = trace_file(
         pack(
             (512, 0x2A, 42932745, 1000),
@@ -259,7 +256,7 @@ READ_BIT, WRITE_BIT, FLUSH_BIT, DISCARD_BIT = 1 << 16, 1 << 17, 1 << 18, 1 << 29
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_blktrace(order: str, trace_file: Callable[..., Path]) -> None:
+def test_blktrace_records_are_parsed(order: str, trace_file: Callable[..., Path]) -> None:
     path = trace_file(
         event(90, 0, 0, NOTIFY, order, b"java\0\0\0\0")
         + event(100, 282624, 4096, QUEUE | READ_BIT, order)
@@ -297,7 +294,7 @@ def test_blktrace_merges_the_files_of_all_cpus(tmp_path: Path) -> None:
     assert reader.notes == ["2 files of other CPUs lie beside this one; name sda to read all"]
 
 
-def test_btrecord(trace_file: Callable[..., Path]) -> None:
+def test_btrecord_records_are_parsed(trace_file: Callable[..., Path]) -> None:
     packet = struct.Struct("<QQII")
     path = trace_file(
         struct.pack("<4Q", 1 << 16, 0, 2, 3)

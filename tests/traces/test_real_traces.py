@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +12,6 @@ from traces import open_trace
 from traces.summary import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     Real = Callable[[str], Path]
 
 TABLE = [
@@ -38,7 +37,7 @@ TABLE = [
 @pytest.mark.parametrize(
     ("name", "format_", "records", "share", "read_mb", "write_mb", "write_kib", "pages"), TABLE
 )
-def test_table_row(
+def test_summary_of_a_published_trace_matches_its_table(
     name: str,
     format_: str,
     records: int,
@@ -69,7 +68,7 @@ def test_financial_keeps_its_asus_apart(real: Real) -> None:
     assert summary.duration_ns / 1e9 == pytest.approx(259.6, abs=0.05)
 
 
-def test_times(real: Real) -> None:
+def test_durations_of_published_traces_are_right(real: Real) -> None:
     durations = {
         "vscsi/cloudPhysicsIO.vscsi.zst": 7200,
         "msprod/DTRS100M.ssdsim.zst": 30_000,
@@ -112,7 +111,7 @@ def test_btrecord_agrees_with_its_listing(real: Real) -> None:
     assert reader.notes == ["the header promises 653 packets, the file holds 652"]
 
 
-def test_hfplayer(real: Real) -> None:
+def test_hfplayer_trace_has_its_records_and_writes(real: Real) -> None:
     summary = summarise(open_trace(real("hfplayer/hfplayer_small-tpch.csv.zst")))
     assert (summary.records, summary.write_share) == (780, 1.0)
 
@@ -130,7 +129,7 @@ def test_hfplayer(real: Real) -> None:
         ("tencent_cbs_1record.csv", "tencent", 1, 73),
     ],
 )
-def test_fixture(name: str, format_: str, records: int, pages: int, real: Real) -> None:
+def test_fixture_is_read_in_its_format(name: str, format_: str, records: int, pages: int, real: Real) -> None:
     reader = open_trace(real(f"fixtures/{name}"))
     summary = summarise(reader)
     assert (reader.format, summary.records, summary.footprint_pages) == (format_, records, pages)

@@ -55,7 +55,7 @@ def test_requests_stay_within_the_span(name: str, span: int, bs: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAST15)
-def test_fast15_rows(name: str) -> None:
+def test_fast15_workloads_have_the_papers_parameters(name: str) -> None:
     row = FAST15[name]
     made = workload(name, span_bytes=8 * GIB, parameters={"total": row.total_bytes})
     summary = summarise(made)
@@ -75,7 +75,7 @@ def test_fast15_workloads_touch_distinct_bands(name: str) -> None:
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.5, 0.99, 1.0, 1.3, 3.0])
-def test_zipf_law(theta: float) -> None:
+def test_zipf_frequencies_follow_the_law(theta: float) -> None:
     n, draws = 1000, 400_000
     found = np.bincount(Zipf(n, theta).draw(np.random.default_rng(1), draws), minlength=n)
     expected = np.arange(1, n + 1) ** -theta
@@ -91,7 +91,7 @@ def test_zipf_law(theta: float) -> None:
 @pytest.mark.parametrize(
     ("n", "theta"), [(1, 0.9), (1, 2.0), (2, 1.0), (1 << 33, 0.99), (1 << 40, 1.1), (10, 80.0)]
 )
-def test_zipf_at_its_limits(n: int, theta: float) -> None:
+def test_zipf_works_at_its_limits(n: int, theta: float) -> None:
     ranks = Zipf(n, theta).draw(np.random.default_rng(1), 10_000)
     assert ((ranks >= 0) & (ranks < n)).all()
     assert ranks.min() == 0
@@ -110,7 +110,7 @@ def test_scatter_puts_neighbours_apart() -> None:
     assert abs(np.mean(scattered) / n - 0.5) < 0.02
 
 
-def test_hotcold_shares() -> None:
+def test_hotcold_requests_have_their_shares() -> None:
     found = pages("hotcold", 10_000, r=0.9, f=0.1)
     assert (found < 1000).mean() == pytest.approx(0.9, abs=0.005)
     for part in (found[found < 1000], found[found >= 1000]):
@@ -139,7 +139,7 @@ def test_mixed_has_its_parts() -> None:
         workload("mixed", span_bytes=GIB, parameters={"mix": "mixed:1"})
 
 
-def test_reads_and_sizes() -> None:
+def test_workload_has_its_share_of_reads_and_its_sizes() -> None:
     made = workload(
         "uniform",
         span_bytes=GIB,
@@ -162,28 +162,28 @@ def test_reads_and_sizes() -> None:
         ("hotcold", {"f": 0}, "f: 0 is not in"),
         ("hotcold", {"f": "1"}, "f: 1 is not in"),
         ("hotcold", {"r": -0.1}, "r: -0.1 is not in 0 .. 1"),
-        ("hotcold", {"r": "much"}, "r: 'much' is no number"),
-        ("hotcold", {"r": None}, "r: a NoneType is no float"),
+        ("hotcold", {"r": "much"}, "r: 'much' is not a valid number"),
+        ("hotcold", {"r": None}, "r: a NoneType is not a valid float"),
         ("zipf", {"theta": "inf"}, "theta: 'inf' is not a finite number"),
         ("zipf", {"theta": -1}, "theta: -1 is not in"),
-        ("uniform", {"requests": 1.5}, "requests: '1.5' is no whole number"),
+        ("uniform", {"requests": 1.5}, "requests: '1.5' is not a whole number"),
         ("uniform", {"requests": "1e400"}, "requests: '1e400' is not a finite number"),
         ("uniform", {"bs": "0"}, "bs: '0' holds a size that is not in"),
         ("uniform", {"bs": "4KiB:0"}, "bs: the weight '0' of '4KiB' is not positive"),
-        ("uniform", {"bs": "big"}, "bs: 'big' is no size"),
+        ("uniform", {"bs": "big"}, "bs: 'big' is not a valid size"),
         ("uniform", {"bs": "9" * 400}, "bs: "),
-        ("uniform", {"total": "1.5"}, "total: '1.5' is no whole number of bytes"),
+        ("uniform", {"total": "1.5"}, "total: '1.5' is not a whole number of bytes"),
         ("uniform", {"iops": 0}, "iops: 0 is not in"),
-        ("mixed", {"mix": "+"}, "mix: '\\+' is no list"),
+        ("mixed", {"mix": "+"}, "mix: '\\+' is not a list"),
     ],
 )
-def test_wrong_parameters(name: str, parameters: dict[str, object], reason: str) -> None:
+def test_wrong_parameters_are_refused(name: str, parameters: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as caught:
         workload(name, span_bytes=GIB, parameters=parameters)
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_span_and_seed() -> None:
+def test_wrong_span_and_seed_are_refused() -> None:
     refused: tuple[dict[str, Any], ...] = (
         {"span_bytes": 4095},
         {"span_bytes": 2**63},
@@ -206,5 +206,5 @@ def test_wrong_span_and_seed() -> None:
         ("8 GiB", 8 << 30),
     ],
 )
-def test_size_bytes(text: str, size: int) -> None:
+def test_size_bytes_of_a_workload(text: str, size: int) -> None:
     assert size_bytes(text) == size

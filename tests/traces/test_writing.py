@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,10 +14,6 @@ from made_batch import batch_of
 from traces import Batch, Op, TraceError, open_trace
 from traces.formats.registry import writable
 from traces.writing import TraceWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 # What a format can express: operations, unit of time in ns, unit of offsets in bytes, times before the first.
 LIMITS = {
@@ -36,7 +33,9 @@ def test_every_writable_format_is_tested_here() -> None:
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_round_trip(format_: str, suffix: str, data: st.DataObject, tmp_path: Path) -> None:
+def test_written_trace_reads_back_the_same(
+    format_: str, suffix: str, data: st.DataObject, tmp_path: Path
+) -> None:
     ops, tick_ns, unit, backward = LIMITS[format_]
     rows = data.draw(
         st.lists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +10,6 @@ import numpy as np
 from ftl_emul import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ftl_emul import Device
 
 READ, WRITE, TRIM, WRITE_ZEROES, FLUSH = range(5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -12,9 +14,6 @@ from tests.validation.drive import FLUSH, PAGE, READ, TRIM, WRITE, WRITE_ZEROES,
 from tests.validation.page_model import PageModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from ftl_emul import Config
 
 OPS = st.sampled_from([READ, WRITE, WRITE, WRITE, TRIM, WRITE_ZEROES, FLUSH])

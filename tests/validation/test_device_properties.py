@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftl_emul import schedulers, victim_policies
 from tests.validation.drive import READ, WRITE, WRITE_ZEROES, apply, config, feed, state
+from tests.validation.page_model import PageModel
 from tests.validation.tenants import (
     PLACEMENTS,
     batch_lists,
@@ -22,12 +25,7 @@ from tests.validation.tenants import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
     from ftl_emul import Config, Device
-    from tests.validation.page_model import PageModel
 
 KINDS = ("reads", "writes", "trims", "write_zeroes", "flushes")
 

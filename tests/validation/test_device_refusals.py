@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ftl_emul import Config, Device, DriveError, presets
 from tests.validation.drive import PAGE, WRITE, WRITE_ZEROES, apply, config, feed, state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 PAGES = 1024
 """Of either tenant: 64 blocks."""

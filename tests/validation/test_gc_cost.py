@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ftl_emul import Config, Device
-from slo_ctl.decide.iops import write_time_us
+from slo_ctl.decide.gc_model import write_time_us
 from slo_ctl.model import FlashTiming, TimingModel
 
 PAGES_PER_BLOCK = 64

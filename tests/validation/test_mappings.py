@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftl_emul import Config, Device, DriveError, mappings
-from slo_ctl.errors import UserError
-from slo_ctl.replay import engine
-from slo_ctl.replay.device import plan_drive
-from slo_ctl.replay.progress import Silent
-from slo_ctl.replay.scenario_build import build_scenario
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import Silent
+from slo_ctl.replay import run as engine
+from slo_ctl.replay.result import RunResult
+from slo_ctl.replay.scenario import Scenario
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 from slo_ctl.replay.scenario_command import command_line
-from slo_ctl.replay.scenario_text import ScenarioText
 from tests.validation.drive import PAGE, WRITE, apply, columns, config, feed
+from tests.validation.page_model import PageModel
 from tests.validation.tenants import (
     PLACEMENTS,
     batch_lists,
@@ -27,13 +29,6 @@ from tests.validation.tenants import (
     play,
     request,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from slo_ctl.replay.result import RunResult
-    from slo_ctl.replay.scenario import Scenario
-    from tests.validation.page_model import PageModel
 
 HYBRID = ("bast", "fast")
 SHARE_BAR = 0.05
@@ -210,7 +205,7 @@ def test_every_policy_runs_on_every_mapping(device: str, policy: str) -> None:
 
 def test_device_keys_are_read_and_written_back() -> None:
     asked = scenario(trio("uniform"), "size=512MiB,dies=8,mapping=fast,cluster=4")
-    plan = plan_drive(asked)
+    plan = engine.plan_of(asked)
     assert (plan.config.mapping, plan.config.cluster_dies, plan.block_pages) == ("fast", 4, 512)
     assert plan.held_blocks == 1
     assert "mapping=fast" in command_line(asked)
@@ -224,7 +219,7 @@ def test_device_keys_are_read_and_written_back() -> None:
         "mapping=bast,victim=fifo",
     ):
         with pytest.raises(UserError):
-            plan_drive(scenario(trio("uniform"), f"size=512MiB,dies=8,{wrong}"))
+            engine.plan_of(scenario(trio("uniform"), f"size=512MiB,dies=8,{wrong}"))
 
 
 def test_a_hybrid_drive_answers_a_sequential_fill_in_place() -> None:

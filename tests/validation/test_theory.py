@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 import validate
 from validate_figure import Row
 from validate_waf import best_split_rows, min_waf_rows, shared_rows, uniform_rows
 from validate_weights import proportional_rows, starvation_rows, static_rows, three_vms
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def within_the_bar(rows: Sequence[Row]) -> None:
@@ -24,7 +21,7 @@ def within_the_bar(rows: Sequence[Row]) -> None:
     ("pages_per_block", "alpha"), [(32, 1.05), (64, 1.20), (128, 1.10), (128, 2.0), (1024, 1.30)]
 )
 @pytest.mark.parametrize("victim", ["greedy", "fifo"])
-def test_uniform_writes(victim: str, pages_per_block: int, alpha: float) -> None:
+def test_waf_of_uniform_writes_matches_theory(victim: str, pages_per_block: int, alpha: float) -> None:
     usable_blocks = {32: 16_000, 64: 8_000, 128: 4_000, 1024: 1_500}[pages_per_block]
     within_the_bar(uniform_rows(victim, alpha, pages_per_block, usable_blocks))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +22,6 @@ from traces.formats.screen import Place, RawRecords, Screen, Units
 from traces.merge import merge_in_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 SECTOR_BYTES = 512

@@ -8,6 +8,7 @@ btrecord.h.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,6 @@ from traces.formats.format import Head, ReadOptions, TraceFormat
 from traces.formats.screen import Place, RawRecords, Screen, Units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from traces.compression import Source

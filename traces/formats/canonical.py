@@ -7,6 +7,7 @@ Line 1 is ``#slo-ctl-trace 1`` (the version), line 2 names the columns
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from traces.batch import Batch, Op
@@ -16,8 +17,6 @@ from traces.formats.screen import Place, Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from traces.compression import Source
 
 VERSION = 1

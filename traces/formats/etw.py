@@ -7,6 +7,7 @@ traces.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from traces.batch import Op
@@ -15,8 +16,6 @@ from traces.formats.screen import Place, Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from traces.batch import Batch
     from traces.compression import Source
 

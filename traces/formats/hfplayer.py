@@ -6,6 +6,7 @@ Used are ELAPSED_USECS (time), CMD, LBA and NBLKS (512-byte blocks) and, for the
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from traces.batch import Op
@@ -14,8 +15,6 @@ from traces.formats.screen import Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from traces.batch import Batch
     from traces.compression import Source
 
@@ -66,7 +65,9 @@ def _read(source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batc
     first, _, _ = source.peek(1 << 16).removeprefix(b"\xef\xbb\xbf").partition(b"\n")
     header = first.decode("utf-8", "replace")
     if not _HEADER.fullmatch(header.strip()):
-        screen.fail("the first line is no #NAME.TYPE,... header", hint="name the right format with --format")
+        screen.fail(
+            "the first line is not a #NAME.TYPE,... header", hint="name the right format with --format"
+        )
     return TextDecoder(layout(header, screen), screen, 1).batches(source)
 
 

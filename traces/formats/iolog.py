@@ -7,6 +7,7 @@ to the one before. Source: fio's HOWTO, "Trace file format".
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from traces.formats.screen import Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import polars as pl
     from numpy.typing import NDArray
 

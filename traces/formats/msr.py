@@ -7,7 +7,7 @@ hosts. Source: SNIA IOTTA, MSR Cambridge readme.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from traces.formats.format import TraceFormat
 from traces.formats.lines import Labels, join_columns, plain_name, refuse_ops
 from traces.formats.screen import Units
 from traces.formats.text import Column, Layout, line_reader, words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TICK_NS = 100
 # Any origin will do for times that have none; this is the start of the week the MSR traces were taken in.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
@@ -12,9 +14,6 @@ from traces.batch import MAX_END_BYTES, Batch, Op
 from traces.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 OnError = Literal["raise", "skip"]
@@ -83,7 +82,7 @@ class Screen:
         self.format_name = format_name
         self.on_error: OnError = on_error
         self.skipped: Counter[str] = Counter()
-        """Everything that was read but not yielded, by reason: bad records and lines that are no requests."""
+        """What was read but not yielded, by reason: bad records and lines that are not requests."""
         self.bad_records = 0
         """Of those, the ones that `on_error="raise"` would have refused."""
         self.records = 0
@@ -108,7 +107,7 @@ class Screen:
         return index
 
     def ignore(self, reason: str, count: int = 1) -> None:
-        """Count records that are no requests and were never meant to be."""
+        """Count records that are not requests and were never meant to be."""
         if count:
             self.skipped[reason] += count
 
@@ -117,7 +116,7 @@ class Screen:
     ) -> None:
         """Refuse a bad record with `reason`, or count it under `kind`, which must be one of few."""
         if self.on_error == "raise":
-            self.fail(reason, place, field, "--on-error skip counts such records and goes on")
+            self.fail(reason, place, field, "--on-error skip counts such records and continues")
         self.bad_records += count
         kind = kind or reason
         self.skipped[f"{field}: {kind}" if field else kind] += count

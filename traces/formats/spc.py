@@ -7,7 +7,7 @@ seconds; further columns are optional. Source: SPC trace file format specificati
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from traces.formats.format import TraceFormat
 from traces.formats.lines import Labels, Seconds, join_columns, refuse_ops, require_forward_time
 from traces.formats.screen import Units
 from traces.formats.text import Column, Layout, line_reader, words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SECTOR_BYTES = 512
 

@@ -1,11 +1,12 @@
 """SYSTOR '17 (Fujitsu VDI) traces: ``Timestamp,Response,IOType,LUN,Offset,Size`` with a header line.
 
-Times in seconds since 1970, offset and size in bytes. Rows with a blank IOType are no requests: counted.
+Times in seconds since 1970, offset and size in bytes. Rows with a blank IOType are not requests: counted.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from traces.batch import Op
@@ -14,8 +15,6 @@ from traces.formats.screen import Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, without_response, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from traces.batch import Batch
     from traces.compression import Source
 

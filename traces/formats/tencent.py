@@ -7,6 +7,7 @@ the same file gives the same times however it is read.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,6 @@ from traces.formats.screen import Screen, Units
 from traces.formats.text import Column, Layout, TextDecoder, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from traces.compression import Source
 
 SECTOR_BYTES = 512

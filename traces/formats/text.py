@@ -121,7 +121,7 @@ def chunks_of_lines(source: Source, screen: Screen, separator: str) -> Iterator[
             line += data.count(b"\n")
         if len(rest) > MAX_LINE_BYTES:
             screen.fail(
-                "a line longer than 1 MiB", Place(line), hint="this is no text trace; name the format"
+                "a line longer than 1 MiB", Place(line), hint="this is not a text trace; name the format"
             )
         if at_end:
             return
@@ -329,20 +329,20 @@ class _Lines:
         expected = _expected(column, self._layout)
         screen.bad(
             self.place(row),
-            f"'{printable(value, 40)}' is no {expected}",
+            f"'{printable(value, 40)}' is not {expected}",
             column.name,
-            kind=f"is no {expected}",
+            kind=f"is not {expected}",
         )
 
 
 def _expected(column: Column, layout: Layout) -> str:
     if column not in (layout.time, layout.offset, layout.length):
-        return "known operation"
+        return "a known operation"
     if column == layout.time and layout.time_decimals:
-        return "number of 64 bits"
+        return "a valid number of 64 bits"
     if column != layout.time and layout.hexadecimal:
-        return "hexadecimal number of 63 bits"
-    return "integer of 64 bits"
+        return "a hexadecimal number of 63 bits"
+    return "an integer of 64 bits"
 
 
 def _fields(line: str, layout: Layout) -> list[str]:

@@ -7,6 +7,7 @@ response time. The version is the high byte of the version field.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from traces.formats.format import Head, ReadOptions, TraceFormat
 from traces.formats.screen import Place, RawRecords, Screen, Units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from traces.compression import Source

@@ -6,6 +6,7 @@
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::convert::exact;
 use crate::mapping::Mapping;
 use crate::nand::Untimed;
 use crate::op::TenantId;
@@ -17,7 +18,7 @@ const SETTLED_WINDOWS: usize = 4;
 const SETTLED_TOLERANCE: f64 = 0.02;
 /// Windows of WAF for each capacity written.
 const WINDOWS_PER_CAPACITY: u64 = 4;
-/// Capacities written at the most.
+/// Capacities written at most.
 const MAX_CAPACITIES: u64 = 20;
 /// Largest write, in bytes.
 const LARGEST_WRITE_BYTES: u64 = 32 << 10;
@@ -33,7 +34,7 @@ pub struct AgeingReport {
     pub settled: bool,
 }
 
-/// Ages every namespace of a drive. `progress` is told the capacities written so far and says whether to go on.
+/// Ages every namespace of a drive. `progress` is told the capacities written so far and says whether to continue.
 pub fn age<M: Mapping>(mapping: &mut M, seed: u64, mut progress: impl FnMut(f64) -> bool) -> AgeingReport {
     let tenants: Vec<(TenantId, u64)> = mapping.tenants().into_iter().map(|t| (t, mapping.pages(t))).collect();
     let capacity: u64 = tenants.iter().map(|&(_, pages)| pages).sum();
@@ -55,7 +56,7 @@ pub fn age<M: Mapping>(mapping: &mut M, seed: u64, mut progress: impl FnMut(f64)
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let window = capacity.div_ceil(WINDOWS_PER_CAPACITY);
     let mut draws = Draws { lookahead: Vec::new(), next: 0 };
-    while report.waf.len() < (MAX_CAPACITIES * WINDOWS_PER_CAPACITY) as usize {
+    while report.waf.len() < exact::<usize>(MAX_CAPACITIES * WINDOWS_PER_CAPACITY) {
         let (host_before, gc_before) = totals(mapping, &tenants);
         let mut written = 0;
         while written < window {

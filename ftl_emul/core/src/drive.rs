@@ -18,9 +18,7 @@ use crate::mapping::log_block::LogScheme;
 use crate::mapping::page::PageMapping;
 use crate::mapping::snapshot_file::{PROLOGUE_BYTES, snapshot_code};
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
-use crate::namespace::Namespaces;
 use crate::op::{Op, TenantId};
-use crate::page_number::{PageNumber, U40};
 
 /// Everything that makes a drive behave as it does, beyond its geometry and its mapping's options.
 #[derive(Debug, Clone, Copy)]
@@ -31,26 +29,25 @@ pub struct DriveOptions {
     pub timing_model: TimingModel,
     /// How tenants share the device.
     pub scheduler: SchedulerPolicy,
-    /// Page operations in flight at the most; None: one for each die.
+    /// Page operations in flight at most; None: one for each die.
     pub device_queue_depth: Option<u32>,
 }
 
 /// The mappings there are.
+#[expect(clippy::large_enum_variant, reason = "a drive has one of these, and a box would cost an access a page")]
 enum AnyMapping {
-    Page32(PageMapping<u32>),
-    Page40(PageMapping<U40>),
+    Page(PageMapping),
     Bast(BastMapping),
     Fast(FastMapping),
-    Dftl32(DftlMapping<u32>),
-    Dftl40(DftlMapping<U40>),
+    Dftl(DftlMapping),
 }
 
 /// Codes of the mappings in snapshots.
-const PAGE40: u8 = size_of::<U40>() as u8;
 const BAST: u8 = <Bast as LogScheme>::SNAPSHOT_CODE;
 const FAST: u8 = <Fast as LogScheme>::SNAPSHOT_CODE;
-const DFTL32: u8 = DftlMapping::<u32>::SNAPSHOT_CODE;
-const DFTL40: u8 = DftlMapping::<U40>::SNAPSHOT_CODE;
+const DFTL: u8 = DftlMapping::SNAPSHOT_CODE;
+/// Codes that earlier versions gave to drives with page numbers of five bytes, of the page mapping and of DFTL.
+const TOO_LARGE: [u8; 2] = [5, 0xD5];
 
 fn labelled<M>((mapping, label): (M, String), kind: impl FnOnce(M) -> AnyMapping) -> (AnyMapping, String) {
     (kind(mapping), label)
@@ -60,12 +57,10 @@ fn labelled<M>((mapping, label): (M, String), kind: impl FnOnce(M) -> AnyMapping
 macro_rules! with_mapping {
     ($mapping:expr, $m:ident => $call:expr) => {
         match $mapping {
-            AnyMapping::Page32($m) => $call,
-            AnyMapping::Page40($m) => $call,
+            AnyMapping::Page($m) => $call,
             AnyMapping::Bast($m) => $call,
             AnyMapping::Fast($m) => $call,
-            AnyMapping::Dftl32($m) => $call,
-            AnyMapping::Dftl40($m) => $call,
+            AnyMapping::Dftl($m) => $call,
         }
     };
 }
@@ -84,14 +79,11 @@ impl Drive {
         options: DriveOptions,
     ) -> Result<Self, FtlError> {
         geometry.validate()?;
-        let narrow = Namespaces::page_numbers(geometry.pages()) < <u32 as PageNumber>::MAX;
         let mapping = match mapping.into() {
-            MappingOptions::Page(page) if narrow => AnyMapping::Page32(PageMapping::new(geometry, page)?),
-            MappingOptions::Page(page) => AnyMapping::Page40(PageMapping::new(geometry, page)?),
+            MappingOptions::Page(page) => AnyMapping::Page(PageMapping::new(geometry, page)?),
             MappingOptions::Bast(log_block) => AnyMapping::Bast(BastMapping::new(geometry, log_block)?),
             MappingOptions::Fast(log_block) => AnyMapping::Fast(FastMapping::new(geometry, log_block)?),
-            MappingOptions::Dftl(dftl) if narrow => AnyMapping::Dftl32(DftlMapping::new(geometry, dftl)?),
-            MappingOptions::Dftl(dftl) => AnyMapping::Dftl40(DftlMapping::new(geometry, dftl)?),
+            MappingOptions::Dftl(dftl) => AnyMapping::Dftl(DftlMapping::new(geometry, dftl)?),
         };
         Ok(Self { mapping, engine: engine(&geometry, options) })
     }
@@ -106,10 +98,13 @@ impl Drive {
         let (mapping, label) = match snapshot_code(&prologue)? {
             BAST => labelled(BastMapping::restore(from)?, AnyMapping::Bast),
             FAST => labelled(FastMapping::restore(from)?, AnyMapping::Fast),
-            DFTL32 => labelled(DftlMapping::restore(from)?, AnyMapping::Dftl32),
-            DFTL40 => labelled(DftlMapping::restore(from)?, AnyMapping::Dftl40),
-            PAGE40 => labelled(PageMapping::restore(from)?, AnyMapping::Page40),
-            _ => labelled(PageMapping::restore(from)?, AnyMapping::Page32),
+            DFTL => labelled(DftlMapping::restore(from)?, AnyMapping::Dftl),
+            code if TOO_LARGE.contains(&code) => {
+                return Err(FtlError::Snapshot(
+                    "of a drive of 2^32 pages or more, which is no longer supported".into(),
+                ));
+            }
+            _ => labelled(PageMapping::restore(from)?, AnyMapping::Page),
         };
         let geometry = *with_mapping!(&mapping, m => m.geometry());
         Ok((Self { mapping, engine: engine(&geometry, options) }, label))
@@ -139,12 +134,10 @@ impl Drive {
     #[must_use]
     pub fn mapping_options(&self) -> MappingOptions {
         match &self.mapping {
-            AnyMapping::Page32(m) => MappingOptions::Page(*m.options()),
-            AnyMapping::Page40(m) => MappingOptions::Page(*m.options()),
+            AnyMapping::Page(m) => MappingOptions::Page(*m.options()),
             AnyMapping::Bast(m) => MappingOptions::Bast(*m.options()),
             AnyMapping::Fast(m) => MappingOptions::Fast(*m.options()),
-            AnyMapping::Dftl32(m) => MappingOptions::Dftl(*m.options()),
-            AnyMapping::Dftl40(m) => MappingOptions::Dftl(*m.options()),
+            AnyMapping::Dftl(m) => MappingOptions::Dftl(*m.options()),
         }
     }
 
@@ -377,4 +370,39 @@ impl Drive {
 fn engine(geometry: &Geometry, options: DriveOptions) -> Engine {
     let costs = PageCosts::new(geometry, &options.timing, options.timing_model);
     Engine::new(geometry, costs, options.scheduler, options.device_queue_depth)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::mapping::page::PageMappingOptions;
+
+    #[test]
+    fn a_snapshot_of_a_drive_that_is_too_large_is_refused_with_the_reason() {
+        let geometry = Geometry {
+            page_bytes: 4096,
+            pages_per_block: 8,
+            blocks_per_die: 16,
+            channels: 1,
+            dies_per_channel: 1,
+            planes: 1,
+        };
+        let options = DriveOptions {
+            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
+            timing_model: TimingModel::Paper,
+            scheduler: SchedulerPolicy::Fifo,
+            device_queue_depth: None,
+        };
+        let mut drive = Drive::new(geometry, PageMappingOptions::default(), options).unwrap();
+        let mut file = Vec::new();
+        drive.save("", &mut file).unwrap();
+        assert!(Drive::restore(&mut Cursor::new(&file), options).is_ok());
+        for code in TOO_LARGE {
+            file[PROLOGUE_BYTES - 1] = code;
+            let Err(refusal) = Drive::restore(&mut Cursor::new(&file), options) else { panic!("not refused") };
+            assert!(refusal.to_string().contains("2^32 pages"), "{refusal}");
+        }
+    }
 }

@@ -6,9 +6,21 @@
 //! hard disks, without any flash. Nothing in here performs I/O.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+// Tests make up small numbers, compare floats that were computed alike, and have stack to spare.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::float_cmp,
+        clippy::large_stack_arrays
+    )
+)]
 
 pub mod ageing;
 mod block;
+pub mod convert;
 pub mod count;
 pub mod disk;
 pub mod drive;
@@ -19,7 +31,6 @@ pub mod mapping;
 pub mod namespace;
 pub mod nand;
 pub mod op;
-pub mod page_number;
 mod pool;
 pub mod table;
 mod victim;

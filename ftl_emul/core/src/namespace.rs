@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::op::TenantId;
 
@@ -36,6 +37,11 @@ impl Namespaces {
         (physical_pages.div_ceil(SEGMENT_PAGES) + MAX_TENANTS as u64) * SEGMENT_PAGES
     }
 
+    /// The most physical pages of a drive that needs fewer page numbers than `page_numbers`.
+    pub fn most_physical_pages(page_numbers: u64) -> u64 {
+        ((page_numbers - 1) / SEGMENT_PAGES - MAX_TENANTS as u64) * SEGMENT_PAGES
+    }
+
     /// Device-wide page numbers in use or once used.
     pub fn used_page_numbers(&self) -> u64 {
         self.owners.len() as u64 * SEGMENT_PAGES
@@ -51,7 +57,7 @@ impl Namespaces {
             None => return Err(FtlError::TooManyTenants(MAX_TENANTS)),
         };
         self.tenants[slot] = Some(Namespace::default());
-        let tenant = TenantId(slot as u16);
+        let tenant = TenantId(exact::<u16>(slot));
         self.set_pages(tenant, pages);
         Ok(tenant)
     }
@@ -60,7 +66,7 @@ impl Namespaces {
     pub fn set_pages(&mut self, tenant: TenantId, pages: u64) {
         let Some(Some(namespace)) = self.tenants.get_mut(tenant.0 as usize) else { return };
         namespace.pages = pages;
-        let needed = pages.div_ceil(SEGMENT_PAGES) as usize;
+        let needed = exact::<usize>(pages.div_ceil(SEGMENT_PAGES));
         while namespace.segments.len() > needed {
             if let Some(segment) = namespace.segments.pop() {
                 self.owners[segment as usize] = NOBODY;
@@ -70,7 +76,7 @@ impl Namespaces {
         while namespace.segments.len() < needed {
             let segment = self.free_segments.pop().unwrap_or_else(|| {
                 self.owners.push(NOBODY);
-                self.owners.len() as u32 - 1
+                exact::<u32>(self.owners.len()) - 1
             });
             self.owners[segment as usize] = tenant.0;
             namespace.segments.push(segment);
@@ -117,11 +123,14 @@ impl Namespaces {
 
     /// Tenants in the order of their numbers.
     pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
-        (0..self.tenants.len() as u16).map(TenantId).filter(|&t| self.contains(t))
+        (0..exact::<u16>(self.tenants.len())).map(TenantId).filter(|&t| self.contains(t))
     }
 
     /// Verifies that every segment has one owner, or none and is free, and that sizes and segments agree.
     pub fn check(&self) -> Result<(), String> {
+        if self.tenants.len() > MAX_TENANTS {
+            return Err(format!("{} tenants, at most {MAX_TENANTS}", self.tenants.len()));
+        }
         let mut seen = vec![false; self.owners.len()];
         let mut claim = |segment: u32, owner: u16| match self.owners.get(segment as usize) {
             Some(&o) if o == owner && !std::mem::replace(&mut seen[segment as usize], true) => Ok(()),
@@ -132,10 +141,10 @@ impl Namespaces {
             if namespace.pages.div_ceil(SEGMENT_PAGES) != namespace.segments.len() as u64 {
                 return Err(format!("tenant {number} has {} segments for its pages", namespace.segments.len()));
             }
-            namespace.segments.iter().try_for_each(|&segment| claim(segment, number as u16))?;
+            namespace.segments.iter().try_for_each(|&segment| claim(segment, exact::<u16>(number)))?;
         }
         self.free_segments.iter().try_for_each(|&segment| claim(segment, NOBODY))?;
-        if self.tenants.len() > MAX_TENANTS || seen.contains(&false) {
+        if seen.contains(&false) {
             return Err("a segment belongs to nobody and is not free".into());
         }
         Ok(())

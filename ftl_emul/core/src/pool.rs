@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use serde::{Deserialize, Serialize};
 
 use crate::block::NO_BLOCK;
+use crate::convert::exact;
 use crate::victim::{VictimIndex, VictimPolicy};
 
 /// The pool number of blocks that no domain owns.
@@ -25,7 +26,7 @@ impl FreeBlocks {
 
     #[inline]
     pub fn len(&self) -> u32 {
-        self.0.len() as u32
+        exact::<u32>(self.0.len())
     }
 
     pub fn push(&mut self, erases: u32, block: u32) {

@@ -7,6 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, BlockList};
+use crate::convert::exact;
 use greedy::GreedyIndex;
 
 /// How GC chooses its victim among the full blocks of a pool.
@@ -78,7 +79,7 @@ impl VictimIndex {
             }
             Self::Queue(list) => list.push_back(blocks, block),
             Self::Dense(members) => {
-                blocks[block as usize].prev = members.len() as u32;
+                blocks[block as usize].prev = exact::<u32>(members.len());
                 members.push(block);
             }
         }
@@ -110,8 +111,8 @@ impl VictimIndex {
                 let valid = blocks[block as usize].valid as usize;
                 lists[valid].remove(blocks, block);
                 lists[valid - 1].push_back(blocks, block);
-                blocks[block as usize].valid = valid as u32 - 1;
-                *lowest = (*lowest).min(valid as u32 - 1);
+                blocks[block as usize].valid = exact::<u32>(valid) - 1;
+                *lowest = (*lowest).min(exact::<u32>(valid) - 1);
             }
             Self::Queue(_) | Self::Dense(_) => blocks[block as usize].valid -= 1,
         }
@@ -145,7 +146,7 @@ impl VictimIndex {
                 let n = members.len() as u64;
                 (0..draws)
                     .filter(|_| n > 0)
-                    .map(|_| members[below(rng, n) as usize])
+                    .map(|_| members[exact::<usize>(below(rng, n))])
                     .min_by_key(|&b| blocks[b as usize].valid)
             }
         }
@@ -159,8 +160,8 @@ impl VictimIndex {
             (Self::Buckets { lists: l, lowest }, VictimPolicy::CostBenefit) => {
                 l.len() == lists && *lowest <= pages_per_block
             }
-            (Self::Queue(_), VictimPolicy::Fifo) => true,
-            (Self::Dense(_), VictimPolicy::DChoices(_) | VictimPolicy::Random) => true,
+            (Self::Queue(_), VictimPolicy::Fifo)
+            | (Self::Dense(_), VictimPolicy::DChoices(_) | VictimPolicy::Random) => true,
             _ => false,
         }
     }

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::records::{Ageing, LatencyUs, MoveRecord, Moved, QueueRecord, SpaceRecord, TenantRecord};
 use crate::{DriveError, refused};
 
-/// An emulated SSD. Every refusal raises DriveError and changes nothing.
+/// An emulated SSD. Every refusal raises `DriveError` and changes nothing.
 #[pyclass]
 pub struct Device {
     drive: Drive,
@@ -28,7 +28,7 @@ impl Device {
         Ok(Self { drive: drive.map_err(refused)? })
     }
 
-    /// Restores a drive that save() wrote; returns it and its label. Shape and GC policy come from the file, latencies
+    /// Restores a drive that `save()` wrote; returns it and its label. Shape and GC policy come from the file, latencies
     /// and scheduler from the configuration.
     #[staticmethod]
     fn restore(py: Python<'_>, path: PathBuf, config: Config) -> PyResult<(Self, String)> {
@@ -245,7 +245,7 @@ impl Device {
         }
     }
 
-    /// Verifies every invariant of the mapping; raises DriveError naming the first that is broken.
+    /// Verifies every invariant of the mapping; raises `DriveError` naming the first that is broken.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.drive.check()).map_err(DriveError::new_err)
     }

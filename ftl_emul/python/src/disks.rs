@@ -75,7 +75,7 @@ pub struct Disks {
 
 #[pymethods]
 impl Disks {
-    /// Raises ValueError for an unknown preset, DriveError for what makes no array.
+    /// Raises `ValueError` for an unknown preset, `DriveError` for what makes no array.
     #[new]
     fn new(preset: &str, disks: u32, stripe_bytes: u64) -> PyResult<Self> {
         let Some(known) = disk_preset(preset) else {

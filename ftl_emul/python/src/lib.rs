@@ -1,5 +1,7 @@
 //! Python binding of the emulated SSD: numpy arrays in, typed records out, the GIL released while it works.
 
+#![expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
 mod column;
 mod config;
 mod device;

@@ -1,4 +1,4 @@
-//! Bringing a device to its steady state before it is served: every logical page is placed, then random writes go on
+//! Bringing a device to its steady state before it is served: every logical page is placed, then random writes continue
 //! until garbage collection has settled. Only the placement changes; no guest data is read or written.
 
 use std::fs;

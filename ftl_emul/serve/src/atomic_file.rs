@@ -10,7 +10,14 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    let written = write(&new, content).and_then(|()| fs::rename(&new, path));
+    #[cfg(test)]
+    crate::faults::reached();
+    let written = write(&new, content);
+    #[cfg(test)]
+    crate::faults::reached();
+    let written = written.and_then(|()| fs::rename(&new, path));
+    #[cfg(test)]
+    crate::faults::reached();
     if written.is_err() {
         let _already_gone = fs::remove_file(&new);
         return written;

@@ -3,6 +3,7 @@
 //! Everything the guest was told is done is in this file (or its page cache) before the reply goes out; nothing else
 //! holds guest data. So what survives a crash of the server is what a plain file would keep.
 
+use ftl_core::convert::exact;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -33,7 +34,7 @@ pub struct Backing {
 pub enum Ailment {
     /// Writes may be lost; nothing is taken until the next start.
     FlushFailed,
-    /// There is no room for a write; the others go on.
+    /// There is no room for a write; the others continue.
     NoSpace,
 }
 
@@ -60,18 +61,16 @@ pub struct Extent {
 impl Backing {
     /// Opens a file that exists already: making an empty one in its stead would hide that data is lost.
     pub fn open(path: &Path, size_bytes: u64) -> Result<Self, ServeError> {
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(|e| ServeError::io("cannot open", path, &e))?;
+        let file =
+            fs::OpenOptions::new().read(true).write(true).open(path).map_err(|e| missing(path, size_bytes, &e))?;
         let found = file.metadata().map_err(|e| ServeError::io("cannot examine", path, &e))?;
         if !found.is_file() {
             return refuse(format!("{} is not a file", path.display()));
         }
         if found.len() < size_bytes {
             return refuse(format!(
-                "{} has {} bytes where the namespace has {size_bytes}: data is missing",
+                "{0} has {1} bytes where the namespace has {size_bytes}: data is missing; its first {1} bytes and the \
+                 other namespaces are there. Restore the file, or have the rest read as zeroes: truncate -s {size_bytes} {0}",
                 path.display(),
                 found.len()
             ));
@@ -111,7 +110,7 @@ impl Backing {
         let (mut rest, mut at) = (buffer, offset);
         while !rest.is_empty() {
             let fits = (PIECE_BYTES - at % PIECE_BYTES).min(rest.len() as u64);
-            let (piece, after) = rest.split_at(fits as usize);
+            let (piece, after) = rest.split_at(exact::<usize>(fits));
             self.file.write_all_at(piece, at).inspect_err(|e| self.note_full(e, rest.len() as u64))?;
             (rest, at) = (after, at + fits);
         }
@@ -155,7 +154,8 @@ impl Backing {
         }
         loop {
             // SAFETY: a plain system call on a descriptor that `self.file` keeps open; no memory is passed.
-            let done = unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, length as i64) };
+            let done =
+                unsafe { libc::fallocate(self.file.as_raw_fd(), mode, exact::<i64>(offset), exact::<i64>(length)) };
             if done == 0 {
                 return Ok(());
             }
@@ -182,7 +182,7 @@ impl Backing {
         // SAFETY: statvfs is a plain C value, for which all zeroes is a value.
         let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel fills in `found`; the descriptor is one that `self.file` keeps open.
-        let asked = unsafe { libc::fstatvfs(self.file.as_raw_fd(), &mut found) };
+        let asked = unsafe { libc::fstatvfs(self.file.as_raw_fd(), &raw mut found) };
         if asked != 0 || found.f_bavail.saturating_mul(found.f_frsize) >= needed {
             // Unless another write has found none meanwhile.
             let _still = self.without_room.compare_exchange(needed, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -217,17 +217,28 @@ impl Backing {
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
         // SAFETY: a plain system call on a descriptor that `self.file` keeps open. The file position it moves is used
         // by nobody: all input and output is at explicit offsets.
-        let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset as i64, whence) };
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), exact::<i64>(offset), whence) };
         if found >= 0 {
-            return Ok(Some(found as u64));
+            return Ok(Some(exact::<u64>(found)));
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
     }
 
-    /// Changes the length of the file.
+    /// Length of the file.
+    pub fn length(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Changes the length of the file; it is so on stable storage when this returns.
     pub fn resize(&self, size_bytes: u64) -> io::Result<()> {
-        self.file.set_len(size_bytes)
+        self.file.set_len(size_bytes)?;
+        #[cfg(test)]
+        crate::faults::resized(&self.file);
+        self.file.sync_all()?;
+        #[cfg(test)]
+        crate::faults::synced(&self.file);
+        Ok(())
     }
 
     /// When the file was last changed, nanoseconds since 1970.
@@ -252,6 +263,17 @@ impl Backing {
         let failed = self.failed.load(Ordering::Relaxed);
         if failed { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
     }
+}
+
+fn missing(path: &Path, size_bytes: u64, error: &io::Error) -> ServeError {
+    if error.kind() != io::ErrorKind::NotFound {
+        return ServeError::io("cannot open", path, error);
+    }
+    ServeError::File(format!(
+        "cannot open {0}: {error}; the other namespaces are there. Restore the file, or begin with an empty one: \
+         truncate -s {size_bytes} {0}",
+        path.display()
+    ))
 }
 
 /// True when the file system has no such operation.

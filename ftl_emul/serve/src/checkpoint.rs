@@ -1,9 +1,9 @@
 //! The placement of pages on disk: written now and then and on a clean stop, brought in line with the data at start.
 //!
 //! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is taken as
-//! it is. Any other readable checkpoint is corrected: pages that hold data but are not mapped are written, pages that
-//! are mapped but hold none are trimmed (not on an aged drive, where every page was mapped whether it held data or
-//! not). Without a readable one, a new drive is filled from the files.
+//! it is. Any other readable checkpoint is corrected: sizes and OPS blocks become what was set, pages that hold data
+//! but are not mapped are written, pages that are mapped but hold none are trimmed (not on an aged drive, where every
+//! page was mapped whether it held data or not). Without a readable one, a new drive is filled from the files.
 
 mod reconcile;
 #[cfg(test)]
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::ageing::Aged;
 use crate::atomic_file;
 use crate::config::{DeviceConfig, FlashConfig};
+use crate::division;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::settings::Settings;
@@ -124,7 +125,7 @@ pub fn write(folder: &Path, state: &[u8]) -> Result<(), ServeError> {
     atomic_file::replace(&path, state).map_err(|e| ServeError::io("cannot write", &path, &e))
 }
 
-/// A drive whose placement agrees with the data in the files.
+/// A drive whose placement agrees with the settings and with the data in the files.
 pub struct Placed {
     /// The drive.
     pub drive: Drive,
@@ -132,9 +133,12 @@ pub struct Placed {
     pub origin: Origin,
     /// How it was aged, where it was.
     pub aged: Option<Aged>,
+    /// OPS blocks of every namespace, once moves under way have been carried out: as they were set, unless the drive
+    /// cannot have them so.
+    pub ops_blocks: Vec<u64>,
 }
 
-/// Brings the placement in line with the data in the files.
+/// Brings the placement in line with the settings and with the data in the files.
 pub fn load(
     folder: &Path,
     config: &DeviceConfig,
@@ -142,24 +146,26 @@ pub fn load(
     namespaces: &[Namespace],
 ) -> Result<Placed, ServeError> {
     let flash = config.flash()?;
-    match restore(folder, flash, namespaces) {
-        Ok((drive, aged, true)) => Ok(Placed { drive, origin: Origin::Exact, aged }),
-        Ok((mut drive, aged, false)) => {
-            let changed = reconcile(&mut drive, namespaces, aged.is_some())?;
-            Ok(Placed { drive, origin: Origin::Corrected(changed), aged })
-        }
-        Err(why) => {
-            let mut drive = empty_drive(config, flash, settings, namespaces)?;
-            let pages = reconcile(&mut drive, namespaces, false)?;
-            Ok(Placed { drive, origin: Origin::Rebuilt(pages, why), aged: None })
-        }
-    }
+    let set = division::ops_blocks_set(config, settings);
+    let restored = restore(folder, flash, namespaces, &set);
+    let (mut drive, aged, because) = match restored {
+        Ok((drive, aged, exact)) => (drive, aged, if exact { None } else { Some(None) }),
+        Err(why) => (division::new_drive(flash, namespaces, &set)?, None, Some(Some(why))),
+    };
+    let origin = match because {
+        None => Origin::Exact,
+        Some(None) => Origin::Corrected(reconcile(&mut drive, namespaces, aged.is_some())?),
+        Some(Some(why)) => Origin::Rebuilt(reconcile(&mut drive, namespaces, false)?, why),
+    };
+    let ops_blocks = division::ops_blocks_of(&drive, flash.placement(), namespaces, &set)?;
+    Ok(Placed { drive, origin, aged, ops_blocks })
 }
 
 type Restored = (Drive, Option<Aged>, bool);
 
-/// The drive of the checkpoint, how it was aged, and whether the files are as they were when it was taken.
-fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Result<Restored, String> {
+/// The drive of the checkpoint with the sizes and blocks that were set, how it was aged, and whether it and the files
+/// are as they were when it was taken.
+fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace], set: &[u64]) -> Result<Restored, String> {
     let file = match File::open(path_in(folder)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err("there is no checkpoint".into()),
@@ -167,7 +173,7 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Res
     };
     let options = config.drive_options().map_err(|e| e.to_string())?;
     let mapping = config.mapping_options().map_err(|e| e.to_string())?;
-    let (drive, label) = Drive::restore(&mut BufReader::new(file), options).map_err(|e| e.to_string())?;
+    let (mut drive, label) = Drive::restore(&mut BufReader::new(file), options).map_err(|e| e.to_string())?;
     let label: Label = serde_json::from_str(&label).map_err(|e| format!("label: {e}"))?;
     if label.format_version != FORMAT_VERSION {
         return Err(format!("checkpoint of format {}", label.format_version));
@@ -175,11 +181,7 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Res
     let same = |(namespace, saved): (&Namespace, &LabelNamespace)| {
         namespace.name == saved.name
             && namespace.tenant.0 == saved.tenant
-            && namespace.size_bytes() == saved.size_bytes
-            && drive.space(namespace.tenant).is_ok_and(|space| {
-                space.placement == config.placement()
-                    && space.logical_pages * u64::from(config.geometry.page_bytes) == saved.size_bytes
-            })
+            && drive.space(namespace.tenant).is_ok_and(|space| space.placement == config.placement())
     };
     let tenants: Vec<TenantId> = namespaces.iter().map(|n| n.tenant).collect();
     let all_the_same = *drive.geometry() == config.geometry
@@ -190,33 +192,13 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace]) -> Res
     if !all_the_same {
         return Err("the checkpoint is of a device of another shape".into());
     }
+    let page_bytes = u64::from(config.geometry.page_bytes);
     let untouched = |(namespace, saved): (&Namespace, &LabelNamespace)| {
-        namespace.backing.modified_ns().is_ok_and(|now| now == saved.modified_ns)
+        namespace.size_bytes() == saved.size_bytes
+            && drive.space(namespace.tenant).is_ok_and(|space| space.logical_pages * page_bytes == saved.size_bytes)
+            && namespace.backing.modified_ns().is_ok_and(|now| now == saved.modified_ns)
     };
     let exact = label.clean && !marker_in(folder).exists() && namespaces.iter().zip(&label.namespaces).all(untouched);
+    division::bring_about(&mut drive, config.placement(), namespaces, set, !exact).map_err(|e| e.to_string())?;
     Ok((drive, label.aged, exact))
-}
-
-fn empty_drive(
-    config: &DeviceConfig,
-    flash: &FlashConfig,
-    settings: &Settings,
-    namespaces: &[Namespace],
-) -> Result<Drive, ServeError> {
-    let moved =
-        |given: &crate::config::NamespaceConfig| settings.of(&given.name).ops_blocks.unwrap_or(given.ops_blocks);
-    let as_moved: Vec<u64> = config.namespaces.iter().map(moved).collect();
-    // Where moves no longer add up (sizes changed since), the division of the creation does, or else nothing does.
-    let as_created = config.namespaces.iter().map(|given| given.ops_blocks).collect();
-    drive_with(flash, namespaces, &as_moved).or_else(|_| drive_with(flash, namespaces, &as_created))
-}
-
-fn drive_with(config: &FlashConfig, namespaces: &[Namespace], ops_blocks: &Vec<u64>) -> Result<Drive, ServeError> {
-    let mut drive = Drive::new(config.geometry, config.mapping_options()?, config.drive_options()?)?;
-    for (namespace, &ops) in namespaces.iter().zip(ops_blocks) {
-        let pages = namespace.size_bytes() / u64::from(config.geometry.page_bytes);
-        let tenant = drive.create_tenant(pages, config.placement(), ops)?;
-        debug_assert_eq!(tenant, namespace.tenant);
-    }
-    Ok(drive)
 }

@@ -203,7 +203,7 @@ impl DeviceConfig {
             }
             let page = self.granule_bytes();
             if namespace.size_bytes == 0 || namespace.size_bytes % page != 0 || namespace.size_bytes > 1 << 62 {
-                return refuse(format!("namespace {name}: size_bytes is no whole number of units of {page} bytes"));
+                return refuse(format!("namespace {name}: size_bytes is not a whole number of units of {page} bytes"));
             }
             if !(namespace.weight.is_finite() && namespace.weight > 0.0) {
                 return refuse(format!("namespace {name}: weight must be a positive number"));

@@ -5,6 +5,17 @@
 //! of the placement, and the [`control`] socket.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+// Tests make up small numbers, compare floats that were computed alike, and have stack to spare.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::float_cmp,
+        clippy::large_stack_arrays
+    )
+)]
 
 mod access;
 mod ageing;
@@ -14,7 +25,10 @@ mod checkpoint;
 mod config;
 mod control;
 mod device_lock;
+mod division;
 mod error;
+#[cfg(test)]
+mod faults;
 mod model;
 mod namespace;
 mod nbdkit;
@@ -25,3 +39,4 @@ mod recent;
 mod server;
 mod settings;
 mod stop;
+mod transport;

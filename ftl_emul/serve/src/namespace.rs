@@ -3,14 +3,22 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use ftl_core::convert::exact;
 use ftl_core::{Op, TenantId};
 
 use crate::backing::{self, Backing};
 use crate::error::ServeError;
-use crate::model::{Model, Request};
+use crate::model::{Model, Request, Ticket};
 use crate::recent::Latencies;
+
+/// How often a request in pieces looks whether it is still wanted.
+const WANTED_CHECK: Duration = Duration::from_millis(250);
+/// Between pieces of work on the map, others have as long as such a piece took, but no longer than this.
+const MOST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Requests answered, by the codes of [`Op`], and their bytes.
 #[derive(Debug, Default)]
@@ -53,6 +61,9 @@ pub struct Namespace {
     /// How long reads and writes took, as the client saw it.
     pub latencies: Latencies,
     size_bytes: AtomicU64,
+    /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
+    /// many it asks for at once.
+    in_pieces: Mutex<()>,
 }
 
 /// How a request asks to be served.
@@ -60,7 +71,7 @@ pub struct Namespace {
 pub struct Flags {
     /// On stable storage before the answer.
     pub fua: bool,
-    /// Space may be given back.
+    /// Space may be released.
     pub may_trim: bool,
 }
 
@@ -75,6 +86,7 @@ impl Namespace {
             answered: Answered::default(),
             latencies: Latencies::default(),
             size_bytes: AtomicU64::new(size_bytes),
+            in_pieces: Mutex::new(()),
         })
     }
 
@@ -92,7 +104,10 @@ impl Namespace {
     /// Reads.
     pub fn read(&self, model: &Model, buffer: &mut [u8], offset: u64, gone: impl FnMut() -> bool) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(model, Op::Read, offset, length, gone, || self.backing.read(buffer, offset))
+        self.serve(model, Op::Read, offset, length, gone, |at, bytes| {
+            let from = exact::<usize>(at - offset);
+            self.backing.read(&mut buffer[from..from + exact::<usize>(bytes)], at)
+        })
     }
 
     /// Writes.
@@ -105,12 +120,16 @@ impl Namespace {
         gone: impl FnMut() -> bool,
     ) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(model, Op::Write, offset, length, gone, || self.backing.write(buffer, offset, flags.fua))
+        self.serve(model, Op::Write, offset, length, gone, |at, bytes| {
+            let from = exact::<usize>(at - offset);
+            let last = at + bytes == offset + length;
+            self.backing.write(&buffer[from..from + exact::<usize>(bytes)], at, flags.fua && last)
+        })
     }
 
     /// Puts everything answered so far on stable storage.
     pub fn flush(&self, model: &Model, gone: impl FnMut() -> bool) -> io::Result<()> {
-        self.serve(model, Op::Flush, 0, 0, gone, || self.backing.flush())
+        self.serve(model, Op::Flush, 0, 0, gone, |_, _| self.backing.flush())
     }
 
     /// Gives space back where the file system can; the guest may not rely on what it reads there afterwards.
@@ -122,12 +141,12 @@ impl Namespace {
         flags: Flags,
         gone: impl FnMut() -> bool,
     ) -> io::Result<()> {
-        self.serve(model, Op::Trim, offset, length, gone, || {
-            match self.backing.punch(offset, length) {
+        self.serve(model, Op::Trim, offset, length, gone, |at, bytes| {
+            match self.backing.punch(at, bytes) {
                 Err(e) if !backing::is_unsupported(&e) => return Err(e),
                 _ => {}
             }
-            if flags.fua { self.backing.flush() } else { Ok(()) }
+            if flags.fua && at + bytes == offset + length { self.backing.flush() } else { Ok(()) }
         })
     }
 
@@ -140,19 +159,19 @@ impl Namespace {
         flags: Flags,
         gone: impl FnMut() -> bool,
     ) -> io::Result<()> {
-        self.serve(model, Op::WriteZeroes, offset, length, gone, || {
-            let zeroed =
-                if flags.may_trim { self.backing.punch(offset, length) } else { self.backing.zero(offset, length) };
+        self.serve(model, Op::WriteZeroes, offset, length, gone, |at, bytes| {
+            let zeroed = if flags.may_trim { self.backing.punch(at, bytes) } else { self.backing.zero(at, bytes) };
             match zeroed {
                 Err(e) if backing::is_unsupported(&e) => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
                 Err(e) => return Err(e),
                 Ok(()) => {}
             }
-            if flags.fua { self.backing.flush() } else { Ok(()) }
+            if flags.fua && at + bytes == offset + length { self.backing.flush() } else { Ok(()) }
         })
     }
 
-    /// Lets a request arrive at the model, moves its data, and returns when the model says that it is done.
+    /// Lets a request arrive at the model, moves its data, and returns when the model says that it is done. A large one
+    /// does so piece by piece.
     #[inline]
     fn serve(
         &self,
@@ -160,21 +179,59 @@ impl Namespace {
         op: Op,
         offset: u64,
         length: u64,
-        gone: impl FnMut() -> bool,
-        move_data: impl FnOnce() -> io::Result<()>,
+        mut gone: impl FnMut() -> bool,
+        mut move_data: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        if offset.checked_add(length).is_none_or(|end| end > self.size_bytes()) {
+        let Some(end) = offset.checked_add(length).filter(|&end| end <= self.size_bytes()) else {
             let errno = if op == Op::Read { libc::EINVAL } else { libc::ENOSPC };
             return Err(io::Error::from_raw_os_error(errno));
-        }
-        let request = Request { tenant: self.tenant, op, offset, length };
+        };
         let arrived = Instant::now();
-        let ticket = model.begin(request, arrived);
-        let moved = move_data();
-        model.end(request, ticket, moved.is_ok(), gone);
-        moved?;
+        let most = model.piece_bytes(op);
+        if length <= most {
+            let request = Request { tenant: self.tenant, op, offset, length, is_piece: false };
+            let ticket = model.begin(request, arrived);
+            let moved = move_data(offset, length);
+            model.end(request, ticket, moved.is_ok(), gone);
+            moved?;
+        } else {
+            let turn = match op {
+                Op::Read | Op::Write | Op::Flush => None,
+                Op::Trim | Op::WriteZeroes => Some(self.turn_in_pieces(&mut gone)?),
+            };
+            let (mut at, mut asked, mut wanted) = (offset, Instant::now(), true);
+            while at < end {
+                let piece = (most - at % most).min(end - at);
+                let request = Request { tenant: self.tenant, op, offset: at, length: piece, is_piece: true };
+                let begun = Instant::now();
+                let ticket = model.begin(request, begun);
+                let moved = move_data(at, piece);
+                let (mut worked, waits) = (begun.elapsed(), ticket.waits());
+                // Once nobody waits for it any more, the rest does not wait for the model either.
+                let ticket = if wanted { ticket } else { Ticket::given_up() };
+                model.end(request, ticket, moved.is_ok(), &mut gone);
+                moved?;
+                if turn.is_some() {
+                    if !waits {
+                        worked = begun.elapsed();
+                    }
+                    // Locks of the model and of the file system go to who asks first, which others would hardly ever do.
+                    thread::sleep(worked.min(MOST_PAUSE));
+                }
+                if wanted && asked.elapsed() >= WANTED_CHECK {
+                    wanted = !gone();
+                    asked = Instant::now();
+                }
+                at += piece;
+            }
+        }
         self.answered.count(op, length);
         self.latencies.record(op, arrived.elapsed() + model.on_top());
         Ok(())
+    }
+    /// Waits until this namespace has no other such request in work. Err once nobody waits for the answer any more.
+    fn turn_in_pieces(&self, gone: &mut impl FnMut() -> bool) -> io::Result<MutexGuard<'_, ()>> {
+        let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        if gone() { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) } else { Ok(turn) }
     }
 }

@@ -88,6 +88,7 @@ mod exported {
         pub fn nbdkit_set_error(errno: c_int);
         pub fn nbdkit_export_name() -> *const c_char;
         pub fn nbdkit_peer_pid() -> i64;
+        pub fn nbdkit_is_tls() -> c_int;
         pub fn nbdkit_nanosleep(seconds: u32, nanoseconds: u32) -> c_int;
         pub fn nbdkit_add_extent(extents: *mut Extents, offset: u64, length: u64, kind: u32) -> c_int;
         pub fn nbdkit_add_export(exports: *mut Exports, name: *const c_char, description: *const c_char) -> c_int;
@@ -123,6 +124,12 @@ pub fn peer_pid() -> Option<i64> {
     // SAFETY: takes nothing, in callbacks of a connection only.
     let pid = unsafe { exported::nbdkit_peer_pid() };
     (pid >= 0).then_some(pid)
+}
+
+/// True when this thread's connection is encrypted, or that is not to be told.
+pub fn is_tls() -> bool {
+    // SAFETY: takes nothing, in callbacks of a connection only.
+    unsafe { exported::nbdkit_is_tls() != 0 }
 }
 
 /// True when the server is stopping or the client of this thread's request has gone away.
@@ -161,6 +168,9 @@ mod exported {
     }
     pub unsafe fn nbdkit_peer_pid() -> i64 {
         -1
+    }
+    pub unsafe fn nbdkit_is_tls() -> c_int {
+        0
     }
     pub unsafe fn nbdkit_nanosleep(_: u32, _: u32) -> c_int {
         0

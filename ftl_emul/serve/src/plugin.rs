@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::access;
 use crate::config::Medium;
@@ -17,11 +18,20 @@ use crate::offline;
 use crate::parameters::Parameters;
 use crate::server::Server;
 use crate::stop;
+use crate::transport;
+use ftl_core::convert::exact;
 
-/// Bytes of one request at the most, as nbdkit has it.
+/// Bytes of one request at most, as nbdkit has it.
 const MAX_REQUEST_BYTES: u32 = 32 << 20;
 /// Block status is looked up for so many extents at a time; the client asks again for more.
 const MAX_EXTENTS: usize = 4096;
+
+/// Connections at once through one socket. Each has threads and descriptors of its own.
+const MAX_CONNECTIONS: usize = 16;
+/// Between two lines about connections that were refused.
+const TELLING: Duration = Duration::from_secs(10);
+/// Larger pieces of memory are the system's again as soon as they are free.
+const MAPPED_BYTES: c_int = 256 << 10;
 
 static PARAMETERS: Mutex<Option<Parameters>> = Mutex::new(None);
 static DEVICE: OnceLock<Device> = OnceLock::new();
@@ -69,7 +79,7 @@ fn answered(done: io::Result<()>) -> c_int {
         Ok(()) => 0,
         Err(e) => {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            // nbdkit takes the first as a request to write zeroes instead; the second is told once, not with each write.
+            // nbdkit takes the first as a request to write zeroes instead; the second is reported once, not with each write.
             if !matches!(errno, libc::EOPNOTSUPP | libc::ENOSPC) {
                 nbdkit::error(&e.to_string());
             }
@@ -107,6 +117,7 @@ unsafe extern "C" fn get_ready() -> c_int {
 }
 
 fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
+    raise_descriptor_limit();
     let server = Server::open(parameters)?;
     if let Some(command) = &parameters.command {
         offline::carry_out(&server, command)?;
@@ -130,6 +141,18 @@ fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// As many descriptors as this process may have: connections through the many sockets of a device.
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills in, and then reads, `limit`. Where it refuses, the limit stays as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
 unsafe extern "C" fn after_fork() -> c_int {
     guarded(-1, || {
         let Some(device) = DEVICE.get() else { return -1 };
@@ -148,6 +171,28 @@ unsafe extern "C" fn cleanup() {
             told(device.server.stop());
         }
     });
+}
+
+/// Refuses a client that has all connections it may have, before it gets threads.
+unsafe extern "C" fn preconnect(_readonly: c_int) -> c_int {
+    static REFUSED: Mutex<(u64, Option<Instant>)> = Mutex::new((0, None));
+    guarded(-1, || {
+        let Some(folder) = DEVICE.get().and_then(|device| device.sockets.as_deref()) else { return 0 };
+        if !access::is_crowded(folder, nbdkit::peer_pid(), MAX_CONNECTIONS) {
+            return 0;
+        }
+        let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.0 += 1;
+        if refused.1.is_none_or(|told| told.elapsed() >= TELLING) {
+            eprintln!(
+                "slo-ctl: refused {} connections: a socket takes {MAX_CONNECTIONS} at once (process {})",
+                refused.0,
+                nbdkit::peer_pid().unwrap_or(-1)
+            );
+            *refused = (0, Some(Instant::now()));
+        }
+        -1
+    })
 }
 
 unsafe extern "C" fn list_exports(_readonly: c_int, _is_tls: c_int, exports: *mut Exports) -> c_int {
@@ -206,7 +251,7 @@ unsafe extern "C" fn close(_handle: *mut c_void) {}
 
 unsafe extern "C" fn get_size(handle: *mut c_void) -> i64 {
     // SAFETY: nbdkit passes what open returned.
-    unsafe { connected(handle) }.map_or(-1, |(namespace, _)| namespace.size_bytes() as i64)
+    unsafe { connected(handle) }.map_or(-1, |(namespace, _)| exact::<i64>(namespace.size_bytes()))
 }
 
 unsafe extern "C" fn yes(_handle: *mut c_void) -> c_int {
@@ -231,7 +276,7 @@ unsafe extern "C" fn block_size(
 ) -> c_int {
     // SAFETY: nbdkit passes what open returned.
     let Some((_, device)) = (unsafe { connected(handle) }) else { return -1 };
-    let page = (device.server.config.granule_bytes() as u32).clamp(4096, MAX_REQUEST_BYTES);
+    let page = exact::<u32>(device.server.config.granule_bytes()).clamp(4096, MAX_REQUEST_BYTES);
     // SAFETY: nbdkit passes three places of its own to fill in.
     unsafe {
         *minimum = 1;
@@ -247,6 +292,7 @@ unsafe extern "C" fn pread(handle: *mut c_void, buffer: *mut c_void, count: u32,
         let (connected, buffer) =
             unsafe { (connected(handle), std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count as usize)) };
         let Some((namespace, device)) = connected else { return -1 };
+        transport::make_room_to_read(&namespace.name, buffer.len(), nbdkit::is_tls());
         answered(namespace.read(&device.server.model, buffer, offset, nbdkit::is_gone))
     })
 }
@@ -319,6 +365,8 @@ latency=none|real          When requests are done. [none]
 time-scale=<X>             Real seconds for each modelled one. [1]
 checkpoint-seconds=<S>     How often the placement of pages is saved. [60]
 Use `slo-ctl device serve` rather than this plugin by itself.";
+    // SAFETY: takes numbers. Where the C library has no such thing, memory is released later.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES) };
     Box::leak(Box::new(Plugin {
         struct_size: size_of::<Plugin>() as u64,
         api_version: 2,
@@ -357,7 +405,7 @@ Use `slo-ctl device serve` rather than this plugin by itself.";
         cache: None,
         thread_model_now: None,
         can_fast_zero: Some(yes),
-        preconnect: None,
+        preconnect: Some(preconnect),
         get_ready: Some(get_ready),
         after_fork: Some(after_fork),
         list_exports: Some(list_exports),

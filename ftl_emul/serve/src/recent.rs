@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ftl_core::Op;
+use ftl_core::convert::{exact, whole};
 use ftl_core::engine::QueueCounters;
 use serde_json::{Value, json};
 
@@ -89,7 +90,7 @@ impl Counts {
         let sum_ns = self.sum_ns.wrapping_sub(before.map_or(0, |b| b.sum_ns));
         let mut told = json!({"count": count, "mean": sum_ns as f64 / count as f64 / 1e3});
         for (name, share) in PERCENTILES {
-            let wanted = ((count as f64 * share).ceil() as u64).max(1);
+            let wanted = whole((count as f64 * share).ceil()).max(1);
             let mut seen = 0;
             let at = counts.iter().position(|&n| {
                 seen += u64::from(n);
@@ -113,8 +114,8 @@ impl Latencies {
     #[inline]
     pub fn record(&self, op: Op, took: Duration) {
         match op {
-            Op::Read => self.reads.record(took.as_nanos() as u64),
-            Op::Write => self.writes.record(took.as_nanos() as u64),
+            Op::Read => self.reads.record(exact::<u64>(took.as_nanos())),
+            Op::Write => self.writes.record(exact::<u64>(took.as_nanos())),
             Op::Trim | Op::WriteZeroes | Op::Flush => {}
         }
     }

@@ -1,6 +1,8 @@
 //! A device while it is served: its namespaces, the model beside them, and what keeps both in order in the background.
 
 mod changes;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::fs::File;
@@ -8,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ftl_core::convert::exact;
 use ftl_core::engine::Limit;
 use ftl_core::{Drive, TenantId};
 
@@ -15,6 +18,7 @@ use crate::ageing::{self, Aged};
 use crate::checkpoint::{self, Origin, Placed};
 use crate::config::{DeviceConfig, Medium, scheduler_named};
 use crate::device_lock;
+use crate::division;
 use crate::error::{ServeError, refuse};
 use crate::model::{Clock, Counted, Model, Timed};
 use crate::namespace::Namespace;
@@ -57,10 +61,10 @@ impl Server {
         let settings = Settings::read(&folder)?;
         let open = |(number, given): (usize, &crate::config::NamespaceConfig)| {
             let size_bytes = settings.of(&given.name).size_bytes.unwrap_or(given.size_bytes);
-            Namespace::open(&folder, &given.name, TenantId(number as u16), size_bytes)
+            Namespace::open(&folder, &given.name, TenantId(exact::<u16>(number)), size_bytes)
         };
         let namespaces: Vec<Namespace> = config.namespaces.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        let (model, origin, aged) = model(parameters, &folder, &config, &settings, &namespaces)?;
+        let Modelled { model, origin, aged, ops_blocks } = model(parameters, &folder, &config, &settings, &namespaces)?;
         let time_scale = model.timed().map(|_| parameters.time_scale);
         let server = Self {
             config,
@@ -77,7 +81,48 @@ impl Server {
             upkeep: Upkeep::default(),
         };
         server.restore_settings()?;
+        if let Some(ops_blocks) = ops_blocks {
+            server.keep_ops_blocks(&ops_blocks)?;
+        }
         Ok(server)
+    }
+
+    /// Has the settings agree with a drive that cannot have its blocks as they were set.
+    fn keep_ops_blocks(&self, found: &[u64]) -> Result<(), ServeError> {
+        let mut settings = self.settings();
+        let set = self.ops_blocks_set(&settings);
+        for ((namespace, set), found) in self.namespaces.iter().zip(&set).zip(found) {
+            if set != found {
+                eprintln!(
+                    "slo-ctl: namespace {}: {found} over-provisioning blocks; the {set} that were set do not fit",
+                    namespace.name
+                );
+            }
+        }
+        self.change_ops_blocks(&mut settings, found, |_| {})
+    }
+
+    /// Over-provisioning blocks as they were set, in the order of the namespaces.
+    fn ops_blocks_set(&self, settings: &Settings) -> Vec<u64> {
+        division::ops_blocks_set(&self.config, settings)
+    }
+
+    /// Keeps over-provisioning blocks, and another `change` in the same step.
+    fn change_ops_blocks(
+        &self,
+        settings: &mut Settings,
+        ops_blocks: &[u64],
+        change: impl FnOnce(&mut Settings),
+    ) -> Result<(), ServeError> {
+        let before = self.ops_blocks_set(settings);
+        settings.change(&self.folder, |settings| {
+            for ((namespace, before), &after) in self.namespaces.iter().zip(before).zip(ops_blocks) {
+                if before != after {
+                    settings.of_mut(&namespace.name).ops_blocks = Some(after);
+                }
+            }
+            change(settings);
+        })
     }
 
     fn restore_settings(&self) -> Result<(), ServeError> {
@@ -132,7 +177,7 @@ impl Server {
     }
 
     /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is told the capacities
-    /// written so far and says whether to go on. Holds every request up meanwhile, so it is for devices that are not
+    /// written so far and says whether to continue. Holds every request up meanwhile, so it is for devices that are not
     /// served.
     pub fn age(&self, progress: impl FnMut(f64) -> bool) -> Result<Aged, ServeError> {
         let mut going_on = true;
@@ -156,14 +201,23 @@ impl Server {
     }
 }
 
-/// The model of a device, how its placement came about, and how it was aged.
+/// What [`model`] makes.
+struct Modelled {
+    model: Model,
+    /// How its placement came about, where it has one; likewise the others.
+    origin: Option<Origin>,
+    aged: Option<Aged>,
+    ops_blocks: Option<Vec<u64>>,
+}
+
+/// The model of a device.
 fn model(
     parameters: &Parameters,
     folder: &Path,
     config: &DeviceConfig,
     settings: &Settings,
     namespaces: &[Namespace],
-) -> Result<(Model, Option<Origin>, Option<Aged>), ServeError> {
+) -> Result<Modelled, ServeError> {
     let clock = (parameters.latency == Latency::Real).then(|| Clock::new(parameters.time_scale));
     if let Medium::Disks(array, disk) = &config.medium {
         let mut disks = array.make(*disk)?;
@@ -175,15 +229,15 @@ fn model(
             None => Model::Still,
             Some(clock) => Model::Disks(Arc::new(Timed::new(disks, clock)?)),
         };
-        return Ok((model, None, None));
+        return Ok(Modelled { model, origin: None, aged: None, ops_blocks: None });
     }
-    let Placed { drive, origin, aged } = checkpoint::load(folder, config, settings, namespaces)?;
+    let Placed { drive, origin, aged, ops_blocks } = checkpoint::load(folder, config, settings, namespaces)?;
     ageing::tell(folder, aged.as_ref())?;
     let model = match clock {
         None => Model::Counted(Box::new(Counted::new(drive))),
         Some(clock) => Model::Timed(Arc::new(Timed::new(drive, clock)?)),
     };
-    Ok((model, Some(origin), aged))
+    Ok(Modelled { model, origin: Some(origin), aged, ops_blocks: Some(ops_blocks) })
 }
 
 /// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.

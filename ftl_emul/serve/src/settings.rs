@@ -35,10 +35,10 @@ pub struct NamespaceSettings {
     /// Weight of its device time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// Requests per second at the most.
+    /// Requests per second at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_iops: Option<f64>,
-    /// Bytes per second at the most.
+    /// Bytes per second at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes_s: Option<f64>,
     /// Over-provisioning blocks, once every move asked for has been carried out.
@@ -78,24 +78,18 @@ impl Settings {
         self.namespaces.get(namespace).cloned().unwrap_or_default()
     }
 
-    /// Changes those of one namespace and writes them; what is in memory is changed only if that succeeds.
-    pub fn change(
-        &mut self,
-        folder: &Path,
-        namespace: &str,
-        change: impl FnOnce(&mut NamespaceSettings),
-    ) -> Result<(), ServeError> {
+    /// Those of one namespace, to be changed; see [`Settings::change`].
+    pub fn of_mut(&mut self, namespace: &str) -> &mut NamespaceSettings {
+        self.namespaces.entry(namespace.to_owned()).or_default()
+    }
+
+    /// Changes settings and writes them, all in one step; what is in memory is changed only if that succeeds.
+    pub fn change(&mut self, folder: &Path, change: impl FnOnce(&mut Self)) -> Result<(), ServeError> {
         let mut changed = self.clone();
-        change(changed.namespaces.entry(namespace.to_owned()).or_default());
-        self.replace_by(folder, changed)
-    }
-
-    /// Changes the scheduler in the same way.
-    pub fn change_scheduler(&mut self, folder: &Path, name: &str) -> Result<(), ServeError> {
-        self.replace_by(folder, Self { scheduler: Some(name.to_owned()), ..self.clone() })
-    }
-
-    fn replace_by(&mut self, folder: &Path, changed: Self) -> Result<(), ServeError> {
+        change(&mut changed);
+        if changed == *self {
+            return Ok(());
+        }
         let path = folder.join(FILE);
         let text = serde_json::to_vec_pretty(&changed).map_err(|e| ServeError::Refused(e.to_string()))?;
         atomic_file::replace(&path, &text).map_err(|e| ServeError::io("cannot write", &path, &e))?;

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slo_ctl.decide.policies.algorithm1 import Algorithm1
+from slo_ctl.decide.policies.fixed import Shared, Static
 from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
-from slo_ctl.decide.policies.shared import Shared
-from slo_ctl.decide.policies.static import Static
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["DEFAULT_POLICY", "POLICIES", "STRICT_POLICY", "Policy", "PolicyEntry", "make_policy"]
 
@@ -35,7 +32,7 @@ POLICIES: dict[str, PolicyEntry] = {
         Static, "OPS by ratio of the weights, never adjusted (FAST'15, Algorithm 1, lines 3-4)"
     ),
     "algorithm1": PolicyEntry(
-        Algorithm1, "FAST'15, Algorithm 1 to the letter; starves the VM with the highest u"
+        Algorithm1, "FAST'15, Algorithm 1 exactly as printed; starves the VM with the highest u"
     ),
     "proportional": PolicyEntry(
         Proportional, "shares by weight, work-conserving: what one VM leaves goes to the others", "wfq"

@@ -1,4 +1,4 @@
-"""`algorithm1`: the paper's Algorithm 1 to the letter (FAST'15, section 4.2).
+"""`algorithm1`: the paper's Algorithm 1 exactly as printed (FAST'15, section 4.2).
 
 It starves: line 18 takes every block from the VM whose current u is highest, which is the VM that has
 least, and a VM that is itself the maximum can never be given one. docs/policies.md shows it; `proportional`
@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from slo_ctl.decide import iops as eq1
-from slo_ctl.decide.curve import GcCurve
-from slo_ctl.decide.policies.limits import without_pacing
-from slo_ctl.decide.policies.static import split_by_weight
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.gc_model import GcCurve
+from slo_ctl.decide.policies.fixed import split_by_weight
+from slo_ctl.decide.policies.interface import without_pacing
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, Target, TimingModel
 
 
@@ -82,11 +82,11 @@ class Algorithm1:
         iops_total = self.iops_total
         if iops_total is None:
             device = GcCurve.prior(sum(v.logical_blocks for v in sample.vms), timing.pages_per_block)
-            iops_total = len(sample.vms) * eq1.iops(timing, device.u_at(sample.total_ops_blocks))
+            iops_total = len(sample.vms) * gc_model.iops(timing, device.u_at(sample.total_ops_blocks))
         weights = sum(v.slo.weight for v in sample.vms)
         shares = {v.vm: v.slo.weight / weights for v in sample.vms}
         return {
-            vm: Target(share, iops_total * share, eq1.u_at_iops(timing, iops_total * share))
+            vm: Target(share, iops_total * share, gc_model.u_at_iops(timing, iops_total * share))
             for vm, share in shares.items()
         }
 

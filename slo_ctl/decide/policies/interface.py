@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from slo_ctl.model import Decision, DeviceSample, Placement
+from slo_ctl.model import Decision, DeviceSample, Placement
 
 S = TypeVar("S")
 
@@ -37,3 +36,11 @@ class Policy(Protocol[S]):
 
     def step(self, state: S, sample: DeviceSample) -> tuple[S, Decision]:
         """The state after one more window, and what should change now."""
+
+
+# Limits that another policy left behind.
+
+
+def without_pacing(sample: DeviceSample) -> dict[str, float | None]:
+    """The changes after which nothing but the SLOs' maximums is limited."""
+    return {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops not in (None, v.slo.max_iops)}

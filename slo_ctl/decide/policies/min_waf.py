@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from slo_ctl.decide import iops as eq1
-from slo_ctl.decide import waf
-from slo_ctl.decide.allocation import allocate, moves_between
-from slo_ctl.decide.curve import GcCurve
-from slo_ctl.decide.policies.limits import without_pacing
-from slo_ctl.decide.split import Writer, best_split
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
+from slo_ctl.decide.ops_plan import allocate, moves_between
+from slo_ctl.decide.policies.interface import without_pacing
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Placement, TimingModel, VmSample
 
 _WORTH_MOVING = 0.003
@@ -158,7 +156,7 @@ def _best(rates: dict[str, float], tracks: dict[str, WriterTrack], sample: Devic
 
 
 def _gc_writes(rates: dict[str, float], tracks: dict[str, WriterTrack], split: dict[str, int]) -> float:
-    return sum(rates[vm] * waf.gc_write_ratio(tracks[vm].curve.u_at(split[vm])) for vm in rates)
+    return sum(rates[vm] * gc_model.gc_write_ratio(tracks[vm].curve.u_at(split[vm])) for vm in rates)
 
 
 def _moves(plan: dict[str, int], sample: DeviceSample) -> tuple[OpsMove, ...]:
@@ -186,6 +184,6 @@ def _scheduler_weights(tracks: dict[str, WriterTrack], sample: DeviceSample) -> 
 
 def _device_time_us(track: WriterTrack, timing: FlashTiming) -> float:
     """What one mean request of the VM costs the device, in microseconds."""
-    write_us = eq1.write_time_us(timing, track.curve.u_at(track.ops_blocks))
+    write_us = gc_model.write_time_us(timing, track.curve.u_at(track.ops_blocks))
     read_us = timing.read_us + timing.transfer_us
     return (track.host_page_writes * write_us + track.host_page_reads * read_us) / track.requests

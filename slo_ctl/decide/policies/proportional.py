@@ -13,7 +13,15 @@ than somebody who cannot use more. For exact proportions at any cost there is `p
 import math
 from dataclasses import dataclass, field, replace
 
-from slo_ctl.decide.entitlement import WANTS_MORE_FROM, Claim, Entitlements, entitle
+from slo_ctl.base.text import and_list
+from slo_ctl.decide.entitlement import (
+    BUSY_FROM,
+    JUDGED_FROM,
+    WANTS_MORE_FROM,
+    Entitlements,
+    claim_of,
+    entitle,
+)
 from slo_ctl.decide.limit_control import Bounded, LimitState, control
 from slo_ctl.decide.ops_plan import (
     OpsState,
@@ -25,16 +33,16 @@ from slo_ctl.decide.ops_plan import (
 )
 from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, Target, TimingModel, VmSample
 
-MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 32.0
+MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
 """Rates and queueing are averages over so many windows; what a unit costs, over so many."""
-INTEGRAL_GAIN = 0.1
+INTEGRAL_GAIN = 0.15
 """Of the relative error of a share, per window."""
 WORTH_SETTING = 0.03
 """Relative change of a weight from which on it is set; the integral term takes out what that leaves."""
 LONGEST_TRIM = math.log(4.0)
 """The most that the integral term may change a weight by."""
-BUSY_FROM = 0.9
-"""A VM with requests outstanding for this share of the time is not held back by its own pace."""
+COSTLY_FROM = 2.0
+"""Times the time of the cheapest VM for a unit: status says so, as shares then make the total smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,12 @@ class Meter:
     """Since circumstances changed."""
     cost_amount: float = 0.0
     cost_s: float = 0.0
+    cost_requests: float = 0.0
+    due_amount: float = 0.0
+    due_s: float = 0.0
+    """What it was entitled to, and for how long, fading as costs do."""
+    missed: float = 0.0
+    """Of its entitlement, relative to it: an average over some windows."""
     trim: float = 0.0
     """Integral term: log of the factor on its weight."""
 
@@ -100,6 +114,11 @@ class Meter:
     def unit_cost_s(self) -> float | None:
         """Device time that a unit takes; None before any."""
         return self.cost_s / self.cost_amount if self.cost_amount and self.cost_s else None
+
+    @property
+    def units_per_request(self) -> float:
+        """Over as long as costs; 1 before any request."""
+        return self.cost_amount / self.cost_requests if self.cost_requests and self.cost_amount else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +134,8 @@ class ProportionalState:
     """Who is active, and with which SLO."""
     resumed_windows: int | None = None
     """Since a device was taken over whose weights stay until costs have been measured; None: long ago."""
+    level: float = 0.0
+    """Of the entitlements, over as long as costs: minimums leave little, which varies much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +170,10 @@ class Proportional:
         if any(slo != state.circumstances.get(vm, slo) for vm, slo in circumstances.items()):
             # What the integral terms have made up for was another SLO's.
             known = {vm: replace(meter, trim=0.0) for vm, meter in known.items()}
-        meters = _read_all(known, sample, anew=changed)
+        meters = read_all(known, sample, anew=changed)
         due = _entitlements(sample, meters)
+        keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
+        level = keep * state.level + (1.0 - keep) * due.level
         ops, moves, plans = next_moves(follow(state.ops, sample, _latency_bound(sample, meters, due)), sample)
         moving = summary(plans)
         reasons = (moving,) if moving and bool(moving) != bool(state.moving) else ()
@@ -159,30 +182,33 @@ class Proportional:
         if sample.timing.model is TimingModel.NONE:
             state = replace(state, meters=meters, ops=ops, moving=moving, circumstances=circumstances)
             return state, Decision(moves=moves, plans=plans, reasons=reasons)
-        meters = _trimmed(meters, due)
         resumed = state.resumed_windows
+        if resumed is None and not changed:
+            # Else rates are not those of the weights in force.
+            meters = _trimmed(meters, sample)
         if resumed is not None:
             resumed = resumed + 1 if resumed < MEMORY_WINDOWS else None
         limited, limits = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
-        asides = {
-            vm: f"limited to {limit:,.0f} IOPS for {limits.protected}" for vm, limit in limits.limits.items()
+        limited_for = and_list(limited.beneficiaries)
+        asides = dict.fromkeys(limited.served, f"{and_list(limits.limits)} limited for it")
+        asides |= _costly(sample, meters)
+        asides |= {
+            vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limits.limits.items()
         }
-        if limits.limits:
-            asides[limits.protected] = f"{', '.join(limits.limits)} limited for it"
         decision = Decision(
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
-            scheduler_weights=_weights(sample, meters, due) if resumed is None else {},
+            scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
             targets=_targets(sample, meters, due),
             asides=asides,
             reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
-        return ProportionalState(meters, ops, limited, moving, circumstances, resumed), decision
+        return ProportionalState(meters, ops, limited, moving, circumstances, resumed, level), decision
 
 
-def _read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> dict[str, Meter]:
+def read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> dict[str, Meter]:
     """The meters with one more window; `anew`: what was measured before was under other circumstances."""
     keep = 1.0 - 1.0 / COST_MEMORY_WINDOWS
     read = {}
@@ -196,21 +222,13 @@ def _read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> 
             windows=0 if anew else meter.windows + 1,
             cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
             cost_s=keep * meter.cost_s + v.device_s if amount else meter.cost_s,
+            cost_requests=keep * meter.cost_requests + v.requests if amount else meter.cost_requests,
+            due_amount=0.0 if anew else meter.due_amount,
+            due_s=0.0 if anew else meter.due_s,
+            missed=0.0 if anew else meter.missed,
             trim=meter.trim,
         )
     return read
-
-
-def claim_of(vm: str, slo: Slo, rate: float, units_per_request: float, *, wants_more: bool) -> Claim:
-    """A VM's claim, its bounds turned from requests into units."""
-    return Claim(
-        vm=vm,
-        weight=slo.weight,
-        used=rate,
-        wants_more=wants_more,
-        minimum=(slo.min_iops or 0.0) * units_per_request,
-        maximum=math.inf if slo.max_iops is None else slo.max_iops * units_per_request,
-    )
 
 
 def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlements:
@@ -222,24 +240,52 @@ def _entitlements(sample: DeviceSample, meters: dict[str, Meter]) -> Entitlement
     return entitle(claims)
 
 
-def _trimmed(meters: dict[str, Meter], due: Entitlements) -> dict[str, Meter]:
-    """The integral terms one window later. One fades where it has no effect: there, the VM takes what it
-    wants."""
-    contended = sum(meters[vm].did.wants_more for vm in due.rates) > 1
-    trimmed = {}
-    for vm, meter in meters.items():
-        rate, rightful = meter.did.rate, due.rates.get(vm, 0.0)
-        trim = (1.0 - INTEGRAL_GAIN) * meter.trim
-        if contended and meter.did.wants_more and rate and rightful:
-            # Before, rates are not those of the weights in force.
-            # Not of its logarithm: what a bursty VM gets is judged by its mean.
-            error = max(1.0 - rate / rightful, -1.0) if meter.windows >= MEMORY_WINDOWS else 0.0
-            trim = min(max(meter.trim + INTEGRAL_GAIN * error, -LONGEST_TRIM), LONGEST_TRIM)
-        trimmed[vm] = replace(meter, trim=trim)
+def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]:
+    """The integral terms one window later: each adds up what its VM missed of its entitlement.
+
+    As in a fluid queue, a VM is entitled to its share while it has requests waiting: of a window in which it
+    had not, it is due what it used. So a VM that pauses makes up for nothing, and where nobody takes more
+    than its share all terms stay.
+    """
+    claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
+    for v in sample.vms:
+        if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
+            full = v.queued_share >= JUDGED_FROM
+            per_request = amount / v.requests if v.requests else 1.0
+            claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=full))
+    due = entitle(claims).rates
+    trimmed = dict(meters)
+    for claim in claims:
+        meter, rightful = meters[claim.vm], due[claim.vm]
+        due_amount, due_s = keep * meter.due_amount + rightful, keep * meter.due_s + 1.0
+        # Relative to the mean, so that windows of much and of little weigh as much as they are.
+        error = (rightful - claim.used) * due_s / due_amount if due_amount else 0.0
+        missed = meter.missed + (min(max(error, -1.0), 1.0) - meter.missed) / MEMORY_WINDOWS
+        trim = min(max(meter.trim + INTEGRAL_GAIN * missed, -LONGEST_TRIM), LONGEST_TRIM)
+        trimmed[claim.vm] = replace(meter, due_amount=due_amount, due_s=due_s, missed=missed, trim=trim)
     return trimmed
 
 
-def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
+def _costly(sample: DeviceSample, meters: dict[str, Meter]) -> dict[str, str]:
+    """Whose share makes the total smaller, as what it asks for takes the device longer than the others'."""
+    if sample.share_by is ShareBy.DEVICE_TIME:
+        return {}
+    costs = {v.vm: meters[v.vm].unit_cost_s for v in sample.vms if v.active and meters[v.vm].did.wants_more}
+    known = {vm: cost for vm, cost in costs.items() if cost}
+    if not known:
+        return {}
+    cheapest = min(known, key=lambda vm: known[vm])
+    unit = str(sample.share_by).removesuffix("s")
+    return {
+        vm: f"each {unit} takes {cost / known[cheapest]:,.1f} times the device time of one of {cheapest}"
+        for vm, cost in known.items()
+        if cost >= COSTLY_FROM * known[cheapest]
+    }
+
+
+def fair_weights(
+    sample: DeviceSample, meters: dict[str, Meter], due: Entitlements, level: float
+) -> dict[str, float]:
     """Weights of the fair queue that are worth setting: each VM's entitlement in device time.
 
     Of VMs that want no more, too: what they are entitled to, not what they use, decides how soon they are
@@ -250,9 +296,9 @@ def _weights(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) 
     usual = sum(known) / len(known) if known else 1.0
     ideal = {}
     for v in sample.vms:
-        meter, level = meters[v.vm], due.level * v.slo.weight
-        minimum = (v.slo.min_iops or 0.0) * meter.did.units_per_request
-        rate = max(level, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
+        meter = meters[v.vm]
+        minimum = (v.slo.min_iops or 0.0) * meter.units_per_request
+        rate = max(level * v.slo.weight, min(minimum, due.rates.get(v.vm, 0.0)), 1e-9)
         ideal[v.vm] = rate * (costs[v.vm] or usual) * math.exp(meter.trim)
     scale = sum(v.slo.weight for v in sample.vms) / sum(ideal.values()) if ideal else 1.0
     return {
@@ -279,10 +325,17 @@ def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
                 min_iops=0.0 if queue_helps else v.slo.min_iops or 0.0,
                 p99_us=v.p99_us,
                 max_p99_us=v.slo.p99_latency_us,
-                p99_windows=max(1, round(v.p99_window_s / v.window_s)) if v.window_s else 1,
+                effect_windows=_effect_windows(v),
             )
         )
     return bounded
+
+
+def _effect_windows(v: VmSample) -> int:
+    """What a p99 is measured over; rates show a change sooner."""
+    if v.slo.p99_latency_us is None or v.window_s <= 0.0:
+        return 2
+    return max(2, round(v.p99_window_s / v.window_s))
 
 
 def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:

@@ -1,146 +1,276 @@
-"""`proportional-strict`: IOPS_i / w_i equal for all active VMs, whatever that costs in throughput.
+"""`proportional-strict`: exact proportions among all that want more, whatever that costs in throughput.
 
-One rule throughout: refit every VM's model to steady evidence, solve for the feasible split
-(`targets.solve`), go a part of the way there, wait until u has settled, repeat. Far from the goal these are
-jumps of many blocks; near it, single blocks; within the dead band, nothing. As the fitted models reproduce
-what was measured, the only split that the rule leaves alone is one with equal IOPS_i / w_i. It cannot
-starve: a VM that gets less than its share is given blocks whatever its u is.
-
-A change of weights, a VM that comes, goes, wakes or sleeps is answered at once, by the models there are.
-
-It counts requests: rate limits are of requests, and shares of anything else would depend on their sizes.
-
-When OPS cannot do it (a VM exceeds its share though all blocks it can give are given, or the shares still
-are off after a drive write and a half), rate limits hold those above their share down to it (`pacing`).
+Everybody is slowed down to the level of the slowest (`entitle_exactly`), by weights of the device's fair
+queue and by rate limits that even out leads (`pacing`). OPS is planned as by `proportional`, for the fewest
+GC at the rates that result; but where the slowest VM waits for its own GC rather than in the device's queue,
+every VM has the OPS first that its own speed needs (`exact_split`).
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from slo_ctl.decide.allocation import moves_between
-from slo_ctl.decide.policies.proportional_limits import TRANSITION_DEVICE_SHARE, limits_for
-from slo_ctl.decide.policies.proportional_split import plan_split
-from slo_ctl.decide.policies.proportional_state import ProportionalState, max_iops, settled
-from slo_ctl.decide.relief import relieve
-from slo_ctl.decide.targets import Claim, Feasible, solve
-from slo_ctl.decide.track import VmTrack, follow, new_tracks
-from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, TimingModel
+from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle_exactly
+from slo_ctl.decide.exact_split import Need, Speed, needs
+from slo_ctl.decide.limit_control import MISSED_FROM, ROOM
+from slo_ctl.decide.ops_plan import (
+    LATENCY_BOUND_FROM,
+    SETTLED_FROM_POOL_WRITES,
+    OpsState,
+    assume_rates,
+    follow,
+    initial_moves,
+    next_moves,
+)
+from slo_ctl.decide.pacing import Paced, new_leads, pace
+from slo_ctl.decide.policies.proportional import Meter, Sums, fair_weights, read_all
+from slo_ctl.model import Decision, DeviceSample, Placement, Slo, Target, TimingModel, VmSample
 
-_RESOLVE_WINDOWS = 4
-_FLOOR_SHARE = 0.01
-"""OPS an active VM keeps at least, relative to its logical size: below, GC thrashes and hurts everybody."""
-_ABOVE_MINIMUM = 1.02
-"""What OPS aims at above a minimum, as IOPS fluctuate."""
+SERVICE_MEMORY_WINDOWS = 12.0
+"""Times of requests are means over so many windows."""
+LEAST_OPS = 0.01
+"""OPS that an active VM keeps, relative to its logical size: below, GC thrashes."""
+WORTH_LEVEL = 0.01
+"""Gain of everybody's level that OPS is moved for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Requests of one VM on the device, and throttled by its limit; older windows fade."""
+
+    requests: float = 0.0
+    pages_written: float = 0.0
+    on_device_s: float = 0.0
+    held_s: float = 0.0
+    busy_s: float = 0.0
+
+    def add(self, v: VmSample) -> "Service":
+        """With one more window, in which requests on the device were counted."""
+        keep = 1.0 - 1.0 / SERVICE_MEMORY_WINDOWS
+        return Service(
+            requests=keep * self.requests + v.requests,
+            pages_written=keep * self.pages_written + v.host_page_writes,
+            on_device_s=keep * self.on_device_s + v.window_s * (v.outstanding or 0.0),
+            held_s=keep * self.held_s + v.window_s * (v.throttled or 0.0),
+            busy_s=keep * self.busy_s + v.window_s * v.backlog_share,
+        )
+
+    @property
+    def slowed(self) -> float | None:
+        """How many times more it would do without its limit; None: not known."""
+        return 1.0 + self.held_s / self.on_device_s if self.on_device_s > 0.0 else None
+
+    def speed(self, sample: DeviceSample, u: float) -> Speed | None:
+        """At victim utilization `u`; None: not known."""
+        if self.requests <= 0.0 or self.on_device_s <= 0.0 or self.busy_s <= 0.0:
+            return None
+        return Speed.measured(
+            sample.timing,
+            1e6 * self.on_device_s / self.requests,
+            self.pages_written / self.requests,
+            (self.on_device_s + self.held_s) / self.busy_s,
+            u,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StrictState:
+    """All that is remembered between windows."""
+
+    circumstances: tuple[object, ...] = ()
+    """Who is active, and what is promised: a change is answered at once."""
+    meters: dict[str, Meter] = field(default_factory=dict)
+    services: dict[str, Service] = field(default_factory=dict)
+    speeds: dict[str, Speed] = field(default_factory=dict)
+    """As of the last time when u had settled."""
+    ops: OpsState = field(default_factory=OpsState)
+    needs: dict[str, int] | None = None
+    """OPS that VMs must have for their own speed; None: wherever it saves most."""
+    notes: tuple[str, ...] = ()
+    """Of minimums that OPS cannot keep."""
+    leads: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ProportionalStrict:
-    """Equalises IOPS per weight, by OPS first and rate limits second."""
+    """Keeps exact proportions."""
 
     name: str = "proportional-strict"
     placement: Placement = Placement.ISOLATED
 
-    def start(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
+    def start(self, sample: DeviceSample) -> tuple[StrictState, Decision]:
         """Split the OPS by the prior models; ValueError when the minimums exceed it."""
         if sample.timing.model is TimingModel.NONE:
-            return None, Decision(reasons=("count-only device: no IOPS to equalise",))
-        state = ProportionalState(new_tracks(sample), _circumstances(sample))
-        return _decide(state, sample, "initial split")
+            return StrictState(), Decision(reasons=("count-only device: no rates to keep in proportion",))
+        state = StrictState(_circumstances(sample), ops=follow(OpsState(), sample))
+        wanted, notes = _needs(state, sample)
+        moves = initial_moves(assume_rates(sample), sample, wanted) if sample.vms else ()
+        limits = {v.vm: v.slo.max_iops for v in sample.vms if v.limit_iops != v.slo.max_iops}
+        state = replace(state, needs=wanted, notes=notes)
+        return state, Decision(moves=moves, limits_iops=limits, reasons=("initial split", *notes))
 
-    def resume(self, sample: DeviceSample) -> tuple[ProportionalState | None, Decision]:
-        """Take over a split and limits as they are; evidence decides from the next window on.
-
-        The time that OPS is given after an event counts as over, so that limits in force are kept.
-        """
+    def resume(self, sample: DeviceSample) -> tuple[StrictState, Decision]:
+        """Take over a split and limits as they are."""
         if sample.timing.model is TimingModel.NONE:
-            return None, Decision()
-        state = ProportionalState(
-            new_tracks(sample),
-            _circumstances(sample),
-            last_blocks={v.vm: v.ops_blocks for v in sample.vms},
-            device_share_since_event=TRANSITION_DEVICE_SHARE,
-            pacing=any(v.limit_iops is not None and v.limit_iops < max_iops(v.slo) for v in sample.vms),
-        )
-        return state, Decision()
+            return StrictState(), Decision()
+        return StrictState(_circumstances(sample), ops=follow(OpsState(), sample)), Decision()
 
-    def step(
-        self, state: ProportionalState | None, sample: DeviceSample
-    ) -> tuple[ProportionalState | None, Decision]:
-        """Follow the samples, and correct the split or the limits when that is due."""
-        if state is None or sample.timing.model is TimingModel.NONE:
-            return self.start(sample)
+    def step(self, state: StrictState, sample: DeviceSample) -> tuple[StrictState, Decision]:
+        """Weights and limits for the next window, and the next step of moves."""
+        if sample.timing.model is TimingModel.NONE or not sample.vms:
+            return state, Decision()
         circumstances = _circumstances(sample)
-        event = "who is active or promised what has changed" if circumstances != state.circumstances else None
-        pages = sample.timing.pages_per_block * sum(v.logical_blocks for v in sample.vms)
-        written = sum(v.host_page_writes for v in sample.vms) / max(1, pages)
+        event = bool(state.circumstances) and circumstances != state.circumstances
+        meters = read_all(state.meters, sample, anew=event)
+        services = {
+            v.vm: known.add(v) if v.outstanding is not None and v.requests else known
+            for v in sample.vms
+            for known in (state.services.get(v.vm, Service()),)
+        }
+        dids = {v.vm: meters[v.vm].did for v in sample.vms if v.active}
+        bound = {vm: 1.0 for vm, did in dids.items() if did.busy and not did.wants_more}
         state = replace(
             state,
-            tracks=follow(state.tracks, sample),
             circumstances=circumstances,
-            device_share_since_event=0.0 if event else state.device_share_since_event + written,
+            meters=meters,
+            services=services,
+            ops=follow(state.ops, sample, bound),
+            leads={} if event else state.leads,
         )
-        return _decide(state, sample, event)
-
-
-def _decide(
-    state: ProportionalState, sample: DeviceSample, event: str | None
-) -> tuple[ProportionalState, Decision]:
-    if not sample.vms:
-        return state, Decision()
-    state, feasible = _feasible(state, sample, event)
-    state, reasons = plan_split(state, sample, feasible, event)
-    moves: tuple[OpsMove, ...] = ()
-    if state.plan:
-        blocks = {v.vm: v.ops_blocks for v in sample.vms}
-        moves = moves_between(blocks, state.plan, sample.spare_blocks, sample.max_move_blocks)
-    state, limits, more_reasons = limits_for(state, sample, feasible, event)
-    state = replace(state, last_blocks={v.vm: v.ops_blocks for v in sample.vms})
-    shortfalls = tuple(
-        f"{vm}: min_iops overcommitted, {missing:.0f} IOPS short"
-        for vm, missing in feasible.overcommitted.items()
-    )
-    return state, Decision(
-        moves, limits, targets=feasible.targets, reasons=reasons + more_reasons + shortfalls
-    )
-
-
-def _feasible(
-    state: ProportionalState, sample: DeviceSample, event: str | None
-) -> tuple[ProportionalState, Feasible]:
-    """What the VMs are due: anew after events, and every few windows once u has settled."""
-    known, age = state.feasible, state.feasible_age_windows + 1
-    if known and not event and (age < _RESOLVE_WINDOWS or state.plan or not settled(state.tracks, sample)):
-        return replace(state, feasible_age_windows=age), known
-    claims = _claims(state.tracks, sample)
-    feasible = solve(claims, sample.total_ops_blocks)
-    feasible = relieve(claims, sample.total_ops_blocks, feasible, {v.vm: v.ops_blocks for v in sample.vms})
-    return replace(state, feasible=feasible, feasible_age_windows=0), feasible
+        paced = _paced(sample, state)
+        due = _entitlements(sample, state, paced)
+        state = _with_needs(state, sample, paced, event=event)
+        ops, moves, plans = next_moves(state.ops, sample, state.needs)
+        leads = new_leads(state.leads, paced)
+        limits: dict[str, float | None] = {v.vm: v.slo.max_iops for v in sample.vms}
+        per_request = {v.vm: meters[v.vm].did.units_per_request for v in sample.vms}
+        for vm, limit in pace(paced, leads).items():
+            limits[vm] = None if limit is None else limit / per_request[vm]
+        decision = Decision(
+            moves=moves,
+            plans=plans,
+            limits_iops={v.vm: limits[v.vm] for v in sample.vms if limits[v.vm] != v.limit_iops},
+            scheduler_weights=fair_weights(sample, meters, due, due.level),
+            targets={
+                vm: Target(share=due.shares.get(vm, 0.0), iops=due.rates.get(vm, 0.0) / units)
+                for vm, units in per_request.items()
+            },
+            reasons=state.notes,
+        )
+        return replace(state, ops=ops, leads=leads), decision
 
 
 def _circumstances(sample: DeviceSample) -> tuple[object, ...]:
     return (sample.total_ops_blocks, *((v.vm, v.active, v.slo, v.logical_blocks) for v in sample.vms))
 
 
-def _claims(tracks: dict[str, VmTrack], sample: DeviceSample) -> list[Claim]:
-    floors = {
-        v.vm: max(v.min_ops_blocks, math.ceil(_FLOOR_SHARE * v.logical_blocks))
-        if v.active
-        else v.min_ops_blocks
+def _most(slo: Slo) -> float:
+    return math.inf if slo.max_iops is None else slo.max_iops
+
+
+def _paced(sample: DeviceSample, state: StrictState) -> list[Paced]:
+    """Rates in the unit of shares."""
+    paced = []
+    for v in sample.vms:
+        did = state.meters[v.vm].did
+        if not v.active or v.window_s <= 0.0 or did.rate <= 0.0:
+            continue
+        slowed, units = state.services[v.vm].slowed, did.units_per_request
+        paced.append(
+            Paced(
+                vm=v.vm,
+                weight=v.slo.weight,
+                iops=did.rate,
+                last_iops=v.amount(sample.share_by) / v.window_s,
+                window_s=v.window_s,
+                limit_iops=None if v.limit_iops is None else v.limit_iops * units,
+                saturating=did.busy,
+                min_iops=(v.slo.min_iops or 0.0) * units,
+                max_iops=_most(v.slo) * units,
+                unheld_iops=None if slowed is None else did.rate * slowed,
+            )
+        )
+    return paced
+
+
+def _entitlements(sample: DeviceSample, state: StrictState, paced: list[Paced]) -> Entitlements:
+    by_vm = {each.vm: each for each in paced}
+    claims = [
+        claim_of(v.vm, v.slo, did.rate, did.units_per_request, wants_more=by_vm[v.vm].saturating)
+        for v in sample.vms
+        if v.vm in by_vm
+        for did in (state.meters[v.vm].did,)
+    ]
+    able = {each.vm: each.iops if each.able_iops is None else each.able_iops for each in paced}
+    return entitle_exactly(claims, able)
+
+
+def _with_needs(state: StrictState, sample: DeviceSample, paced: list[Paced], *, event: bool) -> StrictState:
+    """What VMs need for their own speed, found anew after events and once u has settled."""
+    tracks = state.ops.tracks
+    busy = [v for v in sample.vms if v.active and v.requests > 0]
+    settled = bool(busy) and all(tracks[v.vm].pool_writes >= SETTLED_FROM_POOL_WRITES for v in busy)
+    if settled:
+        found = {
+            v.vm: state.services[v.vm].speed(sample, tracks[v.vm].curve.u_at(v.ops_blocks)) for v in busy
+        }
+        state = replace(state, speeds=state.speeds | {vm: s for vm, s in found.items() if s is not None})
+    elif not event:
+        return state
+    slowest = min(
+        (each for each in paced if each.to_be_level and each.able_iops is not None),
+        key=lambda each: (each.able_iops or 0.0) / each.weight,
+        default=None,
+    )
+    observed = -math.expm1(-state.ops.drive_writes)
+    if slowest and tracks[slowest.vm].latency_bound < LATENCY_BOUND_FROM * observed and not event:
+        return replace(state, needs=None, notes=())
+    wanted, notes = _needs(state, sample)
+    return replace(state, needs=wanted, notes=notes)
+
+
+def _demand_iops(did: Sums) -> float:
+    """The most that a VM may come to ask for; infinite where it always has requests outstanding.
+
+    A client that waits for its requests spends a part of its time on that. Were the device infinitely fast,
+    it would do its IOPS / (1 - that part) (the utilization law).
+    """
+    if did.seconds <= 0.0 or did.busy or did.iops <= 0.0:
+        return math.inf
+    return did.iops * max(1.0 + ROOM, did.seconds / (did.seconds - did.backlog_s))
+
+
+def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tuple[str, ...]]:
+    prior = Speed(sample.timing.transfer_us + sample.timing.program_us)
+    least = {
+        v.vm: max(v.min_ops_blocks, math.ceil(LEAST_OPS * v.logical_blocks)) if v.active else v.min_ops_blocks
         for v in sample.vms
     }
-    if sum(floors.values()) > sample.total_ops_blocks:
-        floors = {v.vm: v.min_ops_blocks for v in sample.vms}
-    return [
-        Claim(
+    if sum(least.values()) > sample.total_ops_blocks:
+        least = {v.vm: v.min_ops_blocks for v in sample.vms}
+    vms = [
+        Need(
             vm=v.vm,
             weight=v.slo.weight,
-            model=tracks[v.vm].model,
-            min_ops_blocks=floors[v.vm],
-            active=v.active,
-            min_iops=min(_ABOVE_MINIMUM * (v.slo.min_iops or 0.0), max_iops(v.slo)),
-            max_iops=min(max_iops(v.slo), tracks[v.vm].demand_iops if v.requests > 0 else math.inf),
+            curve=state.ops.tracks[v.vm].curve,
+            speed=state.speeds.get(v.vm, prior),
+            least_blocks=least[v.vm],
+            units_per_request=state.meters.get(v.vm, Meter()).did.units_per_request,
+            min_iops=min((1.0 + MISSED_FROM) * (v.slo.min_iops or 0.0), _most(v.slo)),
+            max_iops=min(_most(v.slo), _demand_iops(state.meters.get(v.vm, Meter()).did)),
         )
         for v in sample.vms
+        if v.active
     ]
+    free = sample.total_ops_blocks - sum(least[v.vm] for v in sample.vms if not v.active)
+    level, wanted = needs(sample.timing, vms, free)
+    notes = tuple(
+        f"{v.vm}: min_iops overcommitted, OPS cannot give it {v.min_iops:,.0f} IOPS"
+        for v in vms
+        if v.min_iops > 0.0 and v.level(sample.timing, wanted[v.vm]) * v.weight < 0.97 * v.min_iops
+    )
+    now = {v.vm: v.ops_blocks for v in sample.vms}
+    reached = min((v.level(sample.timing, now[v.vm]) for v in vms if v.max_iops == math.inf), default=0.0)
+    if reached >= (1.0 - WORTH_LEVEL) * level and not notes:
+        # Good enough: nobody needs more than it has.
+        wanted = {vm: min(blocks, now[vm]) for vm, blocks in wanted.items()}
+    return {vm: wanted.get(vm, least[vm]) for vm in least}, notes

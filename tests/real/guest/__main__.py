@@ -8,15 +8,8 @@ import tempfile
 from pathlib import Path
 
 from .build import CannotBuildError, ensure, ready
-from .drives import Fdp, Medium, Namespace, NvmeSubsystem, PlainNvme
-from .host import booted, guest_turn
-from .machine import GuestError, Machine
-
-_DRIVES = (
-    PlainNvme("PLAIN0", Medium(1 << 30)),
-    NvmeSubsystem("MULTI0", (Namespace(1), Namespace(2), Namespace(3, attached=False)), ocp=True),
-    NvmeSubsystem("FDP0", (Namespace(1, fdp_handles="0-3"), Namespace(2, fdp_handles="4-7")), fdp=Fdp()),
-)
+from .guests import GENERAL
+from .machine import Guest, GuestError
 
 
 def main(arguments: list[str]) -> int:
@@ -40,9 +33,13 @@ def main(arguments: list[str]) -> int:
 
 def _shell(command: list[str]) -> int:
     logs = Path(tempfile.mkdtemp(prefix="slo-guest-logs-"))
-    with guest_turn(), booted(ensure(), Machine(drives=_DRIVES), logs) as guest:
+    guest = Guest(ensure(), GENERAL.drives, logs)
+    try:
+        guest.start()
         _say(f"up in {guest.boot_s:.0f} s; logs go to {logs}")
         return subprocess.run([*guest.ssh_command(), *command], check=False).returncode
+    finally:
+        guest.close()
 
 
 def _say(text: str) -> None:

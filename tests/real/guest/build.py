@@ -18,17 +18,14 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from tiny_guest import cpio
 
 from . import recipe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CACHE = recipe.TREE / "build" / "guest-host"
 ROOT_SIZE_BYTES = 8 << 30
@@ -280,7 +277,7 @@ def _content(tar: tarfile.TarFile, name: str) -> bytes:
         name = f"./{PurePosixPath(name.removeprefix('./')).parent / member.linkname}"
     file = tar.extractfile(name)
     if file is None:
-        raise CannotBuildError(f"{name} in the archive is no file")
+        raise CannotBuildError(f"{name} in the archive is not a file")
     return file.read()
 
 

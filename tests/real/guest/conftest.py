@@ -1,58 +1,37 @@
-"""The fixture `boot`: guests for the tests of this folder, one for a module."""
+"""The fixtures `booted` and `installed`: guests that boot once for all tests of this folder."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import pytest
 
-from .build import CannotBuildError, Parts, ensure
-from .host import booted, guest_turn
-from .installed import CannotPackageError, built_package, installed_image
-from .machine import Guest, Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-
-    from .drives import Drive
+from .guests import Guests
+from .machine import Guest
 
 _HERE = Path(__file__).parent
 _SHOWN_CHARACTERS = 3000
-_DAEMON_IS_UP = "until systemctl is-active -q slo-ctld; do sleep 0.5; done"
-"""sshd answers before; a unit that is still starting cannot be reloaded."""
-_DAEMON_S = 240.0
-_running: list[Guest] = []
-_cannot_have: dict[str, str] = {}
+_guests: list[Guests] = []
+"""Those of this process, for the logs of a test that fails."""
 
 
-class Boot(Protocol):
-    """Boots a guest that lives until the module's tests are done, or skips the test saying why there is none.
-
-    A second call ends the guest before. With `installed`, this tree's Debian package is installed and its
-    daemon runs with the example configuration.
-    """
-
-    def __call__(
-        self,
-        drives: Sequence[Drive] = (),
-        *,
-        installed: bool = False,
-        multipath: bool = False,
-        kernel_options: str = "",
-        memory_mib: int = 2048,
-        cpus: int = 1,
-    ) -> Guest: ...
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test-quick` leaves out what is marked `guest`."""
-    for item in items:
-        if _HERE in item.path.parents and "boot" in getattr(item, "fixturenames", ()):
-            item.add_marker("guest")
+    """Marks tests that need a guest, before `-m` looks; those without the package come first in each."""
+    slots = [number for number, item in enumerate(items) if _HERE in item.path.parents]
+    ordered = sorted((items[number] for number in slots), key=_order)
+    for number, item in zip(slots, ordered, strict=True):
+        items[number] = item
+        item.add_marker("guest")
+
+
+def _order(item: pytest.Item) -> tuple[str, bool, bool]:
+    module = item.getparent(pytest.Module)
+    assert module is not None
+    with_package = "installed" in getattr(item, "fixturenames", ())
+    # What a package starts by itself is looked at first.
+    return module.obj.GUEST.name, with_package, item.path.name != "test_package.py"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,80 +41,38 @@ def pytest_runtest_makereport(
     """A test that fails shows the ends of the guest's logs."""
     report = yield
     if report.failed and item.get_closest_marker("guest") is not None:
-        _show_logs(report)
+        for guests in _guests:
+            _show_logs(guests.running, report)
     return report
 
 
-def _show_logs(report: pytest.TestReport) -> None:
-    for guest in _running:
-        if guest.runs():
-            guest.collect()
-        for log in sorted(guest.logs.glob("*.log")):
-            text = log.read_text(errors="replace")
-            report.sections.append((f"guest: {log}", text[-_SHOWN_CHARACTERS:]))
+def _show_logs(guest: Guest | None, report: pytest.TestReport) -> None:
+    if guest is None:
+        return
+    if guest.runs():
+        guest.collect()
+    for log in sorted(guest.logs.glob("*.log")):
+        text = log.read_text(errors="replace")
+        report.sections.append((f"guest: {log}", text[-_SHOWN_CHARACTERS:]))
+
+
+@pytest.fixture(scope="package")
+def guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guests]:
+    """The guests of this process."""
+    made = Guests(tmp_path_factory)
+    _guests.append(made)
+    yield made
+    made.close()
+    _guests.remove(made)
 
 
 @pytest.fixture(scope="module")
-def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
-    """See `Boot`."""
-    with guest_turn(), ExitStack() as current:
-
-        def call(
-            drives: Sequence[Drive] = (),
-            *,
-            installed: bool = False,
-            multipath: bool = False,
-            kernel_options: str = "",
-            memory_mib: int = 2048,
-            cpus: int = 1,
-        ) -> Guest:
-            current.close()
-            _running.clear()
-            machine = Machine(tuple(drives), multipath, kernel_options, memory_mib, cpus)
-            parts = _parts()
-            disk = _installed(parts, tmp_path_factory) if installed else None
-            guest = current.enter_context(booted(parts, machine, tmp_path_factory.mktemp("guest"), disk))
-            _running.append(guest)
-            if installed:
-                guest.run(_DAEMON_IS_UP, timeout_s=_DAEMON_S)
-            return guest
-
-        yield call
-        _running.clear()
+def booted(request: pytest.FixtureRequest, guests: Guests) -> Guest:
+    """A guest of the kind that the module's `GUEST` names. Other modules use it before and after."""
+    return guests.booted(request.module.GUEST)
 
 
-def _parts() -> Parts:
-    """Skips the test where the guest cannot be built; that is tried once."""
-    _skip_again("guest")
-    try:
-        return ensure()
-    except CannotBuildError as error:
-        _skip_from_now_on("guest", error)
-
-
-def _installed(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds and installs the package once a run, whichever of its processes needs it first.
-
-    Skips the test where it cannot be built.
-    """
-    _skip_again("package")
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent  # of all processes of the run
-    with (shared / "package.lock").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        try:
-            package = built_package(shared / "package")
-        except CannotPackageError as error:
-            _skip_from_now_on("package", error)
-        return installed_image(parts, package, tmp_path_factory.mktemp("installing"))
-
-
-def _skip_again(what: str) -> None:
-    if what in _cannot_have:
-        pytest.skip(_cannot_have[what])
-
-
-def _skip_from_now_on(what: str, error: Exception) -> NoReturn:
-    _cannot_have[what] = f"no {what}: {error}"
-    pytest.skip(_cannot_have[what])
+@pytest.fixture(scope="module")
+def installed(request: pytest.FixtureRequest, guests: Guests) -> Guest:
+    """The same with the Debian package, configuration and state as installed. See `Guests.installed`."""
+    return guests.installed(request.module.GUEST)

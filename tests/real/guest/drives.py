@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import assert_never
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,14 @@ Linux would take minutes to boot there; `tests/real/bare_writer` needs no operat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bare_guest import compile_writer, domain_xml
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .machine import Guest
+from .machine import Guest
 
 _FOLDER = "/var/lib/bare-writer"
-_START_S = 240.0
+_START_S = 900.0
 """Patience with a VM, which takes 10 to 30 s to start: QEMU is emulated."""
 _POLL_S = 0.5
 
@@ -44,7 +41,7 @@ class NestedVms:
         """As if its power went."""
         self._guest.run(f"virsh destroy {name}", timeout_s=_START_S)
 
-    def says(self, name: str, text: str, patience_s: float = 120.0) -> None:
+    def says(self, name: str, text: str, patience_s: float = 600.0) -> None:
         """Wait for a line on its console: `disk BYTES` once it writes, `let go`, `failed`."""
         log = f"{_FOLDER}/{name}.log"
         self.wait(f"grep -qx '{text}' {log}", f"cat {log}", patience_s)

@@ -1,26 +1,23 @@
-"""io.cost and schedulers of real NVMe and virtio disks: set, read back from cgroup v2's root, undone."""
+"""io.cost and schedulers of a real NVMe disk: set, read back from cgroup v2's root, undone."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from .drives import Medium, PlainNvme, VirtioDisk
+from .guests import GENERAL
+from .machine import Guest
 from .recipe import TREE
 
-if TYPE_CHECKING:
-    from .conftest import Boot
-    from .machine import Guest
-
-_SMALL = Medium(64 << 20)
-_DRIVES = (PlainNvme("PLAIN0", _SMALL), VirtioDisk("VIRTIO0", _SMALL))
+GUEST = GENERAL
 _COST = "/sys/fs/cgroup/io.cost"
 _PYTHON = "PYTHONPATH=/usr/lib/slo-ctl:/usr/lib/slo-ctl/vendor:/root python3"
 _STORE = """
 import sys, pathlib
-from slo_ctl.device.places import places
+from slo_ctl.drives.record import places
 from slo_ctl.model import DeviceNumber
 from stored_profile import FLASH, store_profile
 major, minor = sys.argv[1].split(":")
@@ -29,21 +26,14 @@ store_profile(places(pathlib.Path("/root/slo")), DeviceNumber(int(major), int(mi
 
 
 @pytest.fixture(scope="module")
-def guest(boot: Boot) -> Guest:
+def guest(installed: Guest) -> Iterator[Guest]:
     """With the package, and no libvirt to be asked."""
-    booted = boot(_DRIVES, installed=True)
-    booted.put(TREE / "tests/real/stored_profile.py")
-    booted.run("cat >/root/store.py", stdin=_STORE)
-    booted.run("mkdir -p /root/slo && printf '[libvirt]\\nuri = \"none\"\\n' >/root/slo/slo-ctl.toml")
-    return booted
-
-
-def disk(guest: Guest, serial: str) -> tuple[str, str]:
-    """Name and number of a disk."""
-    for each in json.loads(guest.run("lsblk -J -d -o NAME,SERIAL,MAJ:MIN").stdout)["blockdevices"]:
-        if each["serial"] == serial:
-            return each["name"], each["maj:min"]
-    raise AssertionError(f"no disk {serial}")
+    installed.run("systemctl stop slo-ctld", timeout_s=180)
+    installed.put(TREE / "tests/real/stored_profile.py")
+    installed.run("cat >/root/store.py", stdin=_STORE)
+    installed.run("mkdir -p /root/slo && printf '[libvirt]\\nuri = \"none\"\\n' >/root/slo/slo-ctl.toml")
+    yield installed
+    installed.run("rm -rf /root/slo")
 
 
 def policy(guest: Guest, *words: str) -> dict[str, Any]:
@@ -58,9 +48,9 @@ def cost(guest: Guest, what: str, number: str) -> set[str]:
     return next((set(line.split()[1:]) for line in lines if line.split()[0] == number), set())
 
 
-@pytest.mark.parametrize("serial", ["PLAIN0", "VIRTIO0"])
-def test_io_cost_of_a_profile_is_in_force_and_goes_off_again(guest: Guest, serial: str) -> None:
-    name, number = disk(guest, serial)
+def test_io_cost_of_a_profile_is_in_force_and_goes_off_again(guest: Guest) -> None:
+    name = guest.disk("PLAIN0")
+    number = guest.number(name)
     before = guest.run(f"cat /sys/block/{name}/queue/scheduler").stdout
     guest.run(f"{_PYTHON} /root/store.py {number}", timeout_s=180)
 

@@ -1,22 +1,20 @@
-"""A VM of the guest's libvirt and the installed daemon: found, limited, weighted, given back."""
+"""A VM of the guest's libvirt and the installed daemon: found, limited, weighted, restored."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from bare_guest import disk_line
 
-from .drives import Medium, PlainNvme
+from .guests import LIMITED
+from .machine import Guest
 from .nested import NestedVms
 from .vm_scopes import VmScope, first_that, start
 
-if TYPE_CHECKING:
-    from .conftest import Boot
-    from .machine import Guest
-
+GUEST = LIMITED
 _SIZE_BYTES = 64 << 20
 _MAXIMUM_IOPS = 200
 _WINDOW_S = 10
@@ -25,7 +23,7 @@ _NEIGHBOUR = VmScope("neighbour", 9)
 _CONFIGURATION = f"""
 [[device]]
 name = "fast"
-path = "/dev/nvme0n1"
+path = "/dev/{{name}}"
 scheduler = "bfq"
 
 [vm.web]
@@ -34,13 +32,18 @@ max_iops = {_MAXIMUM_IOPS}
 
 {_NEIGHBOUR.configuration(weight=1)}
 """
-_SCHEDULER = "/sys/block/nvme0n1/queue/scheduler"
 
 
 @dataclass(frozen=True)
 class Host:
     guest: Guest
     vms: NestedVms
+    disk: str
+    """The drive of the VM, as the guest names it."""
+
+    @property
+    def scheduler(self) -> str:
+        return f"/sys/block/{self.disk}/queue/scheduler"
 
     def tune(self) -> dict[str, str]:
         """Limits of the disk, as libvirt has them."""
@@ -59,7 +62,8 @@ class Host:
         group = f"/sys/fs/cgroup{self.vms.scope('web')}"
         look = (
             "cut -d' ' -f1 /proc/uptime; virsh domblkstat web vda | awk '/wr_req/ {print $3}';"
-            f" grep \"^$(cat /sys/block/nvme0n1/dev) \" '{group}/io.stat' | grep -o 'wios=[0-9]*' | cut -c6-"
+            f" grep \"^$(cat /sys/block/{self.disk}/dev) \" '{group}/io.stat'"
+            " | grep -o 'wios=[0-9]*' | cut -c6-"
         )
         said = self.guest.run(f"{look}; sleep {_WINDOW_S}; {look}", timeout_s=120).stdout
         began_s, libvirt, kernel, ended_s, libvirt_after, kernel_after = map(float, said.split())
@@ -68,8 +72,8 @@ class Host:
 
     def status(self) -> dict[str, Any]:
         """The row of the VM."""
-        told = json.loads(self.guest.run("slo-ctl status --json", timeout_s=120).stdout)
-        row: dict[str, Any] = next(each for each in told["vms"] if each["vm"] == "web")
+        output = json.loads(self.guest.run("slo-ctl status --json", timeout_s=120).stdout)
+        row: dict[str, Any] = next(each for each in output["vms"] if each["vm"] == "web")
         return row
 
 
@@ -81,23 +85,25 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def host(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    guest = boot([PlainNvme("PLAIN0", Medium(_SIZE_BYTES, iops_max=2000))], installed=True)
-    vms = NestedVms(guest, tmp_path_factory.mktemp("nested"))
-    guest.run(f"modprobe bfq; echo none >{_SCHEDULER}")
-    vms.define("web", "/dev/nvme0n1")
+def host(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    name = installed.disk("LIMITED0")
+    vms = NestedVms(installed, tmp_path_factory.mktemp("nested"))
+    installed.run(
+        f"modprobe bfq; echo none >/sys/block/{name}/queue/scheduler; systemctl start slo-ctld", timeout_s=240
+    )
+    vms.define("web", f"/dev/{name}")
     vms.start("web")
     vms.says("web", disk_line(_SIZE_BYTES))
-    return Host(guest, vms)
+    return Host(installed, vms, name)
 
 
-def test_it_is_found_with_its_scope_and_its_disk(host: Host) -> None:
+def test_vm_is_found_with_its_scope_and_its_disk(host: Host) -> None:
     found = json.loads(host.guest.run("slo-ctl vm list --json", timeout_s=120).stdout)
     (vm,) = found["vms"]
     assert (vm["name"], vm["state"], vm["found_by"]) == ("web", "running", "libvirt")
     assert vm["cgroup"] == host.vms.scope("web")
     assert vm["cgroup"].startswith("/machine.slice/machine-qemu")
-    number = host.guest.run("cat /sys/block/nvme0n1/dev").stdout.strip()
+    number = host.guest.run(f"cat /sys/block/{host.disk}/dev").stdout.strip()
     assert [(disk["target"], disk["device"]) for disk in vm["disks"]] == [("vda", number)]
     (stream,) = (each for each in found["streams"] if each["disk"] == "vda")
     assert stream["vm"] == "web"
@@ -112,13 +118,13 @@ def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None
     assert _does_more(first_that(_does_more, host.delivered_iops))  # else a maximum would show nothing
     assert (host.tune()["total_iops_sec"], host.weight(), host.bfq_weight()) == ("0", "100", "100")
 
-    few = ("--filename=/dev/nvme0n1", "--rw=randwrite", "--bs=4k", "--rate_iops=50")
+    few = (f"--filename=/dev/{host.disk}", "--rw=randwrite", "--bs=4k", "--rate_iops=50")
     start(host.guest, _NEIGHBOUR, *few)
-    host.guest.run("cat >>/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION)
+    host.guest.run("cat >>/etc/slo-ctl/slo-ctl.toml", stdin=_CONFIGURATION.format(name=host.disk))
     host.guest.run("systemctl reload slo-ctld", timeout_s=120)
     wanted = f"virsh blkdeviotune web vda | grep -qE 'total_iops_sec *: {_MAXIMUM_IOPS}$'"
     host.vms.wait(
-        f"{wanted} && grep -qF '[bfq]' {_SCHEDULER}", "journalctl -u slo-ctld -n 20 --no-pager", 240
+        f"{wanted} && grep -qF '[bfq]' {host.scheduler}", "journalctl -u slo-ctld -n 20 --no-pager", 240
     )
     host.vms.wait("virsh blkiotune web | grep -qE 'weight *: 300$'", "virsh blkiotune web", 240)
     assert host.bfq_weight() == "300"
@@ -130,8 +136,8 @@ def test_maximum_and_weight_are_set_through_libvirt_and_kept(host: Host) -> None
     assert row["iops"] == pytest.approx(_MAXIMUM_IOPS, rel=0.15)
 
 
-def test_all_of_it_is_given_back_when_the_daemon_stops(host: Host) -> None:
+def test_settings_are_restored_when_the_daemon_stops(host: Host) -> None:
     host.guest.run("systemctl stop slo-ctld", timeout_s=120)
     assert (host.tune()["total_iops_sec"], host.weight(), host.bfq_weight()) == ("0", "100", "100")
-    assert "[none]" in host.guest.run(f"cat {_SCHEDULER}").stdout
+    assert "[none]" in host.guest.run(f"cat {host.scheduler}").stdout
     assert _does_more(first_that(_does_more, host.delivered_iops))

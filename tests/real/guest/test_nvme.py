@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from .drives import Fdp, Medium, Namespace, NvmeSubsystem
+from .guests import GENERAL
+from .machine import Guest
 from .tree import PLACE, put_tree
 
-if TYPE_CHECKING:
-    from .conftest import Boot
-    from .machine import Guest
-
-_SMALL = Medium(128 << 20)
-_DRIVES = (
-    NvmeSubsystem(
-        "MULTI0", (Namespace(1, _SMALL), Namespace(2, _SMALL), Namespace(3, _SMALL, attached=False)), ocp=True
-    ),
-    NvmeSubsystem(
-        "FDP0",
-        (Namespace(1, _SMALL, fdp_handles="0-3"), Namespace(2, _SMALL, fdp_handles="4-7")),
-        fdp=Fdp(reclaim_unit_bytes=16 << 20, handles=8),
-    ),
-)
+GUEST = GENERAL
+_NAMESPACE_BYTES = 128 << 20
 _WRITTEN_MIB = 64
 _WATCH = """
 import json, pathlib, subprocess, sys, time
-from slo_ctl.daemon.nvme_watch import NvmeWatch
-from slo_ctl.show.status_json import plain
+from slo_ctl.daemon.nvme import NvmeWatch
+from slo_ctl.model.status_json import plain
 watch = NvmeWatch(sys.argv[1], pathlib.Path("/sys"), 0.1)
 watch.look()
 seen = [plain(watch.seen)]
@@ -45,18 +33,13 @@ print(json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def guest(boot: Boot) -> Guest:
+def guest(booted: Guest) -> Guest:
     """With this tree's Python code."""
-    booted = boot(_DRIVES)
     put_tree(booted)
     missing = booted.run("python3 -c 'import typer, rich'", check=False)
     if missing.rc:
         pytest.skip(f"no Python libraries in the guest: {missing.stderr.strip().splitlines()[-1]}")
     return booted
-
-
-def controller(guest: Guest, serial: str) -> str:
-    return guest.run(f"basename $(dirname $(grep -lw {serial} /sys/class/nvme/*/serial))").stdout.strip()
 
 
 def slo_ctl(guest: Guest, words: str, *, check: bool = True) -> str:
@@ -65,29 +48,29 @@ def slo_ctl(guest: Guest, words: str, *, check: bool = True) -> str:
 
 
 def shown(guest: Guest, serial: str) -> dict[str, Any]:
-    told = json.loads(slo_ctl(guest, f"device show /dev/{controller(guest, serial)} --json"))
-    assert isinstance(told, dict)
-    return told
+    output = json.loads(slo_ctl(guest, f"device show /dev/{guest.controller(serial)} --json"))
+    assert isinstance(output, dict)
+    return output
 
 
 def test_detached_namespace_is_seen(guest: Guest) -> None:
-    told = shown(guest, "MULTI0")
-    assert [(each["nsid"], each["attached"]) for each in told["namespaces"]] == [
+    output = shown(guest, "MULTI0")
+    assert [(each["nsid"], each["attached"]) for each in output["namespaces"]] == [
         (1, True),
         (2, True),
         (3, False),
     ]
-    for each in told["namespaces"]:
-        assert each["size_bytes"] == _SMALL.size_bytes
+    for each in output["namespaces"]:
+        assert each["size_bytes"] == _NAMESPACE_BYTES
         if each["attached"]:
             assert int(guest.run(f"cat /sys/block/{each['name']}/nsid").stdout) == each["nsid"]
-    assert told["offers"]["isolation"] == "capacity partition"
-    assert told["ocp"]
-    assert told["notes"] == []
+    assert output["offers"]["isolation"] == "capacity partition"
+    assert output["ocp"]
+    assert output["notes"] == []
 
 
 def test_attached_after_a_look_it_has_a_block_device(guest: Guest) -> None:
-    name = controller(guest, "MULTI0")
+    name = guest.controller("MULTI0")
     cntlid = guest.run(f"cat /sys/class/nvme/{name}/cntlid").stdout.strip()
     guest.run(f"nvme attach-ns /dev/{name} -n 3 -c {cntlid} && nvme ns-rescan /dev/{name} && udevadm settle")
     try:
@@ -99,19 +82,21 @@ def test_attached_after_a_look_it_has_a_block_device(guest: Guest) -> None:
 
 
 def test_fdp_is_separation(guest: Guest) -> None:
-    told = shown(guest, "FDP0")
-    assert told["offers"]["isolation"] == "separation"
-    (group,) = told["endurance_groups"]
+    output = shown(guest, "FDP0")
+    assert output["offers"]["isolation"] == "separation"
+    (group,) = output["endurance_groups"]
     assert group["fdp_enabled"]
     assert group["fdp_configs"][0]["handles"] == 8
-    assert [[handle["reclaim_unit_handle"] for handle in each["handles"]] for each in told["namespaces"]] == [
+    assert [
+        [handle["reclaim_unit_handle"] for handle in each["handles"]] for each in output["namespaces"]
+    ] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
     ]
 
 
-def test_for_people(guest: Guest) -> None:
-    text = slo_ctl(guest, f"device show /dev/{controller(guest, 'FDP0')}")
+def test_device_show_names_emulation_and_isolation(guest: Guest) -> None:
+    text = slo_ctl(guest, f"device show /dev/{guest.controller('FDP0')}")
     assert "EMULATED by QEMU" in text
     assert "separation by FDP" in text
 
@@ -134,8 +119,8 @@ def test_fdp_statistics_become_a_waf_by_real_writes(guest: Guest) -> None:
 
 
 def test_doctor_tells_version_and_management(guest: Guest) -> None:
-    told = json.loads(slo_ctl(guest, "doctor --json", check=False))
-    found = {each["name"]: each for each in told["requirements"]}
+    output = json.loads(slo_ctl(guest, "doctor --json", check=False))
+    found = {each["name"]: each for each in output["requirements"]}
     assert found["nvme-cli"]["satisfied"]
     assert found["nvme-cli"]["reason"].startswith("nvme-cli 2.")
     assert found["nvme-namespaces"]["satisfied"]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from .drives import Medium, PlainNvme
+from .guests import GENERAL
+from .machine import Guest
 from .tree import PLACE, put_tree
 from .vm_scopes import VmScope, until
 
-if TYPE_CHECKING:
-    from .conftest import Boot
-    from .machine import Guest
-
+GUEST = GENERAL
 _LIMIT_IOPS = 200
 _SCOPE = VmScope("web", 1)
 _WANTED = {"cost_weight": 300.0, "read_iops": float(_LIMIT_IOPS), "write_bytes_s": 1048576.0}
@@ -26,7 +25,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.model import Knob, Lever, Setting
-from slo_ctl.observe.cgroup import find_tree
+from slo_ctl.host.cgroup import find_tree
 
 what, place, number = sys.argv[1:]
 # Under emulation systemctl alone takes a second.
@@ -45,12 +44,11 @@ print(json.dumps([[o.setting.knob.name, o.state.value, o.before, o.after, o.reas
 
 
 @pytest.fixture(scope="module")
-def guest(boot: Boot) -> Guest:
+def guest(booted: Guest) -> Iterator[Guest]:
     """With this tree's Python code, and a scope that is called like one of libvirt's.
 
     Nothing asks for the io controller there, so that the scope has none of its files yet.
     """
-    booted = boot((PlainNvme("PLAIN0", Medium(64 << 20)),))
     put_tree(booted)
     booted.run("cat >/root/act.py", stdin=_ACT)
     booted.run(
@@ -58,11 +56,12 @@ def guest(boot: Boot) -> Guest:
         " </dev/null >/dev/null 2>&1 &"
     )
     until(booted, f"[ -d '{_SCOPE.folder}' ]", 30)
-    return booted
+    yield booted
+    booted.run(f"systemctl stop '{_SCOPE.unit}'")
 
 
 def number(guest: Guest) -> str:
-    return guest.run("cat /sys/block/nvme0n1/dev").stdout.strip()
+    return guest.number(guest.disk("PLAIN0"))
 
 
 def act(guest: Guest, what: str) -> dict[str, tuple[Any, ...]]:
@@ -86,6 +85,7 @@ def shown(guest: Guest, *names: str) -> set[str]:
 
 
 def test_properties_are_in_force_and_taken_back(guest: Guest) -> None:
+    name = guest.disk("PLAIN0")
     before = files(guest)
     assert "io.max" not in before
     outcomes = act(guest, json.dumps(_WANTED))
@@ -94,8 +94,8 @@ def test_properties_are_in_force_and_taken_back(guest: Guest) -> None:
     }
     assert shown(guest, "IOWeight", "IOReadIOPSMax", "IOWriteBandwidthMax") == {
         "IOWeight=300",
-        f"IOReadIOPSMax=/dev/nvme0n1 {_LIMIT_IOPS}",
-        "IOWriteBandwidthMax=/dev/nvme0n1 1048576",
+        f"IOReadIOPSMax=/dev/{name} {_LIMIT_IOPS}",
+        f"IOWriteBandwidthMax=/dev/{name} 1048576",
     }
     assert "default 300" in files(guest)
     # systemd sets its other properties again: what went through it stays.
@@ -103,7 +103,7 @@ def test_properties_are_in_force_and_taken_back(guest: Guest) -> None:
     assert {state for state, *_ in act(guest, json.dumps(_WANTED)).values()} == {"unchanged"}
 
     measured = guest.run(
-        f"echo $$ >'{_SCOPE.folder}/cgroup.procs' && fio --name=r --filename=/dev/nvme0n1 --rw=randread"
+        f"echo $$ >'{_SCOPE.folder}/cgroup.procs' && fio --name=r --filename=/dev/{name} --rw=randread"
         " --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --time_based --runtime=8 --output-format=json",
         timeout_s=90,
     )
@@ -116,7 +116,7 @@ def test_properties_are_in_force_and_taken_back(guest: Guest) -> None:
     assert 0.8 * _LIMIT_IOPS < iops < 1.03 * _LIMIT_IOPS
 
 
-def test_a_latency_target(guest: Guest) -> None:
+def test_latency_target_is_set_and_restored_through_systemd(guest: Guest) -> None:
     if guest.run(f"ls '{_SCOPE.folder}/io.latency'", check=False).rc:
         guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' IOAccounting=yes")
         if guest.run(f"ls '{_SCOPE.folder}/io.latency'", check=False).rc:
@@ -135,7 +135,8 @@ def test_a_limit_that_somebody_wrote_past_systemd_stays(guest: Guest) -> None:
     ((state, _, _, reason),) = act(guest, '{"read_iops": 200}').values()
     assert (state, "past systemd (write_bytes_s 5000000)" in reason) == ("unapplied", True), reason
     assert "wbps=5000000" in files(guest)
-    guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' 'IOReadIOPSMax=/dev/nvme0n1 200'")
+    name = guest.disk("PLAIN0")
+    guest.run(f"systemctl set-property --runtime -- '{_SCOPE.unit}' 'IOReadIOPSMax=/dev/{name} 200'")
     until(
         guest,
         f"grep -q 'wbps=max riops=200' '{_SCOPE.folder}/io.max'",

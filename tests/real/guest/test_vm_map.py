@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from bare_guest import disk_line
 
-from .drives import Medium, Namespace, NvmeSubsystem
+from .guests import LIMITED
+from .machine import Guest, Result
 from .nested import NestedVms
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .conftest import Boot
-    from .machine import Guest, Result
-
+GUEST = LIMITED
 _SIZE_BYTES = 128 << 20
 _SLICE_BYTES = 64 << 20
-_MEDIUM = Medium(_SIZE_BYTES)
-_FIRST, _SECOND, _DETACHED = 2, 5, 7
+_FIRST, _SECOND, _DETACHED = 1, 2, 5
 """NSIDs. The kernel names block devices in the order in which it happens to find them."""
 _COMMAND_S = 240.0
 _KILLER = """#!/bin/sh
@@ -37,6 +33,8 @@ exec "$REAL" "$@"
 class Host:
     guest: Guest
     vms: NestedVms
+    drive: str
+    """Such as `nvme0`."""
 
     def vm(self, words: str, *, before: str = "") -> Result:
         """`slo-ctl vm`; it may be refused."""
@@ -55,18 +53,18 @@ class Host:
         return result.stderr
 
     def maps(self) -> list[dict[str, Any]]:
-        told = json.loads(self.done("maps --json"))
-        assert told["format_version"] == 1
-        found: list[dict[str, Any]] = told["mappings"]
+        output = json.loads(self.done("maps --json"))
+        assert output["format_version"] == 1
+        found: list[dict[str, Any]] = output["mappings"]
         return found
 
     def attached(self) -> set[int]:
         """NSIDs that have block devices."""
-        return {int(each) for each in self.guest.run("cat /sys/block/nvme0n*/nsid").stdout.split()}
+        return {int(each) for each in self.guest.run(f"cat /sys/block/{self.drive}n*/nsid").stdout.split()}
 
     def block(self, nsid: int) -> str:
         """The name of its block device now."""
-        found = self.guest.run(f"basename $(dirname $(grep -lx {nsid} /sys/block/nvme0n*/nsid))")
+        found = self.guest.run(f"basename $(dirname $(grep -lx {nsid} /sys/block/{self.drive}n*/nsid))")
         return found.stdout.strip()
 
     def nsid_behind(self, path: str) -> int:
@@ -91,19 +89,13 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def host(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    namespaces = (
-        Namespace(_FIRST, _MEDIUM),
-        Namespace(_SECOND, _MEDIUM),
-        Namespace(_DETACHED, _MEDIUM, attached=False),
-    )
-    guest = boot([NvmeSubsystem("MULTI0", namespaces)], installed=True)
+def host(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Host:
     # It is not what is tested here, and each program is emulated.
-    guest.run("systemctl stop slo-ctld", timeout_s=120)
-    vms = NestedVms(guest, tmp_path_factory.mktemp("nested"))
+    installed.run("systemctl stop slo-ctld", timeout_s=120)
+    vms = NestedVms(installed, tmp_path_factory.mktemp("nested"))
     vms.define("web")
     vms.define("db")
-    return Host(guest, vms)
+    return Host(installed, vms, installed.controller("POOL0"))
 
 
 @pytest.fixture(scope="class")
@@ -114,7 +106,7 @@ def web_runs(host: Host) -> Iterator[None]:
 
 
 def test_a_drive_that_cannot_create_is_named_and_nothing_is_left(host: Host) -> None:
-    said = host.refused("map web --device /dev/nvme0 --size 64MiB --yes")
+    said = host.refused(f"map web --device /dev/{host.drive} --size 64MiB --yes")
     assert "QEMU's emulated drive claims namespace management (oacs bit 3), and lacks the command" in said
     assert f"--adopt {_DETACHED}" in said
     assert host.maps() == []
@@ -124,7 +116,7 @@ def test_a_drive_that_cannot_create_is_named_and_nothing_is_left(host: Host) -> 
 class TestRunning:
     def test_a_detached_namespace_becomes_a_disk_of_a_vm_that_runs(self, host: Host) -> None:
         assert host.attached() == {_FIRST, _SECOND}
-        made = json.loads(host.done(f"map web --device /dev/nvme0 --adopt {_DETACHED} --yes --json"))
+        made = json.loads(host.done(f"map web --device /dev/{host.drive} --adopt {_DETACHED} --yes --json"))
         assert (made["nsid"], made["complete"], made["created"], made["attached_by_us"]) == (
             _DETACHED,
             True,
@@ -140,10 +132,10 @@ class TestRunning:
         host.vms.says("web", disk_line(_SIZE_BYTES))
         assert [(each["vm"], each["nsid"]) for each in host.maps()] == [("web", _DETACHED)]
 
-    def test_nobody_else_gets_it(self, host: Host) -> None:
+    def test_mapped_namespace_is_refused_to_another_vm(self, host: Host) -> None:
         for named in (_DETACHED, host.block(_DETACHED)):
-            said = host.refused(f"map db --device /dev/nvme0 --adopt {named} --yes")
-            assert f"namespace {_DETACHED} of nvme0 is in use: mapped to VM web" in said
+            said = host.refused(f"map db --device /dev/{host.drive} --adopt {named} --yes")
+            assert f"namespace {_DETACHED} of {host.drive} is in use: mapped to VM web" in said
 
     def test_it_is_not_taken_from_a_vm_that_runs_unless_asked_to(self, host: Host) -> None:
         said = host.refused(f"unmap web {_DETACHED} --yes")
@@ -160,25 +152,27 @@ def test_namespaces_in_use_are_not_adopted(host: Host) -> None:
     first, second = host.block(_FIRST), host.block(_SECOND)
     host.vms.define("mail", f"/dev/{second}")
     host.guest.run(f"mkfs.ext4 -q /dev/{first} && mount /dev/{first} /mnt")
-    said = host.refused(f"map web --device /dev/nvme0 --adopt {_FIRST} --yes")
-    assert f"namespace {_FIRST} of nvme0 is in use: mounted" in said
-    said = host.refused(f"map web --device /dev/nvme0 --adopt {second} --yes")
-    assert f"namespace {_SECOND} of nvme0 is in use: disk vda of VM mail" in said
+    said = host.refused(f"map web --device /dev/{host.drive} --adopt {_FIRST} --yes")
+    assert f"namespace {_FIRST} of {host.drive} is in use: mounted" in said
+    said = host.refused(f"map web --device /dev/{host.drive} --adopt {second} --yes")
+    assert f"namespace {_SECOND} of {host.drive} is in use: disk vda of VM mail" in said
     assert host.maps() == []
     host.guest.run("umount /mnt; virsh undefine mail")
 
 
 def test_a_slice_killed_in_the_middle_of_mapping_and_of_unmapping(host: Host) -> None:
-    words = f"--device /dev/nvme0 --adopt {_DETACHED} --size 64MiB --yes"
-    controller = host.guest.run("cat /sys/class/nvme/nvme0/cntlid").stdout.strip()
-    host.guest.run(f"nvme attach-ns /dev/nvme0 -n {_DETACHED} -c {controller}; udevadm settle", timeout_s=120)
-    host.vms.wait(f"grep -qx {_DETACHED} /sys/block/nvme0n*/nsid", "nvme list", 60)
+    words = f"--device /dev/{host.drive} --adopt {_DETACHED} --size 64MiB --yes"
+    controller = host.guest.run(f"cat /sys/class/nvme/{host.drive}/cntlid").stdout.strip()
+    host.guest.run(
+        f"nvme attach-ns /dev/{host.drive} -n {_DETACHED} -c {controller}; udevadm settle", timeout_s=120
+    )
+    host.vms.wait(f"grep -qx {_DETACHED} /sys/block/{host.drive}n*/nsid", "nvme list", 60)
     block = host.block(_DETACHED)
     host.guest.run(
         f"dd if=/dev/urandom of=/dev/{block} oflag=direct bs=1M count=128 status=none", timeout_s=240
     )
     kept, rest = host.hash(block, 0, _SLICE_BYTES), host.hash(block, _SLICE_BYTES, _SLICE_BYTES)
-    host.guest.run(f"nvme detach-ns /dev/nvme0 -n {_DETACHED} -c {controller}", timeout_s=120)
+    host.guest.run(f"nvme detach-ns /dev/{host.drive} -n {_DETACHED} -c {controller}", timeout_s=120)
 
     host.killed(f"map web {words}", "blkdiscard", "blkdiscard")
     (left,) = host.maps()

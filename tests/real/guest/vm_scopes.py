@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .machine import Guest
+from .machine import Guest
 
 Looked = TypeVar("Looked")
 
-_STARTS_S = 60.0
+_STARTS_S = 300.0
 _COUNTED = re.compile(r"(\S+)/io\.stat:(\d+:\d+) .*?rios=(\d+) wios=(\d+)")
 
 

@@ -12,6 +12,7 @@ mod tests;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::convert::exact;
 use crate::disk::drive::{Disk, Told};
 use crate::disk::mechanics::Mechanics;
 use crate::disk::parameters::DiskParameters;
@@ -23,13 +24,13 @@ use crate::error::{FtlError, invalid};
 use crate::op::{Op, TenantId};
 use tenants::Tenant;
 
-/// Disks of one array at the most.
+/// Disks of one array at most.
 pub const MAX_DISKS: u32 = 64;
 
 /// How disks are put together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ArrayOptions {
-    /// Disks; one is no array.
+    /// Disks; one is not an array.
     pub disks: u32,
     /// Bytes of one disk before the next one's turn.
     pub stripe_bytes: u64,
@@ -46,7 +47,7 @@ enum Event {
     Arm { disk: usize },
     /// A request is done.
     Done { slot: u32 },
-    /// The limit of a tenant lets it go on.
+    /// The limit of a tenant lets it continue.
     Unthrottle { tenant: u16 },
 }
 
@@ -91,7 +92,7 @@ impl Array {
             return invalid("disks", format!("{disks} is not between 1 and {MAX_DISKS}"));
         }
         if stripe_bytes % 512 != 0 || !(512..=1 << 30).contains(&stripe_bytes) {
-            return invalid("stripe_bytes", format!("{stripe_bytes} is no multiple of 512 from 512 to 1 GiB"));
+            return invalid("stripe_bytes", format!("{stripe_bytes} is not a multiple of 512 from 512 to 1 GiB"));
         }
         if let Some(depth) = queue_depth.filter(|depth| !(1..=16_384).contains(depth)) {
             return invalid("queue_depth", format!("{depth} is not between 1 and 16384"));
@@ -140,13 +141,13 @@ impl Array {
         if self.scheduler.policy() == policy {
             return;
         }
-        let (parameters, disks) = (*self.mechanics().parameters(), self.disks.len() as u32);
+        let (parameters, disks) = (*self.mechanics().parameters(), exact::<u32>(self.disks.len()));
         self.queue_depth = self.given_depth.unwrap_or_else(|| usual_depth(&parameters, disks, policy));
         self.scheduler = Scheduler::new(policy);
         for tenant in &mut self.tenants {
             tenant.standing = tenant.standing.anew();
         }
-        for number in 0..self.tenants.len() as u16 {
+        for number in 0..exact::<u16>(self.tenants.len()) {
             self.wake(number);
         }
         self.issue();

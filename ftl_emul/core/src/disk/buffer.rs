@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use crate::convert::whole;
 use crate::disk::mechanics::Place;
 
-/// A range that the disk goes on to read, until something else wants the arm or the segment is full.
+/// A range that the disk continues to read, until something else wants the arm or the segment is full.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     start: u64,
@@ -44,7 +45,7 @@ impl ReadAhead {
 
     /// Where the head is in the stream, if it reads one.
     fn front(stream: &Stream, now_ns: u64, rate_bytes_ns: f64) -> u64 {
-        let read = (now_ns.saturating_sub(stream.at_ns) as f64 * rate_bytes_ns) as u64;
+        let read = whole(now_ns.saturating_sub(stream.at_ns) as f64 * rate_bytes_ns);
         (stream.front + read).min(stream.limit)
     }
 
@@ -56,7 +57,7 @@ impl ReadAhead {
         self.segments.iter().copied().chain(stream).any(|(from, to)| from <= offset && end <= to)
     }
 
-    /// Looks for a range in what is being read ahead. A stream that waits for room in its segment goes on as
+    /// Looks for a range in what is being read ahead. A stream that waits for room in its segment continues as
     /// soon as there is some: the buffer hides the time until the platter has come round.
     pub fn find(&mut self, offset: u64, length: u64, now_ns: u64, rate_bytes_ns: f64) -> Found {
         let end = offset + length;
@@ -72,7 +73,7 @@ impl ReadAhead {
         if end <= front { Found::All } else { Found::Coming(end - front) }
     }
 
-    /// The head has read a range and goes on.
+    /// The head has read a range and continues.
     pub fn follow(&mut self, start: u64, end: u64, now_ns: u64) {
         let start = match &self.stream {
             Some(stream) if stream.start <= start && start <= stream.front => stream.start,

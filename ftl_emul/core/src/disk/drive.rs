@@ -1,10 +1,11 @@
 //! One disk: an arm, a buffer, and a queue of commands of which the nearest goes first.
 //!
 //! A discrete-event part: commands are handed over at a moment, [`Disk::next_ns`] says when the arm is free next, and
-//! [`Disk::step`] is to be called then. The end of a command is told as soon as it is decided.
+//! [`Disk::step`] is to be called then. The end of a command is reported as soon as it is decided.
 
 use std::collections::VecDeque;
 
+use crate::convert::whole;
 use crate::disk::buffer::{Dirty, Found, ReadAhead, WriteCache};
 use crate::disk::mechanics::{Mechanics, Place};
 use crate::disk::parameters::DiskParameters;
@@ -12,7 +13,7 @@ use crate::error::FtlError;
 
 /// A command goes first once others have gone before it so often, so that none starves.
 const MOST_PASSED_OVER: u32 = 128;
-/// Written at once from the cache at the most: reads wait no longer than for that.
+/// Written at once from the cache at most: reads wait no longer than for that.
 const DESTAGE_BYTES: u64 = 1 << 20;
 
 /// What a disk can be told to do.
@@ -155,7 +156,7 @@ impl Disk {
     pub fn accept(&mut self, command: Command, now_ns: u64, told: &mut Vec<Told>) {
         let p = self.mechanics.parameters();
         let ready_ns = now_ns.max(self.interface_free_ns) + p.command_ns;
-        let sent_ns = ready_ns + (command.length as f64 * 1e9 / p.interface_bytes_s as f64) as u64;
+        let sent_ns = ready_ns + whole(command.length as f64 * 1e9 / p.interface_bytes_s as f64);
         self.interface_free_ns = sent_ns;
         let place = self.mechanics.place(command.offset);
         let pending = Pending { command, ready_ns, sent_ns, place, passed_over: 0 };
@@ -204,7 +205,7 @@ impl Disk {
         self.begin(now_ns, told);
     }
 
-    /// Answers a read from the buffer, or by going on with what is being read ahead; false where neither helps.
+    /// Answers a read from the buffer, or by continuing with what is being read ahead; false where neither helps.
     fn find(&mut self, pending: &Pending, now_ns: u64, idle: bool, told: &mut Vec<Told>) -> bool {
         let Command { offset, length, token, tenant, .. } = pending.command;
         let at_ns = pending.sent_ns.max(now_ns);
@@ -219,7 +220,7 @@ impl Disk {
         match self.read_ahead.find(offset, length, now_ns, rate) {
             Found::All => told.push(Told::Done { token, at_ns }),
             Found::Coming(bytes) => {
-                let coming_ns = (bytes as f64 / rate).ceil() as u64;
+                let coming_ns = whole((bytes as f64 / rate).ceil());
                 let end_ns = now_ns + coming_ns;
                 self.occupy(end_ns, coming_ns, tenant, Work::Read { start: offset, end: offset + length }, told);
                 self.arrive_at(offset + length, end_ns);

@@ -1,5 +1,6 @@
 //! Where data lies on the platters, how long the arm takes, and when the platter is where it has to be.
 
+use crate::convert::whole;
 use crate::disk::parameters::DiskParameters;
 use crate::error::FtlError;
 
@@ -42,7 +43,7 @@ impl Mechanics {
         let p = &parameters;
         let (outer, inner) = (p.outer_bytes_s as f64 / NS_PER_S, p.inner_bytes_s as f64 / NS_PER_S);
         let rotation_ns = p.rotation_ns as f64;
-        let mean_track = (outer + inner) / 2.0 * rotation_ns;
+        let mean_track = f64::midpoint(outer, inner) * rotation_ns;
         let cylinders = (p.capacity_bytes as f64 / (mean_track * f64::from(p.heads))).round().max(1.0);
         let count = f64::from(p.zones);
         let step = (outer - inner) / (count - 1.0).max(1.0);
@@ -51,7 +52,7 @@ impl Mechanics {
             let bytes_ns = outer - step * f64::from(number);
             let track_bytes = bytes_ns * rotation_ns;
             let first_cylinder = cylinders / count * f64::from(number);
-            zones.push(Zone { first_byte: first_byte as u64, first_cylinder, bytes_ns, track_bytes });
+            zones.push(Zone { first_byte: whole(first_byte), first_cylinder, bytes_ns, track_bytes });
             first_byte += cylinders / count * f64::from(p.heads) * track_bytes;
         }
         // Lee and Katz, "An analytic performance model of disk arrays", SIGMETRICS 1993: a sqrt(d - 1) + b (d - 1) + c,
@@ -71,7 +72,7 @@ impl Mechanics {
     /// How many cylinders there are, from the capacity and a track's mean size.
     #[must_use]
     pub fn cylinders(&self) -> u64 {
-        self.cylinders as u64
+        whole(self.cylinders)
     }
 
     fn zone(&self, offset_bytes: u64) -> &Zone {
@@ -88,7 +89,7 @@ impl Mechanics {
     /// Time under the head of a range, nanoseconds.
     #[must_use]
     pub fn transfer_ns(&self, offset_bytes: u64, length_bytes: u64) -> u64 {
-        (length_bytes as f64 / self.rate_bytes_ns(offset_bytes)).round() as u64
+        whole((length_bytes as f64 / self.rate_bytes_ns(offset_bytes)).round())
     }
 
     /// Where an offset lies.
@@ -107,14 +108,14 @@ impl Mechanics {
             return 0;
         }
         let beyond = distance_cylinders - 1.0;
-        (self.root_ns * beyond.sqrt() + self.linear_ns * beyond) as u64 + self.parameters.seek_min_ns
+        whole(self.root_ns * beyond.sqrt() + self.linear_ns * beyond) + self.parameters.seek_min_ns
     }
 
     /// Time from `at_ns` until the platter has turned to an angle, nanoseconds; less than a revolution.
     #[must_use]
     pub fn rotation_wait_ns(&self, at_ns: u64, angle: f64) -> u64 {
         let rotation_ns = self.parameters.rotation_ns;
-        let target_ns = (angle * rotation_ns as f64) as u64 % rotation_ns;
+        let target_ns = whole(angle * rotation_ns as f64) % rotation_ns;
         (target_ns + rotation_ns - at_ns % rotation_ns) % rotation_ns
     }
 

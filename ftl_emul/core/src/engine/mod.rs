@@ -24,6 +24,7 @@ pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, Standing};
 pub use throttle::Limit;
 pub use timeline::{PageCosts, Timeline, TimingModel};
 
+use crate::convert::exact;
 use crate::geometry::Geometry;
 use crate::mapping::Mapping;
 use crate::nand::Untimed;
@@ -43,7 +44,7 @@ pub enum Stopped {
     Time,
     /// The host page writes asked for have been issued.
     Writes,
-    /// These tenants need more input before time can go on.
+    /// These tenants need more input before time can continue.
     Starved(Vec<TenantId>),
     /// Nothing is left to do, and no time was asked for.
     Idle,
@@ -66,7 +67,7 @@ enum Event {
     PageRead { tenant: u16, slot: u32, die: u32 },
     /// The next request of an open-loop tenant arrives.
     Arrival { tenant: u16 },
-    /// The limit of a tenant lets it go on.
+    /// The limit of a tenant lets it continue.
     Unthrottle { tenant: u16 },
     /// The next step of moves of blocks.
     MoveStep,
@@ -157,7 +158,7 @@ impl Engine {
             queue.standing = queue.standing.anew();
         }
         for tenant in 0..self.queues.len() {
-            self.wake(tenant as u16);
+            self.wake(exact::<u16>(tenant));
         }
     }
 
@@ -182,7 +183,7 @@ impl Engine {
     }
 
     fn run_events<M: Mapping>(&mut self, mapping: &mut M, until: Until) -> Stopped {
-        for tenant in 0..self.queues.len() as u16 {
+        for tenant in 0..exact::<u16>(self.queues.len()) {
             self.admit(mapping, tenant);
         }
         if !self.move_budget.step_scheduled {

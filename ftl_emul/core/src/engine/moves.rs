@@ -1,6 +1,7 @@
 //! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget of device
 //! time while anybody has requests outstanding, and as fast as the dies allow while nobody has.
 
+use crate::convert::whole;
 use crate::engine::{Engine, Event};
 use crate::error::{FtlError, invalid};
 use crate::mapping::Mapping;
@@ -48,7 +49,7 @@ impl MoveBudget {
         let earned_ns = (now - self.counted_ns) as f64 * per_ns * (1.0 - BURST_SHARE);
         self.saved_ns = (self.saved_ns + earned_ns).min(burst_ns);
         self.counted_ns = now;
-        self.saved_ns as u64
+        whole(self.saved_ns)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::convert::whole;
 use crate::error::{FtlError, invalid};
 
 /// How the device divides itself among tenants that wait.
@@ -129,7 +130,7 @@ impl Scheduler {
     pub fn charge(&self, standing: &mut Standing, device_ns: u64) {
         if self.policy == SchedulerPolicy::WeightedFair {
             let service = (device_ns << TAG_SHIFT) as f64 / standing.weight;
-            standing.finish_tag = standing.finish_tag.max(self.virtual_time).saturating_add(service as u64);
+            standing.finish_tag = standing.finish_tag.max(self.virtual_time).saturating_add(whole(service));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Entries that come and go, each with a number for as long as it is there.
 
+use crate::convert::exact;
 use std::ops::{Index, IndexMut};
 
 /// Entries by number; those of released ones are given out again, the last released first.
@@ -26,7 +27,7 @@ impl<T> Slots<T> {
             }
             None => {
                 self.entries.push(entry);
-                self.entries.len() as u32 - 1
+                exact::<u32>(self.entries.len()) - 1
             }
         }
     }

@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 const FOREVER: Until = Until { time_ns: u64::MAX, host_page_writes: u64::MAX };
 
-fn device(dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMapping<u32>, Engine) {
+fn device(dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMapping, Engine) {
     let fast15 = preset("fast15").unwrap();
     let geometry = Geometry {
         page_bytes: 4096,
@@ -24,7 +24,7 @@ fn device(dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMappin
     (mapping, Engine::new(&geometry, costs, policy, None))
 }
 
-fn random_writes(engine: &mut Engine, mapping: &PageMapping<u32>, tenant: TenantId, n: usize, seed: u64) {
+fn random_writes(engine: &mut Engine, mapping: &PageMapping, tenant: TenantId, n: usize, seed: u64) {
     let pages = mapping.pages(tenant);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let offsets: Vec<u64> = (0..n).map(|_| below(&mut rng, pages) * 4096).collect();
@@ -228,7 +228,7 @@ fn the_end_of_a_submitted_request_is_told_as_soon_as_it_is_known() {
     let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::Fifo);
     let tenant = mapping.create_tenant(1000, Placement::Isolated, 40).unwrap();
     engine.open_queue(tenant, Arrival::Live).unwrap();
-    let run = |engine: &mut Engine, mapping: &mut PageMapping<u32>, time_ns| {
+    let run = |engine: &mut Engine, mapping: &mut PageMapping, time_ns| {
         engine.run(mapping, Until { time_ns, host_page_writes: u64::MAX });
         engine.completions().map(|c| (c.token, c.at_ns)).collect::<Vec<_>>()
     };
@@ -254,7 +254,7 @@ fn the_end_of_a_submitted_request_is_told_as_soon_as_it_is_known() {
 }
 
 /// Two isolated tenants of equal size on four dies, preconditioned.
-fn two_tenants(policy: SchedulerPolicy, ops_blocks: u64) -> (PageMapping<u32>, Engine, [TenantId; 2]) {
+fn two_tenants(policy: SchedulerPolicy, ops_blocks: u64) -> (PageMapping, Engine, [TenantId; 2]) {
     let (mut mapping, engine) = device(4, TimingModel::Full { copyback: true }, policy);
     let tenants = [0; 2].map(|_| mapping.create_tenant(128 * 1000, Placement::Isolated, ops_blocks).unwrap());
     crate::ageing::age(&mut mapping, 3, |_| true);

@@ -1,5 +1,6 @@
 //! Upper bounds on what a tenant may do, on flash and on disks.
 
+use crate::convert::whole;
 use crate::error::{FtlError, invalid};
 
 /// How far a rate-limited tenant may catch up after it was held up by something other than its limit.
@@ -87,7 +88,7 @@ impl Throttle {
         if self.limit != Limit::default() {
             let per_request = self.limit.iops.map_or(0.0, |iops| 1e9 / iops);
             let per_bytes = self.limit.bytes_s.map_or(0.0, |rate| bytes as f64 * 1e9 / rate);
-            let cost_ns = per_request.max(per_bytes) as u64;
+            let cost_ns = whole(per_request.max(per_bytes));
             self.eligible_ns = self.eligible_ns.max(now.saturating_sub(LIMIT_BURST_NS)) + cost_ns;
         }
         held_ns

@@ -130,26 +130,31 @@ impl Timeline {
     }
 
     /// How many dies there are.
+    #[must_use]
     pub fn dies(&self) -> usize {
         self.dies.len()
     }
 
     /// Whether some die has nothing to do.
+    #[must_use]
     pub fn has_idle_die(&self) -> bool {
         self.dies.iter().any(|&until| until <= self.now)
     }
 
     /// Die time that moves of blocks still owe.
+    #[must_use]
     pub fn background_ns(&self) -> u64 {
         self.background_ns.iter().sum()
     }
 
     /// Dies that owe some.
+    #[must_use]
     pub fn background_dies(&self) -> usize {
         self.background_ns.iter().filter(|&&ns| ns > 0).count()
     }
 
     /// The longest that such work keeps a die from requests at a time.
+    #[must_use]
     pub fn background_step_ns(&self) -> u64 {
         (2 * self.costs.copy_ns).max(self.costs.erase_ns).max(1)
     }

@@ -1,6 +1,6 @@
 //! BAST, block-associative sector translation: a log block serves one logical block alone.
 //!
-//! J. Kim, J. M. Kim, S. H. Noh, S. L. Min, Y. Cho, "A space-efficient flash translation layer for CompactFlash
+//! J. Kim, J. M. Kim, S. H. Noh, S. L. Min, Y. Cho, "A space-efficient flash translation layer for `CompactFlash`
 //! systems", IEEE Transactions on Consumer Electronics 48(2), 2002 (the log block scheme). Pages are appended to the
 //! log block in the order in which they are written. A full log block is merged with its data block; when all log
 //! blocks are taken and another logical block needs one, the least recently written log block is merged.

@@ -11,12 +11,14 @@ pub(in crate::mapping) struct BlockDivision {
 impl BlockDivision {
     pub fn new(pages_per_block: u32) -> Self {
         let n = u64::from(pages_per_block);
-        // ceil(2^64 / n): exact for all page numbers below 2^64 / n, far more than five bytes hold.
-        let reciprocal = (u128::from(u64::MAX) + 1).div_ceil(u128::from(n)) as u64;
+        // ceil(2^64 / n): exact for all page numbers below 2^64 / n, far more than 32 bits hold.
+        let reciprocal = (u64::MAX / n).wrapping_add(1);
         Self { pages_per_block: n, reciprocal, words_per_block: (pages_per_block as usize).div_ceil(64) }
     }
 
+    /// The block of a page; anything for pages that no drive has.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "blocks of pages that there are have 32 bits")]
     pub fn block(self, physical: u64) -> u32 {
         ((u128::from(physical) * u128::from(self.reciprocal)) >> 64) as u32
     }

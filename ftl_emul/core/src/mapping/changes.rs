@@ -14,7 +14,7 @@ pub(in crate::mapping) type Contents<V> = BTreeMap<u16, Vec<V>>;
 /// A change of tenants or their blocks; tenants are picked from those there are.
 #[derive(Debug, Clone)]
 pub(in crate::mapping) enum Change {
-    /// From, to, blocks, victims at the most.
+    /// From, to, blocks, victims at most.
     Move(u8, u8, u8, u8),
     /// Pages, shared, OPS blocks.
     Create(u32, bool, u8),

@@ -22,6 +22,7 @@ mod translation;
 
 use serde::{Deserialize, Serialize};
 
+use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::page::{PageMapping, PageMappingOptions};
@@ -29,7 +30,6 @@ use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCo
 use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
 use cache::Cache;
 use translation::translation_geometry;
 
@@ -47,11 +47,11 @@ pub struct DftlOptions {
 }
 
 /// The page mapping with its map on flash; page numbers of data are stored as `P`.
-pub struct DftlMapping<P> {
+pub struct DftlMapping {
     options: DftlOptions,
-    data: PageMapping<P>,
+    data: PageMapping,
     /// Translation pages are the pages of its only tenant.
-    translation: PageMapping<u32>,
+    translation: PageMapping,
     translation_tenant: Option<TenantId>,
     entries_per_page: u64,
     cache: Cache,
@@ -61,7 +61,7 @@ pub struct DftlMapping<P> {
     moved: Vec<u64>,
 }
 
-impl<P: PageNumber> DftlMapping<P> {
+impl DftlMapping {
     /// An empty drive: every block erased and spare.
     pub fn new(geometry: Geometry, options: DftlOptions) -> Result<Self, FtlError> {
         let mut data = PageMapping::new(geometry, options.page)?;
@@ -126,11 +126,11 @@ fn cache(geometry: &Geometry, options: &DftlOptions) -> Result<(Cache, u64), Ftl
     if !(1..u64::from(u32::MAX)).contains(&capacity) {
         return invalid("cached_entries", format!("{capacity} is not between 1 and {}", u32::MAX - 1));
     }
-    let cache = Cache::new(capacity as usize, Namespaces::page_numbers(geometry.pages()), entries_per_page)?;
+    let cache = Cache::new(exact::<usize>(capacity), Namespaces::page_numbers(geometry.pages()), entries_per_page)?;
     Ok((cache, entries_per_page))
 }
 
-impl<P: PageNumber> Mapping for DftlMapping<P> {
+impl Mapping for DftlMapping {
     fn geometry(&self) -> &Geometry {
         self.data.geometry()
     }
@@ -212,7 +212,9 @@ impl<P: PageNumber> Mapping for DftlMapping<P> {
         let before = self.data.pages(tenant);
         let cut: Vec<u64> = (pages.max(1)..before).map(|page| self.global(tenant, page)).collect();
         self.data.resize_tenant(tenant, pages)?;
-        cut.into_iter().for_each(|global| self.cache.remove(global));
+        for global in cut {
+            self.cache.remove(global);
+        }
         self.drop_unused_translation();
         self.fit_translation()
     }

@@ -26,10 +26,12 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, BlockList};
+use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
 use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
+use crate::mapping::wear::Wear;
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -75,6 +77,9 @@ pub(super) struct Domain {
     pub sequential_log: u32,
     /// Where the next block is opened if its dies are idle.
     next_cluster: u32,
+    /// Counted anew when a snapshot is restored.
+    #[serde(skip)]
+    wear: Wear,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -150,14 +155,14 @@ impl<S: LogScheme> Store<S> {
             block_pages,
             logical: Table::zeroed(blocks)?,
             bits: Table::zeroed(2 * blocks * division.words_per_block)?,
-            log_page: Table::zeroed(geometry.pages() as usize)?,
-            reverse: Table::zeroed(geometry.pages() as usize)?,
+            log_page: Table::zeroed(exact::<usize>(geometry.pages()))?,
+            reverse: Table::zeroed(exact::<usize>(geometry.pages()))?,
             blocks: Table::zeroed(blocks)?,
             log_use: Table::zeroed(blocks)?,
             domains: Vec::new(),
             tenants: Vec::new(),
             spare: FreeBlocks::of_new_drive(clusters, geometry.blocks_per_die),
-            free_logical: (0..blocks as u32).rev().collect(),
+            free_logical: (0..exact::<u32>(blocks)).rev().collect(),
             transfers: Vec::new(),
             copies: vec![0; (geometry.dies() * width) as usize],
             #[cfg(test)]
@@ -182,7 +187,7 @@ impl<S: LogScheme> Store<S> {
     #[inline(always)]
     fn locate(&self, tenant: TenantId, page: u64) -> (u32, u32) {
         let number = self.division.block(page);
-        let offset = (page - self.division.physical(number, 0)) as u32;
+        let offset = exact::<u32>(page - self.division.physical(number, 0));
         let logical = match &self.tenants[tenant.0 as usize] {
             Some(t) => t.logical[number as usize],
             None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
@@ -214,7 +219,7 @@ impl<S: LogScheme> Mapping for Store<S> {
     }
 
     fn tenants(&self) -> Vec<TenantId> {
-        (0..self.tenants.len() as u16).map(TenantId).filter(|t| self.tenants[t.0 as usize].is_some()).collect()
+        (0..exact::<u16>(self.tenants.len())).map(TenantId).filter(|t| self.tenants[t.0 as usize].is_some()).collect()
     }
 
     #[inline]
@@ -271,7 +276,7 @@ impl<S: LogScheme> Mapping for Store<S> {
         let (logical, offset) = self.locate(tenant, page);
         prefetch_line(self.logical.as_ptr().wrapping_add(logical as usize));
         self.bits.prefetch(self.bit(logical, offset).0);
-        self.log_page.prefetch(self.division.physical(logical, offset) as usize);
+        self.log_page.prefetch(exact::<usize>(self.division.physical(logical, offset)));
     }
 
     #[inline(always)]

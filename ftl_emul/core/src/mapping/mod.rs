@@ -14,6 +14,7 @@ pub mod move_pace;
 mod ownership;
 pub mod page;
 pub(crate) mod snapshot_file;
+mod wear;
 
 use serde::{Deserialize, Serialize};
 

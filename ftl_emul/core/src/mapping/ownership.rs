@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::convert::signed;
 use crate::error::FtlError;
 use crate::mapping::{Mapping, MoveProgress, Placement};
 use crate::nand::{Nand, Untimed};
@@ -92,13 +93,13 @@ pub(in crate::mapping) trait Ownership: Mapping {
     /// Blocks that a domain owns beyond what its tenants' sizes fill.
     fn ops_blocks(&self, domain: u32) -> i64 {
         let DomainBlocks { owned, logical, .. } = self.blocks_of(domain);
-        owned as i64 - logical as i64
+        signed(owned) - signed(logical)
     }
 
     /// Refuses what would leave a domain fewer OPS blocks than it needs.
     fn require_ops(&self, would_keep: i64) -> Result<(), FtlError> {
         let minimum = self.min_ops_blocks();
-        if would_keep < minimum as i64 {
+        if would_keep < signed(minimum) {
             return Err(FtlError::BelowMinimumOps { would_keep, minimum });
         }
         Ok(())
@@ -115,12 +116,12 @@ pub(in crate::mapping) trait Ownership: Mapping {
         require_pages(pages)?;
         let logical = self.blocks_for(pages);
         let needed = logical.saturating_add(ops_blocks);
-        let available = self.spare_blocks();
+        let available = self.unpromised_spare();
         if needed > available {
             return Err(FtlError::NotEnoughBlocks { needed, available, what: "logical size and over-provisioning" });
         }
         let joined = if placement == Placement::Shared { self.ops_blocks(SHARED_DOMAIN) } else { 0 };
-        self.require_ops(joined + ops_blocks as i64)?;
+        self.require_ops(joined + signed(ops_blocks))?;
         Ok((logical, needed))
     }
 
@@ -129,9 +130,9 @@ pub(in crate::mapping) trait Ownership: Mapping {
     fn require_blocks_to_resize(&self, domain: u32, old_pages: u64, pages: u64) -> Result<u64, FtlError> {
         require_pages(pages)?;
         let extra = self.blocks_for(pages).saturating_sub(self.blocks_for(old_pages));
-        let from_spare = extra.min(self.spare_blocks());
-        let promised = self.blocks_of(domain).promised as i64;
-        self.require_ops(self.ops_blocks(domain) - promised - (extra - from_spare) as i64)?;
+        let from_spare = extra.min(self.unpromised_spare());
+        let promised = signed(self.blocks_of(domain).promised);
+        self.require_ops(self.ops_blocks(domain) - promised - signed(extra - from_spare))?;
         Ok(from_spare)
     }
 
@@ -188,10 +189,15 @@ pub(in crate::mapping) trait Ownership: Mapping {
         Ok(())
     }
 
+    /// Spare blocks that have not been promised to anybody.
+    fn unpromised_spare(&self) -> u64 {
+        let promised: u64 = self.transfers().iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
+        self.spare_blocks().saturating_sub(promised)
+    }
+
     /// Refuses what the spare cannot give beyond what it has promised already.
     fn require_spare(&self, needed: u64) -> Result<(), FtlError> {
-        let promised: u64 = self.transfers().iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
-        let available = self.spare_blocks().saturating_sub(promised);
+        let available = self.unpromised_spare();
         if needed > available {
             return Err(FtlError::NotEnoughBlocks { needed, available, what: "a move from the spare" });
         }

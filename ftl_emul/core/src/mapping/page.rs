@@ -18,15 +18,16 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use crate::block::Block;
+use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
 use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
+use crate::mapping::wear::Wear;
 use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
 use crate::pool::{FreeBlocks, HOST, Pool};
 use crate::table::{Table, prefetch_line};
 use crate::victim::VictimPolicy;
@@ -72,6 +73,9 @@ struct Domain {
     blocks: u64,
     /// Blocks promised to others.
     promised_blocks: u64,
+    /// Counted anew when a snapshot is restored.
+    #[serde(skip)]
+    wear: Wear,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,15 +85,23 @@ struct Tenant {
     counters: TenantCounters,
 }
 
-/// The page mapping, with page numbers stored as `P`.
-pub struct PageMapping<P> {
+/// A page number as the tables store it; [`PageMapping::new`] refuses drives whose numbers do not fit.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "refused before there is such a drive")]
+fn page_number(n: u64) -> u32 {
+    debug_assert!(u32::try_from(n).is_ok(), "page {n} of a drive that is too large");
+    n as u32
+}
+
+/// The page mapping.
+pub struct PageMapping {
     geometry: Geometry,
     options: PageMappingOptions,
     division: BlockDivision,
     /// Device-wide logical page to physical page + 1; 0 is unmapped.
-    map: Table<P>,
+    map: Table<u32>,
     /// Physical page to device-wide logical page; meaningful where `valid` says so.
-    reverse: Table<P>,
+    reverse: Table<u32>,
     /// One bit a physical page, each block's padded to whole words.
     valid: Table<u64>,
     blocks: Table<Block>,
@@ -111,7 +123,7 @@ pub struct PageMapping<P> {
     moved: Option<Vec<u64>>,
 }
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     /// An empty drive: every block erased and spare.
     pub fn new(geometry: Geometry, options: PageMappingOptions) -> Result<Self, FtlError> {
         geometry.validate()?;
@@ -119,17 +131,21 @@ impl<P: PageNumber> PageMapping<P> {
             return invalid("free_floor", format!("{} is not between 1 and 64", options.free_floor));
         }
         let page_numbers = Namespaces::page_numbers(geometry.pages());
-        if page_numbers >= P::MAX {
-            return invalid("size", format!("{} pages exceed this page number width", geometry.pages()));
+        if page_numbers >= u64::from(u32::MAX) {
+            let most = Namespaces::most_physical_pages(u64::from(u32::MAX));
+            return invalid(
+                "size",
+                format!("{} pages are more than the {most} that can be emulated", geometry.pages()),
+            );
         }
         let division = BlockDivision::new(geometry.pages_per_block);
-        let block_count = geometry.blocks() as usize;
+        let block_count = exact::<usize>(geometry.blocks());
         let mut mapping = Self {
             geometry,
             options,
             division,
-            map: Table::zeroed(page_numbers as usize)?,
-            reverse: Table::zeroed(geometry.pages() as usize)?,
+            map: Table::zeroed(exact::<usize>(page_numbers))?,
+            reverse: Table::zeroed(exact::<usize>(geometry.pages()))?,
             valid: Table::zeroed(block_count * division.words_per_block)?,
             blocks: Table::zeroed(block_count)?,
             stamps: Vec::new(),
@@ -188,7 +204,7 @@ impl<P: PageNumber> PageMapping<P> {
     }
 }
 
-impl<P: PageNumber> Mapping for PageMapping<P> {
+impl Mapping for PageMapping {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -206,7 +222,7 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
         let global = self.namespaces.global(tenant, page);
         // The old copy dies before GC can run for the new one; otherwise GC would move a dead page.
-        let old = self.map[global as usize].unpack();
+        let old = u64::from(self.map[exact::<usize>(global)]);
         if old != 0 {
             self.invalidate(old - 1);
         }
@@ -227,7 +243,7 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     }
 
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
-        let old = self.map[self.namespaces.global(tenant, page) as usize].unpack();
+        let old = u64::from(self.map[exact::<usize>(self.namespaces.global(tenant, page))]);
         if old != 0 {
             nand.read_for_rewrite(self.die_of(old - 1));
             self.tenant(tenant).counters.rmw_page_reads += 1;
@@ -237,7 +253,7 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
 
     #[inline]
     fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
-        let physical = self.map[self.namespaces.global(tenant, page) as usize].unpack();
+        let physical = u64::from(self.map[exact::<usize>(self.namespaces.global(tenant, page))]);
         let counters = &mut self.tenant(tenant).counters;
         if physical == 0 {
             counters.unmapped_page_reads += 1;
@@ -250,15 +266,15 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     }
 
     fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
-        self.map[self.namespaces.global(tenant, page) as usize].unpack() != 0
+        self.map[exact::<usize>(self.namespaces.global(tenant, page))] != 0
     }
 
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, _nand: &mut N) {
-        let global = self.namespaces.global(tenant, page) as usize;
-        let physical = self.map[global].unpack();
+        let global = exact::<usize>(self.namespaces.global(tenant, page));
+        let physical = u64::from(self.map[global]);
         if physical != 0 {
             self.invalidate(physical - 1);
-            self.map[global] = P::pack(0);
+            self.map[global] = 0;
             let owner = self.tenant(tenant);
             owner.mapped_pages -= 1;
             owner.counters.trimmed_pages += 1;
@@ -267,14 +283,14 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
 
     #[inline(always)]
     fn prefetch(&self, tenant: TenantId, page: u64) {
-        self.map.prefetch(self.namespaces.global(tenant, page) as usize);
+        self.map.prefetch(exact::<usize>(self.namespaces.global(tenant, page)));
     }
 
     #[inline(always)]
     fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
-        let physical = self.map[self.namespaces.global(tenant, page) as usize].unpack().wrapping_sub(1);
+        let physical = u64::from(self.map[exact::<usize>(self.namespaces.global(tenant, page))]).wrapping_sub(1);
         let block = self.division.block(physical) as usize;
-        let page_of_block = physical.wrapping_sub(block as u64 * self.division.pages_per_block) as usize;
+        let page_of_block = exact::<usize>(physical.wrapping_sub(block as u64 * self.division.pages_per_block));
         self.valid.prefetch(block * self.division.words_per_block + page_of_block / 64);
         prefetch_line(self.blocks.as_ptr().wrapping_add(block));
     }
@@ -329,7 +345,7 @@ impl<P: PageNumber> Mapping for PageMapping<P> {
     }
 }
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     #[inline(always)]
     fn die_of(&self, physical: u64) -> u32 {
         self.division.block(physical) / self.geometry.blocks_per_die

@@ -13,7 +13,7 @@ use crate::error::FtlError;
 
 const MAGIC: [u8; 8] = *b"SLOCTLFT";
 const VERSION: u32 = 1;
-/// Larger heads are no snapshots of ours; keeps a damaged length from allocating the machine away.
+/// Larger heads are not snapshots of ours; keeps a damaged length from allocating the machine away.
 const MAX_HEAD_BYTES: u64 = 1 << 32;
 
 /// Bytes of magic, version and code of the mapping.

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, BlockList};
+use crate::convert::exact;
 use crate::victim::check_places;
 
 /// Once no block is near, about this share of all blocks is brought near: small enough that most overwrites hit far
@@ -36,7 +37,7 @@ impl GreedyIndex {
         if blocks[block as usize].valid <= self.threshold {
             self.insert_near(blocks, block);
         } else {
-            blocks[block as usize].prev = self.far.len() as u32;
+            blocks[block as usize].prev = exact::<u32>(self.far.len());
             self.far.push(block);
         }
     }
@@ -81,7 +82,7 @@ impl GreedyIndex {
             }
             self.lowest += 1;
         }
-        self.lowest = self.lists.len() as u32 - 1;
+        self.lowest = exact::<u32>(self.lists.len()) - 1;
         None
     }
 
@@ -98,7 +99,7 @@ impl GreedyIndex {
             reached += n;
             reached >= wanted
         });
-        self.threshold = enough.unwrap_or(self.lists.len() - 1) as u32;
+        self.threshold = exact::<u32>(enough.unwrap_or(self.lists.len() - 1));
         for block in std::mem::take(&mut self.far) {
             self.insert(blocks, block);
         }
@@ -111,7 +112,7 @@ impl GreedyIndex {
         while let Some(block) = self.lists[top].head() {
             self.lists[top].remove(blocks, block);
             self.near -= 1;
-            blocks[block as usize].prev = self.far.len() as u32;
+            blocks[block as usize].prev = exact::<u32>(self.far.len());
             self.far.push(block);
         }
         self.threshold -= 1;
@@ -128,7 +129,7 @@ impl GreedyIndex {
         let place = blocks[block as usize].prev as usize;
         self.far.swap_remove(place);
         if let Some(&moved) = self.far.get(place) {
-            blocks[moved as usize].prev = place as u32;
+            blocks[moved as usize].prev = exact::<u32>(place);
         }
     }
 

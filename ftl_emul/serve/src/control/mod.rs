@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::error::ServeError;
 use crate::server::Server;
 
-/// Bytes of a command at the most, the line's end included.
+/// Bytes of a command at most, the line's end included.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 32;
@@ -33,7 +33,7 @@ pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), Se
     listener
         .local_addr()
         .and_then(|_| listener.set_nonblocking(false))
-        .map_err(|e| ServeError::File(format!("control-fd={fd} is no listening socket: {e}")))?;
+        .map_err(|e| ServeError::File(format!("control-fd={fd} is not a listening socket: {e}")))?;
     let started = thread::Builder::new().name("slo-ctl control".into()).spawn(move || listen(server, &listener));
     match started {
         Ok(_detached) => Ok(()),

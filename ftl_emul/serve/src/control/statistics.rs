@@ -4,7 +4,7 @@ use ftl_core::engine::{Histogram, QueueCounters};
 use ftl_core::{Drive, Op, TenantId};
 use serde_json::{Value, json};
 
-use crate::config::Medium;
+use crate::config::{Medium, NamespaceConfig};
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::server::Server;
@@ -80,8 +80,8 @@ fn common(server: &Server, settings: &Settings) -> Value {
 }
 
 fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Value, ServeError> {
-    let of = |namespace: &Namespace| -> Result<Value, ServeError> {
-        let mut told = of_namespace(server, settings, namespace);
+    let of = |(namespace, given): (&Namespace, &NamespaceConfig)| -> Result<Value, ServeError> {
+        let mut told = of_namespace(settings, namespace, given);
         tell_flash(&mut told, drive, namespace)?;
         if let Some(queue) = server.model.queue_counters(drive, namespace.tenant) {
             told["queue"] = of_queue(&queue);
@@ -89,7 +89,8 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
         }
         Ok(told)
     };
-    let namespaces: Result<Vec<Value>, ServeError> = server.namespaces.iter().map(of).collect();
+    let namespaces: Result<Vec<Value>, ServeError> =
+        server.namespaces.iter().zip(&server.config.namespaces).map(of).collect();
     let (geometry, flash) = (drive.geometry(), server.config.flash()?);
     Ok(json!({
         "aged": server.aged(),
@@ -106,8 +107,8 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
 }
 
 fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError> {
-    let mut namespaces: Vec<Value> =
-        server.namespaces.iter().map(|namespace| of_namespace(server, settings, namespace)).collect();
+    let given = server.namespaces.iter().zip(&server.config.namespaces);
+    let mut namespaces: Vec<Value> = given.map(|(namespace, given)| of_namespace(settings, namespace, given)).collect();
     let clocked = server.model.with_disks(|disks| {
         for (told, namespace) in namespaces.iter_mut().zip(&server.namespaces) {
             if let Ok(queue) = disks.queue_counters(namespace.tenant) {
@@ -123,16 +124,16 @@ fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError>
     Ok(json!({"now_ns": now_ns, "queue_depth": queue_depth, "busy_ns": busy_ns, "namespaces": namespaces}))
 }
 
-fn of_namespace(server: &Server, settings: &Settings, namespace: &Namespace) -> Value {
+/// `given` is the namespace as `device.toml` has it.
+fn of_namespace(settings: &Settings, namespace: &Namespace, given: &NamespaceConfig) -> Value {
     let (kept, ailment) = (settings.of(&namespace.name), namespace.backing.ailment());
-    let given = server.config.namespaces.iter().find(|n| n.name == namespace.name);
     let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
     json!({
         "name": namespace.name,
         "size_bytes": namespace.size_bytes(),
         "healthy": ailment.is_none(),
         "reason": ailment.map(|ailment| ailment.to_string()),
-        "weight": kept.weight.or(given.map(|g| g.weight)),
+        "weight": kept.weight.unwrap_or(given.weight),
         "limit_iops": kept.limit_iops,
         "limit_bytes_s": kept.limit_bytes_s,
         "answered": {
@@ -159,7 +160,6 @@ fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<
         "victims": flash.victims,
         "victim_valid_pages": flash.victim_valid_pages,
         "erases": flash.erases,
-        "moved_pages_of": flash.moved_pages_of,
         "switch_merges": merges.switch_merges,
         "partial_merges": merges.partial_merges,
         "full_merges": merges.full_merges,
@@ -185,8 +185,10 @@ fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<
 }
 
 fn of_moves(server: &Server, drive: &Drive) -> Value {
-    let name =
-        |tenant: Option<TenantId>| server.namespaces.iter().find(|n| Some(n.tenant) == tenant).map(|n| n.name.as_str());
+    // Namespaces stand in the order of their tenant numbers.
+    let name = |tenant: Option<TenantId>| {
+        tenant.and_then(|tenant| server.namespaces.get(usize::from(tenant.0))).map(|n| n.name.as_str())
+    };
     let status = drive.move_status();
     let pending: Vec<Value> = drive
         .pending_moves()

@@ -9,8 +9,12 @@ use crate::model::Request;
 
 /// Requests gathered before someone applies them.
 const BATCH: usize = 64;
-/// Requests gathered at the most, while somebody else holds the drive.
+/// Requests gathered at most, while somebody else holds the drive.
 const CAPACITY: usize = 4096;
+/// As many pages gathered are applied as well, however few requests they are of.
+const BATCH_PAGES: u64 = 8 << 10;
+/// Pages gathered at most; only whoever brings several at once waits for that.
+const CAPACITY_PAGES: u64 = 16 << 10;
 
 /// Columns of requests, allocated once.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ struct Batch {
     op: Vec<u8>,
     offset: Vec<u64>,
     length: Vec<u64>,
+    /// That all of them touch, about.
+    pages: u64,
 }
 
 impl Batch {
@@ -28,10 +34,12 @@ impl Batch {
             op: Vec::with_capacity(CAPACITY),
             offset: Vec::with_capacity(CAPACITY),
             length: Vec::with_capacity(CAPACITY),
+            pages: 0,
         }
     }
 
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: Request, pages: u64) {
+        self.pages += pages;
         self.tenant.push(request.tenant.0);
         self.op.push(request.op as u8);
         self.offset.push(request.offset);
@@ -43,6 +51,7 @@ impl Batch {
         self.op.clear();
         self.offset.clear();
         self.length.clear();
+        self.pages = 0;
     }
 
     fn requests(&self, from: usize, to: usize) -> Requests<'_> {
@@ -65,29 +74,42 @@ struct Applied {
 pub struct Counted {
     applied: Mutex<Applied>,
     gathered: Mutex<Batch>,
+    page_bytes: u64,
 }
 
 impl Counted {
     /// Around a drive.
     #[must_use]
     pub fn new(drive: Drive) -> Self {
-        Self { applied: Mutex::new(Applied { drive, batch: Batch::new() }), gathered: Mutex::new(Batch::new()) }
+        Self {
+            page_bytes: u64::from(drive.geometry().page_bytes),
+            applied: Mutex::new(Applied { drive, batch: Batch::new() }),
+            gathered: Mutex::new(Batch::new()),
+        }
+    }
+
+    /// Page size of the flash.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.page_bytes
     }
 
     /// Takes note of a request.
     #[inline]
     pub fn note(&self, request: Request) {
-        let gathered = {
+        let pages = request.length.div_ceil(self.page_bytes);
+        let (gathered, gathered_pages) = {
             let Ok(mut gathered) = self.gathered.lock() else { return };
             if gathered.tenant.len() < CAPACITY {
-                gathered.push(request);
+                gathered.push(request, pages);
             }
-            gathered.tenant.len()
+            (gathered.tenant.len(), gathered.pages)
         };
-        if gathered < BATCH {
+        if gathered < BATCH && gathered_pages < BATCH_PAGES {
             return;
         }
-        if gathered < CAPACITY {
+        let too_many_pages = pages >= BATCH as u64 && gathered_pages >= CAPACITY_PAGES;
+        if gathered < CAPACITY && !too_many_pages {
             match self.applied.try_lock() {
                 Ok(mut applied) => self.apply(&mut applied),
                 Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => {}

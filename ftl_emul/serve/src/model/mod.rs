@@ -22,7 +22,14 @@ pub use timed::{Clock, Ticking, Timed};
 use crate::config::NO_FLASH;
 use crate::error::{ServeError, refuse};
 
-/// A request as the model sees it.
+/// See [`Model::piece_bytes`]. Reads and writes are measured by what is moved, the others by the work on the map.
+const MOVED_BYTES: u64 = 1 << 20;
+const TRIMMED_PAGES: u64 = 1024;
+/// A page of zeroes is a command of its own to the model of flash.
+const ZEROED_PAGES: u64 = 64;
+const DISK_PAGE_BYTES: u64 = 4096;
+
+/// A request, or a piece of one, as the model sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// Whose.
@@ -33,6 +40,8 @@ pub struct Request {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
+    /// One of several pieces: how soon it follows the one before does not tell how far away the client is.
+    pub is_piece: bool,
 }
 
 /// Either way of modelling.
@@ -52,7 +61,38 @@ pub enum Model {
 #[must_use]
 pub struct Ticket(Option<timed::Waiting>);
 
+impl Ticket {
+    /// True where there is a moment to wait for.
+    pub fn waits(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// For who does not wait any more.
+    pub fn given_up() -> Self {
+        Self(None)
+    }
+}
+
 impl Model {
+    /// Bytes of a request that are served at once. A larger one is served in pieces of so much, one after the other, each
+    /// of which takes its turn as if it were a request.
+    #[inline]
+    pub fn piece_bytes(&self, op: Op) -> u64 {
+        let page_bytes = match self {
+            Self::Counted(counted) => counted.page_bytes(),
+            Self::Timed(timed) => timed.page_bytes(),
+            Self::Disks(_) | Self::Still if op == Op::WriteZeroes => return MOVED_BYTES,
+            Self::Disks(timed) => timed.page_bytes(),
+            Self::Still => DISK_PAGE_BYTES,
+        };
+        match op {
+            Op::Read | Op::Write => MOVED_BYTES,
+            Op::Trim => TRIMMED_PAGES * page_bytes,
+            Op::WriteZeroes => ZEROED_PAGES * page_bytes,
+            Op::Flush => u64::MAX,
+        }
+    }
+
     /// Tells the model that a request has arrived.
     pub fn begin(&self, request: Request, arrived: Instant) -> Ticket {
         match self {

@@ -4,6 +4,8 @@ use ftl_core::disk::Array;
 use ftl_core::engine::{Arrival, Completion, Until};
 use ftl_core::{Drive, FtlError, Op, TenantId};
 
+use crate::model::DISK_PAGE_BYTES;
+
 /// A model of time that requests are submitted to one by one.
 pub trait Modelled: Send {
     /// Tenants in the order of their numbers, ready to be submitted for.
@@ -20,6 +22,8 @@ pub trait Modelled: Send {
     fn next_event_is_read(&self) -> bool;
     /// Modelled time.
     fn now_ns(&self) -> u64;
+    /// What space is released by.
+    fn page_bytes(&self) -> u64;
 }
 
 impl Modelled for Drive {
@@ -54,6 +58,10 @@ impl Modelled for Drive {
     fn now_ns(&self) -> u64 {
         Drive::now_ns(self)
     }
+
+    fn page_bytes(&self) -> u64 {
+        u64::from(self.geometry().page_bytes)
+    }
 }
 
 impl Modelled for Array {
@@ -84,5 +92,9 @@ impl Modelled for Array {
 
     fn now_ns(&self) -> u64 {
         Array::now_ns(self)
+    }
+
+    fn page_bytes(&self) -> u64 {
+        DISK_PAGE_BYTES
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use ftl_core::TenantId;
+use ftl_core::convert::{signed, unsigned};
 
 /// Completions are released early by what waking a thread was seen to cost, but never more than this.
 const MOST_LEAD_NS: i64 = 1_000_000;
@@ -17,7 +18,7 @@ const LEAD_INERTIA: i64 = 32;
 /// pause between a request's end and the arrival of the one that follows it that counts as such.
 const ROUND_TRIP_GUESS_NS: i64 = 30_000;
 const MOST_PAUSE_NS: u64 = 250_000;
-/// Clients that think for a moment before they go on look as if they were far away. So no more is made good than this,
+/// Clients that think for a moment before they continue look as if they were far away. So no more is made good than this,
 /// or than one part in so many of what requests take, if that is more.
 const SURE_ROUND_TRIP_NS: i64 = 100_000;
 const ROUND_TRIP_SHARE: i64 = 8;
@@ -72,17 +73,17 @@ impl Lessons {
     pub fn arrived(&self, tenant: TenantId, at_ns: u64) {
         let pause_ns = self.ends.get(usize::from(tenant.0)).and_then(|ends| ends.pause_before(at_ns));
         if let Some(pause_ns) = pause_ns {
-            move_towards(&self.round_trip_ns, pause_ns as i64, ROUND_TRIP_INERTIA);
+            move_towards(&self.round_trip_ns, signed(pause_ns), ROUND_TRIP_INERTIA);
         }
     }
 
     /// A request has ended.
     pub fn ended(&self, tenant: TenantId, arrived_ns: u64, due_ns: u64, ended_ns: u64) {
-        move_towards(&self.taken_ns, due_ns.saturating_sub(arrived_ns) as i64, ROUND_TRIP_INERTIA);
+        move_towards(&self.taken_ns, signed(due_ns.saturating_sub(arrived_ns)), ROUND_TRIP_INERTIA);
         if let Some(ends) = self.ends.get(usize::from(tenant.0)) {
             ends.push(ended_ns);
         }
-        let late_ns = ended_ns as i64 + self.round_trip_ns() - due_ns as i64;
+        let late_ns = signed(ended_ns) + self.round_trip_ns() - signed(due_ns);
         self.waited.fetch_add(1, Ordering::Relaxed);
         self.late_ns.fetch_add(late_ns, Ordering::Relaxed);
         let lead = self.lead_ns.load(Ordering::Relaxed);
@@ -93,7 +94,7 @@ impl Lessons {
     /// How early to release a request.
     #[must_use]
     pub fn lead_ns(&self) -> u64 {
-        self.lead_ns.load(Ordering::Relaxed).max(0) as u64
+        unsigned(self.lead_ns.load(Ordering::Relaxed))
     }
 
     /// How much earlier than modelled a request is to end.
@@ -133,7 +134,7 @@ impl Ends {
         }
     }
 
-    /// How long ago the request ended that the one now arriving follows; None when that is no answer to it.
+    /// How long ago the request ended that the one now arriving follows; None when that is not an answer to it.
     fn pause_before(&self, arrived_ns: u64) -> Option<u64> {
         let mut ends = self.0.lock().ok()?;
         forget_old(&mut ends, arrived_ns);

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ftl_core::TenantId;
+use ftl_core::convert::{exact, unsigned, whole};
 
 use crate::error::ServeError;
 use crate::model::Request;
@@ -28,6 +29,7 @@ pub struct Waiting {
     turn: Turn,
     tenant: TenantId,
     arrived_ns: u64,
+    is_piece: bool,
 }
 
 /// Who waits for which token of the engine.
@@ -95,7 +97,7 @@ impl Clock {
     }
 
     fn wall_ns(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.started).as_nanos() as u64
+        exact::<u64>(at.saturating_duration_since(self.started).as_nanos())
     }
 
     fn now_ns(&self) -> u64 {
@@ -103,11 +105,11 @@ impl Clock {
     }
 
     fn to_model(&self, wall_ns: u64) -> u64 {
-        (wall_ns as f64 / self.scale) as u64
+        whole(wall_ns as f64 / self.scale)
     }
 
     fn to_wall(&self, model_ns: u64) -> u64 {
-        (model_ns as f64 * self.scale) as u64
+        whole(model_ns as f64 * self.scale)
     }
 }
 
@@ -117,6 +119,7 @@ pub struct Timed<D> {
     releases: Releases,
     clock: Clock,
     lessons: Lessons,
+    page_bytes: u64,
 }
 
 impl<D: Modelled> Timed<D> {
@@ -124,6 +127,7 @@ impl<D: Modelled> Timed<D> {
     pub fn new(mut drive: D, clock: Clock) -> Result<Self, ServeError> {
         let numbers = drive.open()?.iter().map(|tenant| usize::from(tenant.0) + 1).max();
         Ok(Self {
+            page_bytes: drive.page_bytes(),
             state: Mutex::new(State { drive, waiters: Waiters::default() }),
             releases: Releases::default(),
             clock,
@@ -133,9 +137,11 @@ impl<D: Modelled> Timed<D> {
 
     /// Lets a request arrive. None when the model cannot take it: then there is nothing to wait for.
     pub fn submit(&self, request: Request, arrived: Instant) -> Option<Waiting> {
-        let Request { tenant, op, offset, length } = request;
+        let Request { tenant, op, offset, length, is_piece } = request;
         let arrived_ns = self.clock.wall_ns(arrived);
-        self.lessons.arrived(tenant, arrived_ns);
+        if !is_piece {
+            self.lessons.arrived(tenant, arrived_ns);
+        }
         let turn = Turn::next();
         let mut guard = self.state.lock().ok()?;
         let state = &mut *guard;
@@ -150,12 +156,12 @@ impl<D: Modelled> Timed<D> {
             state.drive.run_to(now_ns);
         }
         self.publish(state, arrived_ns);
-        taken.ok().map(|()| Waiting { turn, tenant, arrived_ns })
+        taken.ok().map(|()| Waiting { turn, tenant, arrived_ns, is_piece })
     }
 
     /// Returns when the request is done, or when `gone` says that nobody cares any more.
     pub fn wait(&self, waiting: Waiting, mut gone: impl FnMut() -> bool) {
-        let Waiting { turn, tenant, arrived_ns } = waiting;
+        let Waiting { turn, tenant, arrived_ns, is_piece } = waiting;
         while !turn.is_over() {
             let parked = Instant::now();
             thread::park_timeout(WANTED_CHECK);
@@ -163,13 +169,20 @@ impl<D: Modelled> Timed<D> {
                 return;
             }
         }
-        self.lessons.ended(tenant, arrived_ns, turn.due_ns(), self.clock.now_ns());
+        if !is_piece {
+            self.lessons.ended(tenant, arrived_ns, turn.due_ns(), self.clock.now_ns());
+        }
+    }
+
+    /// What space is released by.
+    pub fn page_bytes(&self) -> u64 {
+        self.page_bytes
     }
 
     /// A round trip as it was learnt.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.lessons.round_trip_ns() as u64)
+        Duration::from_nanos(unsigned(self.lessons.round_trip_ns()))
     }
 
     /// Gives access to the drive at the present moment; None after a panic in it.
@@ -201,7 +214,7 @@ impl<D: Modelled> Timed<D> {
         let lead_ns = self.lessons.lead_ns();
         let mut line = self.releases.line();
         for done in state.drive.completions() {
-            if let Some(turn) = state.waiters.take(done.token as usize) {
+            if let Some(turn) = state.waiters.take(exact::<usize>(done.token)) {
                 line.push(self.clock.to_wall(done.at_ns), turn);
             }
         }
@@ -271,5 +284,5 @@ fn be_punctual() {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: a plain system call about the calling thread; the kernel reads `priority` only. It is a privilege that
     // punctuality gains from but does not depend on, so a refusal is nothing to tell.
-    let _with_privilege = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &priority) };
+    let _with_privilege = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
 }

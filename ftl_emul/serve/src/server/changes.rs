@@ -1,12 +1,17 @@
 //! Changes to a device that is served. They are kept in its settings, and hold when it is served again.
 
-use ftl_core::TenantId;
+use ftl_core::convert::unsigned;
 use ftl_core::engine::Limit;
+use ftl_core::{Drive, FtlError, TenantId};
 
 use crate::config::scheduler_named;
+use crate::division;
 use crate::error::{ServeError, refuse};
 use crate::namespace::Namespace;
 use crate::server::Server;
+
+/// Pages that a smaller size unmaps before others have their turn.
+const UNMAPPED_AT_ONCE: u64 = 16 << 10;
 
 impl Server {
     /// Promises OPS blocks of one namespace to another (None: the spare of the device).
@@ -16,35 +21,33 @@ impl Server {
             return refuse("a move needs two different ends: from and to, one of which may be the spare (null)");
         }
         let mut settings = self.settings();
-        let before = self.model.with(|drive| {
-            let owned = |end: Option<TenantId>| end.and_then(|t| drive.space(t).ok());
-            let before = (owned(ends.0), owned(ends.1));
-            drive.request_move(ends.0, ends.1, blocks)?;
-            Ok::<_, ServeError>(before)
-        })??;
-        for (end, space, gains) in [(from, before.0, false), (to, before.1, true)] {
-            let (Some(namespace), Some(space)) = (end, space) else { continue };
-            let had = settings.of(&namespace.name).ops_blocks.unwrap_or(space.ops_blocks.max(0) as u64);
-            let has = if gains { had + blocks } else { had.saturating_sub(blocks) };
-            settings.change(&self.folder, &namespace.name, |s| s.ops_blocks = Some(has))?;
-        }
-        Ok(())
+        self.model.with(|drive| drive.request_move(ends.0, ends.1, blocks))??;
+        let mut ops_blocks = self.ops_blocks_set(&settings);
+        moved(&mut ops_blocks, ends.0, ends.1, blocks);
+        self.change_ops_blocks(&mut settings, &ops_blocks, |_| {}).inspect_err(|_| {
+            let _model_failed = self.model.with(|drive| withdraw(drive, ends.0, ends.1, blocks));
+        })
     }
 
     /// Withdraws what moves of OPS blocks have not handed over yet.
     pub fn cancel_moves(&self) -> Result<(), ServeError> {
         let mut settings = self.settings();
-        let owned: Vec<u64> = self.model.with(|drive| {
+        let withdrawn = self.model.with(|drive| {
+            let pending = drive.pending_moves();
             drive.cancel_moves();
-            let owned = |n: &Namespace| drive.space(n.tenant).map_or(0, |space| space.ops_blocks.max(0) as u64);
-            self.namespaces.iter().map(owned).collect()
+            pending
         })?;
-        for (namespace, owned) in self.namespaces.iter().zip(owned) {
-            if settings.of(&namespace.name).ops_blocks.is_some_and(|kept| kept != owned) {
-                settings.change(&self.folder, &namespace.name, |s| s.ops_blocks = Some(owned))?;
-            }
+        let mut ops_blocks = self.ops_blocks_set(&settings);
+        for &(from, to, blocks) in &withdrawn {
+            moved(&mut ops_blocks, to, from, blocks);
         }
-        Ok(())
+        self.change_ops_blocks(&mut settings, &ops_blocks, |_| {}).inspect_err(|_| {
+            let _model_failed = self.model.with(|drive| {
+                for (from, to, blocks) in withdrawn {
+                    let _possible_before = drive.request_move(from, to, blocks);
+                }
+            });
+        })
     }
 
     /// Sets the share of the device's time that moves may take while requests are outstanding, until it stops.
@@ -55,29 +58,41 @@ impl Server {
     /// Sets the weight of a namespace, for good.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
         let mut settings = self.settings();
+        let given = self.config.namespaces.iter().find(|given| given.name == namespace.name);
+        let before = settings.of(&namespace.name).weight.or(given.map(|given| given.weight)).unwrap_or(1.0);
         self.model.set_weight(namespace.tenant, weight)?;
-        settings.change(&self.folder, &namespace.name, |s| s.weight = Some(weight))
+        let kept = settings.change(&self.folder, |s| s.of_mut(&namespace.name).weight = Some(weight));
+        kept.inspect_err(|_| drop(self.model.set_weight(namespace.tenant, before)))
     }
 
     /// Chooses how the device divides itself among its namespaces, for good.
     pub fn set_scheduler(&self, name: &str) -> Result<(), ServeError> {
         let policy = scheduler_named(name)?;
         let mut settings = self.settings();
+        let before = scheduler_named(settings.scheduler.as_deref().unwrap_or(self.config.scheduler()))?;
         self.model.set_scheduler(policy)?;
-        settings.change_scheduler(&self.folder, name)
+        let kept = settings.change(&self.folder, |s| s.scheduler = Some(name.to_owned()));
+        kept.inspect_err(|_| drop(self.model.set_scheduler(before)))
     }
 
     /// Sets or lifts the limits of a namespace, for good.
     pub fn set_limit(&self, namespace: &Namespace, limit: Limit) -> Result<(), ServeError> {
         let mut settings = self.settings();
+        let kept = settings.of(&namespace.name);
+        let before = Limit { iops: kept.limit_iops, bytes_s: kept.limit_bytes_s };
         self.model.set_limit(namespace.tenant, limit)?;
-        settings.change(&self.folder, &namespace.name, |s| {
-            s.limit_iops = limit.iops;
-            s.limit_bytes_s = limit.bytes_s;
-        })
+        let kept = settings.change(&self.folder, |s| {
+            let namespace = s.of_mut(&namespace.name);
+            namespace.limit_iops = limit.iops;
+            namespace.limit_bytes_s = limit.bytes_s;
+        });
+        kept.inspect_err(|_| drop(self.model.set_limit(namespace.tenant, before)))
     }
 
     /// Changes the size of a namespace, for good. Data beyond a smaller end is gone; with `keep_data` that is refused.
+    ///
+    /// The file is at least as long as the settings say at every moment, on stable storage too: whenever this ends,
+    /// the device starts with one size or the other.
     pub fn resize(&self, namespace: &Namespace, size_bytes: u64, keep_data: bool) -> Result<(), ServeError> {
         let page = u64::from(self.config.flash()?.geometry.page_bytes);
         if size_bytes == 0 || size_bytes % page != 0 || size_bytes > 1 << 62 {
@@ -85,53 +100,75 @@ impl Server {
         }
         let mut settings = self.settings();
         let before = namespace.size_bytes();
-        if size_bytes >= before {
-            self.grow(namespace, before, size_bytes)?;
-            let kept = settings.change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes));
-            if kept.is_err() {
-                self.model.with(|drive| drive.resize_tenant(namespace.tenant, before / page))??;
-                return kept;
+        let growing = size_bytes >= before;
+        let taken = if growing {
+            // What a smaller size has left behind, where the server ended before it was cut off.
+            if settings.of(&namespace.name).size_bytes.is_some() {
+                cut_off(namespace, before)?;
             }
+            self.grow(namespace, before, size_bytes)
+        } else {
+            // From here on nobody writes beyond the new end, so that what is looked for stays absent.
             namespace.set_size_bytes(size_bytes);
-            return Ok(());
-        }
-        // From here on nobody writes beyond the new end, so that what is looked for stays absent.
-        namespace.set_size_bytes(size_bytes);
-        let shrunk = self.check_shrinking(namespace, size_bytes, before, keep_data).and_then(|()| {
-            self.model.with(|drive| drive.resize_tenant(namespace.tenant, size_bytes / page))?.map_err(Into::into)
+            self.check_shrinking(namespace, size_bytes, before, keep_data)
+                .and_then(|()| self.resize_in_model(namespace, size_bytes / page))
+        };
+        let mut ops_blocks = self.ops_blocks_set(&settings);
+        let kept = taken.and_then(|gained| {
+            division::shift(&mut ops_blocks, usize::from(namespace.tenant.0), gained);
+            self.change_ops_blocks(&mut settings, &ops_blocks, |s| {
+                s.of_mut(&namespace.name).size_bytes = Some(size_bytes);
+            })
         });
-        if shrunk.is_err() {
+        if let Err(e) = kept {
+            drop(self.resize_in_model(namespace, before / page));
             namespace.set_size_bytes(before);
-            return shrunk;
+            return Err(e);
         }
-        // The file is at least as long as the settings say at every moment: a crash in between costs nothing.
-        settings.change(&self.folder, &namespace.name, |s| s.size_bytes = Some(size_bytes))?;
-        resize_file(namespace, size_bytes)
+        namespace.set_size_bytes(size_bytes);
+        if growing { Ok(()) } else { cut_off(namespace, size_bytes) }
     }
 
-    fn grow(&self, namespace: &Namespace, before: u64, size_bytes: u64) -> Result<(), ServeError> {
+    /// Returns how many OPS blocks that gave, or took where it is negative. Pages beyond a smaller end are unmapped some
+    /// at a time, so that others need not wait for all of them.
+    fn resize_in_model(&self, namespace: &Namespace, pages: u64) -> Result<i64, ServeError> {
+        let mut gained = 0;
+        loop {
+            let (left, gave) = self.model.with(|drive| {
+                let before = drive.space(namespace.tenant)?;
+                let next = pages.max(before.logical_pages.saturating_sub(UNMAPPED_AT_ONCE));
+                drive.resize_tenant(namespace.tenant, next)?;
+                Ok::<_, FtlError>((next - pages, drive.space(namespace.tenant)?.ops_blocks - before.ops_blocks))
+            })??;
+            gained += gave;
+            if left == 0 {
+                return Ok(gained);
+            }
+        }
+    }
+
+    fn grow(&self, namespace: &Namespace, before: u64, size_bytes: u64) -> Result<i64, ServeError> {
         let page = u64::from(self.config.flash()?.geometry.page_bytes);
-        self.model.with(|drive| {
-            let pages_per_block = u64::from(drive.block_pages());
-            let (space, spare) = (drive.space(namespace.tenant)?, drive.spare_blocks());
-            drive.resize_tenant(namespace.tenant, size_bytes / page).map_err(|refusal| {
-                let free = (space.ops_blocks.max(0) as u64)
+        let gained = self.resize_in_model(namespace, size_bytes / page).map_err(|refusal| {
+            let most = self.model.with(|drive| {
+                let (space, spare) = (drive.space(namespace.tenant)?, drive.spare_blocks());
+                let free = unsigned(space.ops_blocks)
                     .saturating_sub(space.pending_out_blocks)
                     .saturating_sub(space.min_ops_blocks);
+                let pages_per_block = u64::from(drive.block_pages());
                 let blocks = (before / page).div_ceil(pages_per_block) + free + spare;
-                let most = (blocks * pages_per_block * page).max(before);
-                ServeError::Refused(format!(
-                    "namespace {} can have at most {most} bytes ({} MiB): {free} of its over-provisioning blocks and \
-                     {spare} spare blocks of the device are left for more ({refusal})",
-                    namespace.name,
-                    most >> 20,
-                ))
-            })
-        })??;
-        resize_file(namespace, size_bytes).inspect_err(|_| {
-            // Smaller always fits.
-            let _back = self.model.with(|drive| drive.resize_tenant(namespace.tenant, before / page));
-        })
+                Ok::<_, FtlError>(((blocks * pages_per_block * page).max(before), free, spare))
+            });
+            let Ok(Ok((most, free, spare))) = most else { return refusal };
+            ServeError::Refused(format!(
+                "namespace {} can have at most {most} bytes ({} MiB): {free} of its over-provisioning blocks and {spare} \
+                 spare blocks of the device are left for more ({refusal})",
+                namespace.name,
+                most >> 20,
+            ))
+        })?;
+        resize_file(namespace, size_bytes)?;
+        Ok(gained)
     }
 
     fn check_shrinking(
@@ -163,4 +200,34 @@ impl Server {
 fn resize_file(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
     let resized = namespace.backing.resize(size_bytes);
     resized.map_err(|e| ServeError::File(format!("namespace {}: cannot resize its file: {e}", namespace.name)))
+}
+
+/// Makes the file of a namespace no longer than this.
+fn cut_off(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
+    match namespace.backing.length() {
+        Ok(length) if length <= size_bytes => Ok(()),
+        _ => resize_file(namespace, size_bytes),
+    }
+}
+
+/// Takes blocks from one namespace and gives them to another.
+fn moved(ops_blocks: &mut [u64], from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
+    let blocks = i64::try_from(blocks).unwrap_or(i64::MAX);
+    for (end, by) in [(from, -blocks), (to, blocks)] {
+        if let Some(tenant) = end {
+            division::shift(ops_blocks, usize::from(tenant.0), by);
+        }
+    }
+}
+
+/// Takes back a move that was requested last; what it has handed over meanwhile is promised the other way.
+fn withdraw(drive: &mut Drive, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
+    let mut pending = drive.pending_moves();
+    let under_way = pending.iter_mut().rev().find(|(f, t, _)| (*f, *t) == (from, to));
+    let left = under_way.map_or(0, |(.., left)| std::mem::replace(left, left.saturating_sub(blocks)).min(blocks));
+    drive.cancel_moves();
+    pending.push((to, from, blocks - left));
+    for (from, to, blocks) in pending {
+        let _possible_before = drive.request_move(from, to, blocks);
+    }
 }

@@ -16,13 +16,13 @@ use std::thread;
 use std::time::Duration;
 
 const DISK: &str = "/dev/vda";
-const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: usize = 4096;
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Aligned as direct I/O wants it.
 #[repr(align(4096))]
-struct Page([u8; PAGE_BYTES as usize]);
+struct Page([u8; PAGE_BYTES]);
 
 fn main() {
     let outcome = run();
@@ -43,12 +43,12 @@ fn run() -> io::Result<()> {
     let written = Arc::new(AtomicU64::new(0));
     for number in 0..depth {
         let (disk, written) = (Arc::clone(&disk), Arc::clone(&written));
-        thread::spawn(move || write_for_ever(&disk, bytes / PAGE_BYTES, number, &written));
+        thread::spawn(move || write_for_ever(&disk, bytes / PAGE_BYTES as u64, number, &written));
     }
     loop {
         thread::sleep(FLUSH_INTERVAL);
         let count = written.load(Ordering::Relaxed);
-        let mut page = Box::new(Page([0; PAGE_BYTES as usize]));
+        let mut page = Box::new(Page([0; PAGE_BYTES]));
         page.0[..8].copy_from_slice(&count.to_le_bytes());
         match disk.write_all_at(&page.0, 0).and_then(|()| disk.sync_data()) {
             Ok(()) => println!("flushed {count}"),
@@ -58,7 +58,7 @@ fn run() -> io::Result<()> {
 }
 
 fn write_for_ever(disk: &File, pages: u64, number: u64, written: &AtomicU64) {
-    let mut page = Box::new(Page([0; PAGE_BYTES as usize]));
+    let mut page = Box::new(Page([0; PAGE_BYTES]));
     // xorshift64: which pages does not matter, as long as all are as likely.
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(number + 1);
     loop {
@@ -66,7 +66,7 @@ fn write_for_ever(disk: &File, pages: u64, number: u64, written: &AtomicU64) {
         state ^= state >> 7;
         state ^= state << 17;
         page.0[..8].copy_from_slice(&state.to_le_bytes());
-        match disk.write_all_at(&page.0, (1 + state % (pages - 1)) * PAGE_BYTES) {
+        match disk.write_all_at(&page.0, (1 + state % (pages - 1)) * PAGE_BYTES as u64) {
             Ok(()) => _ = written.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
                 println!("disk_writer: {error}");

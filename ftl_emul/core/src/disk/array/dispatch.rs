@@ -1,5 +1,6 @@
 //! Dispatch: whose request goes to the disks next, in which parts, and when it is done.
 
+use crate::convert::exact;
 use crate::disk::array::{Array, Event, Request};
 use crate::disk::drive::{Command, Task, Told};
 use crate::disk::stripe::Stripe;
@@ -50,7 +51,7 @@ impl Array {
             Op::Read => Some(Task::Read),
             Op::Write | Op::WriteZeroes => Some(Task::Write),
             Op::Flush => Some(Task::Flush),
-            // Disks that overwrite in place have nothing to give back.
+            // Disks that overwrite in place have nothing to release.
             Op::Trim => None,
         };
         let count = self.disks.len() as u64;
@@ -60,7 +61,7 @@ impl Array {
             Some(_) => stripe.part(offset, length, disk),
             None => None,
         };
-        self.requests[slot].parts_left = (0..count).filter(|&d| part(&self.stripe, d).is_some()).count() as u32;
+        self.requests[slot].parts_left = exact::<u32>((0..count).filter(|&d| part(&self.stripe, d).is_some()).count());
         let Some(task) = task else {
             let at_ns = self.now_ns + self.mechanics().parameters().command_ns;
             return self.decided(slot, at_ns);
@@ -68,8 +69,8 @@ impl Array {
         for disk in 0..count {
             if let Some((offset, length)) = part(&self.stripe, disk) {
                 let command = Command { task, offset, length, token: u64::from(slot), tenant };
-                self.disks[disk as usize].accept(command, self.now_ns, &mut self.told);
-                self.take_note(disk as usize);
+                self.disks[exact::<usize>(disk)].accept(command, self.now_ns, &mut self.told);
+                self.take_note(exact::<usize>(disk));
             }
         }
     }
@@ -85,7 +86,7 @@ impl Array {
                     self.scheduler.charge(&mut tenant.standing, ns);
                 }
                 Told::Done { token, at_ns } => {
-                    let slot = token as u32;
+                    let slot = exact::<u32>(token);
                     let request = &mut self.requests[slot];
                     request.done_ns = request.done_ns.max(at_ns);
                     request.parts_left -= 1;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::convert::exact;
 use crate::disk::array::Array;
 use crate::engine::account::Account;
 use crate::engine::throttle::Throttle;
@@ -31,7 +32,7 @@ impl Array {
         if self.tenants.len() > usize::from(u16::MAX) {
             return Err(FtlError::State("too many tenants".into()));
         }
-        let number = self.tenants.len() as u16;
+        let number = exact::<u16>(self.tenants.len());
         self.tenants.push(Tenant {
             first_byte,
             size_bytes,
@@ -46,7 +47,7 @@ impl Array {
     /// Tenants in the order of their numbers.
     #[must_use]
     pub fn tenants(&self) -> Vec<TenantId> {
-        (0..self.tenants.len() as u16).map(TenantId).collect()
+        (0..exact::<u16>(self.tenants.len())).map(TenantId).collect()
     }
 
     /// Sets the weight of a tenant's device time; finite and above 0.

@@ -3,6 +3,7 @@
 //! Entries that differ from flash are *dirty*. When one of them goes, every dirty entry of the same translation page
 //! is written with it and is clean then (batched updates).
 
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::table::Table;
 
@@ -39,29 +40,29 @@ impl Cache {
         Ok(Self {
             capacity,
             entries_per_page,
-            slot_of: Table::zeroed(pages as usize)?,
+            slot_of: Table::zeroed(exact::<usize>(pages))?,
             entries: Vec::new(),
             free: Vec::new(),
             newest: NONE,
             oldest: NONE,
-            dirty: Table::zeroed(pages.div_ceil(entries_per_page) as usize)?,
+            dirty: Table::zeroed(exact::<usize>(pages.div_ceil(entries_per_page)))?,
         })
     }
 
     #[inline(always)]
     pub fn prefetch(&self, page: u64) {
-        self.slot_of.prefetch(page as usize);
+        self.slot_of.prefetch(exact::<usize>(page));
     }
 
     #[inline(always)]
     pub fn contains(&self, page: u64) -> bool {
-        self.slot_of[page as usize] != 0
+        self.slot_of[exact::<usize>(page)] != 0
     }
 
     /// Makes a cached entry the most recently used; false when it is not cached.
     #[inline]
     pub fn touch(&mut self, page: u64) -> bool {
-        let Some(slot) = self.slot_of[page as usize].checked_sub(1) else { return false };
+        let Some(slot) = self.slot_of[exact::<usize>(page)].checked_sub(1) else { return false };
         if self.newest != slot {
             self.unlink(slot);
             self.link_newest(slot);
@@ -94,21 +95,21 @@ impl Cache {
             }
             None => {
                 self.entries.push(entry);
-                self.entries.len() as u32 - 1
+                exact::<u32>(self.entries.len()) - 1
             }
         };
-        self.slot_of[page as usize] = slot + 1;
+        self.slot_of[exact::<usize>(page)] = slot + 1;
         self.link_newest(slot);
     }
 
     /// Takes note that a cached entry differs from flash.
     #[inline]
     pub fn mark_dirty(&mut self, page: u64) {
-        let Some(slot) = self.slot_of[page as usize].checked_sub(1) else { return };
+        let Some(slot) = self.slot_of[exact::<usize>(page)].checked_sub(1) else { return };
         if self.entries[slot as usize].dirty {
             return;
         }
-        let head = &mut self.dirty[(page / self.entries_per_page) as usize];
+        let head = &mut self.dirty[exact::<usize>(page / self.entries_per_page)];
         let next = head.checked_sub(1).unwrap_or(NONE);
         *head = slot + 1;
         let entry = &mut self.entries[slot as usize];
@@ -120,7 +121,7 @@ impl Cache {
 
     /// Takes note that a translation page was written with all that is cached of it.
     pub fn clean(&mut self, translation_page: u64) {
-        let mut at = std::mem::take(&mut self.dirty[translation_page as usize]).checked_sub(1).unwrap_or(NONE);
+        let mut at = std::mem::take(&mut self.dirty[exact::<usize>(translation_page)]).checked_sub(1).unwrap_or(NONE);
         while at != NONE {
             let entry = &mut self.entries[at as usize];
             entry.dirty = false;
@@ -130,11 +131,11 @@ impl Cache {
 
     /// Forgets an entry, dirty or not; does nothing when it is not cached.
     pub fn remove(&mut self, page: u64) {
-        let Some(slot) = self.slot_of[page as usize].checked_sub(1) else { return };
+        let Some(slot) = self.slot_of[exact::<usize>(page)].checked_sub(1) else { return };
         let Entry { dirty, next_dirty, previous_dirty, .. } = self.entries[slot as usize];
         if dirty {
             if previous_dirty == NONE {
-                self.dirty[(page / self.entries_per_page) as usize] = next_dirty.wrapping_add(1);
+                self.dirty[exact::<usize>(page / self.entries_per_page)] = next_dirty.wrapping_add(1);
             } else {
                 self.entries[previous_dirty as usize].next_dirty = next_dirty;
             }
@@ -143,7 +144,7 @@ impl Cache {
             }
         }
         self.unlink(slot);
-        self.slot_of[page as usize] = 0;
+        self.slot_of[exact::<usize>(page)] = 0;
         self.free.push(slot);
     }
 
@@ -168,7 +169,7 @@ impl Cache {
         for (page, dirty) in self.oldest_first().take(cached + 1) {
             listed += 1;
             dirty_entries += usize::from(dirty);
-            let slot = self.slot_of[page as usize].checked_sub(1);
+            let slot = self.slot_of[exact::<usize>(page)].checked_sub(1);
             if slot.is_none_or(|slot| self.entries[slot as usize].page != page) {
                 return Err(format!("the cached map entry of page {page} is not found"));
             }

@@ -12,10 +12,6 @@ use crate::mapping::page::PageMapping;
 use crate::mapping::snapshot_file::{read_snapshot, refuse, write_snapshot};
 use crate::mapping::{Mapping, MappingCounters};
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
-
-/// What tells its snapshots from those of others; page numbers of five bytes have the next code.
-const SNAPSHOT_CODE: u8 = 0xD4;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -27,9 +23,9 @@ struct Head {
     counters: Vec<MappingCounters>,
 }
 
-impl<P: PageNumber> DftlMapping<P> {
+impl DftlMapping {
     /// What tells snapshots of this mapping from those of others.
-    pub const SNAPSHOT_CODE: u8 = SNAPSHOT_CODE + (size_of::<P>() > size_of::<u32>()) as u8;
+    pub const SNAPSHOT_CODE: u8 = 0xD4;
 
     /// Writes the whole state, and `label` with it.
     pub fn save(&mut self, label: &str, to: &mut impl Write) -> io::Result<()> {

@@ -12,7 +12,7 @@ fn geometry(blocks_per_die: u32, dies: u32, pages_per_block: u32, page_bytes: u3
     Geometry { page_bytes, pages_per_block, blocks_per_die, channels: dies, dies_per_channel: 1, planes: 1 }
 }
 
-fn drive(geometry: Geometry, cached_entries: u64) -> DftlMapping<u32> {
+fn drive(geometry: Geometry, cached_entries: u64) -> DftlMapping {
     let options = DftlOptions { page: PageMappingOptions::default(), cached_entries: Some(cached_entries) };
     DftlMapping::new(geometry, options).unwrap()
 }
@@ -40,7 +40,7 @@ fn work<M: Mapping>(ftl: &mut M, requests: u64) {
 #[test]
 fn with_the_whole_map_cached_it_is_the_page_mapping() {
     let shape = geometry(240, 2, 32, 4096);
-    let mut page = PageMapping::<u32>::new(shape, PageMappingOptions::default()).unwrap();
+    let mut page = PageMapping::new(shape, PageMappingOptions::default()).unwrap();
     let mut dftl = drive(shape, shape.pages());
     work(&mut page, 100_000);
     work(&mut dftl, 100_000);
@@ -73,7 +73,7 @@ fn misses_and_evictions_are_those_computed_by_hand() {
     // 128 entries of 4 bytes fit a page of 512 bytes; the CMT has two entries.
     let mut ftl = drive(geometry(40, 1, 8, 512), 2);
     let t = ftl.create_tenant(256, Placement::Isolated, 6).unwrap();
-    let write = |ftl: &mut DftlMapping<u32>, page| {
+    let write = |ftl: &mut DftlMapping, page| {
         ftl.write_page(t, page, &mut Untimed);
         let counters = ftl.mapping_counters(t).unwrap();
         (counters.map_reads, counters.map_writes)
@@ -102,7 +102,7 @@ fn what_the_host_asks_for_waits_for_the_map() {
     let costs = PageCosts::new(ftl.geometry(), &timing, TimingModel::Full { copyback: true });
     let mut timeline = Timeline::new(ftl.geometry(), costs);
     let mut last = 0;
-    let mut took = |ftl: &mut DftlMapping<u32>, page| {
+    let mut took = |ftl: &mut DftlMapping, page| {
         timeline.now = last;
         timeline.begin();
         ftl.write_page(t, page, &mut timeline);
@@ -125,7 +125,7 @@ fn a_snapshot_restores_the_same_future_and_damage_is_refused() {
     work(&mut ftl, 20_000);
     let mut file = Vec::new();
     ftl.save("three tenants", &mut file).unwrap();
-    let (mut restored, label) = DftlMapping::<u32>::restore(&mut &file[..]).unwrap();
+    let (mut restored, label) = DftlMapping::restore(&mut &file[..]).unwrap();
     assert_eq!(label, "three tenants");
     for ftl in [&mut ftl, &mut restored] {
         (0..20_000u64).for_each(|i| ftl.write_page(TenantId((i % 3) as u16), i * i % 3200, &mut Untimed));
@@ -138,7 +138,7 @@ fn a_snapshot_restores_the_same_future_and_damage_is_refused() {
     for at in (0..file.len()).step_by(file.len() / 100).chain(0..24) {
         let mut damaged = file.clone();
         damaged[at] ^= 0x41;
-        assert!(DftlMapping::<u32>::restore(&mut &damaged[..]).is_err(), "byte {at} was changed and nobody noticed");
+        assert!(DftlMapping::restore(&mut &damaged[..]).is_err(), "byte {at} was changed and nobody noticed");
     }
 }
 
@@ -177,7 +177,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let shape = geometry(160, dies, np, page_bytes);
-        let mut page = PageMapping::<u32>::new(shape, PageMappingOptions::default()).unwrap();
+        let mut page = PageMapping::new(shape, PageMappingOptions::default()).unwrap();
         let mut dftl = drive(shape, cached);
         let ops = u64::from(dies) * 6;
         for step in [Step::Create(700, false), Step::Create(700, true)].into_iter().chain(steps) {

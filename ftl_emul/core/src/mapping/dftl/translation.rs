@@ -1,5 +1,6 @@
 //! Translation pages: the map on flash, read and programmed a page of entries at a time, and the blocks it is given.
 
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::mapping::dftl::{DftlMapping, ENTRY_BYTES};
@@ -8,7 +9,6 @@ use crate::mapping::{Mapping, Placement};
 use crate::namespace::Namespaces;
 use crate::nand::{Nand, Untimed};
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
 
 /// Blocks of translation pages for which there is one more OPS block, beyond the minimum.
 const TRANSLATION_BLOCKS_PER_OPS: u64 = 8;
@@ -21,10 +21,10 @@ pub(super) fn translation_geometry(geometry: &Geometry) -> Geometry {
     let blocks = geometry.blocks_for(pages);
     let dies = u64::from(geometry.dies());
     let blocks = blocks + blocks.div_ceil(TRANSLATION_BLOCKS_PER_OPS) + 4 * dies;
-    Geometry { blocks_per_die: blocks.div_ceil(dies) as u32, ..*geometry }
+    Geometry { blocks_per_die: exact::<u32>(blocks.div_ceil(dies)), ..*geometry }
 }
 
-impl<P: PageNumber> DftlMapping<P> {
+impl DftlMapping {
     /// Reads a translation page, unless the GTD knows that it was never written.
     pub(super) fn read_translation<N: Nand>(&mut self, cause: TenantId, translation_page: u64, nand: &mut N) {
         let Some(tenant) = self.translation_tenant else { return };
@@ -41,7 +41,7 @@ impl<P: PageNumber> DftlMapping<P> {
         self.read_translation(cause, translation_page, nand);
         let Some(tenant) = self.translation_tenant else { return };
         let before = nand.overhead_ns();
-        let copied = |mapping: &PageMapping<u32>| mapping.counters(tenant).map_or(0, |c| c.gc_page_writes);
+        let copied = |mapping: &PageMapping| mapping.counters(tenant).map_or(0, |c| c.gc_page_writes);
         let copied_before = copied(&self.translation);
         self.translation.write_page(tenant, translation_page, &mut MapNand(nand));
         let counters = &mut self.counters[cause.0 as usize];
@@ -85,7 +85,7 @@ impl<P: PageNumber> DftlMapping<P> {
         };
         if pages > self.translation.pages(tenant) {
             self.translation.resize_tenant(tenant, pages)?;
-            let missing = ops as i64 - self.translation.space(tenant)?.ops_blocks;
+            let missing = exact::<i64>(ops) - self.translation.space(tenant)?.ops_blocks;
             self.translation.request_move(None, Some(tenant), u64::try_from(missing).unwrap_or(0))?;
             self.translation.advance_moves(0, &mut Untimed);
         }

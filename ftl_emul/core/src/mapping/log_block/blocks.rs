@@ -1,6 +1,7 @@
 //! Blocks and the dies they lie on: taking an erased one, opening it as data or log block, erasing it.
 
 use crate::block::{BlockList, BlockState, NO_BLOCK};
+use crate::convert::exact;
 use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Store, Write};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -28,7 +29,7 @@ impl<S: LogScheme> Store<S> {
 
     /// An erased block for new writes: of the next idle dies in rotation, or where most are.
     fn take_for_writes<N: Nand>(&mut self, domain: u32, nand: &N) -> u32 {
-        let clusters = self.spare.len() as u32;
+        let clusters = exact::<u32>(self.spare.len());
         let Domain { next_cluster, free, .. } = &self.domains[domain as usize];
         let rotation = (0..clusters).map(|n| (next_cluster + n) % clusters);
         let idle =
@@ -43,12 +44,12 @@ impl<S: LogScheme> Store<S> {
         if free[cluster as usize].len() > 0 {
             return self.take_from(domain, cluster);
         }
-        let fullest = (0..free.len() as u32).max_by_key(|&c| free[c as usize].len());
+        let fullest = (0..exact::<u32>(free.len())).max_by_key(|&c| free[c as usize].len());
         self.take_from(domain, fullest.unwrap_or(0))
     }
 
     fn take_from(&mut self, domain: u32, cluster: u32) -> u32 {
-        let clusters = self.spare.len() as u32;
+        let clusters = exact::<u32>(self.spare.len());
         let domain = &mut self.domains[domain as usize];
         domain.next_cluster = (cluster + 1) % clusters;
         let Some(block) = domain.free[cluster as usize].pop() else {
@@ -124,7 +125,9 @@ impl<S: LogScheme> Store<S> {
         entry.erases += 1;
         let (erases, domain) = (entry.erases, entry.pool);
         let cluster = self.cluster_of(block);
-        self.domains[domain as usize].free[cluster as usize].push(erases, block);
+        let owner = &mut self.domains[domain as usize];
+        owner.free[cluster as usize].push(erases, block);
+        owner.wear.erased(erases);
         if N::TIMED {
             let width = self.options.cluster_dies;
             (cluster * width..(cluster + 1) * width).for_each(|die| nand.erase(die));

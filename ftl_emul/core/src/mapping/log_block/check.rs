@@ -1,10 +1,13 @@
 //! The invariants of mappings with log blocks, verified from scratch. Every count is taken anew from the tables, so
 //! that a damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
 
-use crate::block::{BlockState, NO_BLOCK};
+use crate::block::{Block, BlockState, NO_BLOCK};
+use crate::convert::exact;
 use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
 use crate::mapping::log_block::{LogScheme, NOBODY, Store};
+use crate::mapping::wear::Wear;
+use crate::namespace::MAX_TENANTS;
 use crate::pool::SPARE;
 
 impl<S: LogScheme> Store<S> {
@@ -18,13 +21,14 @@ impl<S: LogScheme> Store<S> {
 
     /// Every number that names something names something there is.
     fn check_references(&self) -> Result<(), String> {
+        ensure!(self.tenants.len() <= MAX_TENANTS, "{} tenants, at most {MAX_TENANTS}", self.tenants.len());
         let blocks = self.blocks.len();
         let mut owned = vec![false; blocks];
         for (number, tenant) in self.tenants.iter().enumerate() {
             let Some(tenant) = tenant else { continue };
             let in_use = self.domains.get(tenant.domain as usize).is_some_and(|d| d.in_use);
             ensure!(in_use, "tenant {number} is in domain {}, which does not exist", tenant.domain);
-            let needed = tenant.pages.div_ceil(u64::from(self.block_pages)) as usize;
+            let needed = exact::<usize>(tenant.pages.div_ceil(u64::from(self.block_pages)));
             ensure!(tenant.logical.len() == needed, "tenant {number} has not the logical blocks for its pages");
             for &logical in &tenant.logical {
                 let owner = self.logical.get(logical as usize).map(|l| l.tenant as usize);
@@ -74,7 +78,10 @@ impl<S: LogScheme> Store<S> {
             ensure!(entry.pool == pool, "block {block} is in a place of {pool} but owned by {}", entry.pool);
             ensure!(entry.state == state, "block {block} is {:?}, its place says {state:?}", entry.state);
             let used = self.log_use[block as usize];
-            ensure!(state == BlockState::Open || used.written == 0, "block {block} is no log block but written as one");
+            ensure!(
+                state == BlockState::Open || used.written == 0,
+                "block {block} is not a log block but written as one"
+            );
             ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
             Ok(())
         };
@@ -119,19 +126,20 @@ impl<S: LogScheme> Store<S> {
         Ok(data_of)
     }
 
-    /// Every page is in one place at the most, which agrees that it is there; blocks count the pages they hold.
+    /// Every page is in one place at most, which agrees that it is there; blocks count the pages they hold.
     fn check_pages(&self, data_of: &[u32]) -> Result<(), String> {
         let words = self.division.words_per_block;
         let mut valid = vec![0u32; self.blocks.len()];
         let mut mapped_of = vec![0u64; self.tenants.len()];
         for (number, logical) in (0..).zip(self.logical.iter()) {
-            for offset in 0..words as u32 * 64 {
+            for offset in 0..exact::<u32>(words) * 64 {
                 let (word, mask) = self.bit(number, offset);
                 let in_data = self.bits[word] & mask != 0;
                 let in_log = self.bits[word + words] & mask != 0;
-                let entry = match offset < self.block_pages {
-                    true => self.log_page[self.division.physical(number, offset) as usize],
-                    false => 0,
+                let entry = if offset < self.block_pages {
+                    self.log_page[exact::<usize>(self.division.physical(number, offset))]
+                } else {
+                    0
                 };
                 ensure!(in_log == (entry != 0), "page {offset} of logical block {number}: bit and log page disagree");
                 if !in_data && !in_log {
@@ -148,10 +156,10 @@ impl<S: LogScheme> Store<S> {
                 let physical = u64::from(entry) - 1;
                 let log = self.division.block(physical);
                 let there = self.blocks.get(log as usize).is_some_and(|b| b.state == BlockState::Open);
-                ensure!(there, "page {offset} of logical block {number} is in block {log}, which is no log block");
-                let at = (physical - self.division.physical(log, 0)) as u32;
+                ensure!(there, "page {offset} of logical block {number} is in block {log}, which is not a log block");
+                let at = exact::<u32>(physical - self.division.physical(log, 0));
                 ensure!(at < self.log_use[log as usize].written, "page {at} of log block {log} was not written");
-                let back = u64::from(self.reverse[physical as usize]);
+                let back = u64::from(self.reverse[exact::<usize>(physical)]);
                 ensure!(back == self.division.physical(number, offset), "log page {physical} says it holds {back}");
                 ensure!(
                     self.blocks[log as usize].pool == self.domain_of_logical(number),
@@ -181,9 +189,17 @@ impl<S: LogScheme> Store<S> {
         Ok(())
     }
 
+    /// The wear of each domain's blocks, from the blocks themselves.
+    pub(super) fn count_wear(&self) -> Vec<Wear> {
+        let domain_of = |block: &Block| (block.pool != SPARE).then_some(block.pool as usize);
+        Wear::of_domains(self.domains.len(), &self.blocks, domain_of)
+    }
+
     /// Counts kept along the way against counts taken now.
     fn check_counts(&self) -> Result<(), String> {
-        for (number, domain) in (0..).zip(&self.domains) {
+        let wear = self.count_wear();
+        for ((number, domain), wear) in (0..).zip(&self.domains).zip(wear) {
+            ensure!(domain.wear == wear, "domain {number} counts {:?}, has {wear:?}", domain.wear);
             let owned = self.blocks.iter().filter(|b| b.pool == number);
             let data = owned.clone().filter(|b| b.state == BlockState::Full).count() as u64;
             ensure!(data == domain.data_blocks, "domain {number} counts {} data blocks", domain.data_blocks);

@@ -3,10 +3,11 @@
 //! *Switch*: the log block holds the pages in order and nothing else is left; it becomes the data block as it is.
 //! *Partial*: it holds the first pages in order; the rest is copied behind them, then it becomes the data block.
 //! *Full*: everything is copied to a free block. (J. Kim et al., "A space-efficient flash translation layer for
-//! CompactFlash systems", 2002; S.-W. Lee et al., "A log buffer-based flash translation layer using fully-associative
+//! `CompactFlash` systems", 2002; S.-W. Lee et al., "A log buffer-based flash translation layer using fully-associative
 //! sector translation", 2007.)
 
 use crate::block::{BlockState, NO_BLOCK};
+use crate::convert::exact;
 use crate::mapping::log_block::{LogScheme, LogUse, LogicalBlock, Store};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -95,9 +96,9 @@ impl<S: LogScheme> Store<S> {
             let mut in_log = std::mem::take(&mut self.bits[first + words + word]);
             self.bits[first + word] = in_data | in_log;
             while in_log != 0 {
-                let offset = word as u32 * 64 + in_log.trailing_zeros();
+                let offset = exact::<u32>(word) * 64 + in_log.trailing_zeros();
                 in_log &= in_log - 1;
-                let entry = &mut self.log_page[self.division.physical(logical, offset) as usize];
+                let entry = &mut self.log_page[exact::<usize>(self.division.physical(logical, offset))];
                 let physical = u64::from(std::mem::take(entry) - 1);
                 let block = self.division.block(physical);
                 self.blocks[block as usize].valid -= 1;
@@ -106,7 +107,7 @@ impl<S: LogScheme> Store<S> {
                 }
                 copies += 1;
                 if N::TIMED {
-                    let page = (physical - self.division.physical(block, 0)) as u32;
+                    let page = exact::<u32>(physical - self.division.physical(block, 0));
                     self.count_copy(block, page, target, offset, 1);
                 }
             }
@@ -132,7 +133,7 @@ impl<S: LogScheme> Store<S> {
         let in_data = &self.bits[first..first + words];
         let valid = in_data.iter().map(|word| word.count_ones()).sum();
         let last = in_data.iter().rposition(|&word| word != 0);
-        let end = last.map_or(0, |word| word as u32 * 64 + 64 - in_data[word].leading_zeros());
+        let end = last.map_or(0, |word| exact::<u32>(word) * 64 + 64 - in_data[word].leading_zeros());
         let entry = &mut self.logical[logical as usize];
         let LogicalBlock { data, programmed, .. } = *entry;
         entry.data = target;
@@ -163,7 +164,7 @@ impl<S: LogScheme> Store<S> {
             return self.count_copy(from, 0, target, 0, bits.count_ones());
         }
         while bits != 0 {
-            let offset = word as u32 * 64 + bits.trailing_zeros();
+            let offset = exact::<u32>(word) * 64 + bits.trailing_zeros();
             bits &= bits - 1;
             self.count_copy(from, offset, target, offset, 1);
         }

@@ -1,6 +1,7 @@
 //! Blocks of mappings with log blocks and who owns them. A giver that uses all the log blocks it may have merges one
 //! for each block that it gives away.
 
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::log_block::{Domain, LogScheme, Purpose, Store};
 use crate::mapping::ownership::{DomainBlocks, Ownership, Step, Transfer};
@@ -13,7 +14,7 @@ impl<S: LogScheme> Ownership for Store<S> {
     type Place = u32;
 
     fn domains(&self) -> u32 {
-        self.domains.len() as u32
+        exact::<u32>(self.domains.len())
     }
 
     fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
@@ -44,7 +45,9 @@ impl<S: LogScheme> Ownership for Store<S> {
         self.blocks[block as usize].pool = domain.unwrap_or(SPARE);
         self.free_of_mut(domain)[cluster].push(erases, block);
         if let Some(domain) = domain {
-            self.domains[domain as usize].blocks += 1;
+            let owner = &mut self.domains[domain as usize];
+            owner.blocks += 1;
+            owner.wear.add(erases);
         }
     }
 
@@ -68,7 +71,10 @@ impl<S: LogScheme> Ownership for Store<S> {
             return Step::Waits;
         };
         if let Some(domain) = giver {
-            self.domains[domain as usize].blocks -= 1;
+            let erases = self.blocks[block as usize].erases;
+            let owner = &mut self.domains[domain as usize];
+            owner.blocks -= 1;
+            owner.wear.remove(erases);
         }
         self.assign(block, taker);
         Step::HandedOver

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::block::NO_BLOCK;
+use crate::convert::exact;
 use crate::mapping::log_block::{LogScheme, Store, Write};
 use crate::nand::Nand;
 
@@ -73,13 +74,13 @@ impl<S: LogScheme> Store<S> {
             return Some(self.division.physical(self.logical[logical as usize].data, offset));
         }
         let in_log = self.bits[word + self.division.words_per_block] & mask != 0;
-        in_log.then(|| u64::from(self.log_page[self.division.physical(logical, offset) as usize]) - 1)
+        in_log.then(|| u64::from(self.log_page[exact::<usize>(self.division.physical(logical, offset))]) - 1)
     }
 
     #[inline]
     pub(super) fn die_of(&self, physical: u64) -> u32 {
         let block = self.division.block(physical);
-        self.die_of_page(block, (physical - self.division.physical(block, 0)) as u32)
+        self.die_of_page(block, exact::<u32>(physical - self.division.physical(block, 0)))
     }
 
     /// Takes note that what a page held until now is void.
@@ -92,7 +93,7 @@ impl<S: LogScheme> Store<S> {
             self.blocks[self.logical[logical as usize].data as usize].valid -= 1;
         } else if self.bits[in_log] & mask != 0 {
             self.bits[in_log] &= !mask;
-            let entry = &mut self.log_page[self.division.physical(logical, offset) as usize];
+            let entry = &mut self.log_page[exact::<usize>(self.division.physical(logical, offset))];
             let block = self.division.block(u64::from(std::mem::take(entry) - 1));
             self.blocks[block as usize].valid -= 1;
         }
@@ -143,8 +144,8 @@ impl<S: LogScheme> Store<S> {
         self.flash.program(log, at, (logical, offset));
         let physical = self.division.physical(log, at);
         let page = self.division.physical(logical, offset);
-        self.log_page[page as usize] = physical as u32 + 1;
-        self.reverse[physical as usize] = page as u32;
+        self.log_page[exact::<usize>(page)] = exact::<u32>(physical) + 1;
+        self.reverse[exact::<usize>(physical)] = exact::<u32>(page);
         self.blocks[log as usize].valid += 1;
         let (word, mask) = self.bit(logical, offset);
         self.bits[word + self.division.words_per_block] |= mask;
@@ -158,7 +159,7 @@ impl<S: LogScheme> Store<S> {
 
     /// The logical block whose page is valid at a place of a log block.
     pub(in crate::mapping) fn logical_at(&self, log: u32, at: u32) -> Option<u32> {
-        let physical = self.division.physical(log, at) as u32;
+        let physical = exact::<u32>(self.division.physical(log, at));
         let page = self.reverse[physical as usize];
         // What no valid page needs is not checked when a snapshot is read.
         let valid = self.log_page.get(page as usize).is_some_and(|&at| at == physical + 1);

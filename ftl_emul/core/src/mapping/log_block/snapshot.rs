@@ -54,6 +54,8 @@ impl<S: LogScheme> Store<S> {
         mapping.spare = head.spare;
         mapping.free_logical = head.free_logical;
         mapping.transfers = head.transfers;
+        let wear = mapping.count_wear();
+        mapping.domains.iter_mut().zip(wear).for_each(|(domain, wear)| domain.wear = wear);
         mapping.check_invariants().or_else(|e| refuse(format!("damaged: {e}")))?;
         Ok((mapping, head.label))
     }

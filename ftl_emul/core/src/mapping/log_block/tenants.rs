@@ -1,9 +1,11 @@
 //! Tenants of mappings with log blocks: creation, deletion, resizing, and what each has.
 
 use crate::block::{BlockList, BlockState, NO_BLOCK};
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Purpose, Store, Tenant};
 use crate::mapping::ownership::{Ownership, SHARED_DOMAIN};
+use crate::mapping::wear::Wear;
 use crate::mapping::{Mapping, MappingCounters, Placement, TenantCounters, TenantSpace};
 use crate::namespace::MAX_TENANTS;
 use crate::nand::Untimed;
@@ -13,10 +15,10 @@ use crate::pool::FreeBlocks;
 impl<S: LogScheme> Store<S> {
     pub(super) fn add_domain(&mut self) -> u32 {
         if let Some(unused) = self.domains.iter().position(|d| !d.in_use) {
-            return unused as u32;
+            return exact::<u32>(unused);
         }
         self.domains.push(self.empty_domain());
-        self.domains.len() as u32 - 1
+        exact::<u32>(self.domains.len()) - 1
     }
 
     fn empty_domain(&self) -> Domain {
@@ -31,6 +33,7 @@ impl<S: LogScheme> Store<S> {
             logs: BlockList::EMPTY,
             sequential_log: NO_BLOCK,
             next_cluster: 0,
+            wear: Wear::default(),
         }
     }
 
@@ -63,18 +66,15 @@ impl<S: LogScheme> Store<S> {
         for t in self.tenants.iter_mut().flatten() {
             t.counters.moved_pages_of.resize(slots, 0);
         }
-        let tenant = TenantId(slot as u16);
+        let tenant = TenantId(exact::<u16>(slot));
         self.set_pages(tenant, pages);
         Ok(tenant)
     }
 
     /// Gives a tenant exactly the logical blocks that `pages` need. Pages cut off must have been unmapped before.
     fn set_pages(&mut self, tenant: TenantId, pages: u64) {
-        let needed = self.blocks_for(pages) as usize;
-        let owner = match &mut self.tenants[tenant.0 as usize] {
-            Some(owner) => owner,
-            None => return,
-        };
+        let needed = exact::<usize>(self.blocks_for(pages));
+        let Some(owner) = &mut self.tenants[tenant.0 as usize] else { return };
         owner.pages = pages;
         while owner.logical.len() > needed {
             if let Some(logical) = owner.logical.pop() {
@@ -131,7 +131,6 @@ impl<S: LogScheme> Store<S> {
     pub(super) fn space_of(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
         let known = self.known(tenant)?;
         let domain = &self.domains[known.domain as usize];
-        let wear = self.blocks.iter().filter(|b| b.pool == known.domain).map(|b| b.erases);
         Ok(TenantSpace {
             placement: if known.domain == SHARED_DOMAIN { Placement::Shared } else { Placement::Isolated },
             logical_pages: known.pages,
@@ -140,14 +139,14 @@ impl<S: LogScheme> Store<S> {
             ops_blocks: self.ops_blocks(known.domain),
             min_ops_blocks: self.min_ops_blocks(),
             free_blocks: domain.free.iter().map(|cluster| u64::from(cluster.len())).sum(),
-            erases_min_max: wear.fold((u32::MAX, 0), |(low, high), e| (low.min(e), high.max(e))),
+            erases_min_max: domain.wear.min_max(),
             pending_out_blocks: domain.promised_blocks,
         })
     }
 
     /// Returns every block of a domain without data to the spare, erasing what was written.
     fn dissolve(&mut self, domain: u32) {
-        for block in 0..self.blocks.len() as u32 {
+        for block in 0..exact::<u32>(self.blocks.len()) {
             let entry = &mut self.blocks[block as usize];
             if entry.pool == domain {
                 entry.erases += u32::from(entry.state != BlockState::Free);

@@ -251,7 +251,7 @@ fn isolated_tenants_do_not_merge_each_others_blocks() {
         let tenants = [0, 1].map(|_| ftl.create_tenant(16 * 40, placement, 10).unwrap());
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(5);
         for i in 0..20_000u64 {
-            ftl.write_page(tenants[(i % 5 == 0) as usize], below(&mut rng, 640), &mut Untimed);
+            ftl.write_page(tenants[usize::from(i % 5 == 0)], below(&mut rng, 640), &mut Untimed);
         }
         ftl.check().unwrap();
         let moved = |t: usize, of: usize| ftl.counters(tenants[t]).unwrap().moved_pages_of[of];
@@ -462,6 +462,10 @@ fn any_requests<S: LogScheme>(width: u32, clusters: u32, np: u32, steps: Vec<Ste
             prop_assert_eq!(c.victim_valid_pages, c.gc_page_writes);
             prop_assert!(c.reclaim_page_writes <= c.gc_page_writes && m.full_merges <= m.merged_blocks);
             prop_assert!(c.victims <= c.erases);
+            let domain = ftl.known(tenant).unwrap().domain;
+            let owned = ftl.blocks.iter().filter(|b| b.pool == domain).map(|b| b.erases);
+            let scanned = (owned.clone().min().unwrap(), owned.max().unwrap());
+            prop_assert_eq!(ftl.space(tenant).unwrap().erases_min_max, scanned);
         }
     }
     Ok(())

@@ -1,16 +1,17 @@
 //! The invariants of the page mapping, verified from scratch. Every count is taken anew from the tables, so that a
 //! damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
 
-use crate::block::{BlockState, NO_BLOCK};
+use crate::block::{Block, BlockState, NO_BLOCK};
+use crate::convert::exact;
 use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
 use crate::mapping::ownership::Ownership;
 use crate::mapping::page::PageMapping;
+use crate::mapping::wear::Wear;
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
 use crate::pool::SPARE;
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     pub(super) fn check_invariants(&self) -> Result<(), String> {
         self.check_references()?;
         self.check_map()?;
@@ -23,7 +24,7 @@ impl<P: PageNumber> PageMapping<P> {
         self.namespaces.check()?;
         ensure!(self.tenants.len() == self.namespaces.slots(), "tenants and namespaces differ in number");
         for (number, tenant) in self.tenants.iter().enumerate() {
-            let id = TenantId(number as u16);
+            let id = TenantId(exact::<u16>(number));
             ensure!(tenant.is_some() == self.namespaces.contains(id), "tenant {number} has no namespace, or no tenant");
             let Some(tenant) = tenant else { continue };
             let in_use = self.domains.get(tenant.domain as usize).is_some_and(|d| d.in_use);
@@ -40,7 +41,7 @@ impl<P: PageNumber> PageMapping<P> {
             ensure!(block.valid <= self.geometry.pages_per_block, "block {number} counts too many valid pages");
         }
         for (number, pool) in self.pools.iter().enumerate() {
-            ensure!(pool.die == number as u32 % self.geometry.dies(), "pool {number} is on another die");
+            ensure!(pool.die == exact::<u32>(number) % self.geometry.dies(), "pool {number} is on another die");
             ensure!(
                 pool.victims.fits(self.options.victim, self.geometry.pages_per_block),
                 "the victim index of pool {number} has the wrong shape"
@@ -61,13 +62,13 @@ impl<P: PageNumber> PageMapping<P> {
                     "page {page} of tenant {} has another owner",
                     tenant.0
                 );
-                let physical = self.map[global as usize].unpack();
+                let physical = u64::from(self.map[exact::<usize>(global)]);
                 if physical == 0 {
                     continue;
                 }
                 mapped += 1;
                 ensure!(physical <= self.geometry.pages(), "page {page} of tenant {} maps beyond the drive", tenant.0);
-                let back = self.reverse[physical as usize - 1].unpack();
+                let back = u64::from(self.reverse[exact::<usize>(physical) - 1]);
                 ensure!(back == global, "p2l[l2p[{global}]] is {back}");
                 ensure!(self.is_valid(physical - 1), "logical page {global} maps to a page that is not valid");
                 let pool = self.blocks[self.division.block(physical - 1) as usize].pool;
@@ -103,9 +104,9 @@ impl<P: PageNumber> PageMapping<P> {
             spare.iter().try_for_each(|b| visit(b, SPARE, BlockState::Free))?;
         }
         for (index, pool) in self.pools.iter().enumerate() {
-            pool.free.iter().try_for_each(|b| visit(b, index as u32, BlockState::Free))?;
+            pool.free.iter().try_for_each(|b| visit(b, exact::<u32>(index), BlockState::Free))?;
             for frontier in pool.frontiers.iter().filter(|f| f.block != NO_BLOCK) {
-                visit(frontier.block, index as u32, BlockState::Open)?;
+                visit(frontier.block, exact::<u32>(index), BlockState::Open)?;
                 ensure!(
                     frontier.next_page <= self.geometry.pages_per_block,
                     "frontier of block {} beyond its end",
@@ -116,7 +117,7 @@ impl<P: PageNumber> PageMapping<P> {
             pool.victims
                 .members(&self.blocks)
                 .into_iter()
-                .try_for_each(|b| visit(b, index as u32, BlockState::Full))?;
+                .try_for_each(|b| visit(b, exact::<u32>(index), BlockState::Full))?;
             let used = pool.blocks > 0 && self.domains[index / self.geometry.dies() as usize].in_use;
             ensure!(
                 !used || pool.free.len() >= self.options.free_floor.min(pool.blocks),
@@ -148,13 +149,15 @@ impl<P: PageNumber> PageMapping<P> {
             ensure!(pool.blocks == blocks[index], "pool {index} counts {} blocks, owns {}", pool.blocks, blocks[index]);
             ensure!(pool.valid == valid[index], "pool {index} counts {} valid pages, has {}", pool.valid, valid[index]);
         }
+        let wear = self.count_wear();
         for (number, domain) in self.domains.iter().enumerate() {
+            ensure!(domain.wear == wear[number], "domain {number} counts {:?}, has {:?}", domain.wear, wear[number]);
             let pools = &self.pools[number * dies..(number + 1) * dies];
             let slack: i64 = pools.iter().map(|p| self.slack(p)).sum();
             ensure!(slack == domain.slack_pages, "domain {number} counts slack {}, has {slack}", domain.slack_pages);
             let owned: u64 = pools.iter().map(|p| u64::from(p.blocks)).sum();
             ensure!(owned == domain.blocks, "domain {number} counts {} blocks, owns {owned}", domain.blocks);
-            let logical: u64 = (0..self.tenants.len() as u16)
+            let logical: u64 = (0..exact::<u16>(self.tenants.len()))
                 .map(TenantId)
                 .filter(|t| self.domain_of(*t).is_ok_and(|d| d as usize == number))
                 .map(|t| self.blocks_for(self.namespaces.pages(t)))
@@ -172,9 +175,16 @@ impl<P: PageNumber> PageMapping<P> {
         Ok(())
     }
 
+    /// The wear of each domain's blocks, from the blocks themselves.
+    pub(super) fn count_wear(&self) -> Vec<Wear> {
+        let dies = self.geometry.dies() as usize;
+        let domain_of = |block: &Block| (block.pool != SPARE).then_some(block.pool as usize / dies);
+        Wear::of_domains(self.domains.len(), &self.blocks, domain_of)
+    }
+
     fn is_valid(&self, physical: u64) -> bool {
         let block = self.division.block(physical);
-        let page = (physical - self.division.physical(block, 0)) as usize;
+        let page = exact::<usize>(physical - self.division.physical(block, 0));
         self.valid[block as usize * self.division.words_per_block + page / 64] >> (page % 64) & 1 == 1
     }
 }

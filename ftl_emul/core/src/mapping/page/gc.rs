@@ -1,10 +1,10 @@
 //! Garbage collection: frees blocks by copying what is still valid, within one pool.
 
 use crate::block::BlockState;
-use crate::mapping::page::PageMapping;
+use crate::convert::exact;
+use crate::mapping::page::{PageMapping, page_number};
 use crate::nand::Nand;
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
 use crate::pool::{Frontier, HOST};
 
 /// Why a block is emptied.
@@ -18,7 +18,7 @@ pub(super) enum Purpose {
     LevelWear,
 }
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     /// Opens a host frontier with room, collecting victims until the free-block floor allows it.
     #[cold]
     #[inline(never)]
@@ -70,6 +70,7 @@ impl<P: PageNumber> PageMapping<P> {
         let erases = block.erases;
         self.pools[pool].free.push(erases, victim);
         self.pools[pool].erases_since_levelling += 1;
+        self.domains[pool / self.geometry.dies() as usize].wear.erased(erases);
 
         let counters = &mut self.tenant(cause).counters;
         counters.gc_page_writes += u64::from(valid);
@@ -90,15 +91,15 @@ impl<P: PageNumber> PageMapping<P> {
     fn gather_valid(&mut self, victim: u32) {
         self.scratch.clear();
         let words = self.division.words_per_block;
-        let first = self.division.physical(victim, 0) as usize;
+        let first = exact::<usize>(self.division.physical(victim, 0));
         for word in 0..words {
             let index = victim as usize * words + word;
             let mut bits = std::mem::take(&mut self.valid[index]);
             while bits != 0 {
                 let page = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let global = self.reverse[first + page].unpack();
-                self.map.prefetch(global as usize);
+                let global = u64::from(self.reverse[first + page]);
+                self.map.prefetch(exact::<usize>(global));
                 self.scratch.push(global);
             }
         }
@@ -139,13 +140,13 @@ impl<P: PageNumber> PageMapping<P> {
     /// Takes the next pages of a frontier that has room for all of `globals`, device-wide logical pages.
     fn append_all(&mut self, pool: usize, frontier: usize, globals: &[u64]) {
         let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
-        let pages = globals.len() as u32;
-        let first = self.division.physical(block, next_page) as usize;
+        let pages = exact::<u32>(globals.len());
+        let first = exact::<usize>(self.division.physical(block, next_page));
         for (back, &global) in self.reverse[first..first + globals.len()].iter_mut().zip(globals) {
-            *back = P::pack(global);
+            *back = page_number(global);
         }
         for (physical, &global) in (first as u64..).zip(globals) {
-            self.map[global as usize] = P::pack(physical + 1);
+            self.map[exact::<usize>(global)] = page_number(physical + 1);
         }
         let words = self.division.words_per_block;
         let bits = &mut self.valid[block as usize * words..(block as usize + 1) * words];

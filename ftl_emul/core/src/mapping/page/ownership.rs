@@ -1,21 +1,21 @@
 //! Blocks of the page mapping and who owns them: a domain has a pool on each die. GC of the giver compacts what is to
 //! change hands.
 
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::ownership::{DomainBlocks, Ownership, Step, Transfer};
 use crate::mapping::page::gc::Purpose;
 use crate::mapping::page::{Domain, PageMapping};
 use crate::nand::Nand;
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
 use crate::pool::{FreeBlocks, SPARE};
 
-impl<P: PageNumber> Ownership for PageMapping<P> {
+impl Ownership for PageMapping {
     /// A pool.
     type Place = usize;
 
     fn domains(&self) -> u32 {
-        self.domains.len() as u32
+        exact::<u32>(self.domains.len())
     }
 
     fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
@@ -53,8 +53,10 @@ impl<P: PageNumber> Ownership for PageMapping<P> {
                 self.blocks[block as usize].pool = pool;
                 self.pools[pool as usize].blocks += 1;
                 self.pools[pool as usize].free.push(erases, block);
-                self.domains[domain as usize].blocks += 1;
-                self.domains[domain as usize].slack_pages += i64::from(self.geometry.pages_per_block);
+                let owner = &mut self.domains[domain as usize];
+                owner.blocks += 1;
+                owner.slack_pages += i64::from(self.geometry.pages_per_block);
+                owner.wear.add(erases);
             }
         }
     }
@@ -92,8 +94,7 @@ impl<P: PageNumber> Ownership for PageMapping<P> {
             return Step::NeedsRoom(pool as usize);
         }
         if let Some(block) = self.pools[pool as usize].free.pop() {
-            self.blocks[block as usize].pool = SPARE;
-            self.forget(pool);
+            self.forget(block);
             self.assign(block, taker);
         }
         Step::HandedOver

@@ -1,12 +1,12 @@
 //! Where pages go: which pool takes the next host page, which page of it, and which page is void for that.
 
 use crate::block::BlockState;
-use crate::mapping::page::{Domain, PageMapping};
+use crate::convert::exact;
+use crate::mapping::page::{Domain, PageMapping, page_number};
 use crate::nand::Nand;
-use crate::page_number::PageNumber;
 use crate::pool::{Frontier, GC, HOST, Pool};
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     /// Frontier that GC copies go to.
     #[inline(always)]
     pub(super) fn gc_frontier(&self) -> usize {
@@ -21,8 +21,8 @@ impl<P: PageNumber> PageMapping<P> {
 
     #[inline(always)]
     pub(super) fn slack(&self, pool: &Pool) -> i64 {
-        (i64::from(pool.blocks) - i64::from(self.held_blocks())) * self.division.pages_per_block as i64
-            - pool.valid as i64
+        (i64::from(pool.blocks) - i64::from(self.held_blocks())) * exact::<i64>(self.division.pages_per_block)
+            - exact::<i64>(pool.valid)
     }
 
     /// Pool for the next host write of a domain: of the next two idle dies in rotation, the one with more slack.
@@ -88,8 +88,8 @@ impl<P: PageNumber> PageMapping<P> {
         let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
         self.pools[pool].frontiers[frontier].next_page = next_page + 1;
         let physical = self.division.physical(block, next_page);
-        self.reverse[physical as usize] = P::pack(global);
-        self.map[global as usize] = P::pack(physical + 1);
+        self.reverse[exact::<usize>(physical)] = page_number(global);
+        self.map[exact::<usize>(global)] = page_number(physical + 1);
         self.valid[block as usize * self.division.words_per_block + next_page as usize / 64] |= 1 << (next_page % 64);
         self.blocks[block as usize].valid += 1;
     }
@@ -98,7 +98,7 @@ impl<P: PageNumber> PageMapping<P> {
     #[inline(always)]
     pub(super) fn invalidate(&mut self, physical: u64) {
         let block = self.division.block(physical);
-        let page = (physical - self.division.physical(block, 0)) as usize;
+        let page = exact::<usize>(physical - self.division.physical(block, 0));
         self.valid[block as usize * self.division.words_per_block + page / 64] &= !(1 << (page % 64));
         let entry = &mut self.blocks[block as usize];
         let pool = &mut self.pools[entry.pool as usize];

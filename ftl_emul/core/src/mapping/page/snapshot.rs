@@ -1,5 +1,5 @@
-//! Saving and restoring a page mapping, bit for bit, as a [`crate::mapping::snapshot_file`]. Its code is the number of
-//! bytes of its page numbers; the map is written up to its last used entry. Restoring verifies every invariant last.
+//! Saving and restoring a page mapping, bit for bit, as a [`crate::mapping::snapshot_file`]. The map is
+//! written up to its last used entry. Restoring verifies every invariant last.
 
 use std::io::{self, Read, Write};
 
@@ -7,14 +7,17 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use crate::block::Block;
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::mapping::ownership::Transfer;
 use crate::mapping::page::{Domain, PageMapping, PageMappingOptions, Tenant};
 use crate::mapping::snapshot_file::{read_snapshot, refuse, write_snapshot};
 use crate::namespace::Namespaces;
-use crate::page_number::PageNumber;
 use crate::pool::{FreeBlocks, Pool};
+
+/// What tells its snapshots from those of other mappings.
+const SNAPSHOT_CODE: u8 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -34,7 +37,7 @@ struct Head {
     label: String,
 }
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     /// Writes the whole state, and `label` with it.
     pub fn save(&mut self, label: &str, to: &mut impl Write) -> io::Result<()> {
         let head = Head {
@@ -52,14 +55,14 @@ impl<P: PageNumber> PageMapping<P> {
             rng: self.rng.clone(),
             label: label.to_owned(),
         };
-        let mapped_bytes = self.namespaces.used_page_numbers() as usize * size_of::<P>();
+        let mapped_bytes = exact::<usize>(self.namespaces.used_page_numbers()) * size_of::<u32>();
         let tables = [&self.map.as_bytes_mut()[..mapped_bytes], self.reverse.as_bytes_mut(), self.valid.as_bytes_mut()];
-        write_snapshot(size_of::<P>() as u8, &head, &tables, to)
+        write_snapshot(SNAPSHOT_CODE, &head, &tables, to)
     }
 
     /// Reads a state that [`PageMapping::save`] wrote, and its label. Anything else is refused.
     pub fn restore(from: &mut impl Read) -> Result<(Self, String), FtlError> {
-        let (mut mapping, head) = read_snapshot(size_of::<P>() as u8, from, Self::fitting, Self::tables)?;
+        let (mut mapping, head) = read_snapshot(SNAPSHOT_CODE, from, Self::fitting, Self::tables)?;
         mapping.blocks.copy_from_slice(&head.blocks);
         mapping.stamps = head.stamps;
         mapping.pools = head.pools;
@@ -70,6 +73,8 @@ impl<P: PageNumber> PageMapping<P> {
         mapping.transfers = head.transfers;
         mapping.write_clock = head.write_clock;
         mapping.rng = head.rng;
+        let wear = mapping.count_wear();
+        mapping.domains.iter_mut().zip(wear).for_each(|(domain, wear)| domain.wear = wear);
         mapping.check_invariants().or_else(|e| refuse(format!("damaged: {e}")))?;
         Ok((mapping, head.label))
     }
@@ -81,12 +86,12 @@ impl<P: PageNumber> PageMapping<P> {
             && head.stamps.len() == mapping.stamps.len()
             && head.spare.len() == mapping.spare.len()
             && head.pools.len() == head.domains.len() * head.geometry.dies() as usize
-            && head.namespaces.used_page_numbers() as usize <= mapping.map.len();
+            && exact::<usize>(head.namespaces.used_page_numbers()) <= mapping.map.len();
         if tables_fit { Ok(mapping) } else { refuse("damaged: tables do not fit the geometry") }
     }
 
     fn tables<'a>(&'a mut self, head: &Head) -> Vec<&'a mut [u8]> {
-        let mapped_bytes = head.namespaces.used_page_numbers() as usize * size_of::<P>();
+        let mapped_bytes = exact::<usize>(head.namespaces.used_page_numbers()) * size_of::<u32>();
         vec![&mut self.map.as_bytes_mut()[..mapped_bytes], self.reverse.as_bytes_mut(), self.valid.as_bytes_mut()]
     }
 }

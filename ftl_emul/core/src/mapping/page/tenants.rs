@@ -1,18 +1,18 @@
 //! Tenants of the page mapping: creation, deletion, resizing, and what each has.
 
 use crate::block::{BlockState, NO_BLOCK};
+use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::ownership::{Ownership, SHARED_DOMAIN};
 use crate::mapping::page::{Domain, PageMapping, Tenant};
 use crate::mapping::{Placement, TenantCounters, TenantSpace};
 use crate::op::TenantId;
-use crate::page_number::PageNumber;
-use crate::pool::Pool;
+use crate::pool::{Pool, SPARE};
 
-impl<P: PageNumber> PageMapping<P> {
+impl PageMapping {
     pub(super) fn add_domain(&mut self) -> u32 {
         if let Some(unused) = self.domains.iter().position(|d| !d.in_use) {
-            return unused as u32;
+            return exact::<u32>(unused);
         }
         for die in 0..self.geometry.dies() {
             self.pools.push(Pool::new(die, self.options.victim, self.geometry.pages_per_block));
@@ -20,7 +20,7 @@ impl<P: PageNumber> PageMapping<P> {
         let held = i64::from(self.geometry.dies()) * i64::from(self.held_blocks());
         let slack_pages = -held * i64::from(self.geometry.pages_per_block);
         self.domains.push(Domain { slack_pages, ..Domain::default() });
-        self.domains.len() as u32 - 1
+        exact::<u32>(self.domains.len()) - 1
     }
 
     pub(super) fn create(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
@@ -82,8 +82,6 @@ impl<P: PageNumber> PageMapping<P> {
         let domain = &self.domains[known.domain as usize];
         let first = known.domain * self.geometry.dies();
         let pools = first..first + self.geometry.dies();
-        let wear = self.blocks.iter().filter(|b| pools.contains(&b.pool)).map(|b| b.erases);
-        let erases_min_max = wear.fold((u32::MAX, 0), |(low, high), e| (low.min(e), high.max(e)));
         Ok(TenantSpace {
             placement: if known.domain == SHARED_DOMAIN { Placement::Shared } else { Placement::Isolated },
             logical_pages: self.namespaces.pages(tenant),
@@ -92,17 +90,20 @@ impl<P: PageNumber> PageMapping<P> {
             ops_blocks: self.ops_blocks(known.domain),
             min_ops_blocks: self.min_ops_blocks(),
             free_blocks: pools.map(|p| u64::from(self.pools[p as usize].free.len())).sum(),
-            erases_min_max,
+            erases_min_max: domain.wear.min_max(),
             pending_out_blocks: domain.promised_blocks,
         })
     }
 
-    /// Takes note that a domain lost one block of a pool.
-    pub(super) fn forget(&mut self, pool: u32) {
+    /// Takes an erased block, which stands in no list, from the domain that owns it.
+    pub(super) fn forget(&mut self, block: u32) {
+        let entry = &mut self.blocks[block as usize];
+        let (pool, erases) = (std::mem::replace(&mut entry.pool, SPARE), entry.erases);
         self.pools[pool as usize].blocks -= 1;
         let domain = &mut self.domains[(pool / self.geometry.dies()) as usize];
         domain.blocks -= 1;
         domain.slack_pages -= i64::from(self.geometry.pages_per_block);
+        domain.wear.remove(erases);
     }
 
     /// Returns every block of a domain without valid pages to the spare, erasing what was written.
@@ -119,7 +120,7 @@ impl<P: PageNumber> PageMapping<P> {
                 block.erases += u32::from(block.state != BlockState::Free);
                 block.state = BlockState::Free;
                 (block.prev, block.next) = (NO_BLOCK, NO_BLOCK);
-                self.assign(index as u32, None);
+                self.assign(exact::<u32>(index), None);
             }
         }
         let held = i64::from(dies) * i64::from(self.held_blocks());

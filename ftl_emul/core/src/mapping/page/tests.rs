@@ -1,9 +1,10 @@
 use super::*;
 use crate::mapping::changes::{Change, Contents, changes, pick, three_tenants};
 use crate::nand::Untimed;
+use crate::pool::SPARE;
 use proptest::prelude::*;
 
-fn drive(blocks_per_die: u32, dies: u32, pages_per_block: u32, options: PageMappingOptions) -> PageMapping<u32> {
+fn drive(blocks_per_die: u32, dies: u32, pages_per_block: u32, options: PageMappingOptions) -> PageMapping {
     let geometry =
         Geometry { page_bytes: 4096, pages_per_block, blocks_per_die, channels: dies, dies_per_channel: 1, planes: 1 };
     PageMapping::new(geometry, options).unwrap()
@@ -20,7 +21,7 @@ fn uniform_waf(np: u32, alpha: f64, victim: VictimPolicy) -> f64 {
     for p in 0..pages {
         ftl.write_page(tenant, p, &mut Untimed);
     }
-    let mut write = |ftl: &mut PageMapping<u32>, n: u64| {
+    let mut write = |ftl: &mut PageMapping, n: u64| {
         for _ in 0..n {
             let page = crate::victim::below(&mut rng, pages);
             ftl.write_page(tenant, page, &mut Untimed);
@@ -114,6 +115,12 @@ proptest! {
                 Step::Change(change) => change.make(&mut ftl, &mut model, &mut Untimed)?,
             }
             ftl.check().map_err(TestCaseError::fail)?;
+            for t in ftl.tenants() {
+                let domain = ftl.known(t).unwrap().domain;
+                let owned = ftl.blocks.iter().filter(|b| b.pool != SPARE && b.pool / dies == domain).map(|b| b.erases);
+                let scanned = (owned.clone().min().unwrap(), owned.max().unwrap());
+                prop_assert_eq!(ftl.space(t).unwrap().erases_min_max, scanned);
+            }
         }
         for (t, written) in &model {
             for (page, &was_written) in written.iter().enumerate() {
@@ -124,7 +131,7 @@ proptest! {
     }
 }
 
-fn aged() -> PageMapping<u32> {
+fn aged() -> PageMapping {
     let mut ftl = drive(300, 2, 32, PageMappingOptions::default());
     for placement in [Placement::Isolated, Placement::Isolated, Placement::Shared] {
         ftl.create(32 * 150, placement, 30).unwrap();
@@ -140,7 +147,7 @@ fn a_snapshot_restores_the_same_future() {
     ftl.request_move(Some(TenantId(0)), Some(TenantId(1)), 5).unwrap();
     let mut file = Vec::new();
     ftl.save("three tenants", &mut file).unwrap();
-    let (mut restored, label) = PageMapping::<u32>::restore(&mut &file[..]).unwrap();
+    let (mut restored, label) = PageMapping::restore(&mut &file[..]).unwrap();
     assert_eq!(label, "three tenants");
     for ftl in [&mut ftl, &mut restored] {
         ftl.advance_moves(100, &mut Untimed);
@@ -150,6 +157,7 @@ fn a_snapshot_restores_the_same_future() {
     }
     for t in 0..3 {
         assert_eq!(ftl.counters(TenantId(t)).unwrap(), restored.counters(TenantId(t)).unwrap());
+        assert_eq!(ftl.space(TenantId(t)).unwrap(), restored.space(TenantId(t)).unwrap());
     }
     assert_eq!(*ftl.map, *restored.map);
 }
@@ -158,7 +166,7 @@ fn a_snapshot_restores_the_same_future() {
 fn a_damaged_snapshot_is_refused() {
     let mut file = Vec::new();
     aged().save("", &mut file).unwrap();
-    let refused = |bytes: &[u8]| match PageMapping::<u32>::restore(&mut &bytes[..]) {
+    let refused = |bytes: &[u8]| match PageMapping::restore(&mut &bytes[..]) {
         Err(FtlError::Snapshot(_) | FtlError::Invalid { .. }) => true,
         Err(_) | Ok(_) => false,
     };
@@ -184,7 +192,7 @@ fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
             forged[at] ^= flip;
             let sum = crc32fast::hash(&forged[..body]);
             forged[body..].copy_from_slice(&sum.to_le_bytes());
-            if let Ok((mut ftl, _)) = PageMapping::<u32>::restore(&mut &forged[..]) {
+            if let Ok((mut ftl, _)) = PageMapping::restore(&mut &forged[..]) {
                 ftl.check().unwrap();
                 (0..200).for_each(|page| ftl.write_page(TenantId(0), page, &mut Untimed));
             }
@@ -192,27 +200,30 @@ fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
     }
 }
 
+fn of_pages(pages: u64) -> Result<PageMapping, FtlError> {
+    let pages_per_block = 1024;
+    let blocks_per_die = u32::try_from(pages / u64::from(pages_per_block)).unwrap();
+    let geometry =
+        Geometry { page_bytes: 4096, pages_per_block, blocks_per_die, channels: 1, dies_per_channel: 1, planes: 1 };
+    PageMapping::new(geometry, PageMappingOptions::default())
+}
+
 #[test]
-fn a_drive_of_32_tib_is_representable_within_12_bytes_a_page() {
-    let geometry = Geometry {
-        page_bytes: 4096,
-        pages_per_block: 6144,
-        blocks_per_die: 12_000,
-        channels: 16,
-        dies_per_channel: 8,
-        planes: 4,
-    };
-    assert!(geometry.pages() * 4096 > 32 << 40);
-    let mut ftl = PageMapping::<crate::page_number::U40>::new(geometry, PageMappingOptions::default()).unwrap();
-    let pages = (32u64 << 40) / 4096;
-    let tenant = ftl.create(pages, Placement::Isolated, 20_000).unwrap();
+fn the_largest_drive_works_within_9_bytes_a_page_and_a_larger_one_is_refused() {
+    let most = Namespaces::most_physical_pages(u64::from(u32::MAX));
+    let mut ftl = of_pages(most).unwrap();
+    let pages = most - 1024 * 1000;
+    let tenant = ftl.create(pages, Placement::Isolated, 1000).unwrap();
     for page in [0, pages / 2, pages - 1, pages - 1] {
         ftl.write_page(tenant, page, &mut Untimed);
     }
     assert_eq!(ftl.space(tenant).unwrap().mapped_pages, 3);
-    let per_physical_page = 5.0 + 1.0 / 8.0 + size_of::<Block>() as f64 / 6144.0;
-    let bytes = 5.0 + per_physical_page * geometry.pages() as f64 / pages as f64;
-    assert!(bytes <= 12.0, "{bytes}");
+    let tables =
+        ftl.map.len() * 4 + ftl.reverse.len() * 4 + ftl.valid.len() * 8 + ftl.blocks.len() * size_of::<Block>();
+    assert!(tables as f64 / most as f64 <= 9.0, "{tables} bytes of tables");
+
+    let Err(FtlError::Invalid { field: "size", reason }) = of_pages(most + 1024) else { panic!("not refused") };
+    assert!(reason.contains(&most.to_string()), "{reason}");
 }
 
 #[test]

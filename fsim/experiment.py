@@ -1,0 +1,390 @@
+"""One point of the paper's figures 4 and 5: a file system filled so far, and Postmark on it."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fsim.allocators import ALLOCATORS
+from fsim.drives import OCCUPANT, SyncedDrive, Wear
+from fsim.file_system import FileSystem, Step
+from fsim.layout import LAYOUTS
+from fsim.space import BLOCK_BYTES, NoSpaceError, SpaceMap
+from fsim.workloads import SETTINGS, TraceSource, fill, steps, trace_steps
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.version import tool_version
+from slo_ctl.decide.profile_fit import half_width
+from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, log_blocks_of, plan_whole
+
+# What comparing allocators found out: the JSON of `slo-ctl fsim`, typed.
+#
+# Units are in the names. Times are virtual, of an emulated drive. What is not known is null.
+
+FORMAT_VERSION: Literal[1] = 1
+CONFIDENCE = 0.95
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Mean(_Model):
+    """A mean over seeds and half its two-sided 95 % interval by Student's t; null with one seed."""
+
+    mean: float
+    half_width: float | None = None
+
+    @property
+    def known(self) -> float:
+        """The half width, infinite where it is not known."""
+        return math.inf if self.half_width is None else self.half_width
+
+
+class Point(_Model):
+    """One allocator at one utilisation of one drive."""
+
+    allocator: str
+    utilisation: float
+    elapsed_s: list[float]
+    """For each seed, in the order of `AllocationResult.seeds`."""
+    elapsed: Mean
+    """In seconds."""
+    ratio: Mean | None = None
+    """To the base allocator's time with the same seed; null where that is not there."""
+    blocks_per_merge: float
+    """The paper's n: 4 KiB blocks that a sync writes to each logical block it touches."""
+    switch_merges: float
+    """Merges: means over seeds."""
+    partial_merges: float
+    full_merges: float
+    waf: float | None
+    """(host + merge) / host page writes."""
+
+
+class DrivePoints(_Model):
+    """All points of a drive."""
+
+    name: str
+    device: str
+    """As for `slo-ctl replay --device`."""
+    capacity_bytes: int
+    logical_block_bytes: int
+    log_blocks: int | None
+    """Null for a mapping without."""
+    points: list[Point] = Field(default_factory=list)
+
+    def curve(self, allocator: str) -> dict[float, Point]:
+        """An allocator's points by utilisation."""
+        return {point.utilisation: point for point in self.points if point.allocator == allocator}
+
+
+class AllocationResult(_Model):
+    """Everything a comparison of allocators found out."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    kind: Literal["allocation"] = "allocation"
+    tool_version: str = Field(default_factory=tool_version)
+    label: Literal["emulated"] = "emulated"
+    command: str
+    """Repeats the run."""
+    workload: str
+    synthetic: bool
+    """Made up, as Postmark is; not a trace."""
+    trim: bool
+    seeds: list[int]
+    base: str
+    """The allocator that ratios refer to."""
+    allocators: list[str]
+    utilisations: list[float]
+    drives: list[DrivePoints]
+    complete: bool = True
+    notes: list[str] = Field(default_factory=list)
+
+    def to_json(self) -> str:
+        """The one object that `--json` prints, indented, strict JSON."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+SYNC_BYTES = 16 << 20
+"""Dirty data and metadata that make a sync."""
+_FILL_NUMBERS = 1 << 40
+"""Files and directories of the filling are numbered from here, apart from Postmark's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What to run."""
+
+    allocator: str
+    """A name of `ALLOCATORS`."""
+    setting: str
+    """A name of `postmark.SETTINGS`; what `trace` is called where there is one."""
+    drive: str
+    """As for `slo-ctl replay --device`."""
+    utilisation: float
+    trim: bool = False
+    churn: float = 0.0
+    """Share of the filling that was deleted and replaced."""
+    sync_bytes: int = SYNC_BYTES
+    log_blocks: int = LOG_BLOCKS
+    seed: int = 1
+    trace: TraceSource | None = None
+    """In place of Postmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out."""
+
+    elapsed_s: float
+    """Virtual time that the drive took for all syncs."""
+    syncs: int
+    logical_blocks_written: int
+    """Logical blocks that each sync wrote to, added up."""
+    wear: Wear
+
+    @property
+    def blocks_per_merge(self) -> float:
+        """The paper's n, 4 KiB blocks that a sync writes to each logical block that it touches."""
+        return self.wear.host_page_writes / max(1, self.logical_blocks_written)
+
+
+def run(experiment: Experiment) -> Outcome:
+    """Fill, run, measure.
+
+    Raises NoSpaceError where the files do not fit, UserError for the drive, TraceError for the trace.
+    """
+    row = ALLOCATORS[experiment.allocator]
+    drive = SyncedDrive(experiment.drive, experiment.trim, experiment.log_blocks)
+    space = SpaceMap(drive.blocks)
+    layout = LAYOUTS[row.layout]()
+    layout.prepare(space)
+    allocator = row.allocator(space, drive.logical_block, experiment.trim)
+    system = FileSystem(layout, allocator)
+    fill(system, experiment.utilisation, experiment.seed, _FILL_NUMBERS, experiment.churn)
+    system.settle()
+    drive.fill(space.used_extents())
+    directories = 0
+    if experiment.trace is None:
+        directories = SETTINGS[experiment.setting].directories
+        for directory in range(directories):
+            system.make_directory(directory)
+    elapsed_s, syncs, written = 0.0, 0, 0
+
+    def sync(last: bool = False) -> None:
+        nonlocal elapsed_s, syncs, written
+        done = system.sync(last)
+        elapsed_s += drive.play(done)
+        syncs += 1
+        written += done.logical_blocks(drive.logical_block)
+
+    for step in _steps(experiment):
+        # Those of a trace turn up in the order of their numbers.
+        while step.directory >= directories:
+            system.make_directory(directories)
+            directories += 1
+        system.apply(step)
+        if system.dirty_bytes >= experiment.sync_bytes:
+            sync()
+    sync(last=True)
+    return Outcome(elapsed_s, syncs, written, drive.wear())
+
+
+def _steps(experiment: Experiment) -> Iterator[Step]:
+    if experiment.trace is not None:
+        return trace_steps(experiment.trace)
+    return steps(SETTINGS[experiment.setting], experiment.seed)
+
+
+# Allocators compared: every one at every utilisation of every drive with every seed, on all processors.
+
+Key = tuple[str, str, float, int]
+"""Drive, allocator, utilisation, seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What to compare."""
+
+    allocators: tuple[str, ...]
+    """Names of `ALLOCATORS`."""
+    drives: Mapping[str, str]
+    """Specs as for `slo-ctl replay --device`, by name."""
+    workload: str
+    """A name of `postmark.SETTINGS`, or what the trace is called."""
+    trace: TraceSource | None = None
+    utilisations: tuple[float, ...]
+    trim: bool = False
+    seeds: tuple[int, ...] = (1,)
+    churn: float = 0.0
+    """As in `Experiment`, like the next two."""
+    sync_bytes: int = SYNC_BYTES
+    log_blocks: int = LOG_BLOCKS
+
+    @property
+    def base(self) -> str:
+        """The allocator that ratios refer to: ext where it is there."""
+        return "ext" if "ext" in self.allocators else self.allocators[0]
+
+    def experiments(self) -> dict[Key, Experiment]:
+        """All runs, point by point, so that a partial result has whole points."""
+        return {
+            (drive, allocator, utilisation, seed): Experiment(
+                allocator=allocator,
+                setting=self.workload,
+                drive=spec,
+                utilisation=utilisation,
+                trim=self.trim,
+                seed=seed,
+                trace=self.trace,
+                churn=self.churn,
+                sync_bytes=self.sync_bytes,
+                log_blocks=self.log_blocks,
+            )
+            for drive, spec in self.drives.items()
+            for utilisation in self.utilisations
+            for allocator in self.allocators
+            for seed in self.seeds
+        }
+
+
+def preset(name: str, changes: Mapping[str, str]) -> str:
+    """A drive of table I with some keys of its spec changed."""
+    from slo_ctl.base.keyvalue import join_pairs, split_pairs
+
+    return join_pairs(split_pairs("drive", PAPER_DRIVES[name]) | dict(changes))
+
+
+def compare(sweep: Sweep, command: str, progress: ProgressSink, jobs: int) -> AllocationResult:
+    """Run all of it on `jobs` processes.
+
+    Ctrl-C ends it with the points that were whole by then (`complete` is then False). Raises UserError for a
+    drive that cannot be, TraceError for a trace, and UserError where a file system is too small.
+    """
+    drives = {name: _drive(name, spec, sweep.log_blocks) for name, spec in sweep.drives.items()}
+    outcomes: dict[Key, Outcome] = {}
+    notes: list[str] = []
+    experiments = sweep.experiments()
+    phase = progress.phase(f"{sweep.workload}, {len(sweep.allocators)} allocators", len(experiments), "runs")
+    try:
+        for key, outcome in _run_all(experiments, jobs):
+            outcomes[key] = outcome
+            phase.advance(1)
+    except KeyboardInterrupt:
+        notes.append("interrupted: points that are missing were not run")
+    except NoSpaceError as error:
+        raise UserError(
+            f"{sweep.workload}: the file system is full: {error}",
+            "lower --utilisation or take a larger drive",
+        ) from None
+    phase.done()
+    return AllocationResult(
+        command=command,
+        workload=sweep.workload,
+        synthetic=sweep.trace is None,
+        trim=sweep.trim,
+        seeds=list(sweep.seeds),
+        base=sweep.base,
+        allocators=list(sweep.allocators),
+        utilisations=list(sweep.utilisations),
+        drives=[
+            drive.model_copy(update={"points": _points(sweep, name, outcomes)})
+            for name, drive in drives.items()
+        ],
+        complete=len(outcomes) == len(experiments),
+        notes=notes,
+    )
+
+
+def _run_all(experiments: Mapping[Key, Experiment], jobs: int) -> Iterator[tuple[Key, Outcome]]:
+    if jobs == 1:
+        yield from map(_measure, experiments.items())
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, _worker_starts) as pool:
+        yield from pool.imap(_measure, experiments.items())
+
+
+def _worker_starts() -> None:
+    # Ctrl-C goes to the whole group; the parent alone ends the run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _measure(item: tuple[Key, Experiment]) -> tuple[Key, Outcome]:
+    (drive, allocator, utilisation, _), experiment = item
+    try:
+        return item[0], run(experiment)
+    except NoSpaceError as error:
+        raise NoSpaceError(f"{allocator} on {drive} at {utilisation:.0%}: {error}") from None
+
+
+def _drive(name: str, spec: str, most_log_blocks: int) -> DrivePoints:
+    plan = plan_whole(spec, OCCUPANT)
+    if plan.config.page_bytes != BLOCK_BYTES:
+        raise UserError(
+            f"drive {name}: page={plan.config.page_bytes} is not a file-system block",
+            f"page={BLOCK_BYTES} it is",
+        )
+    if plan.total_pages % plan.block_pages:
+        raise UserError(
+            f"drive {name}: size is not a whole number of logical blocks", "change size= or block="
+        )
+    return DrivePoints(
+        name=name,
+        device=spec,
+        capacity_bytes=plan.total_pages * BLOCK_BYTES,
+        logical_block_bytes=plan.block_pages * BLOCK_BYTES,
+        log_blocks=log_blocks_of(plan, most_log_blocks) if plan.merges else None,
+    )
+
+
+def _points(sweep: Sweep, drive: str, outcomes: Mapping[Key, Outcome]) -> list[Point]:
+    points = []
+    for utilisation in sweep.utilisations:
+        base = _seeds(sweep, (drive, sweep.base, utilisation), outcomes)
+        for allocator in sweep.allocators:
+            got = _seeds(sweep, (drive, allocator, utilisation), outcomes)
+            if got:
+                points.append(_point(allocator, utilisation, got, base))
+    return points
+
+
+def _seeds(
+    sweep: Sweep, point: tuple[str, str, float], outcomes: Mapping[Key, Outcome]
+) -> list[Outcome] | None:
+    """Of all seeds; None where one is missing."""
+    found = [outcomes.get((*point, seed)) for seed in sweep.seeds]
+    whole = [outcome for outcome in found if outcome is not None]
+    return whole if len(whole) == len(found) else None
+
+
+def _point(allocator: str, utilisation: float, got: list[Outcome], base: list[Outcome] | None) -> Point:
+    elapsed_s = [outcome.elapsed_s for outcome in got]
+    ratios = [own / other.elapsed_s for own, other in zip(elapsed_s, base or (), strict=False)]
+    host = sum(outcome.wear.host_page_writes for outcome in got)
+    merged = sum(outcome.wear.merge_page_writes for outcome in got)
+    return Point(
+        allocator=allocator,
+        utilisation=utilisation,
+        elapsed_s=elapsed_s,
+        elapsed=mean_of(elapsed_s),
+        ratio=mean_of(ratios) if ratios else None,
+        blocks_per_merge=fmean(outcome.blocks_per_merge for outcome in got),
+        switch_merges=fmean(outcome.wear.switch_merges for outcome in got),
+        partial_merges=fmean(outcome.wear.partial_merges for outcome in got),
+        full_merges=fmean(outcome.wear.full_merges for outcome in got),
+        waf=(host + merged) / host if host else None,
+    )
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Mean and half width."""
+    return Mean(mean=fmean(values), half_width=half_width(values, CONFIDENCE) if len(values) > 1 else None)

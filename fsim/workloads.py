@@ -1,0 +1,279 @@
+"""Filling a file system up to a utilisation, as the paper did before each run (section V)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fsim.file_system import Action, FileSystem, Step
+from fsim.space import BLOCK_BYTES
+from traces.batch import Op
+
+if TYPE_CHECKING:
+    from traces.batch import Batch
+
+LEAST_BYTES = 1 << 10
+MOST_BYTES = 16 << 20
+"""Files between 1 KiB and 16 MiB (section V); sizes are drawn evenly, which the paper does not say."""
+DIRECTORIES = 100
+"""Chosen: the paper does not say in which directories the files are."""
+
+
+def fill(system: FileSystem, utilisation: float, seed: int, first_number: int, churn: float = 0.0) -> None:
+    """Create files of random sizes in random directories until `utilisation` is reached.
+
+    `churn` is the share of those files that is then deleted, at random, and made up for by new ones: a file
+    system that has aged. Directories and files are numbered from `first_number`. The same seed gives the
+    same files in the same order whatever the allocator.
+    """
+    if not 0.0 <= utilisation < 1.0:
+        raise ValueError(f"a utilisation lies between 0 and 1, not {utilisation}")
+    draw = np.random.default_rng([seed, round(utilisation * 1000)])
+    for directory in range(DIRECTORIES):
+        system.make_directory(first_number + directory)
+    files: list[int] = []
+    number = _create_until(system, utilisation, draw, first_number, first_number, files)
+    if churn:
+        for at in sorted(draw.permutation(len(files))[: round(churn * len(files))].tolist(), reverse=True):
+            system.delete(files.pop(at))
+        _create_until(system, utilisation, draw, first_number, number, files)
+
+
+def _create_until(
+    system: FileSystem,
+    utilisation: float,
+    draw: np.random.Generator,
+    first_directory: int,
+    number: int,
+    files: list[int],
+) -> int:
+    while system.utilisation < utilisation:
+        size = int(draw.integers(LEAST_BYTES, MOST_BYTES + 1))
+        system.create(number, first_directory + int(draw.integers(DIRECTORIES)), size)
+        files.append(number)
+        number += 1
+    return number
+
+
+# Postmark: files are created, read or appended to, created or deleted at random, and deleted in the end.
+#
+# J. Katcher, "PostMark: a new file system benchmark", NetApp TR-3022, 1997. Each transaction is a read or an
+# append, and a creation or a deletion, both as likely ("operation ratios equal"). Reads are left out of what
+# comes out: the files fit into the memory of the paper's machine (2 GB), and a read costs the same
+# everywhere.
+
+_DRAWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class PostmarkSetting:
+    """One configuration."""
+
+    files: int
+    """Created first."""
+    directories: int
+    least_bytes: int
+    most_bytes: int
+    transactions: int
+
+
+SETTINGS = {
+    "cvfs-large": PostmarkSetting(5_000, 50, 512, 328_072, 20_000),
+    "fsl": PostmarkSetting(20_000, 200, 512, 10_240, 200_000),
+}
+"""A. Traeger et al., "A nine year study of file system and storage benchmarking", ACM TOS 4(2), 2008.
+
+FSL's files, sizes and transactions are checked against the manual of Auto-pilot, the benchmark suite of the
+same authors (its Postmark defaults: 20000 files of 512 to 10240 bytes, 200000 transactions, units of 4096
+bytes, equal ratios). FSL's directories and all of CVFS-Large are from memory: the study's own table was not
+at hand, and the paper does not repeat the numbers.
+"""
+
+
+class _Draws:
+    """Uniform numbers, drawn by the thousand."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._numbers: list[float] = []
+
+    def below(self, limit: int) -> int:
+        """0 .. limit - 1."""
+        if not self._numbers:
+            self._numbers = self._generator.random(_DRAWS).tolist()
+        return int(self._numbers.pop() * limit)
+
+
+def steps(setting: PostmarkSetting, seed: int) -> Iterator[Step]:
+    """A whole run: creations, transactions, deletions. The same seed gives the same run."""
+    draws = _Draws(seed)
+    sizes: dict[int, int] = {}
+    directories: dict[int, int] = {}
+    alive: list[int] = []
+    number = 0
+
+    def create() -> Step:
+        nonlocal number
+        size = setting.least_bytes + draws.below(setting.most_bytes - setting.least_bytes + 1)
+        step = Step(Action.CREATE, number, draws.below(setting.directories), size)
+        sizes[number], directories[number] = size, step.directory
+        alive.append(number)
+        number += 1
+        return step
+
+    def delete(at: int) -> Step:
+        alive[at], alive[-1] = alive[-1], alive[at]
+        file = alive.pop()
+        del sizes[file]
+        return Step(Action.DELETE, file, directories.pop(file), 0)
+
+    for _ in range(setting.files):
+        yield create()
+    for _ in range(setting.transactions):
+        if alive and draws.below(2):
+            file = alive[draws.below(len(alive))]
+            room = setting.most_bytes - sizes[file]
+            if room > 0:
+                size = 1 + draws.below(room)
+                sizes[file] += size
+                yield Step(Action.APPEND, file, directories[file], size)
+        if draws.below(2):
+            yield create()
+        elif alive:
+            yield delete(draws.below(len(alive)))
+    while alive:
+        yield delete(len(alive) - 1)
+
+
+# A block trace as files: what it writes to a region of its address space is a file.
+#
+# A trace says which blocks were written, not which files they belonged to. Here each region of
+# `region_bytes` of a volume is a file, and regions that follow each other share a directory. A block's first
+# write appends it to its region's file, so that an allocator decides where it goes; later writes overwrite
+# it in place. When all blocks of a file were trimmed, it is deleted. Reads, flushes and the times of
+# requests are left out.
+
+REGION_BYTES = 1 << 20
+REGIONS_PER_DIRECTORY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """Where the trace is, and how it becomes files."""
+
+    path: Path
+    format: str | None = None
+    region_bytes: int = REGION_BYTES
+    skip_bad_records: bool = False
+
+
+@dataclass(slots=True)
+class _Region:
+    """A file in the making."""
+
+    file: int
+    places: dict[int, int] = field(default_factory=dict)
+    """Blocks of the region, by where in the file they are."""
+    alive: int = 0
+    gone: set[int] = field(default_factory=set)
+    """Blocks that were trimmed since they were last written."""
+
+
+def trace_steps(source: TraceSource) -> Iterator[Step]:
+    """The whole trace. Raises TraceError for what cannot be read."""
+    from traces.reader import open_trace
+
+    reader = open_trace(
+        source.path, format=source.format, on_error="skip" if source.skip_bad_records else "raise"
+    )
+    return steps_of(reader, source.region_bytes)
+
+
+def steps_of(batches: Iterable[Batch], region_bytes: int) -> Iterator[Step]:
+    """The changes of files that the requests come to."""
+    if region_bytes < BLOCK_BYTES or region_bytes % BLOCK_BYTES:
+        raise ValueError(f"a region is a whole number of blocks of {BLOCK_BYTES} bytes")
+    return _Files(region_bytes // BLOCK_BYTES).steps(batches)
+
+
+class _Files:
+    def __init__(self, region_blocks: int) -> None:
+        self._region_blocks = region_blocks
+        self._regions: dict[tuple[int, int], _Region] = {}
+        self._directories: dict[tuple[int, int], int] = {}
+        self._files = 0
+
+    def steps(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        for batch in batches:
+            first, count = batch.page_span(BLOCK_BYTES)
+            changes = np.isin(batch.op, [int(Op.WRITE), int(Op.WRITE_ZEROES), int(Op.TRIM)]) & (count > 0)
+            trims = (batch.op == int(Op.TRIM))[changes].tolist()
+            spans = zip(
+                batch.volume[changes].tolist(), first[changes].tolist(), count[changes].tolist(), strict=True
+            )
+            for trim, (volume, start, blocks) in zip(trims, spans, strict=True):
+                for number, low, high in self._parts(start, blocks):
+                    where = (volume, number)
+                    yield from self._trim(where, low, high) if trim else self._write(where, low, high)
+
+    def _parts(self, start: int, blocks: int) -> Iterator[tuple[int, int, int]]:
+        """Regions of a request, and which of their blocks."""
+        while blocks:
+            number, low = divmod(start, self._region_blocks)
+            here = min(blocks, self._region_blocks - low)
+            yield number, low, low + here
+            start, blocks = start + here, blocks - here
+
+    def _write(self, where: tuple[int, int], low: int, high: int) -> Iterator[Step]:
+        region = self._regions.get(where)
+        directory = self._directory(where)
+        if region is None:
+            region = self._regions[where] = _Region(self._files)
+            self._files += 1
+        places, file = region.places, region.file
+        known = sorted(places[block] for block in range(low, high) if block in places)
+        new = [block for block in range(low, high) if block not in places]
+        for first, end in _runs(known):
+            size = (end - first) * BLOCK_BYTES
+            yield Step(Action.OVERWRITE, file, directory, size, first * BLOCK_BYTES)
+        if new:
+            action = Action.APPEND if places else Action.CREATE
+            for block in new:
+                places[block] = len(places)
+            yield Step(action, file, directory, len(new) * BLOCK_BYTES)
+        back = region.gone.intersection(range(low, high))
+        region.gone -= back
+        region.alive += len(new) + len(back)
+
+    def _trim(self, where: tuple[int, int], low: int, high: int) -> Iterator[Step]:
+        region = self._regions.get(where)
+        if region is None:
+            return
+        gone = {block for block in range(low, high) if block in region.places} - region.gone
+        region.gone |= gone
+        region.alive -= len(gone)
+        if not region.alive:
+            del self._regions[where]
+            yield Step(Action.DELETE, region.file, self._directory(where), 0)
+
+    def _directory(self, where: tuple[int, int]) -> int:
+        volume, number = where
+        return self._directories.setdefault((volume, number // REGIONS_PER_DIRECTORY), len(self._directories))
+
+
+def _runs(ascending: list[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive numbers as [first, end)."""
+    first = previous = None
+    for number in ascending:
+        if first is None or previous is None:
+            first = number
+        elif number != previous + 1:
+            yield first, previous + 1
+            first = number
+        previous = number
+    if first is not None and previous is not None:
+        yield first, previous + 1

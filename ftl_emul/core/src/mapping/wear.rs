@@ -1,0 +1,48 @@
+//! How worn the blocks of a domain are, kept so that the least and the most worn are known without a look at them all.
+
+use std::collections::BTreeMap;
+
+use crate::block::Block;
+
+/// Blocks by how often they have been erased.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::mapping) struct Wear(BTreeMap<u32, u32>);
+
+impl Wear {
+    /// The wear of each of so many domains; `domain_of` says whose a block is.
+    pub fn of_domains(domains: usize, blocks: &[Block], domain_of: impl Fn(&Block) -> Option<usize>) -> Vec<Self> {
+        let mut wear = vec![Self::default(); domains];
+        for block in blocks {
+            if let Some(wear) = domain_of(block).and_then(|domain| wear.get_mut(domain)) {
+                wear.add(block.erases);
+            }
+        }
+        wear
+    }
+
+    /// A block joins the domain.
+    pub fn add(&mut self, erases: u32) {
+        *self.0.entry(erases).or_default() += 1;
+    }
+
+    /// A block leaves the domain.
+    pub fn remove(&mut self, erases: u32) {
+        let Some(blocks) = self.0.get_mut(&erases) else { unreachable!("every block of a domain was added to it") };
+        *blocks -= 1;
+        if *blocks == 0 {
+            self.0.remove(&erases);
+        }
+    }
+
+    /// A block of the domain was erased for the `erases`-th time.
+    pub fn erased(&mut self, erases: u32) {
+        self.remove(erases - 1);
+        self.add(erases);
+    }
+
+    /// Erases of the least and of the most worn block; (`u32::MAX`, 0) without blocks.
+    pub fn min_max(&self) -> (u32, u32) {
+        let least = self.0.keys().next().copied().unwrap_or(u32::MAX);
+        (least, self.0.keys().next_back().copied().unwrap_or(0))
+    }
+}

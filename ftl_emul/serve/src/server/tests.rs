@@ -1,0 +1,241 @@
+//! What was acknowledged survives: at every step of every change the device starts again, as it was or as it was to be.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::Path;
+
+use ftl_core::MAPPINGS;
+use proptest::prelude::*;
+
+use super::*;
+use crate::faults;
+use crate::namespace::Flags;
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 320;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A device of 2 dies with 64 blocks of 16 pages each, and no spare block but those that `spare` leaves.
+fn make(folder: &Path, kind: &str, isolated: bool, spare: u64) {
+    let ops = (128 - spare - 3 * PAGES.div_ceil(16)) / 3;
+    let mut text = format!(
+        "format_version = 1\nname = \"d\"\nemulated = true\nspec = \"\"\ncreated = \"\"\n[geometry]\npage_bytes = 4096\n\
+         pages_per_block = 16\nblocks_per_die = 64\nchannels = 2\ndies_per_channel = 1\nplanes = 1\n[timing]\n\
+         read_ns = 1\nprogram_ns = 1\nerase_ns = 1\ntransfer_ns = 1\n[mapping]\nkind = \"{kind}\"\nvictim = \"greedy\"\n\
+         separate_gc_frontier = false\nfree_floor = 1\ncopyback = true\nscheduler = \"fifo\"\nisolated = {isolated}\n\
+         seed = 1\n"
+    );
+    for name in NAMES {
+        let size = PAGES * PAGE;
+        write!(text, "[[namespace]]\nname = \"{name}\"\nsize_bytes = {size}\nweight = 1.0\nops_blocks = {ops}\n")
+            .unwrap();
+        File::create(folder.join(format!("{name}.img"))).unwrap().set_len(size).unwrap();
+    }
+    std::fs::write(folder.join("device.toml"), text).unwrap();
+}
+
+fn open(folder: &Path) -> Server {
+    Server::open(&Parameters { device: Some(folder.to_owned()), ..Parameters::default() }).unwrap()
+}
+
+/// Sizes and OPS blocks as they count: those of the settings, which the drive has or will have.
+type Acknowledged = (Vec<u64>, Vec<u64>);
+
+fn acknowledged(server: &Server) -> Acknowledged {
+    let sizes = server.namespaces.iter().map(Namespace::size_bytes).collect();
+    (sizes, server.ops_blocks_set(&server.settings()))
+}
+
+/// Holds the drive against what is said of it; returns what is acknowledged.
+fn checked(server: &Server) -> Acknowledged {
+    let (sizes, ops) = acknowledged(server);
+    let isolated = server.config.flash().unwrap().mapping.isolated;
+    let placement = server.config.flash().unwrap().placement();
+    server
+        .model
+        .with(|drive| {
+            drive.check().unwrap();
+            let found = division::ops_blocks_of(drive, placement, &server.namespaces, &ops).unwrap();
+            assert_eq!(found, ops, "moves under way included");
+            for (number, namespace) in server.namespaces.iter().enumerate() {
+                let space = drive.space(namespace.tenant).unwrap();
+                assert_eq!(space.logical_pages * PAGE, sizes[number]);
+                if isolated && drive.pending_moves().is_empty() {
+                    assert_eq!(space.ops_blocks, ops[number] as i64);
+                }
+            }
+        })
+        .unwrap();
+    (sizes, ops)
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize, u64),
+    Resize(usize, u64),
+    Move(Option<usize>, Option<usize>, u64),
+    CancelMoves,
+    /// What the background does.
+    HandOver(u64),
+    Checkpoint,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let end = || proptest::option::of(0..NAMES.len());
+    prop_oneof![
+        4 => (0..NAMES.len(), 0..PAGES).prop_map(|(n, page)| Step::Write(n, page)),
+        4 => (0..NAMES.len(), 1..2 * PAGES).prop_map(|(n, pages)| Step::Resize(n, pages)),
+        4 => (end(), end(), 1..12u64).prop_map(|(from, to, blocks)| Step::Move(from, to, blocks)),
+        1 => Just(Step::CancelMoves),
+        2 => (0..4u64).prop_map(Step::HandOver),
+        2 => Just(Step::Checkpoint),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// Does a step as far as it is possible; what is refused changes nothing.
+fn carry_out(server: &Server, step: &Step) {
+    let namespace = |n: usize| &server.namespaces[n];
+    match *step {
+        Step::Write(n, page) => {
+            let data = [n as u8 + 1; PAGE as usize];
+            let flags = Flags { fua: true, may_trim: false };
+            let _beyond_the_end = namespace(n).write(&server.model, &data, page * PAGE, flags, || false);
+        }
+        Step::Resize(n, pages) => drop(server.resize(namespace(n), pages * PAGE, false)),
+        Step::Move(from, to, blocks) => drop(server.move_ops(from.map(namespace), to.map(namespace), blocks)),
+        Step::CancelMoves => server.cancel_moves().unwrap(),
+        Step::HandOver(passes) => drop(server.model.with(|drive| drive.advance_moves(passes)).unwrap()),
+        Step::Checkpoint => server.checkpoint(false).unwrap(),
+        Step::Restart => server.stop().unwrap(),
+    }
+}
+
+/// The pages that hold data, by namespace.
+fn data(server: &Server) -> Vec<Vec<bool>> {
+    let holds = |n: &Namespace, page: u64| {
+        let mut found = [0; PAGE as usize];
+        n.backing.read(&mut found, page * PAGE).unwrap();
+        found.iter().any(|&byte| byte != 0)
+    };
+    server.namespaces.iter().map(|n| (0..n.size_bytes() / PAGE).map(|page| holds(n, page)).collect()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_device_starts_at_every_step_with_what_was_acknowledged(
+        kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
+        isolated in any::<bool>(),
+        spare in 0..8u64,
+        steps in proptest::collection::vec(step(), 1..14),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        make(folder.path(), kind, isolated, spare);
+        let mut server = open(folder.path());
+        checkpoint::mark_serving(folder.path()).unwrap();
+        for step in &steps {
+            let (before, held) = (checked(&server), data(&server));
+            let ((), states) = faults::states_during(folder.path(), || carry_out(&server, step));
+            let after = checked(&server);
+            for state in states {
+                let again = open(state.path());
+                let found = checked(&again);
+                prop_assert!(found == before || found == after, "{:?}: {:?} between {:?} and {:?}", step, found, before, after);
+                let still = data(&again);
+                for (had, has) in held.iter().zip(&still) {
+                    prop_assert!(had.iter().zip(has).all(|(had, has)| !had || *has), "{:?} lost data", step);
+                }
+            }
+            if matches!(step, Step::Restart) {
+                drop(server);
+                server = open(folder.path());
+                checkpoint::mark_serving(folder.path()).unwrap();
+                prop_assert_eq!(checked(&server), after);
+            }
+        }
+    }
+
+    /// As every placement may be lost, sizes and OPS blocks come from the settings alone.
+    #[test]
+    fn a_device_starts_without_its_placement_too(
+        kind in proptest::sample::select(MAPPINGS.iter().map(|(name, ..)| *name).collect::<Vec<_>>()),
+        isolated in any::<bool>(),
+        spare in 0..8u64,
+        steps in proptest::collection::vec(step(), 1..14),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        make(folder.path(), kind, isolated, spare);
+        let server = open(folder.path());
+        for step in &steps {
+            carry_out(&server, step);
+        }
+        let before = checked(&server);
+        drop(server);
+        let _never_written = std::fs::remove_file(checkpoint::path_in(folder.path()));
+        prop_assert_eq!(checked(&open(folder.path())), before);
+    }
+}
+
+#[test]
+fn a_namespace_that_grew_into_its_ops_without_spare_blocks_starts_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 0);
+    let server = open(folder.path());
+    checkpoint::mark_serving(folder.path()).unwrap();
+    server.checkpoint(false).unwrap();
+    server.resize(&server.namespaces[2], (PAGES + 64) * PAGE, true).unwrap();
+    let before = checked(&server);
+    drop(server);
+    let server = open(folder.path());
+    assert_eq!(checked(&server), before);
+    assert_eq!(server.origin, Some(Origin::Corrected(0)));
+    server.resize(&server.namespaces[2], PAGES * PAGE, true).unwrap();
+}
+
+#[test]
+fn settings_from_a_time_when_growth_was_not_kept_in_them_start_with_what_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 0);
+    let grown = (PAGES + 64) * PAGE;
+    File::options().write(true).open(folder.path().join("c.img")).unwrap().set_len(grown).unwrap();
+    let settings = format!("{{\"format_version\":1,\"namespaces\":{{\"c\":{{\"size_bytes\":{grown}}}}}}}");
+    std::fs::write(folder.path().join("settings.json"), settings).unwrap();
+    let found = checked(&open(folder.path()));
+    assert_eq!(found.0, [PAGES * PAGE, PAGES * PAGE, grown]);
+    assert_eq!(checked(&open(folder.path())), found);
+}
+
+#[test]
+fn what_a_smaller_size_left_in_the_file_is_not_seen_when_it_grows_again() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server = open(folder.path());
+    let namespace = &server.namespaces[0];
+    let data = [7; PAGE as usize];
+    namespace.write(&server.model, &data, (PAGES - 1) * PAGE, Flags::default(), || false).unwrap();
+    let ((), states) = faults::states_during(folder.path(), || server.resize(namespace, PAGE, false).unwrap());
+    for state in states {
+        let again = open(state.path());
+        let namespace = &again.namespaces[0];
+        let shrunk = namespace.size_bytes() == PAGE;
+        again.resize(namespace, PAGES * PAGE, true).unwrap();
+        let mut found = [0; PAGE as usize];
+        namespace.backing.read(&mut found, (PAGES - 1) * PAGE).unwrap();
+        assert_eq!(found[0], if shrunk { 0 } else { 7 });
+    }
+}
+
+#[test]
+fn a_short_file_is_refused_with_what_is_there_and_how_to_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 0);
+    File::options().write(true).open(folder.path().join("c.img")).unwrap().set_len(PAGE).unwrap();
+    let parameters = Parameters { device: Some(folder.path().to_owned()), ..Parameters::default() };
+    let told = Server::open(&parameters).err().unwrap().to_string();
+    assert!(told.contains("its first 4096 bytes"), "{told}");
+    let command = told.split("zeroes: ").nth(1).unwrap();
+    assert!(std::process::Command::new("sh").arg("-c").arg(command).status().unwrap().success());
+    checked(&open(folder.path()));
+}

@@ -1,0 +1,354 @@
+"""Weights, limits and OPS of the namespaces of a served emulated SSD, over its control socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ftl_emul import DriveError
+from slo_ctl.act.journal import Journal, JournalError, Original
+from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.decide.ops_plan import moves_between
+from slo_ctl.drives.control import Connect, ControlClient, ControlError
+from slo_ctl.model import Decision, Knob, Lever, OpsMove, SettingValue, Tenant
+from slo_ctl.model.decision import ActError
+
+if TYPE_CHECKING:
+    from ftl_emul import Device
+
+Reply = TypeVar("Reply")
+
+OPS_KNOB = "ops_blocks"
+_LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
+_MOVE_POLL_S = 0.02
+PATIENCE_S = 0.5
+"""For an answer; a server that answers does so in some milliseconds."""
+_LEFT_ALONE_S = 1.0
+"""After no answer: its other knobs are not tried one by one."""
+
+
+class ServedFtlActuator:
+    """One device. Everything set on it lasts: the server keeps it for its next start."""
+
+    levers = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+
+    def __init__(
+        self,
+        device: str,
+        control_socket: Path,
+        journal: Journal,
+        *,
+        move_wait_s: float = 5.0,
+        patience_s: float = PATIENCE_S,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
+    ) -> None:
+        """`move_wait_s` is how long giving OPS back waits for blocks that are under way; `patience_s`, how
+        long every command waits for its answer.
+        """
+        self._device = device
+        self._socket = control_socket
+        self._journal = journal
+        self._move_wait_s = move_wait_s
+        self._patience_s = patience_s
+        self._clock = clock
+        self._connect = connect
+        self._silent_until_s = 0.0
+        self._restore_until_s = float("inf")
+        self._client: ControlClient | None = None
+
+    def close(self) -> None:
+        """Hang up; the next use connects again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def owns(self, knob: Knob) -> bool:
+        """Knobs of this device's namespaces."""
+        return knob.lever in self.levers and knob.place.startswith(f"{self._device}/")
+
+    def normalise(self, knob: Knob, value: float | None) -> float | None:
+        """Weights and limits are kept as they are; OPS are whole blocks."""
+        if knob.lever is Lever.FTL_WEIGHT:
+            return 1.0 if value is None else value
+        if knob.lever is Lever.FTL_OPS:
+            return None if value is None else float(round(value))
+        _limit_name(knob)
+        return value
+
+    def read(self, knob: Knob) -> float | None:
+        """The value that the server says is in force."""
+        return _value(knob, self._namespace(knob, self._statistics()))
+
+    def write(self, knob: Knob, value: float | None) -> None:
+        """Set it, for good. OPS come from the spare of the device or go there, waiting until they have."""
+        namespace = self._name(knob)
+        if knob.lever is Lever.FTL_WEIGHT:
+            self._command(lambda client: client.set_weight(namespace, 1.0 if value is None else value))
+        elif knob.lever is Lever.FTL_LIMIT:
+            # One command sets both limits of a namespace: the other one keeps its value.
+            limits = self._namespace(knob, self._statistics())
+            both = {"limit_iops": limits.get("limit_iops"), "limit_bytes_s": limits.get("limit_bytes_s")}
+            both[_limit_name(knob)] = value
+            self._command(
+                lambda client: client.set_limit(namespace, both["limit_iops"], both["limit_bytes_s"])
+            )
+        elif value is None:
+            raise ActError(f"{knob}: a number of blocks is needed")
+        else:
+            self._give_ops(knob, namespace, round(value))
+
+    def scheduler(self) -> str:
+        """How the device divides itself among its namespaces."""
+        found = self._statistics().get("scheduler")
+        if not isinstance(found, str):
+            raise ActError(f"{self._device} does not tell its scheduler", "serve it with this release")
+        return found
+
+    def set_scheduler(self, name: str) -> None:
+        """Choose another one, for good."""
+        self._command(lambda client: client.set_scheduler(name))
+
+    def set_move_budget(self, share: float) -> None:
+        """Bound the device time that moves of OPS take while requests are outstanding."""
+        self._command(lambda client: client.set_move_budget(share))
+
+    def restore_ops(self, deadline_s: float) -> None:
+        """Begin to move all OPS back to the split in the journal, and wait for it until `deadline_s` only.
+
+        `deadline_s` is monotonic time. The device continues by itself after that.
+        """
+        self._restore_until_s = deadline_s
+        wanted = {
+            self._name(knob): round(float(original.value))
+            for knob, original in self._journal.originals().items()
+            if knob.lever is Lever.FTL_OPS and self.owns(knob) and isinstance(original.value, int | float)
+        }
+        if not wanted:
+            return
+        if self._statistics().get("moves", {}).get("pending"):
+            self._command(lambda client: client.cancel_moves())
+        statistics = self._statistics()
+        owned = {n["name"]: int(n["space"]["ops_blocks"]) for n in statistics["namespaces"]}
+        there = {name: owned[name] for name in wanted if name in owned}
+        target = {name: wanted[name] for name in there}
+        moves = moves_between(there, target, int(statistics["spare_blocks"]))
+        surplus = {name: there[name] - target[name] for name in there}
+        for move in moves:
+            self._move(move.source, move.target, move.blocks)
+            if move.source is not None:
+                surplus[move.source] -= move.blocks
+        for name, blocks in surplus.items():
+            if blocks > 0:  # it came from the spare
+                self._move(name, None, blocks)
+
+    def apply(self, decision: Decision, names: Mapping[str, str]) -> list[str]:
+        """Ask for the OPS moves of a decision; a sentence for each that was not taken on.
+
+        `names` gives the namespace of each VM's stream. The split before the first move is journalled. While
+        blocks are under way nothing new is asked for: the sample did not know where they end.
+        """
+        if not decision.moves:
+            return []
+        try:
+            statistics = self._statistics()
+            if statistics["moves"]["pending"]:
+                return []
+            self._journal.add(self._split(statistics, {name: stream for stream, name in names.items()}))
+        except (ActError, JournalError) as error:
+            return [f"unapplied: no OPS of {self._device} were moved: {error}"]
+        refusals = []
+        for move in decision.moves:
+            try:
+                self._move(_end(move.source, names), _end(move.target, names), move.blocks)
+            except ActError as error:
+                refusals.append(f"unapplied: {_told(move)}: {error}")
+        return refusals
+
+    def _split(self, statistics: Mapping[str, Any], streams: Mapping[str, str]) -> dict[Knob, Original]:
+        split = {}
+        for namespace in statistics["namespaces"]:
+            name = str(namespace["name"])
+            knob = Knob(Lever.FTL_OPS, str(Tenant(self._device, name)), OPS_KNOB)
+            split[knob] = Original(_value(knob, namespace), streams.get(name, ""))
+        return split
+
+    def _give_ops(self, knob: Knob, namespace: str, blocks: int) -> None:
+        """Move the difference to or from the spare, as many blocks at a time as there are to be had."""
+        deadline = self._clock.monotonic_s() + self._move_wait_s
+        expected: int | None = None
+        while True:
+            statistics = self._statistics()
+            owned = int(self._namespace(knob, statistics)["space"]["ops_blocks"])
+            pending = sum(move["blocks"] for move in statistics["moves"]["pending"])
+            if not pending and expected in (None, owned):
+                if owned == blocks:
+                    return
+                expected = self._step_towards(knob, namespace, owned, blocks, int(statistics["spare_blocks"]))
+            elif self._clock.monotonic_s() > min(deadline, self._restore_until_s):
+                raise ActError(
+                    f"{pending} OPS blocks of {self._device} are still being moved, within its move budget",
+                    "the device continues by itself; run `slo-ctl apply --undo` later to confirm",
+                )
+            else:
+                self._clock.sleep(_MOVE_POLL_S)
+
+    def _step_towards(self, knob: Knob, namespace: str, owned: int, blocks: int, spare: int) -> int:
+        """Ask for one move; returns what the namespace then has."""
+        if owned > blocks:
+            self._move(namespace, None, owned - blocks)
+            return blocks
+        if spare == 0:
+            lacking = blocks - owned
+            raise ActError(f"{knob.place} lacks {lacking} OPS blocks, and the device has none to spare")
+        step = min(blocks - owned, spare)
+        self._move(None, namespace, step)
+        return owned + step
+
+    def _move(self, source: str | None, target: str | None, blocks: int) -> None:
+        # A move that was taken on before the connection broke must not be asked for twice.
+        self._command(lambda client: client.move_ops(source, target, blocks), repeatable=False)
+
+    def _name(self, knob: Knob) -> str:
+        return knob.place.removeprefix(f"{self._device}/")
+
+    def _namespace(self, knob: Knob, statistics: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = self._name(knob)
+        for namespace in statistics["namespaces"]:
+            if namespace["name"] == name:
+                found: Mapping[str, Any] = namespace
+                return found
+        raise ActError(f"{self._device} has no namespace {name} any more", gone=True)
+
+    def _statistics(self) -> dict[str, Any]:
+        return self._command(lambda client: client.statistics())
+
+    def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
+        """Carry out a command, over a new connection where the old one was hung up (if harmless)."""
+        again = repeatable and self._client is not None
+        began_s = self._clock.monotonic_s()
+        if began_s < self._silent_until_s:
+            raise ActError(f"{self._device} does not answer", "it is tried again")
+        try:
+            if self._client is None:
+                self._client = self._connect(self._socket, self._patience_s)
+            return do(self._client)
+        except ControlError as error:
+            if error.code in ("unreachable", "malformed"):
+                self.close()
+                if self._clock.monotonic_s() - began_s >= self._patience_s:
+                    self._silent_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S
+                    raise ActError(
+                        f"{self._device} has not answered for {self._patience_s:g} s", "it is tried again"
+                    ) from None
+                if again:
+                    return self._command(do)
+                raise ActError(
+                    f"{self._device} is not being served: {error.message}", "see `slo-ctl device serve`"
+                ) from None
+            raise ActError(f"{self._device} refuses: {error.message}") from None
+
+
+def _value(knob: Knob, namespace: Mapping[str, Any]) -> float | None:
+    if knob.lever is Lever.FTL_OPS:
+        return float(namespace["space"]["ops_blocks"])
+    value = namespace.get("weight" if knob.lever is Lever.FTL_WEIGHT else _limit_name(knob))
+    return None if value is None else float(value)
+
+
+def _limit_name(knob: Knob) -> str:
+    if knob.name not in _LIMITS:
+        raise ActError(f"an emulated SSD has no limit {knob.name}", "limit total_iops or total_bytes_s")
+    return _LIMITS[knob.name]
+
+
+def _end(stream: str | None, names: Mapping[str, str]) -> str | None:
+    if stream is None:
+        return None
+    if stream not in names:
+        raise ActError(f"{stream} has no namespace on the device")
+    return names[stream]
+
+
+def _told(move: OpsMove) -> str:
+    return f"{move.blocks} blocks from {move.source or 'spare'} to {move.target or 'spare'}"
+
+
+# Carrying out decisions on an emulated SSD.
+
+
+class FtlActuator:
+    """Moves OPS blocks and sets limits and weights; remembers what is in force."""
+
+    def __init__(self, device: Device, tenants: Mapping[str, int], *, clocked: bool) -> None:
+        self._device = device
+        self._tenants = dict(tenants)
+        self._clocked = clocked
+        self.limits_iops: dict[str, float | None] = dict.fromkeys(tenants)
+        self.scheduler_weights: dict[str, float] = dict.fromkeys(tenants, 1.0)
+
+    def apply(self, decision: Decision) -> list[str]:
+        """Do what was decided; returns a sentence for each part that the device refused."""
+        refusals = self._move(decision.moves)
+        if not self._clocked:
+            return refusals
+        for vm, limit in decision.limits_iops.items():
+            self._device.set_limit(self._tenants[vm], iops=limit)
+            self.limits_iops[vm] = limit
+        for vm, weight in decision.scheduler_weights.items():
+            self._device.set_weight(self._tenants[vm], weight)
+            self.scheduler_weights[vm] = weight
+        return refusals
+
+    def _move(self, moves: tuple[OpsMove, ...]) -> list[str]:
+        # While earlier blocks are under way, the sample that led to these moves did not know where they end.
+        if not moves or self._device.advance_moves(0).pending_blocks:
+            return []
+        refusals = []
+        for move in moves:
+            try:
+                self._device.request_move(self._end(move.source), self._end(move.target), move.blocks)
+            except DriveError as refusal:
+                wanted = f"{move.blocks} blocks from {move.source or 'spare'} to {move.target or 'spare'}"
+                refusals.append(f"unapplied: {wanted}: {refusal}")
+        return refusals
+
+    def _end(self, vm: str | None) -> int | None:
+        return None if vm is None else self._tenants[vm]
+
+    def finish_moves(self) -> None:
+        """Hand over everything promised, collecting as much as that takes."""
+        while self._device.advance_moves(1024).gc_passes:
+            pass
+
+
+# How a served emulated SSD divides itself among its namespaces, as a setting.
+
+
+class TenantSchedulerActuator:
+    """One device, over the connection that its weights and limits go over."""
+
+    levers = frozenset({Lever.FTL_SCHEDULER})
+
+    def __init__(self, device: str, server: ServedFtlActuator) -> None:
+        self._device = device
+        self._server = server
+
+    def owns(self, knob: Knob) -> bool:
+        """The knob of this device."""
+        return knob.lever in self.levers and knob.place == self._device
+
+    def normalise(self, knob: Knob, value: SettingValue) -> SettingValue:
+        """A name, as it is."""
+        if not isinstance(value, str):
+            raise ActError(f"{knob}: {value!r} is not a valid scheduler")
+        return value
+
+    def read(self, knob: Knob) -> SettingValue:  # noqa: ARG002 - a device has one such knob
+        """Its name."""
+        return self._server.scheduler()
+
+    def write(self, knob: Knob, value: SettingValue) -> None:
+        """Choose it, for good: the server keeps it for its next start."""
+        self._server.set_scheduler(str(self.normalise(knob, value)))

@@ -1,0 +1,338 @@
+"""What the API answers: one route for each method and path, and the description of them all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from slo_ctl.api.controller import Controller, RefusalError
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import printable
+from slo_ctl.base.version import tool_version
+from slo_ctl.model import HostStatus, VmStatus
+from slo_ctl.model.plan import Health, Plan, Promised
+from slo_ctl.model.slo import SloError, SloFields, field_named, parse_fields
+from slo_ctl.model.status_json import plain, to_json
+from slo_ctl.record.history_reader import MAX_POINTS, VmHistory
+from slo_ctl.record.history_schema import HistoryError
+from slo_ctl.record.metrics import CONTENT_TYPE
+
+FORMAT_VERSION = 1
+DESCRIPTION = "/v1/openapi.json"
+_JSON = "application/json"
+_DEFAULT_POINTS = 500
+_NOT_YET = RefusalError(
+    "the first epoch is not over yet", "ask again in a moment", HTTPStatus.SERVICE_UNAVAILABLE
+)
+
+log = logging.getLogger("slo_ctl.api")
+
+# What is sent to it. Replies are the dataclasses of the model, as `model.status_json.plain` writes them.
+
+
+class SloBody(BaseModel):
+    """An SLO's fields to set; those left out stay as they are."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: dict[str, Any] = Field(
+        description='Any of weight, min_iops, max_iops, max_bandwidth and p99, such as {"p99": "5ms"}.'
+    )
+    force: bool = Field(False, description="Even for a VM that is not here, or above what a device can do.")
+
+
+class SetQuery(BaseModel):
+    """Parameters of a change."""
+
+    force: bool = Field(False, description="As `force` in the body.")
+
+
+class UnsetQuery(BaseModel):
+    """Parameters of a removal."""
+
+    fields: str | None = Field(None, description="Only these, with commas between.")
+
+
+class HistoryQuery(BaseModel):
+    """Parameters of a history."""
+
+    since: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
+    until: float | None = Field(None, allow_inf_nan=False, description="Seconds since 1970.")
+    limit: int = Field(_DEFAULT_POINTS, ge=1, le=MAX_POINTS, description="Buckets of time at most.")
+
+
+class NoQuery(BaseModel):
+    """No parameters."""
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, and who sent it."""
+
+    method: str
+    target: str
+    body: bytes
+    user: str
+
+    @property
+    def path(self) -> str:
+        """Without the query."""
+        return urlsplit(self.target).path
+
+    def query(self, kind: type[_Model]) -> _Model:
+        """The parameters. Raises RefusalError."""
+        return _checked(kind, dict(parse_qsl(urlsplit(self.target).query)))
+
+    def json(self, kind: type[_Model]) -> _Model:
+        """The body. Raises RefusalError."""
+        try:
+            return _checked(kind, json.loads(self.body))
+        except (ValueError, RecursionError):
+            raise RefusalError("body: is not valid JSON", f"see {DESCRIPTION}") from None
+
+
+def _checked(kind: type[_Model], value: object) -> _Model:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise RefusalError(f"{where}: {first['msg']}", f"see {DESCRIPTION}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is sent back."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def refusal(status: int, message: str, hint: str) -> Reply:
+    """Every error has this shape."""
+    return _reply({"error": {"message": message, "hint": hint}}, status)
+
+
+def _reply(body: Mapping[str, Any], status: int = HTTPStatus.OK) -> Reply:
+    return Reply(status, _JSON, json.dumps({"format_version": FORMAT_VERSION, **body}).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class VmsReply:
+    """Every VM on every device."""
+
+    vms: tuple[VmStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmReply(Promised):
+    """What a VM is promised, and how it goes on each device."""
+
+    devices: tuple[VmStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReply:
+    """Why the configuration stays as it was; empty when it was taken."""
+
+    config_problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """`{name}` stands for the name of a VM, which may have slashes."""
+    summary: str
+    answer: Callable[[Request, str], Reply]
+    """Takes the name, empty where the path has none."""
+    reply: Any = None
+    """Type of what is replied besides `format_version`; None: not described."""
+    query: type[BaseModel] = NoQuery
+    body: type[BaseModel] | None = None
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Of the path."""
+        return re.compile(re.escape(self.path).replace(r"\{name\}", "(?P<name>.+)"))
+
+
+class Api:
+    """Answers requests for `controller`. Any thread may ask."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._latest: tuple[HostStatus | None, bytes] = (None, b"")
+        # Names of VMs may have slashes, so longer paths come before those that they begin with.
+        self._routes = (
+            Route("GET", "/v1/health", "Daemon health", self._health, Health),
+            Route("GET", "/v1/status", "Everything, as of the last epoch", self._status, HostStatus),
+            Route("GET", "/v1/vms", "Every VM on every device", self._vms, VmsReply),
+            Route(
+                "PUT", "/v1/vms/{name}/slo", "Set fields of an SLO", self._set, Promised, SetQuery, SloBody
+            ),
+            Route("DELETE", "/v1/vms/{name}/slo", "Unset fields", self._unset, Promised, UnsetQuery),
+            Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
+            Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
+            Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
+            Route("POST", "/v1/reload", "Read the configuration anew", self._reload, ReloadReply),
+            Route("GET", "/metrics", "In Prometheus's text format", self._metrics),
+            Route("GET", DESCRIPTION, "This description", self._describe),
+        )
+        self._patterns = tuple((route.pattern, route) for route in self._routes)
+
+    def answer(self, request: Request) -> Reply:
+        """The reply, which may be a refusal."""
+        try:
+            route, name = self._route(request)
+            return route.answer(request, name)
+        except RefusalError as error:
+            return refusal(error.status, error.message, error.hint)
+        except UserError as error:
+            return refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error.message, error.hint)
+        except HistoryError as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.reason, error.hint)
+        except Exception as error:
+            log.exception("%s %s", request.method, printable(request.target))
+            message = f"unexpected {type(error).__name__}: {error}"
+            return refusal(
+                HTTPStatus.INTERNAL_SERVER_ERROR, message, "the daemon's log says where; please report it"
+            )
+
+    def _route(self, request: Request) -> tuple[Route, str]:
+        path = unquote(request.path)
+        found = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(path))]
+        for match, route in found:
+            if route.method == request.method:
+                return route, match.groupdict().get("name", "")
+        status = HTTPStatus.METHOD_NOT_ALLOWED if found else HTTPStatus.NOT_FOUND
+        what = f"{request.method} {request.path}: {status.phrase}"
+        raise RefusalError(what, f"see {DESCRIPTION}", status)
+
+    # Status.
+
+    def _present(self) -> HostStatus:
+        status = self._controller.status()
+        if status is None:
+            raise _NOT_YET
+        return status
+
+    def _health(self, _request: Request, _name: str) -> Reply:
+        return _reply(plain(self._controller.health()))
+
+    def _status(self, _request: Request, _name: str) -> Reply:
+        now, latest = self._present(), self._latest
+        if now is not latest[0]:
+            latest = self._latest = (now, json.dumps(to_json(now)).encode())
+        return Reply(HTTPStatus.OK, _JSON, latest[1])
+
+    def _vms(self, _request: Request, _name: str) -> Reply:
+        return _reply({"vms": plain(self._present().vms)})
+
+    def _vm(self, _request: Request, name: str) -> Reply:
+        promised = self._controller.promised(name)
+        devices = plain([each for each in self._present().vms if each.vm == name])
+        return _reply({**plain(promised), "devices": devices})
+
+    def _metrics(self, _request: Request, _name: str) -> Reply:
+        return Reply(HTTPStatus.OK, CONTENT_TYPE, self._controller.metrics())
+
+    # SLOs.
+
+    def _set(self, request: Request, name: str) -> Reply:
+        body = request.json(SloBody)
+        try:
+            fields: SloFields = parse_fields(body.fields)
+        except SloError as error:
+            raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
+        if not fields:
+            raise RefusalError(f"VM {name}: no fields to set", 'such as {"fields": {"weight": 3}}')
+        force = body.force or request.query(SetQuery).force
+        promised = self._controller.set_slo(name, fields, force=force)
+        given = ", ".join(f"{field}={value:g}" for field, value in fields.items())
+        log.info("VM %s: %s set %s", printable(name), request.user, given)
+        return _reply(plain(promised))
+
+    def _unset(self, request: Request, name: str) -> Reply:
+        given = request.query(UnsetQuery).fields
+        try:
+            names = None if given is None else {field_named(key) for key in given.split(",")}
+        except SloError as error:
+            raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
+        promised = self._controller.unset_slo(name, names)
+        what = ", ".join(sorted(names)) if names else "all fields"
+        log.info("VM %s: %s unset %s", printable(name), request.user, what)
+        return _reply(plain(promised))
+
+    # Work of the daemon's loop.
+
+    def _plan(self, _request: Request, _name: str) -> Reply:
+        return _reply(plain(self._controller.plan()))
+
+    def _history(self, request: Request, name: str) -> Reply:
+        query = request.query(HistoryQuery)
+        return _reply(plain(self._controller.history(name, query.since, query.until, query.limit)))
+
+    def _reload(self, request: Request, _name: str) -> Reply:
+        log.info("%s has the configuration read again", request.user)
+        return _reply({"config_problem": self._controller.reload()})
+
+    # The description.
+
+    def _describe(self, _request: Request, _name: str) -> Reply:
+        return Reply(HTTPStatus.OK, _JSON, self._description)
+
+    @cached_property
+    def _description(self) -> bytes:
+        return json.dumps(_openapi(self._routes)).encode()
+
+
+def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:
+    """OpenAPI 3.1. Schemas are made from the types, so that neither is kept twice."""
+    kinds = {kind: None for route in routes for kind in (route.reply, route.query, route.body) if kind}
+    adapters = [(kind, "serialization", TypeAdapter(kind)) for kind in kinds]
+    schemas, shared = TypeAdapter.json_schemas(
+        adapters,  # type: ignore[arg-type]
+        ref_template="#/components/schemas/{model}",
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        ok: dict[str, Any] = {"description": route.summary}
+        if route.reply is not None:
+            ok["content"] = {_JSON: {"schema": schemas[route.reply, "serialization"]}}
+        said: dict[str, Any] = {"summary": route.summary, "responses": {"200": ok}}
+        names = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+        said["parameters"] = names if "{name}" in route.path else []
+        for name, schema in route.query.model_json_schema().get("properties", {}).items():
+            said["parameters"].append({"name": name, "in": "query", "schema": schema})
+        if route.body is not None:
+            content = {_JSON: {"schema": schemas[route.body, "serialization"]}}
+            said["requestBody"] = {"required": True, "content": content}
+        paths.setdefault(route.path, {})[route.method.lower()] = said
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "slo-ctl",
+            "version": tool_version(),
+            "description": "Status and SLOs of the VMs of this host. Times are seconds since 1970 (UTC). "
+            "Replies in JSON have a field format_version besides those described; errors are "
+            '{"format_version": 1, "error": {"message": ..., "hint": ...}}.',
+        },
+        "paths": paths,
+        "components": {"schemas": shared.get("$defs", {})},
+    }

@@ -1,0 +1,1 @@
+"""What every package may use: errors, quantities, files, text. Imports nothing else of slo_ctl."""

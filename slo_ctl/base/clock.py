@@ -1,0 +1,22 @@
+"""Where time comes from: the machine's clocks, or those of a simulation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clocks that an epoch of the daemon reads, and the way to wait. Seconds."""
+
+    monotonic_s: Callable[[], float] = time.monotonic
+    time_s: Callable[[], float] = time.time
+    """Since 1970, UTC."""
+    cpu_s: Callable[[], float] = time.thread_time
+    """CPU time of the calling thread."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+SYSTEM_CLOCK = Clock()

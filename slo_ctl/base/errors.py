@@ -1,0 +1,54 @@
+"""Errors that are for the user to fix."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from slo_ctl.base.text import printable
+
+
+class UserError(Exception):
+    """A mistake in what was asked, told in one line with a hint; the command line exits with 2.
+
+    `message` says what is wrong and where (option, VM, key, file, line); `hint` says what to do about it and
+    is empty only where there is nothing to add. What the input has of control characters and line breaks is
+    escaped in both.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = printable(message)
+        self.hint = printable(hint)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UnreachableError(UserError):
+    """The daemon, or the server of a device, does not answer; the command line exits with 4."""
+
+
+OPTIONAL_PACKAGES = {
+    "jinja2": "HTML reports",
+    "matplotlib": "plots and HTML reports",
+    "polars": "traces in text formats",
+    "zstandard": "files compressed with zstd",
+}
+"""Python packages of the extra `replay`, and what needs them."""
+
+
+class MissingPackageError(UserError):
+    """A package of an extra is not installed."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"{OPTIONAL_PACKAGES[package]} need the Python package {package}, which is not installed",
+            f"python3 -m pip install {package}, or install slo-ctl with its extra: slo-ctl[replay]",
+        )
+
+
+def require_packages(*packages: str) -> None:
+    """Raise MissingPackageError for the first that is not installed, before any work begins."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingPackageError(package)

@@ -1,0 +1,129 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slo_ctl.base.errors import UserError
+
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})\.partial", re.DOTALL)
+
+
+def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+    """The whole of a regular file.
+
+    Raises OSError, also for a FIFO, whose other end would be waited for, and for more than `max_bytes`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(-1 if max_bytes is None else max_bytes + 1)
+        if max_bytes is not None and len(content) > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def partial_of(path: Path) -> Path:
+    """Where this process writes what is to become `path`; see `remove_leftovers`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that were killed left in `folder` while they wrote `name`, or anything at all.
+
+    What cannot be removed stays.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _PARTIAL.fullmatch(entry.name)
+            if match is None or name not in (None, match["name"]) or _runs(int(match["pid"])):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)  # noqa: PTH108 - a Path for each entry would cost more
+
+
+def _runs(pid: int) -> bool:
+    """Whether another process has that number; our own is not writing yet."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Put `content` at `path` in one step, and on disk. Raises OSError; the old file then stays.
+
+    `mode` are the permissions; by default those the process gives new files.
+    """
+    remove_leftovers(path.parent, path.name)
+    partial = partial_of(path)
+    try:
+        with partial.open("xb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk when this returns. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise UserError when `path` cannot be written; asked before a long run, not after it."""
+    if path.is_dir():
+        raise UserError(f"{option}: {path} is a directory", "name a file")
+    folder = path.parent
+    if not folder.is_dir():
+        raise UserError(f"{option}: there is no directory {folder}", "create it or name another file")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{option}: {folder} is not writable", "name a file in a directory of yours")
+
+
+def write_whole(option: str, path: Path, text: str) -> None:
+    """Put `text` (UTF-8) at `path` in one step: a reader sees the old file or the new one.
+
+    Raises UserError when the system refuses.
+    """
+    with writing(option, path):
+        replace_file(path, text.encode())
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """While `path` is written: raises UserError when the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{option}: cannot write {path}: {error.strerror}", "name another file") from None

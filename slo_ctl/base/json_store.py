@@ -1,0 +1,124 @@
+"""A JSON file of typed content: read as a whole, replaced in one step, left alone when it is damaged."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import read_regular, replace_file
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+"""Of every file here; contents have a field `format_version` of that value."""
+MAX_BYTES = 64 << 20
+_LOCK_PATIENCE_S = 5.0
+_LOCK_PAUSE_S = 0.01
+
+
+class JsonStore(Generic[T]):
+    """One file. Methods raise UserError when it cannot be read or written, and then leave it as it is."""
+
+    def __init__(self, path: Path, content: type[T], *, repair: str, mode: int | None = None) -> None:
+        """`content` is a dataclass or model; `repair` says what to do when the file is damaged."""
+        self.path = path
+        self._adapter: TypeAdapter[T] = TypeAdapter(content)
+        self._repair = repair
+        self._mode = mode
+
+    def read(self) -> T | None:
+        """The content; None when there is no file."""
+        try:
+            text = read_regular(self.path, MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise self.damaged(f"it has more than {MAX_BYTES} bytes") from None
+            raise UserError(f"{self.path}: {error.strerror}", "run as its owner, or see --root") from None
+        try:
+            return self._adapter.validate_json(text)
+        except ValidationError as error:
+            version = _version_of(text)
+            if version not in (None, FORMAT_VERSION):
+                raise UserError(
+                    f"{self.path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
+                    f"use the slo-ctl that wrote it, or {self._repair}",
+                ) from None
+            raise self.damaged(problem_of(error)) from None
+
+    def write(self, content: T) -> None:
+        """Replace the file in one step that a crash leaves done or not done; on disk when it returns."""
+        text = self._adapter.dump_json(content, indent=2)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self.path, text + b"\n", self._mode)
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be written: {error.strerror}; nothing was changed",
+                "see its folder and the space on its file system",
+            ) from None
+
+    @contextmanager
+    def locked(self, busy: str, patience_s: float | None = None) -> Iterator[None]:
+        """Hold off other writers; UserError with the message `busy` when one continues for `patience_s`."""
+        # A file of its own, because the other one is replaced.
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+            descriptor = os.open(lock, flags, 0o600)
+        except OSError as error:
+            raise UserError(f"{lock}: {error.strerror}", "run as root, or with --root DIR") from None
+        try:
+            deadline = time.monotonic() + (_LOCK_PATIENCE_S if patience_s is None else patience_s)
+            while not try_lock(descriptor):
+                if time.monotonic() >= deadline:
+                    raise UserError(busy, f"try again when it has ended; `fuser {lock}` says who it is")
+                time.sleep(_LOCK_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def damaged(self, problem: str) -> UserError:
+        """What to raise when the content is not what it should be."""
+        return UserError(f"{self.path} is damaged: {problem}", self._repair)
+
+
+def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Lock a file without waiting; whether that was possible."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first thing that is wrong, such as `vms[0].u: Input should be a valid number, not 'x'`."""
+    first = error.errors(include_url=False)[0]
+    where = ""
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
+    problem, given = first["msg"], first["input"]
+    if where and (given is None or isinstance(given, str | int | float)):
+        problem = f"{problem}, not {given!r:.40}"
+    return f"{where}: {problem}" if where else problem
+
+
+def _version_of(text: bytes) -> Any:
+    try:
+        content = from_json(text)
+    except ValueError:
+        return None
+    return content.get("format_version") if isinstance(content, dict) else None

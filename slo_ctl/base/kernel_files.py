@@ -1,0 +1,80 @@
+"""Reading small kernel files that may vanish, lie or be far larger than they should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_BYTES = 1 << 20
+"""More than any file of cgroup, proc or sysfs that is read here has on the largest hosts."""
+
+_FIRST_READ_BYTES = 1 << 13
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+"""Non-blocking: a FIFO in the place of a kernel file must not stop us."""
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
+"""ENODEV is what kernfs answers when a cgroup is removed between open and read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """What a file says; bytes that are no UTF-8 are kept as surrogates."""
+
+    text: str
+    cut: bool
+    """The file is larger than the limit; `text` ends with its last whole line below it."""
+
+
+def read_bounded(path: Path | str, limit_bytes: int = LIMIT_BYTES) -> FileText | None:
+    """The text of a file, None when there is no such file (any more). Raises OSError otherwise."""
+    try:
+        descriptor = os.open(path, _READING)
+        try:
+            content = _content(descriptor, limit_bytes + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    cut = len(content) > limit_bytes
+    if cut:
+        content = content[: content.rfind(b"\n", 0, limit_bytes) + 1]
+    return FileText(content.decode("utf-8", "surrogateescape"), cut)
+
+
+def read_record(path: str) -> FileText | None:
+    """As `read_bounded`, for files that the kernel hands over whole in one read (kernfs): one call less."""
+    try:
+        descriptor = os.open(path, _READING)
+        try:
+            content = os.read(descriptor, _FIRST_READ_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        if isinstance(error, BlockingIOError):
+            return FileText("", False)
+        raise
+    if len(content) == _FIRST_READ_BYTES:
+        return read_bounded(path)
+    return FileText(content.decode("utf-8", "surrogateescape"), False)
+
+
+def _content(descriptor: int, limit_bytes: int) -> bytes:
+    """Everything up to a limit. Most of these files fit into the first read."""
+    try:
+        content = os.read(descriptor, min(_FIRST_READ_BYTES, limit_bytes))
+        if not content:
+            return content
+        while len(content) < limit_bytes:
+            more = os.read(descriptor, limit_bytes - len(content))
+            if not more:
+                break
+            content += more
+    except BlockingIOError:
+        # Somebody's FIFO.
+        return b""
+    return content

@@ -1,0 +1,173 @@
+"""One table of `key = value` taken apart key by key, every error naming the place and the key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import NoReturn, TypeVar
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import (
+    Duration,
+    QuantityError,
+    parse_bytes,
+    parse_count,
+    parse_duration,
+    parse_fraction,
+    parse_number,
+    parse_time_s,
+)
+
+T = TypeVar("T")
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for a word that is none of `known`: the nearest of them, or all of them."""
+    names = sorted(known)
+    near = get_close_matches(word.casefold(), names, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return otherwise or f"known: {', '.join(names)}"
+
+
+def split_pairs(where: str, text: str) -> dict[str, str]:
+    """`a=1,b=2` as a mapping; a comma inside a value is written twice, as virt-install has it.
+
+    Raises UserError for a part without `=`, an empty key, or a key given twice.
+    """
+    comma = "\0"
+    pairs: dict[str, str] = {}
+    for part in text.replace(",,", comma).split(","):
+        word = part.replace(comma, ",")
+        key, equals, value = word.partition("=")
+        key = key.strip().casefold()
+        if not equals or not key:
+            said = f'"{word}" is not key=value' if word else "there is nothing between two commas"
+            raise UserError(f"{where}: {said}", "write key=value,key=value; double a comma inside a value")
+        if key in pairs:
+            raise UserError(f"{where}: {key} is given twice", "give each key once")
+        pairs[key] = value.strip()
+    return pairs
+
+
+def join_pairs(pairs: Mapping[str, str]) -> str:
+    """The inverse of `split_pairs`."""
+    return ",".join(f"{key}={value.replace(',', ',,')}" for key, value in pairs.items())
+
+
+class Fields:
+    """The values of one table, each asked for once; whatever nobody asked for is an error."""
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self.where = where
+        self._values = {key: _as_text(where, key, value) for key, value in values.items()}
+        self._asked: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def fail(self, key: str, problem: str, hint: str = "") -> NoReturn:
+        """Raise UserError about the value of `key`: `WHERE: key=value PROBLEM`."""
+        raise UserError(f"{self.where}: {key}={self._values.get(key, '')} {problem}", hint)
+
+    def text(self, key: str) -> str | None:
+        """The value as it stands; None when absent."""
+        self._asked.add(key)
+        value = self._values.get(key)
+        if value == "":
+            self.fail(key, "has no value", f"write {key}=VALUE or leave {key} out")
+        return value
+
+    def choice(self, key: str, known: Iterable[str]) -> str | None:
+        """One of `known`."""
+        value = self.text(key)
+        names = tuple(known)
+        if value is not None and value not in names:
+            self.fail(key, "is not known", did_you_mean(value, names))
+        return value
+
+    def size(self, key: str) -> int | None:
+        """A size in bytes, at least 1."""
+        return self._parse(key, parse_bytes)
+
+    def duration(self, key: str) -> Duration | None:
+        """A duration or a moment, not negative."""
+        return self._parse(key, parse_duration)
+
+    def time_s(self, key: str) -> float | None:
+        """A time with its unit, in seconds, more than 0."""
+        value = self._parse(key, parse_time_s)
+        if value is not None:
+            self._bound(key, value, 0, None)
+        return value
+
+    def number(self, key: str, above: float | None = None, least: float | None = None) -> float | None:
+        """A finite number more than `above`, or at least `least`."""
+        value = self._parse(key, parse_number)
+        if value is not None:
+            self._bound(key, value, above, least)
+        return value
+
+    def count(self, key: str, least: int = 1, most: int | None = None) -> int | None:
+        """A whole number from `least` to `most`."""
+        value = self._parse(key, parse_count)
+        if value is not None and (value < least or (most is not None and value > most)):
+            limit = f"from {least} to {most}" if most is not None else f"{least} or more"
+            self.fail(key, "is out of range", f"{key} must be {limit}")
+        return value
+
+    def fraction(self, key: str, above: float | None = None) -> float | None:
+        """A share, as a percentage or a number, more than `above`."""
+        value = self._parse(key, parse_fraction)
+        if value is not None:
+            self._bound(key, value, above, None)
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """yes or no."""
+        value = self.choice(key, ("yes", "no", "true", "false", "on", "off"))
+        return None if value is None else value in ("yes", "true", "on")
+
+    def rest(self) -> dict[str, str]:
+        """Everything not asked for yet, which counts as asked for now."""
+        left = {key: value for key, value in self._values.items() if key not in self._asked}
+        self._asked.update(left)
+        return left
+
+    def finish(self) -> None:
+        """Raise UserError when a key was given that nobody asked for."""
+        for key in self._values:
+            if key not in self._asked:
+                raise UserError(f"{self.where}: unknown key {key}", did_you_mean(key, self._asked))
+
+    def _parse(self, key: str, parse: Callable[[str], T]) -> T | None:
+        value = self.text(key)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except QuantityError as error:
+            self.fail(key, str(error), _EXAMPLES.get(parse.__name__, ""))
+
+    def _bound(self, key: str, value: float, above: float | None, least: float | None) -> None:
+        if above is not None and value <= above:
+            self.fail(key, f"is not more than {above:g}", f"{key} must be more than {above:g}")
+        if least is not None and value < least:
+            self.fail(key, f"is less than {least:g}", f"{key} must be {least:g} or more")
+
+
+_EXAMPLES = {
+    "parse_bytes": "k, M, G, T and KiB, MiB, GiB, TiB are powers of two; kB, MB, GB, TB are powers of ten",
+    "parse_duration": "20x is twenty full drive writes; 600s, 5m and 2h are virtual time",
+    "parse_fraction": "write a percentage such as 15% or a number such as .15",
+    "parse_number": "write a plain number such as 3 or 0.5",
+    "parse_count": "write a whole number such as 4",
+}
+
+
+def _as_text(where: str, key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | str):
+        return str(value)
+    raise UserError(f"{where}: {key} must be a single value", f'write {key} = "..." or a number')

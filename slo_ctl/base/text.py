@@ -1,0 +1,24 @@
+"""Text for people: names that others chose, made safe to put on a terminal, and lists as in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+def printable(text: str) -> str:
+    r"""`text` with every control, bidirectional and other unprintable character written as an escape.
+
+    What comes back is one line: a name cannot move the cursor, recolour the terminal or reorder the line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def and_list(words: Collection[str], *, in_order: bool = False) -> str:
+    """`a, b and c`, sorted unless `in_order`."""
+    *first, last = (words if in_order else sorted(words)) or ("nobody",)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,73 @@
+"""`slo-ctl config`: check the configuration, and show it with the origin of each value."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from slo_ctl.cli.exit_codes import EXIT_USAGE
+from slo_ctl.cli.options import CONFIG, JSON, ROOT
+from slo_ctl.cli.output import print_json, print_lines, warn
+
+FORMAT_VERSION = 1
+
+app = typer.Typer(help="Check and show the configuration.", rich_markup_mode=None)
+
+
+@app.command()
+def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
+    """Check the configuration and report all errors.
+
+    Exit status 0: valid; 2: errors.
+
+    Examples:
+    slo-ctl config check && systemctl reload slo-ctld
+    """
+    from slo_ctl.config.load import find_errors
+    from slo_ctl.daemon.files import DaemonPlaces
+
+    folder = DaemonPlaces(root, config).config
+    errors = find_errors(folder)
+    if json_:
+        listed = [{"message": error.message, "hint": error.hint or None} for error in errors]
+        print_json({"format_version": FORMAT_VERSION, "directory": str(folder), "errors": listed})
+    elif not errors:
+        print_lines(f"{folder}: configuration is valid")
+    else:
+        for error in errors:
+            warn(f"slo-ctl: {error.message}")
+            if error.hint:
+                warn(f"hint: {error.hint}")
+    if errors:
+        raise typer.Exit(EXIT_USAGE)
+
+
+@app.command()
+def show(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
+    """Show every value of the configuration and its origin: FILE:LINE or default."""
+    from slo_ctl.config.load import values_with_origin
+    from slo_ctl.daemon.files import DaemonPlaces
+
+    values = values_with_origin(DaemonPlaces(root, config).config)
+    if json_:
+        listed = [
+            {"table": each.table, "key": each.key, "value": each.value, "origin": each.origin}
+            for each in values
+        ]
+        print_json({"format_version": FORMAT_VERSION, "values": listed})
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from slo_ctl.base.text import printable
+    from slo_ctl.show.terminal import console_for
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("TABLE", "KEY", "VALUE", "ORIGIN"):
+        table.add_column(heading, overflow="fold")
+    for each in values:
+        cells = (each.table, each.key, each.value, each.origin)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console_for(sys.stdout).print(table)

@@ -1,0 +1,225 @@
+"""`slo-ctl fsim`: elapsed time of file-system allocators on drives with a log-block FTL."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.cli.output import Outputs, deliver
+
+if TYPE_CHECKING:
+    from fsim.experiment import AllocationResult, Sweep
+    from fsim.workloads import TraceSource
+
+DEFAULT_WORKLOAD = "cvfs-large"
+DEFAULT_DRIVE = "sandisk"
+DEFAULT_UTILISATION = "10..90"
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_STEP_PERCENT = 10
+_MAX_PERCENT = 95
+_MAX_SEEDS = 100
+
+
+def command(
+    allocators: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALLOCATOR,...",
+            help="ext, reiser, reiser-dirid, greedy-space, greedy-local; the last two also as NAME-reiser, "
+            "with the metadata placement of reiser.",
+        ),
+    ],
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Postmark configuration: cvfs-large or fsl. [default: cvfs-large]"),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replay a block trace as file operations instead of Postmark."),
+    ] = None,
+    drive: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Drives: sandisk, samsung, mtron. [default: sandisk]"),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,...", help="Override properties of the drives: size=, block=, ..."),
+    ] = None,
+    utilisation: Annotated[
+        str,
+        typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90."),
+    ] = DEFAULT_UTILISATION,
+    trim: Annotated[bool, typer.Option("--trim/--no-trim", help="Send TRIM for freed blocks.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=_MAX_SEEDS, help="Number of seeds, for confidence intervals.")
+    ] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes. [default: number of CPUs]")
+    ] = None,
+    on_error: Annotated[
+        str, typer.Option(metavar="raise|skip", help="Stop at a bad record of a trace, or skip and count it.")
+    ] = "raise",
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write an HTML report.")] = None,
+    json: JSON = False,
+    save_json: SAVE_JSON = None,
+    quiet: QUIET = False,
+) -> None:
+    """Compare file-system allocators on drives with a log-block FTL. Elapsed times are simulated.
+
+    Examples:
+    slo-ctl fsim ext,reiser,greedy-local --report allocation.html
+    slo-ctl fsim ext,greedy-local --workload fsl --drive sandisk,mtron --trim
+    slo-ctl fsim ext,greedy-space --trace fin.spc.zst --utilisation 10,50,80
+    """
+    from fsim.experiment import compare
+    from slo_ctl.show.progress import progress_on_stderr
+
+    outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
+    outputs.check()
+    request = SweepRequest(
+        allocators=allocators,
+        workload=workload,
+        trace=trace,
+        drive=drive,
+        device=device or [],
+        utilisation=utilisation,
+        trim=trim,
+        seed=seed,
+        seeds=seeds,
+        on_error=on_error,
+    )
+    sweep = sweep_of(request)
+    with progress_on_stderr(quiet=quiet) as progress:
+        result = compare(sweep, request.command_line(), progress, jobs or os.cpu_count() or 1)
+    from fsim.tables import print_allocation
+
+    deliver(result, outputs, _report, print_allocation)
+
+
+def _report(result: AllocationResult) -> str:
+    """Imported only where a report is asked for: it needs matplotlib and jinja2."""
+    from fsim.report import render_allocation
+
+    return render_allocation(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRequest:
+    """The options, as they were written."""
+
+    allocators: str
+    workload: str | None
+    trace: Path | None
+    drive: str | None
+    device: list[str]
+    utilisation: str
+    trim: bool
+    seed: int
+    seeds: int
+    on_error: str
+
+    def command_line(self) -> str:
+        """The command that repeats the run."""
+        words = ["slo-ctl", "fsim", self.allocators]
+        options = {
+            "--workload": self.workload,
+            "--trace": None if self.trace is None else str(self.trace),
+            "--drive": self.drive,
+            "--utilisation": None if self.utilisation == DEFAULT_UTILISATION else self.utilisation,
+            "--seed": None if self.seed == 1 else str(self.seed),
+            "--seeds": None if self.seeds == 1 else str(self.seeds),
+            "--on-error": None if self.on_error == "raise" else self.on_error,
+        }
+        for option, value in options.items():
+            if value is not None:
+                words += [option, value]
+        for pairs in self.device:
+            words += ["--device", pairs]
+        if self.trim:
+            words.append("--trim")
+        return shlex.join(words)
+
+
+def sweep_of(request: SweepRequest) -> Sweep:
+    """The checked request. Raises UserError, and TraceError for a trace that cannot be read."""
+    from fsim.allocators import ALLOCATORS
+    from fsim.experiment import Sweep, preset
+    from fsim.workloads import SETTINGS
+    from slo_ctl.base.keyvalue import split_pairs
+    from slo_ctl.drives.build import PAPER_DRIVES
+
+    if request.trace is not None and request.workload is not None:
+        raise UserError("--trace and --workload exclude each other", "give one of them")
+    changes: dict[str, str] = {}
+    for pairs in request.device:
+        changes |= split_pairs("--device", pairs)
+    workload = request.workload or DEFAULT_WORKLOAD
+    trace = None
+    if request.trace is not None:
+        trace = _trace_source(request.trace, request.on_error)
+        workload = request.trace.name
+    elif workload not in SETTINGS:
+        known = ", ".join(SETTINGS)
+        raise UserError(f"--workload: {workload} is not known", f"known: {known}; or --trace FILE")
+    names = _names("--drive", request.drive or DEFAULT_DRIVE, PAPER_DRIVES)
+    return Sweep(
+        allocators=_names("ALLOCATOR", request.allocators, ALLOCATORS),
+        drives={name: preset(name, changes) for name in names},
+        workload=workload,
+        trace=trace,
+        utilisations=_utilisations(request.utilisation),
+        trim=request.trim,
+        seeds=tuple(range(request.seed, request.seed + request.seeds)),
+    )
+
+
+def _trace_source(path: Path, on_error: str) -> TraceSource:
+    """The trace, read once so that its errors are reported before anything runs."""
+    from fsim.workloads import TraceSource, trace_steps
+
+    if on_error not in ("raise", "skip"):
+        raise UserError(f"--on-error: {on_error} is not known", "known: raise, skip")
+    source = TraceSource(path.resolve(), skip_bad_records=on_error == "skip")
+    if not sum(1 for _ in trace_steps(source)):
+        raise UserError(f"--trace: {path} has no writes", "use a trace with writes: only they allocate space")
+    return source
+
+
+def _names(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    from slo_ctl.base.keyvalue import did_you_mean
+
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise UserError(f"{option}: {name or 'an empty name'} is not known", did_you_mean(name, known))
+    return names
+
+
+def _utilisations(text: str) -> tuple[float, ...]:
+    """`10..90` in steps of ten, or percentages separated by commas."""
+    hint = f"10..90, or percentages from 0 to {_MAX_PERCENT} such as 10,50,90"
+    range_ = _RANGE.fullmatch(text)
+    try:
+        if range_:
+            low, high = int(range_[1]), int(range_[2])
+            # 5..99 is refused although its last step would be 95.
+            percents = [] if high > _MAX_PERCENT else list(range(low, high + 1, _STEP_PERCENT))
+        else:
+            percents = [int(part.strip().removesuffix("%")) for part in text.split(",")]
+    except ValueError:
+        raise UserError(
+            f"--utilisation: {text or 'an empty value'} is not a list of percentages", hint
+        ) from None
+    if not percents or any(not 0 <= each <= _MAX_PERCENT for each in percents):
+        raise UserError(f"--utilisation: {text} is out of range", hint)
+    return tuple(each / 100 for each in dict.fromkeys(percents))

@@ -1,0 +1,136 @@
+"""Options that several commands have, and how their values are read; errors name the option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.cli.completion import complete_device, complete_vm
+
+if TYPE_CHECKING:
+    from slo_ctl.profile.identity import Surroundings
+
+ROOT = Annotated[
+    Path | None,
+    typer.Option(
+        "--root",
+        metavar="DIR",
+        help="Use DIR for configuration, state and sockets. [default: those of the system for root, else "
+        "those of the user]",
+    ),
+]
+CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="DIR", help="Directory of slo-ctl.toml and conf.d/. [default: /etc/slo-ctl]"
+    ),
+]
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+SAVE_JSON = Annotated[
+    Path | None,
+    typer.Option("--save-json", metavar="FILE.json", help="Also write the JSON object to a file."),
+]
+QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+YES = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+CONNECT = Annotated[
+    str | None,
+    typer.Option("--connect", metavar="URI", help="Libvirt connection URI. [default: as configured]"),
+]
+CGROUP_ROOT = Annotated[
+    Path | None,
+    typer.Option(
+        "--cgroup-root", metavar="DIR", help="Mount point of the cgroup hierarchy. [default: /sys/fs/cgroup]"
+    ),
+]
+VM = Annotated[
+    str, typer.Argument(metavar="NAME", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm)
+]
+DEVICE = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The device, see `slo-ctl device list`.", autocompletion=complete_device
+    ),
+]
+
+# Of the commands that measure devices.
+
+_TARGET = typer.Argument(metavar="TARGET", help="A file, directory, block device or NBD URI.")
+TARGET = Annotated[str, _TARGET]
+TARGET_UNLESS_EMULATED = Annotated[str | None, _TARGET]
+"""See `check_one_source`."""
+PASS_BYTES = Annotated[
+    str, typer.Option("--bytes", metavar="SIZE", help="Bytes written by each pass, from the start of TARGET.")
+]
+QUEUE_DEPTH = Annotated[int, typer.Option("--queue-depth", min=1, max=4096, help="Requests in flight.")]
+ORDERS_SEED = Annotated[
+    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the random write order.")
+]
+ALLOW_WRITE_HELP = (
+    "Overwrite an existing file, device or export; must match TARGET exactly. Refused when it holds data."
+)
+
+
+def time_s_of(option: str, text: str) -> float:
+    """A time in seconds from `60s`. Raises UserError."""
+    from slo_ctl.base.quantity import QuantityError, parse_time_s
+
+    try:
+        return parse_time_s(text)
+    except QuantityError as error:
+        raise UserError(f"{option}: {text} {error}", "such as 60s") from None
+
+
+def bytes_of(option: str, text: str, example: str = "256MiB") -> int:
+    """A size in bytes from `256MiB`. Raises UserError."""
+    from slo_ctl.base.quantity import QuantityError, parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except QuantityError as error:
+        raise UserError(f"{option}: {text or 'an empty value'} {error}", f"such as {example}") from None
+
+
+def share_of(option: str, text: str, example: str) -> float:
+    """A share from `5%` or `.05`. Raises UserError."""
+    from slo_ctl.base.quantity import QuantityError, parse_fraction
+
+    try:
+        return parse_fraction(text)
+    except QuantityError as error:
+        raise UserError(f"{option}: {text} {error}", f"such as {example}") from None
+
+
+def check_plot(path: Path | None) -> None:
+    """Raise UserError when --plot names a file that cannot be written."""
+    from slo_ctl.base.files import check_writable
+
+    if path is None:
+        return
+    if path.suffix not in (".svg", ".png"):
+        raise UserError(f"--plot: {path} does not end in .svg or .png", "such as plot.svg")
+    require_packages("matplotlib")
+    check_writable("--plot", path)
+
+
+def check_one_source(target: str | None, emulated: str | None) -> None:
+    """Raise UserError unless exactly one of TARGET and --emulated is given."""
+    if (target is None) == (emulated is None):
+        raise UserError("give either TARGET or --emulated", "such as a directory on the drive: /srv/vms")
+
+
+def surroundings(root: Path | None) -> Surroundings:
+    """How a measured target is identified; emulated devices are those below `root`."""
+    from slo_ctl.drives.record import places
+    from slo_ctl.profile.identity import Surroundings
+
+    return Surroundings(places(root))
+
+
+def profiles_folder(root: Path | None) -> Path:
+    """Where profiles and other measurements of devices are stored."""
+    from slo_ctl.drives.record import places
+
+    return places(root).state / "profiles"

@@ -1,0 +1,117 @@
+"""What commands print: results on stdout, notes and warnings on stderr, and the files of a run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import typer
+
+from slo_ctl.base.errors import require_packages
+from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.base.text import printable
+from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_lines(*lines: str) -> None:
+    """Lines on stdout, flushed; control characters are escaped."""
+    for line in lines:
+        sys.stdout.write(printable(line) + "\n")
+    sys.stdout.flush()
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def warn(line: str) -> None:
+    """A line on stderr; control characters are escaped."""
+    sys.stderr.write(printable(line) + "\n")
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM acts as Ctrl-C: what was measured is kept, and the file that was created is removed."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where the result of a replay or simulation goes."""
+
+    json: bool = False
+    """One JSON object on stdout instead of the tables."""
+    save_json: Path | None = None
+    report: Path | None = None
+    quiet: bool = False
+    """Without progress."""
+
+    def check(self) -> None:
+        """Raise UserError when a file could not be written."""
+        for option, path in (("--save-json", self.save_json), ("--report", self.report)):
+            if path is not None:
+                check_writable(option, path)
+        if self.report is not None:
+            require_packages("jinja2", "matplotlib")
+
+
+class RunResult(Protocol):
+    """What a replay or simulation returns."""
+
+    @property
+    def complete(self) -> bool:
+        """It was not interrupted."""
+        ...
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        ...
+
+
+_RunResult = TypeVar("_RunResult", bound=RunResult)
+
+
+def deliver(
+    result: _RunResult,
+    outputs: Outputs,
+    render: Callable[[_RunResult], str],
+    print_tables: Callable[[Console, _RunResult], None],
+) -> None:
+    """Write the requested files, then print; raises typer.Exit(130) after an interrupted run.
+
+    `render` makes the HTML report.
+    """
+    if outputs.save_json is not None:
+        write_whole("--save-json", outputs.save_json, result.to_json() + "\n")
+    if outputs.report is not None:
+        write_whole("--report", outputs.report, render(result))
+    if outputs.json:
+        sys.stdout.write(result.to_json() + "\n")
+    else:
+        from slo_ctl.show.terminal import console_for
+
+        print_tables(console_for(sys.stdout), result)
+        if outputs.report is not None:
+            sys.stdout.write(f"report: {printable(str(outputs.report))}\n")
+    sys.stdout.flush()
+    if not result.complete:
+        raise typer.Exit(EXIT_INTERRUPTED)

@@ -1,0 +1,452 @@
+"""Which block devices the configuration means: those it lists, and the namespaces of the drives it lists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.text import and_list
+from slo_ctl.config.settings import DeviceConfig
+from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, total_iops
+from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatches
+from slo_ctl.daemon.throttle import BlockDemand, Throttler, together
+from slo_ctl.decide.entitlement import BUSY_FROM, shares_of
+from slo_ctl.decide.levers import HeldBack, Splits, Wanted, first_split, next_split
+from slo_ctl.host.block_device import device_behind
+from slo_ctl.host.libvirt import ObserveGone
+from slo_ctl.host.nvme.drive import Block, controller_at, drive_of, namespaces
+from slo_ctl.host.task_delay import BlockDelay
+from slo_ctl.model import DeviceNumber, DeviceWaf, IoCounters, Slo, Stream
+from slo_ctl.observe.block import BlockDevice, StreamWindow
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """A block device to manage."""
+
+    path: str
+    scheduler: str
+    of_drive: str = ""
+    """The device of the configuration that it is a namespace of; empty: it is listed itself."""
+
+
+def block_places(devices: Iterable[DeviceConfig], sys: Path) -> tuple[dict[str, BlockPlace], tuple[str, ...]]:
+    """The block devices by name, and a sentence for each drive of which there is none.
+
+    A path to an NVMe controller means every namespace that it has now, each as `NAME-nNSID`. A namespace that
+    is listed by itself, or comes with another drive already, keeps that name. Any other path is taken as it
+    is: whether there is a block device is found out when it is looked at.
+    """
+    listed = [device for device in devices if device.path is not None]
+    controllers = {each.name: controller_at(each.path or "", sys) for each in listed}
+    found = {
+        each.name: BlockPlace(each.path or "", each.scheduler)
+        for each in listed
+        if controllers[each.name] is None
+    }
+    taken = {number for place in found.values() if (number := _number(place.path, sys)) is not None}
+    notes = []
+    for drive in listed:
+        controller, path = controllers[drive.name], drive.path
+        if controller is None or path is None:
+            continue
+        blocks = namespaces(sys, controller)
+        if not blocks:
+            notes.append(f"device {drive.name} ({drive.source}): {path} has no namespace that is attached")
+        for block in blocks:
+            node = Path(path).resolve().parent / block.name
+            number = _number(str(node), sys)
+            # Without a number udev has yet to make the node.
+            if number is not None and number not in taken:
+                taken.add(number)
+                name = _name(drive.name, block, found)
+                found[name] = BlockPlace(str(node), drive.scheduler, of_drive=drive.name)
+    return found, tuple(notes)
+
+
+def _name(drive: str, block: Block, used: Iterable[str]) -> str:
+    """Without the kernel's number, which may be another one after a boot."""
+    name = f"{drive}-n{block.nsid}"
+    return name if block.nsid is not None and name not in used else f"{drive}-{block.name}"
+
+
+def _number(path: str, sys: Path) -> DeviceNumber | None:
+    try:
+        return device_behind(path, sys) if Path(path).is_block_device() else None
+    except OSError:
+        return None
+
+
+# What VMs read and write on block devices, and how their maximums are divided accordingly.
+
+_Key = tuple[str, "DeviceNumber"]
+_NONE: dict[_Key, Splits] = {}
+
+
+class ReadWriteSplits:
+    """The splits of all VMs with a maximum, from epoch to epoch."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.splits: dict[_Key, Splits] = _NONE
+        """By VM and device; the same object as before when nothing has changed."""
+        self._clock = clock
+        self._last: dict[_Key, IoCounters] = {}
+        self._looked_at_s = 0.0
+
+    def look(
+        self,
+        streams: Iterable[Stream],
+        slos: Mapping[str, Slo],
+        devices: Collection[DeviceNumber],
+        held: Mapping[_Key, HeldBack] | None = None,
+    ) -> None:
+        """Take the counters of a look into account; `held` are VMs limited for others' sake."""
+        held = held or {}
+        now_s = self._clock()
+        length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
+        counted: dict[_Key, IoCounters] = {}
+        for stream in streams:
+            if stream.device is None or stream.counters is None or stream.device not in devices:
+                continue
+            slo, key = slos.get(stream.vm), (stream.vm, stream.device)
+            if slo is None:
+                continue
+            if key in held or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
+                # Several disks on one device share its counters.
+                counted[key] = stream.counters
+        splits = {}
+        for key, counters in counted.items():
+            known, last = self.splits.get(key), self._last.get(key)
+            if known is None or last is None:
+                splits[key] = _first(counters)
+            elif counters is last:
+                splits[key] = known
+            else:
+                slo = slos[key[0]]
+                limits = [slo.max_iops, held[key].iops if key in held else None]
+                most = min((limit for limit in limits if limit is not None), default=None)
+                splits[key] = _next(known, replace(slo, max_iops=most), last, counters, length_s)
+        self._last = counted
+        if splits != self.splits:
+            self.splits = splits
+
+
+def _first(counters: IoCounters) -> Splits:
+    return Splits(
+        first_split(counters.reads or 0, counters.writes or 0),
+        first_split(counters.read_bytes or 0, counters.written_bytes or 0),
+    )
+
+
+def _next(known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float) -> Splits:
+    iops, bytes_s = known.iops, known.bytes_s
+    if length_s <= 0:
+        return known
+    if slo.max_iops is not None:
+        rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
+        iops = next_split(iops, *rates, slo.max_iops, length_s)
+    if slo.max_bandwidth_bytes_s is not None:
+        rates = (
+            _rate(last.read_bytes, now.read_bytes, length_s),
+            _rate(last.written_bytes, now.written_bytes, length_s),
+        )
+        bytes_s = next_split(bytes_s, *rates, slo.max_bandwidth_bytes_s, length_s)
+    return Splits(iops, bytes_s)
+
+
+def _rate(last: int | None, now: int | None, length_s: float) -> float:
+    """A second; a counter that began anew says nothing."""
+    return max(0, (now or 0) - (last or 0)) / length_s
+
+
+# One real block device of the host: what its VMs did, and what they are due.
+
+_SERVED_BUSY_FROM = 0.5
+"""The same for a VM for whose sake others are throttled, on a namespace that it has for itself."""
+_BUSY_MS_FIELD = 9
+"""Of `/sys/dev/block/M:N/stat`: time with requests on the device, in milliseconds."""
+_MS_PER_S = 1e3
+SHARE_TOLERANCE = 0.15
+"""bfq is no more exact over some seconds."""
+
+
+class BlockPart:
+    """Found anew at every look: a device may be detached, and come back under another number."""
+
+    kind = "block"
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        sys: Path,
+        window_s: float,
+        watches: NvmeWatches,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.drive: str | None = None
+        """The NVMe drive of which it is a namespace; None: it is none."""
+        self._sys = sys
+        self._window_s = window_s
+        self._clock = clock
+        self._device: BlockDevice | None = None
+        self._watches = watches
+        self._namespace: str | None = None
+        self._busy_ms: tuple[float, int] | None = None
+        self._busy_share = 0.0
+        self._demand = BlockDemand(window_s)
+
+    @property
+    def number(self) -> DeviceNumber | None:
+        """What cgroups charge; None while it is not there."""
+        return self._device.number if self._device is not None else None
+
+    @property
+    def windows(self) -> dict[str, StreamWindow]:
+        """What each VM did over the status window."""
+        return self._device.windows if self._device is not None else {}
+
+    @property
+    def active(self) -> set[str]:
+        """VMs that did anything in the status window."""
+        return {vm for vm, window in self.windows.items() if window.iops}
+
+    def waits(self, vm: str) -> bool | None:
+        """Whether its threads wait for so much that it would have taken more; None where nobody tells."""
+        return self._demand.wants_more(vm)
+
+    def looks_busy(self, vm: str, *, served: bool) -> bool:
+        """A guess at the same: a device that is busy nearly all the time limits VMs.
+
+        Holding others back for a VM (`served`) makes the device less busy, and it no less wanting. So it is
+        believed; but where it has a namespace of its own, which is idle half of the time, it asks for less.
+        """
+        if self._busy_share >= BUSY_FROM:
+            return True
+        return served and (self.active != {vm} or self._busy_share >= _SERVED_BUSY_FROM)
+
+    @property
+    def _seen(self) -> NvmeSeen:
+        return self._watches.seen(self._namespace) if self._namespace is not None else NvmeSeen(waf=None)
+
+    @property
+    def waf(self) -> DeviceWaf | None:
+        """As measured, with what it was counted of; None where it is not known, or was made up."""
+        waf = self._seen.waf
+        # What an emulator makes up says nothing of what its drive can do.
+        return waf if waf is not None and waf.waf is not None and not waf.emulated else None
+
+    def find(self) -> None:
+        """Look where it is now. Raises ObserveGone when it is not there."""
+        try:
+            number = device_behind(str(self.path), self._sys)
+        except OSError as error:
+            self._device = None
+            raise ObserveGone(f"{self.path}: {error.strerror}") from None
+        if number is None or not self.path.is_block_device():
+            self._device = None
+            raise ObserveGone(f"{self.path} is not a block device, and no NVMe controller")
+        if self._device is None or self._device.number != number:
+            self.drive = drive_of(number, self._sys)
+            self._device = BlockDevice(
+                self.name, self.path, number, window_s=self._window_s, clock=self._clock
+            )
+            self._busy_ms = None
+            self.close()
+            self._namespace = self._watches.join(number)
+
+    def close(self) -> None:
+        """Stop watching the drive."""
+        if self._namespace is not None:
+            self._watches.leave(self._namespace)
+            self._namespace = None
+
+    def look(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
+        """Take the counters of the epoch into account, and what VMs waited in it; after `find`."""
+        if self._device is None:
+            return
+        self._device.update(streams)
+        self._busy_share = self._busy_for(self._device.number)
+        self._demand.keep(self.active)
+        for vm in self.active & delays.keys():
+            self._demand.add(vm, delays[vm], self.windows[vm].iops or 0.0)
+
+    @property
+    def asked_for_more(self) -> bool:
+        """Some VM would have taken more of it."""
+        return self._busy_share >= BUSY_FROM or any(self._demand.wants_more(vm) for vm in self.active)
+
+    def _busy_for(self, number: DeviceNumber) -> float:
+        """What share of the time it had requests."""
+        file = read_bounded(self._sys / "dev" / "block" / str(number) / "stat")
+        fields = file.text.split() if file else []
+        if len(fields) <= _BUSY_MS_FIELD or not fields[_BUSY_MS_FIELD].isdigit():
+            return 1.0  # not told: a VM that misses its share may well want it
+        now = (self._clock(), int(fields[_BUSY_MS_FIELD]))
+        before, self._busy_ms = self._busy_ms, now
+        if before is None or now[0] <= before[0]:
+            return 0.0
+        return (now[1] - before[1]) / (_MS_PER_S * (now[0] - before[0]))
+
+    def view(
+        self, slos: Mapping[str, Slo], disks: Mapping[str, tuple[str, ...]], wanted: Wanted, pool: Pool
+    ) -> DeviceView:
+        """For the status; `slos` are those of the VMs it serves, `disks` their names there.
+
+        `pool` is what it is part of, alone or with other namespaces.
+        """
+        shared = pool.shared(self)
+        nvme = self._seen
+        backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
+        views = {}
+        for vm in slos:
+            wants_more, guessed = pool.wants_more(vm)
+            views[vm] = VmView(
+                windows=(self.windows[vm],) if vm in self.windows else (),
+                disks=disks.get(vm, ()),
+                wants_more=wants_more,
+                guessed=guessed,
+                target_share=shared.shares.get(vm),
+                target_iops=shared.target_iops(vm),
+                drive_iops=pool.iops_of(vm) if pool.is_on_several(vm) else None,
+                no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
+                aside=pool.guard.aside(vm),
+            )
+        return DeviceView(
+            name=self.name,
+            kind=self.kind,
+            backend=", ".join(backends),
+            policy="",
+            total_iops=total_iops(list(self.windows.values())),
+            drive_iops=shared.total_iops if shared.of_drive else None,
+            capacity_iops=pool.capacity.iops,
+            sum_min_iops=sum(slo.min_iops or 0.0 for slo in pool.slos.values()),
+            share_tolerance=SHARE_TOLERANCE,
+            waf=nvme.waf,
+            placement=nvme.placement,
+            reasons=pool.guard.reasons(slos),
+            vms=views,
+        )
+
+
+# What is shared as a whole: one block device, or all namespaces of one NVMe drive that are managed.
+#
+# The drive serves all of its namespaces, and the kernel shares it among them by nobody's weight.
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What VMs have shares of."""
+
+    shares: Mapping[str, float]
+    """What each one that asks for anything is due, by VM."""
+    total_iops: float | None
+    of_drive: bool
+    """It is a whole drive; else one block device."""
+
+    def target_iops(self, vm: str) -> float | None:
+        """What its share is at the moment."""
+        return self.shares[vm] * self.total_iops if vm in self.shares and self.total_iops else None
+
+
+class Pool:
+    """From epoch to epoch; block devices come and go."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.parts: tuple[BlockPart, ...] = ()
+        self.guard = Throttler(clock)
+        self.capacity = Capacity()
+        self.slos: dict[str, Slo] = {}
+        """Of the VMs that it serves, as of the last status."""
+        self._windows: dict[str, StreamWindow] = {}
+
+    @property
+    def name(self) -> str:
+        """Of the device that has the problem when something goes wrong."""
+        return self.parts[0].name
+
+    def look(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
+        """Take an epoch into account; after the parts did."""
+        there = {part.number: part.path for part in self.parts if part.number is not None}
+        self.guard.look(there, streams, delays)
+        self._windows = together(part.windows for part in self.parts)
+        total = total_iops(list(self._windows.values()))
+        if total is not None:
+            self.capacity.add(total, asked_for_more=any(part.asked_for_more for part in self.parts))
+
+    def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:
+        """What a dry run does not do, as limits are found by trying them; empty where nothing is left out."""
+        here = {vm: slos[vm] for vm in self._windows if vm in slos}
+        kept = [f"a minimum for {vm}" for vm, slo in sorted(here.items()) if slo.min_iops is not None]
+        if self._is_shared_by_limits(here, weighted):
+            kept.append("shares by weight between namespaces of the drive")
+        if not kept:
+            return ""
+        return (
+            f"to keep {and_list(kept)}, others would be limited: how far is found by trying, not by a dry run"
+        )
+
+    def protect(
+        self,
+        slos: Mapping[str, Slo],
+        limitable: Collection[tuple[str, str]],
+        weighted: Collection[str],
+        unapplied: Collection[str] = (),
+    ) -> None:
+        """Decide who is throttled until the next epoch so that others have what they were promised.
+
+        `limitable` says whose IOPS can be limited, by VM and device; `weighted` are the VMs whose weight
+        somebody promised; of those in `unapplied` a limit did not take.
+        """
+        here = {vm: slos[vm] for vm in self._windows if vm in slos}
+        can = {vm for vm in here if all((vm, part.name) in limitable for part in self._on(vm))}
+        self.guard.decide(
+            here,
+            can,
+            busy={vm for vm in here if self._looks_busy(vm)},
+            by_weight=self._is_shared_by_limits(here, weighted),
+            unapplied=unapplied,
+        )
+
+    def _is_shared_by_limits(self, vms: Iterable[str], weighted: Collection[str]) -> bool:
+        """Whether VMs on several namespaces ask for shares: on one alone the kernel's weights count."""
+        active = [vm for vm in vms if self._on(vm)]
+        used = {part.name for vm in active for part in self._on(vm)}
+        return len(active) > 1 and len(used) > 1 and any(vm in weighted for vm in active)
+
+    def _on(self, vm: str) -> list[BlockPart]:
+        """Where it did anything in the status window."""
+        return [part for part in self.parts if vm in part.active]
+
+    def _looks_busy(self, vm: str) -> bool:
+        served = self.guard.serves(vm)
+        return any(part.looks_busy(vm, served=served) for part in self._on(vm))
+
+    def wants_more(self, vm: str) -> tuple[bool, bool]:
+        """Whether a VM would have taken more, and whether that is a guess."""
+        # What threads wait for is known of all devices together.
+        waited = next((waits for part in self._on(vm) if (waits := part.waits(vm)) is not None), None)
+        if waited is not None:
+            return waited, False
+        # What waits for its own limit keeps no device busy.
+        return self._looks_busy(vm) or self.guard.holds(vm), True
+
+    def is_on_several(self, vm: str) -> bool:
+        """Whether it uses several namespaces of the drive."""
+        return len(self._on(vm)) > 1
+
+    def iops_of(self, vm: str) -> float | None:
+        """On all of them."""
+        return self._windows[vm].iops if vm in self._windows else None
+
+    def shared(self, part: BlockPart) -> Shared:
+        """What VMs on a part are judged by: the drive where shares of it are kept, else that block device."""
+        windows = self._windows if self.guard.by_weight else part.windows
+        total = total_iops(list(windows.values()))
+        asking = {vm: self.slos[vm] for vm, window in windows.items() if vm in self.slos and window.iops}
+        return Shared(shares_of(asking, total), total, self.guard.by_weight)

@@ -1,0 +1,212 @@
+"""What a device can do, as measured, and before that as its timing model tells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from slo_ctl.config import Config
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.decide.gc_model import gc_time_us
+from slo_ctl.host.libvirt import ObserveGone
+from slo_ctl.host.task_delay import BlockDelay
+from slo_ctl.model import DeviceWaf, FlashTiming, MoveStatus, ShareBy
+from slo_ctl.observe.block import StreamWindow
+from slo_ctl.observe.host import HostObserver
+from slo_ctl.observe.streams import Inventory
+
+_US_PER_S = 1e6
+
+_FADES_PER_EPOCH = 0.005
+"""Of the capacity, in epochs that did less though more was asked for: work changes, and drives age."""
+
+
+class Capacity:
+    """The most IOPS that were measured while VMs asked for more; older ones fade."""
+
+    def __init__(self) -> None:
+        self.iops: float | None = None
+        """None before any VM has asked for more than it got."""
+
+    def add(self, iops: float, *, asked_for_more: bool) -> None:
+        """One more epoch."""
+        if not asked_for_more:
+            if self.iops is not None:
+                self.iops = max(self.iops, iops)
+            return
+        self.iops = max(iops, (self.iops or 0.0) * (1.0 - _FADES_PER_EPOCH))
+
+
+def estimated_iops(
+    timing: FlashTiming, dies: int, channels: int, *, reads: int, writes: int, gc_writes: int
+) -> float:
+    """The most requests of a page each that a drive can do, with the mix and the GC there have been so far.
+
+    An upper bound: all dies busy all the time. Of a drive that has done nothing yet, reads alone.
+    """
+    write_share = writes / (reads + writes) if reads + writes else 0.0
+    u = gc_writes / (writes + gc_writes) if writes else 0.0
+    write_us = timing.program_us + gc_time_us(timing, u)
+    die_us = write_share * write_us + (1.0 - write_share) * timing.read_us
+    bounds = [dies / die_us] if die_us else []
+    bounds += [channels / timing.transfer_us] if timing.transfer_us else []
+    return _US_PER_S * min(bounds)
+
+
+# What goes wrong with one device is its own problem: it stops no other device's work.
+
+log = logging.getLogger("slo_ctl.daemon")
+
+
+class Problems:
+    """Of the devices, in one epoch."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, str] = {}
+        """By device; none for those that are well."""
+        self._traced: set[str] = set()
+
+    def begin(self) -> None:
+        """A new epoch."""
+        self.of = {}
+
+    def guarded(self, name: str, do: Callable[[], None]) -> None:
+        """One device's work: whatever it raises is kept, and logged with its trace once."""
+        try:
+            do()
+        except ObserveGone as gone:
+            self.of[name] = gone.reason
+        except Exception as error:
+            problem = f"unexpected {type(error).__name__}: {error}"
+            if problem not in self._traced:
+                self._traced.add(problem)
+                log.exception("device %s", name)
+            self.of[name] = problem
+
+
+# What the daemon needs of whoever sees the host, and the real one.
+
+
+class Observer(Protocol):
+    """Sees the host."""
+
+    def look(self) -> Inventory:
+        """What there is now; never fails, but says in notes what it could not see."""
+
+    def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
+        """From the next look on: cgroups, and namespaces of emulated devices, of VMs by name."""
+
+    def delays(
+        self, inventory: Inventory, names: Collection[str] | None = None
+    ) -> tuple[dict[str, BlockDelay], str]:
+        """What VMs waited for block I/O since the last call, and why that is not known."""
+
+    def take_tuned(self) -> set[str]:
+        """UUIDs of VMs whose tuning somebody changed in libvirt since the last call."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+def host_observer(config: Config, places: DaemonPlaces) -> HostObserver:
+    """The real one."""
+    named, namespaces = configured(config)
+    return HostObserver(
+        cgroup_root=config.cgroup_root,
+        libvirt_uri=config.libvirt.uri,
+        run=places.devices.run,
+        named=named,
+        namespaces=namespaces,
+    )
+
+
+def configured(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """What the configuration says that `Observer.configure` takes."""
+    vms = config.vms.values()
+    return (
+        {vm.name: vm.cgroup for vm in vms if vm.cgroup is not None},
+        {vm.name: vm.namespaces for vm in vms if vm.namespaces},
+    )
+
+
+# What the status needs of a managed device, whatever its kind.
+
+
+@dataclass(frozen=True, slots=True)
+class VmView:
+    """One VM on one device."""
+
+    windows: tuple[StreamWindow, ...]
+    """One for each of its streams there; none where nothing is known at the moment."""
+    disks: tuple[str, ...] = ()
+    wants_more: bool = True
+    busy: bool | None = None
+    """It had requests outstanding nearly all the time; None: as `wants_more`."""
+    share: float | None = None
+    """Of what the device delivers, in the unit of shares; None: of the IOPS."""
+    settling: str = ""
+    """Why shares are not yet judged; empty when they are."""
+    guessed: bool = False
+    """Nobody tells whether it would have taken more: by how busy the device was."""
+    target_share: float | None = None
+    target_iops: float | None = None
+    drive_iops: float | None = None
+    """On all namespaces of the drive, of a VM that uses several; a minimum and a share are of these."""
+    no_mechanism: str = ""
+    """Why nothing there can keep what was promised."""
+    aside: str = ""
+    """What else is done about it, such as throttling others."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device."""
+
+    name: str
+    kind: str
+    """`emulated` or `block`."""
+    backend: str
+    policy: str
+    total_iops: float | None = None
+    """Of all streams, those of nobody known included."""
+    drive_iops: float | None = None
+    """The same of its whole drive, where shares are of that; None: they are of the device."""
+    capacity_iops: float | None = None
+    estimated_iops: float | None = None
+    sum_min_iops: float = 0.0
+    problem: str = ""
+    reasons: tuple[str, ...] = ()
+    waf: DeviceWaf | None = None
+    placement: str = ""
+    """The strongest that the drive offers; empty when not known."""
+    share_tolerance: float = 0.10
+    """Of a target share: what may be missed there."""
+    share_by: ShareBy | None = None
+    """The unit of shares; None: requests, where shares are judged at all."""
+    move_budget: float | None = None
+    moves: tuple[MoveStatus, ...] = ()
+    moved_s: float | None = None
+    """Die time that moves of OPS have taken since the device was served; None: there are none."""
+    vms: dict[str, VmView] = field(default_factory=dict)
+
+    @property
+    def overcommitted(self) -> bool:
+        """The minimums exceed what the device can do, as far as that is known."""
+        known = self.estimated_iops if self.capacity_iops is None else self.capacity_iops
+        return known is not None and self.sum_min_iops > known
+
+
+def total_iops(windows: list[StreamWindow]) -> float | None:
+    """Of all streams of a device; None when none is known."""
+    known = [window.iops for window in windows if window.iops is not None]
+    return sum(known) if known else None
+
+
+def view_or_problem(name: str, kind: str, make: Callable[[], DeviceView], problems: Problems) -> DeviceView:
+    """What `make` says of a device, with its problem; an empty view where even that went wrong."""
+    made: list[DeviceView] = []
+    problems.guarded(name, lambda: made.append(make()))
+    problem = problems.of.get(name, "")
+    return replace(made[0], problem=problem) if made else DeviceView(name, kind, "", "", problem=problem)

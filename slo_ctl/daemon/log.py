@@ -1,0 +1,105 @@
+"""Decisions and outcomes as sentences, for logs and plans."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from slo_ctl.model import Decision, Outcome, OutcomeState
+from slo_ctl.model.decision import change_of, value_text
+
+
+def decided(decision: Decision) -> Iterator[str]:
+    """One sentence for each thing that a policy wants changed."""
+    for move in decision.moves:
+        yield f"{move.blocks} OPS blocks from {move.source or 'spare'} to {move.target or 'spare'}"
+    for vm, limit in decision.limits_iops.items():
+        yield f"{vm}: no limit" if limit is None else f"{vm}: limit {limit:,.0f} IOPS"
+    for vm, weight in decision.scheduler_weights.items():
+        yield f"{vm}: scheduler weight {weight:.3g}"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """What became of a setting."""
+    setting = outcome.setting
+    what = f"{setting.vm}: {setting.knob}" if setting.vm else str(setting.knob)
+    reason = f": {outcome.reason}" if outcome.reason else ""
+    match outcome.state:
+        case OutcomeState.UNAPPLIED:
+            return f"{what} = {value_text(setting.value)}: unapplied{reason}"
+        case OutcomeState.UNCHANGED:
+            return f"{what} stays {value_text(outcome.after)}{reason}"
+        case _:
+            before = value_text(change_of(outcome.before, setting.value)[0])
+            after = value_text(change_of(outcome.after, setting.value)[0])
+            return f"{what}: {before} -> {after} ({outcome.state}; {setting.reason}){reason}"
+
+
+# Sentences that are reported once, though they hold for many epochs.
+
+_KEPT = 5
+
+
+class RecentReasons:
+    """What was decided recently, and which of it is new."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._lately: deque[str] = deque(maxlen=kept)
+        self._holding: frozenset[str] = frozenset()
+        self.ended: list[str] = []
+        """Those of the epoch before that no longer hold."""
+
+    def add(self, sentences: Iterable[str]) -> list[str]:
+        """Those of one epoch; returns the ones that are new, neither holding already nor told lately."""
+        now = list(dict.fromkeys(sentences))
+        begun = [sentence for sentence in now if sentence not in self._holding]
+        new = [sentence for sentence in begun if sentence not in self._lately]
+        self.ended = sorted(self._holding - set(now))
+        self._holding = frozenset(now)
+        for sentence in begun:
+            if sentence in self._lately:
+                self._lately.remove(sentence)
+            self._lately.append(sentence)
+        return new
+
+    @property
+    def lately(self) -> tuple[str, ...]:
+        """The last few, oldest first."""
+        return tuple(self._lately)
+
+
+# What is new of an epoch is logged, once.
+
+log = logging.getLogger("slo_ctl.daemon")
+
+REMEMBERED = 200
+"""Sentences, where devices or VMs may be many."""
+
+
+class EpochLog:
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self._said = RecentReasons(REMEMBERED)
+        self._reasons: dict[str, RecentReasons] = {}
+
+    def wrong(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
+        """Problems by device, and settings that did not take; and which of them are over."""
+        sentences = [f"device {name}: {problem}" for name, problem in problems.items()]
+        sentences += [outcome_line(each) for each in outcomes if each.state is OutcomeState.UNAPPLIED]
+        for line in self._said.add(sentences):
+            log.warning("%s", line)
+        for line in self._said.ended:
+            log.info("over: %s", line)
+
+    def decided(self, device: str, reasons: Iterable[str], kept: int | None = None) -> None:
+        """What was decided of a device, and why; `kept` of them are known as told recently."""
+        known = self._reasons.setdefault(device, RecentReasons() if kept is None else RecentReasons(kept))
+        for reason in known.add(reasons):
+            log.info("device %s: %s", device, reason)
+
+    def lately(self, device: str) -> tuple[str, ...]:
+        """What was decided of a device recently."""
+        reasons = self._reasons.get(device)
+        return reasons.lately if reasons is not None else ()

@@ -1,0 +1,221 @@
+"""What an NVMe drive behind managed block devices offers, and its WAF: asked in a thread of its own.
+
+A drive may take seconds to answer, or hang: no epoch ever waits for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.decide.device_waf import choose, waf_over
+from slo_ctl.decide.drive_pool import strongest
+from slo_ctl.host.nvme import drive
+from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.nvme.drive import MediaReader, controller_of, discover
+from slo_ctl.model import DeviceNumber
+from slo_ctl.model.nvme import DeviceWaf, Isolation, MediaCounters, WafSource
+
+log = logging.getLogger("slo_ctl.daemon")
+
+READ_EVERY_S = 10.0
+"""Some four short commands each time."""
+LOOK_AGAIN_S = 60.0
+"""After a look at the drive that failed."""
+FIND_EVERY_S = 3600.0
+"""FDP may be enabled, groups and namespaces made, while the daemon runs."""
+KEEP_S = 3600.0
+"""The longest window: what a coarse counter needs of writes has to come in it."""
+STALE_S = 60.0
+"""A WAF that old is not told any more: the drive hangs."""
+_STOP_PATIENCE_S = 1.0
+
+
+_NOT_ASKED = DeviceWaf(reason="the drive was not asked yet")
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeSeen:
+    """What is known of a drive at the moment."""
+
+    placement: str = ""
+    """The strongest it offers, such as `separation by FDP`; empty before that is known."""
+    waf: DeviceWaf | None = _NOT_ASKED
+    """None: it is not a drive that could tell."""
+
+
+class NvmeWatch:
+    """Watches the drive behind one block device from the first `start` on until `close`."""
+
+    def __init__(
+        self,
+        block: str,
+        sys: Path,
+        window_s: float,
+        *,
+        make_tool: Callable[[], NvmeTool] = NvmeTool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`block` is the name of a namespace's block device, such as `nvme0n1`."""
+        self.block = block
+        self._sys = sys
+        self._window_s = window_s
+        self._make_tool = make_tool
+        self._clock = clock
+        self._seen = NvmeSeen()
+        self._seen_s = clock()
+        self._reader: MediaReader | None = None
+        self._found_s = 0.0
+        self._emulated = False
+        self._groups: dict[str, int | None] | None = None
+        self._readings: dict[WafSource, deque[MediaCounters]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    @property
+    def seen(self) -> NvmeSeen:
+        """The latest; never waits."""
+        seen, age_s = self._seen, self._clock() - self._seen_s
+        if age_s <= STALE_S or self._reader is None:
+            return seen
+        source = seen.waf.source if seen.waf is not None else WafSource.NONE
+        return replace(seen, waf=DeviceWaf(source, reason=f"the drive last answered {age_s:.0f} s ago"))
+
+    def covers(self, block: str) -> bool | None:
+        """Whether what is seen goes for another namespace too, being of the same endurance group.
+
+        None: not known, as the drive was not asked yet or did not answer.
+        """
+        groups = self._groups
+        if block == self.block or groups is None:
+            return True if block == self.block else None
+        return block in groups and groups[block] == groups.get(self.block)
+
+    def close(self) -> None:
+        """Stop watching. A thread that waits for a drive ends when the command does."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_PATIENCE_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+            except Exception as error:
+                # A thread that ends in silence would leave the last WAF standing.
+                log.exception("NVMe drive behind %s", self.block)
+                self._tell(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
+            self._stop.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
+
+    def look(self) -> None:
+        """Find out about the drive unless that was done recently, then read its counters once."""
+        if self._reader is None or self._clock() - self._found_s > FIND_EVERY_S:
+            try:
+                self._find()
+            except UserError as error:
+                self._reader = self._groups = None
+                self._tell(NvmeSeen(waf=DeviceWaf(reason=str(error))))
+                return
+        self._read()
+
+    def _find(self) -> None:
+        tool = self._make_tool()
+        device = discover(tool, controller_of(self.block, self._sys), self._sys)
+        offered = strongest(device)
+        placement = str(offered.isolation)
+        if offered.isolation is not Isolation.NONE:
+            placement += f" by {offered.by}"
+        self._emulated = device.controller.emulated
+        self._tell(replace(self._seen, placement=placement))
+        self._found_s = self._clock()
+        groups = {each.name: each.endurance_group for each in device.namespaces if each.name is not None}
+        self._groups = groups
+        self._reader = MediaReader(tool, device, groups.get(self.block), self._clock)
+
+    def _read(self) -> None:
+        assert self._reader is not None  # noqa: S101 - `look` made it
+        counters, problems = self._reader.read()
+        for each in counters:
+            kept = self._readings.setdefault(each.source, deque())
+            kept.append(each)
+            while kept[0].at_s < each.at_s - KEEP_S:
+                kept.popleft()
+        found = [waf_over(list(self._readings[each.source]), self._window_s) for each in counters]
+        found += [DeviceWaf(source, reason=reason) for source, reason in problems.items()]
+        waf = choose(found)
+        scope = self._reader.scope.get(waf.source, "")
+        self._tell(replace(self._seen, waf=replace(waf, scope=scope, emulated=self._emulated)))
+
+    def _tell(self, seen: NvmeSeen) -> None:
+        self._seen, self._seen_s = seen, self._clock()
+
+
+# The NVMe drives behind managed block devices: each endurance group is asked once, for all in it.
+
+
+class NvmeWatches:
+    """Watches begin when the first namespace of a group is asked about, and end with the last."""
+
+    def __init__(
+        self,
+        sys: Path,
+        window_s: float,
+        make: Callable[[str, Path, float], NvmeWatch] = NvmeWatch,
+    ) -> None:
+        self._sys = sys
+        self._window_s = window_s
+        self._make = make
+        self._controllers: dict[str, str] = {}
+        """By block device in use."""
+        self._users: Counter[str] = Counter()
+        """As a device may be listed by several paths."""
+        self._watches: dict[str, list[NvmeWatch]] = {}
+        """By controller."""
+
+    def join(self, number: DeviceNumber) -> str | None:
+        """Begin to watch the drive of a whole device; what to ask by. None: it is no NVMe namespace."""
+        block = (self._sys / "dev" / "block" / str(number)).resolve().name
+        controllers = drive.controllers_of(self._sys, block)
+        if not controllers:
+            return None
+        self._controllers[block] = controllers[0]
+        self._users[block] += 1
+        self._watch_of(block)
+        return block
+
+    def seen(self, block: str) -> NvmeSeen:
+        """What is known of the drive as far as it goes for this namespace; never waits."""
+        return self._watch_of(block).seen
+
+    def leave(self, block: str) -> None:
+        """It is not asked about any more. What was asked in its name is, where others are left, in theirs."""
+        self._users[block] -= 1
+        if self._users[block]:
+            return
+        controller = self._controllers.pop(block)
+        alone = controller not in self._controllers.values()
+        for watch in list(self._watches[controller]):
+            if alone or watch.block == block:
+                self._watches[controller].remove(watch)
+                watch.close()
+
+    def _watch_of(self, block: str) -> NvmeWatch:
+        watches = self._watches.setdefault(self._controllers[block], [])
+        # Until a drive has told what its groups are, the one answer that there is goes for all.
+        for watch in sorted(watches, key=lambda each: each.block != block):
+            if watch.covers(block) is not False:
+                return watch
+        made = self._make(block, self._sys, self._window_s)
+        watches.append(made)
+        made.start()
+        return made

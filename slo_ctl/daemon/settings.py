@@ -1,0 +1,266 @@
+"""The settings that promises need, worked out again only when something that they depend on has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.keeper import Actuator
+from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.act.queue import BlockQueueActuator, why_not_named
+from slo_ctl.act.systemd import SystemdActuator
+from slo_ctl.base.errors import UserError
+from slo_ctl.daemon.ssd import EmulatedDevice
+from slo_ctl.decide.levers import HeldBack, Splits, Wanted, did_io, settings_for
+from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, believe, needs_on, vms_on
+from slo_ctl.drives.record import Places
+from slo_ctl.host.capabilities import systemd_maps_weights
+from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.model import DeviceNumber, Setting, Slo, Stream, Vm
+from slo_ctl.model.host import Capabilities
+from slo_ctl.profile.identity import Surroundings, block_facts, has_io_cost
+from slo_ctl.profile.session import Suited, suited
+from slo_ctl.profile.store import Found, ProfileStore
+
+
+class WantedSettings:
+    """`decide.levers.settings_for`, which of counters knows only whether there was I/O, remembered."""
+
+    def __init__(self) -> None:
+        self._basis: tuple[object, ...] | None = None
+        self._wanted = Wanted()
+
+    @property
+    def limitable(self) -> frozenset[tuple[str, str]]:
+        """By VM and device, whose IOPS there could be limited, as of the last time."""
+        return self._wanted.limitable
+
+    def of(
+        self,
+        vms: Sequence[Vm],
+        slos: Mapping[str, Slo],
+        streams: Sequence[Stream],
+        devices: Mapping[str, DeviceNumber],
+        capabilities: Capabilities,
+        promised: Set[str],
+        default_weight: float,
+        splits: Mapping[tuple[str, DeviceNumber], Splits],
+        held: Mapping[tuple[str, DeviceNumber], HeldBack],
+        *,
+        drives: Mapping[str, str],
+        by_limits: Set[str],
+    ) -> Wanted:
+        """As `settings_for`; the same object as before when nothing has changed."""
+        routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
+        # A mix is smoothed all the time; what is in force changes seldom.
+        shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
+        basis = (
+            *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
+            *(promised, default_weight, shares, held, dict(drives), set(by_limits)),
+        )
+        if basis != self._basis:
+            self._basis = basis
+            self._wanted = settings_for(
+                vms,
+                slos,
+                streams,
+                devices,
+                capabilities,
+                promised=promised,
+                default_weight=default_weight,
+                splits=splits,
+                held=held,
+                drives=drives,
+                by_limits=by_limits,
+            )
+        return self._wanted
+
+
+# What managed block devices are to be set to, decided anew only when something that decides has changed.
+
+AUTO, KEEP = "auto", "keep"
+
+
+@dataclass(slots=True)
+class _Device:
+    """What is known of one device from epoch to epoch."""
+
+    number: DeviceNumber
+    believed: Believed | None = None
+    stamp: int | None = None
+    """Of the folder of profiles, as of the last look into it."""
+    found: Found | None = None
+    damage: str = ""
+    """Why the profile on disk is not the one in force."""
+    basis: tuple[object, ...] = ()
+    decided: Suited | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredScheduler:
+    """What the configuration says of a device."""
+
+    path: str
+    scheduler: str
+    """`auto`, `keep` or a scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """Who is on the host, and what they are promised."""
+
+    vms: Sequence[Vm]
+    streams: Sequence[Stream]
+    slos: Mapping[str, Slo]
+    promised: Collection[str]
+    unapplied: Collection[str] = ()
+    """VMs of which a limit of IOPS did not take in the epoch before."""
+
+
+class DevicePolicies:
+    """One decision for each device, by `[[device]] scheduler`."""
+
+    def __init__(self, places: Places, sys: Path) -> None:
+        self.reasons: dict[str, tuple[str, ...]] = {}
+        """By device: what was decided and why, or why nothing is."""
+        self.schedulers: dict[str, str] = {}
+        """By device: the scheduler it is to have; none for those that stay as they are."""
+        self._around = Surroundings(places, sys)
+        self._store = ProfileStore(places.state / "profiles")
+        self._devices: dict[str, _Device] = {}
+
+    def settings(
+        self,
+        wishes: Mapping[str, ConfiguredScheduler],
+        numbers: Mapping[str, DeviceNumber],
+        tree: CgroupTree | None,
+        host_state: HostState,
+        now_s: float,
+    ) -> list[Setting]:
+        """For every device that is there. `now_s` is monotonic time."""
+        self.reasons, self.schedulers = {}, {}
+        self._devices = {
+            name: device for name, device in self._devices.items() if numbers.get(name) == device.number
+        }
+        io_cost = tree is not None and tree.version == 2 and tree.io and has_io_cost(tree.root)
+        found: list[Setting] = []
+        for name, number in numbers.items():
+            device = self._devices.setdefault(name, _Device(number))
+            wish = wishes[name]
+            on = vms_on(number, host_state.vms, host_state.streams, host_state.promised)
+            device.believed = believe(device.believed, needs_on(on, host_state.slos), now_s)
+            try:
+                found += self._of(name, device, wish, device.believed.needs, io_cost)
+            except UserError as error:
+                self.reasons[name] = (f"its scheduler stays as it is: {error}",)
+        return found
+
+    def label(self, name: str) -> str:
+        """The policy of a device in a word or two."""
+        scheduler = self.schedulers.get(name)
+        return f"scheduler {scheduler}" if scheduler else ""
+
+    def _of(
+        self, name: str, device: _Device, wish: ConfiguredScheduler, needs: Needs, io_cost: bool
+    ) -> tuple[Setting, ...]:
+        if wish.scheduler == KEEP:
+            self.reasons[name] = ("its scheduler stays as it is: the configuration says keep",)
+            return ()
+        problem = why_not_named(wish.path, str(device.number), self._around.sys)
+        if problem is not None:
+            self.reasons[name] = (f"its scheduler stays as it is: {problem}",)
+            return ()
+        self._look_for_profile(device)
+        facts = block_facts(device.number, self._around, io_cost)
+        decided = self._decided(device, facts, needs, None if wish.scheduler == AUTO else wish.scheduler)
+        damage = [f"the stored profile is not taken: {device.damage}"] if device.damage else []
+        if wish.scheduler == AUTO and not decided.profiled:
+            stale = device.found.stale if device.found is not None else "there is none"
+            why = device.damage or f"no valid profile: {stale}"
+            hint = f"`slo-ctl device profile /dev/{facts.name}` makes one"
+            self.reasons[name] = (f"its scheduler stays as it is: {why} ({hint})",)
+            return ()
+        self.schedulers[name] = decided.choice.scheduler
+        texts = [f"{each.what} {each.value}: {each.reason}" for each in decided.choice.choices]
+        self.reasons[name] = (*texts, *decided.choice.cautions, *damage)
+        return decided.settings
+
+    @staticmethod
+    def _decided(device: _Device, facts: DeviceFacts, needs: Needs, given: str | None) -> Suited:
+        updated = (device.found.path, device.found.profile.updated) if device.found is not None else None
+        # What is in force decides nothing, or every choice would be looked at once more after it was made.
+        basis = (replace(facts, current=""), needs, given, updated)
+        if device.decided is None or basis != device.basis:
+            device.basis, device.decided = basis, suited(facts, needs, device.found, given)
+        return device.decided
+
+    def _look_for_profile(self, device: _Device) -> None:
+        """The stored profile, when anything was stored since; a damaged one leaves that in force."""
+        try:
+            stamp = self._store.folder.stat().st_mtime_ns
+        except OSError:
+            stamp = 0
+        if stamp == device.stamp:
+            return
+        device.stamp = stamp
+        try:
+            device.found, device.damage = self._store.of_device(device.number, self._around), ""
+        except UserError as error:
+            device.damage = str(error)
+
+
+# The actuators that answer at the moment.
+
+
+class Actuators:
+    """Chosen anew every epoch; connections are kept as long as they are to the same thing."""
+
+    def __init__(self, sys: Path, run: Path) -> None:
+        """Kernel and systemd are looked for below `sys` and `run`."""
+        self.chosen: list[Actuator[Any]] = []
+        """The same list for ever."""
+        self.libvirt: LibvirtActuator | None = None
+        self._sys = sys
+        self._run = run
+        self._cgroup_tree: CgroupTree | None = None
+        self._cgroups: CgroupActuator | None = None
+        self._systemd: SystemdActuator | None = None
+
+    def choose(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
+        """Those that answer. A server that hangs must not be waited for knob by knob."""
+        if tree != self._cgroup_tree:
+            self._cgroup_tree = tree
+            self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None
+            if self._systemd is not None:
+                self._systemd.close()
+            self._systemd = SystemdActuator(self._cgroups, self._sys) if self._cgroups is not None else None
+        if uri is not None and self.libvirt is None:
+            self.libvirt = LibvirtActuator(uri, sys=self._sys)
+        if self.libvirt is not None:
+            # Schedulers may be changed at any time.
+            self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
+        hosts = [each for each in (self._cgroups, self._systemd, self.libvirt) if each is not None]
+        served = [part for part in emulated if part.sample is not None]
+        answering = [actuator for part in served for actuator in (part.actuator, part.tenant_scheduler)]
+        cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
+        self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
+
+    def take_time(self) -> None:
+        """What is restored last is waited for."""
+        if self._systemd is not None:
+            self._systemd.take_time()
+
+    def drop_libvirt(self) -> None:
+        """Hang up: it is another libvirt now."""
+        if self.libvirt is not None:
+            self.libvirt.close()
+            self.libvirt = None
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        self.drop_libvirt()
+        if self._systemd is not None:
+            self._systemd.close()

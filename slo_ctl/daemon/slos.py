@@ -1,0 +1,119 @@
+"""What libvirt metadata promise, read again only where a domain's XML has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.config import Config
+from slo_ctl.decide.slo_sources import METADATA, VM_SET, Promise, resolve
+from slo_ctl.host.libvirt import fields_of
+from slo_ctl.model.slo import SloFields
+from slo_ctl.observe.streams import Inventory
+from slo_ctl.record.slo_store import PromiseStore
+
+
+class Metadata:
+    """Promises by VM."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        """What of them could not be understood."""
+        self._known: dict[str, tuple[str, SloFields, list[str]]] = {}
+
+    def of(self, inventory: Inventory) -> dict[str, SloFields]:
+        """Those of the VMs that promise anything."""
+        known: dict[str, tuple[str, SloFields, list[str]]] = {}
+        promised = {}
+        self.notes = []
+        for vm in inventory.vms:
+            xml = inventory.domain_xml.get(vm.uuid or "")
+            if xml is None or vm.uuid is None:
+                continue
+            before = self._known.get(vm.uuid)
+            if before is None or before[0] is not xml:
+                notes: list[str] = []
+                before = (xml, fields_of(xml, notes.append), notes)
+            known[vm.uuid] = before
+            self.notes += before[2]
+            if before[1]:
+                promised[vm.name] = before[1]
+        self._known = known
+        return promised
+
+
+# Which SLO is in force for every VM, from all who say something about it.
+
+
+class VmSet:
+    """What `slo-ctl vm set` promised, read again when its file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError when the file is damaged."""
+        self.store = PromiseStore(path)
+        self._file = self._identity()
+        self.fields: dict[str, SloFields] = self.store.all()
+        self.problem = ""
+        """Why the file on disk is not what is in force."""
+
+    def refresh(self) -> None:
+        """Look again; a file that has become unreadable leaves everything as it was."""
+        file = self._identity()
+        if file == self._file:
+            return
+        self._file = file
+        try:
+            self.fields, self.problem = self.store.all(), ""
+        except UserError as error:
+            self.problem = str(error)
+
+    def _identity(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.store.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def said_about(
+    vm: str, vm_set: Mapping[str, SloFields], metadata: Mapping[str, SloFields], config: Config
+) -> dict[str, SloFields]:
+    """What each source says about a VM, as `resolve` takes it."""
+    given = config.vms.get(vm)
+    found = {VM_SET: vm_set.get(vm, {}), METADATA: metadata.get(vm, {})}
+    found |= given.by_source() if given else {}
+    return {source: fields for source, fields in found.items() if fields}
+
+
+class Resolver:
+    """Promises of all VMs, worked out again only where somebody says something else than before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, Promise]] = {}
+
+    def resolve(
+        self,
+        vms: Iterable[str],
+        vm_set: Mapping[str, SloFields],
+        metadata: Mapping[str, SloFields],
+        config: Config,
+    ) -> dict[str, Promise]:
+        """Of every VM named."""
+        known: dict[str, tuple[object, Promise]] = {}
+        for vm in vms:
+            said = said_about(vm, vm_set, metadata, config)
+            basis = (said, config.default_slo)
+            before = self._known.get(vm)
+            if before is not None and before[0] == basis:
+                known[vm] = before
+            else:
+                known[vm] = (basis, resolve(vm, said, config.default_slo))
+        self._known = known
+        return {vm: promise for vm, (_, promise) in known.items()}
+
+
+def named_by(vm_set: Mapping[str, SloFields], config: Config) -> dict[str, str]:
+    """Who names VMs that may not be on the host."""
+    named = {vm: f"config {given.source}" for vm, given in config.vms.items()}
+    return {**dict.fromkeys(vm_set, "`vm set`"), **named}

@@ -1,0 +1,551 @@
+"""Who sits on which namespace of an emulated SSD, and with which part of its SLO."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slo_ctl.act.journal import Journal
+from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
+from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_iops, total_iops
+from slo_ctl.decide.device_waf import ftl_waf
+from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy
+from slo_ctl.decide.scheduler import Choice, needs_of, tenant_setting
+from slo_ctl.decide.tenant_scheduler import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
+from slo_ctl.drives.control import Connect, ControlClient
+from slo_ctl.drives.record import DeviceRecord, RunPlaces, SsdRecord
+from slo_ctl.model import (
+    Decision,
+    DeviceSample,
+    DeviceWaf,
+    Knob,
+    Lever,
+    MoveStatus,
+    Setting,
+    ShareBy,
+    Slo,
+    Stream,
+    Target,
+    Tenant,
+    TimingModel,
+)
+from slo_ctl.observe.block import StreamWindow
+from slo_ctl.observe.ssd import ServedDevice, VmInForce
+
+
+@dataclass(frozen=True, slots=True)
+class VmOnNamespace:
+    """A VM on a namespace."""
+
+    vm: str
+    key: str
+    """What policies call it: the VM's name, or `VM:disk` when it has several namespaces on the device."""
+    disk: str
+    """As the guest names it; empty where nobody tells."""
+    slo: Slo
+    """The VM's, or its part of it."""
+
+
+def vms_on_namespaces(
+    device: str,
+    streams: Iterable[Stream],
+    slos: Mapping[str, Slo],
+    before: Mapping[str, VmOnNamespace] | None = None,
+) -> tuple[dict[str, VmOnNamespace], list[str]]:
+    """The occupants on a device by namespace, and a sentence for each VM that found its namespace taken.
+
+    A VM of which no disk is known is seen only while it is connected; it keeps its occupant of `before` until
+    it goes, or another VM comes.
+    A VM with several namespaces there has one budget for all: each gets an even part, so that splitting
+    disks gains nothing.
+    """
+    holders: dict[str, tuple[str, str]] = {}
+    notes = []
+    for stream in streams:
+        if stream.tenant is None or stream.tenant.device != device or stream.vm not in slos:
+            continue
+        disk = stream.disk.target if stream.disk is not None else ""
+        holder, _ = holders.setdefault(stream.tenant.namespace, (stream.vm, disk))
+        if holder != stream.vm:
+            notes.append(f"{stream.tenant} is used by {holder} and {stream.vm}: it counts as {holder}'s")
+    for namespace, occupant in (before or {}).items():
+        if not occupant.disk and occupant.vm in slos:
+            holders.setdefault(namespace, (occupant.vm, ""))
+    of_vm: dict[str, list[str]] = defaultdict(list)
+    for namespace, (vm, _) in holders.items():
+        of_vm[vm].append(namespace)
+    occupants = {}
+    for namespace, (vm, disk) in holders.items():
+        parts = len(of_vm[vm])
+        key = vm if parts == 1 else f"{vm}:{disk or namespace}"
+        occupants[namespace] = VmOnNamespace(vm, key, disk, part_of(slos[vm], parts))
+    return occupants, notes
+
+
+def part_of(slo: Slo, parts: int) -> Slo:
+    """The SLO of each of `parts` streams that share one; a latency is the same for all."""
+    if parts == 1:
+        return slo
+    return replace(
+        slo,
+        weight=slo.weight / parts,
+        min_iops=None if slo.min_iops is None else slo.min_iops / parts,
+        max_iops=None if slo.max_iops is None else slo.max_iops / parts,
+        max_bandwidth_bytes_s=None
+        if slo.max_bandwidth_bytes_s is None
+        else slo.max_bandwidth_bytes_s / parts,
+    )
+
+
+# Which streams of a device are active, and since when what they are entitled to has been the same.
+
+
+@dataclass(slots=True)
+class Activity:
+    """Of the streams on one device. Times are of one clock that never goes back."""
+
+    patience_s: float
+    """A stream without requests for this long is idle: one that pauses is not."""
+    window_s: float
+    """Shares are judged over this long; one that contains a change is not judged."""
+    _last_active_s: dict[str, float] = field(default_factory=dict)
+    _slos: dict[str, Slo] = field(default_factory=dict)
+    _active: frozenset[str] | None = None
+    _changed_s: float = float("-inf")
+    _change: str = ""
+
+    def mark(self, sample: DeviceSample, now_s: float) -> DeviceSample:
+        """The sample with `active` meaning: within the last `patience_s`."""
+        for vm in sample.vms:
+            if vm.active:
+                self._last_active_s[vm.vm] = now_s
+        keys = {vm.vm for vm in sample.vms}
+        self._last_active_s = {vm: at for vm, at in self._last_active_s.items() if vm in keys}
+        horizon_s = now_s - self.patience_s
+        marked = replace(
+            sample,
+            vms=tuple(
+                replace(vm, active=self._last_active_s.get(vm.vm, float("-inf")) >= horizon_s)
+                for vm in sample.vms
+            ),
+        )
+        self._note_changes({vm.vm: vm.slo for vm in marked.vms if vm.active}, now_s)
+        return marked
+
+    def changed(self, why: str, now_s: float) -> None:
+        """Something else changed what streams are entitled to."""
+        self._changed_s, self._change = now_s, why
+
+    def settling(self, now_s: float) -> str:
+        """What changed within the window, and how long ago; empty when nothing did."""
+        ago_s = now_s - self._changed_s
+        return f"{self._change} {ago_s:.0f} s ago" if ago_s < self.window_s else ""
+
+    def _note_changes(self, slos: Mapping[str, Slo], now_s: float) -> None:
+        active = frozenset(slos)
+        if self._active is None:
+            self._changed_s, self._change = now_s, "the daemon started"
+        elif woken := sorted(active - self._active):
+            self._changed_s, self._change = now_s, f"{', '.join(woken[:3])} became active"
+        elif changed := sorted(vm for vm in active if vm in self._slos and self._slos[vm] != slos[vm]):
+            self._changed_s, self._change = now_s, f"the SLO of {', '.join(changed[:3])} changed"
+        self._active, self._slos = active, dict(slos)
+
+
+# One emulated SSD that is being served: its sample, its policy, and what that wants done.
+
+DEFAULT_MOVE_BUDGET = 0.1
+"""Share of device time, unless configured."""
+
+
+@dataclass(slots=True)
+class _InForce:
+    """What the policy has decided so far, by stream."""
+
+    state: Any
+    limits_iops: dict[str, float | None]
+    """Tighter than the SLO's maximum."""
+    scheduler_weights: dict[str, float]
+
+
+class EmulatedDevice:
+    """Observes and decides in `look`; `settings` and `move` are for acting upon it afterwards."""
+
+    kind = "emulated"
+
+    def __init__(
+        self,
+        record: DeviceRecord,
+        run: RunPlaces,
+        journal: Journal,
+        policy: str,
+        window_s: float,
+        share_by: ShareBy = ShareBy.PAGES,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
+    ) -> None:
+        """`window_s` is the status window; `journal` tells whether the device has been taken over before."""
+        self.name = record.name
+        self.record = record
+        self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
+        self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
+        self.scheduler_wish = "keep"
+        """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
+        self.occupants: dict[str, VmOnNamespace] = {}
+        self._occupied_at_s: dict[str, float] = {}
+        """When each namespace had a VM last."""
+        self.sample: DeviceSample | None = None
+        self.decision = Decision()
+        self.refusals: list[str] = []
+        """What the device refused in the last epoch."""
+        self.capacity = Capacity()
+        self._served = ServedDevice(
+            record.name, run.control, record, window_s=window_s, clock=clock.monotonic_s, connect=connect
+        )
+        self._journal = journal
+        self._window_s = window_s
+        self._policy: Policy[Any] = self._made(policy)
+        self._in_force: _InForce | None = None
+        self._taking_over = any(
+            knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
+            for knob in journal.originals()
+        )
+        self._activity = Activity(window_s, window_s)
+        self._now_s = 0.0
+        self._share_by = share_by
+        self.move_budget = DEFAULT_MOVE_BUDGET
+
+    def restore_ops(self, deadline_s: float) -> None:
+        """Begin to move all OPS back to where it was found, to be done by a moment of monotonic time."""
+        self.actuator.restore_ops(deadline_s)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._served.close()
+        self.actuator.close()
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy in force."""
+        return self._policy.name
+
+    @property
+    def share_by(self) -> ShareBy:
+        """The unit of shares."""
+        return self._share_by
+
+    @property
+    def backend(self) -> str:
+        """What isolates VMs from each other there."""
+        if self.record.kind != "ssd":
+            return "emulated disk" if self.record.kind == "disk" else "emulated RAID-0"
+        how = "isolated" if self.record.isolated else "shared"
+        return f"emulated SSD, {how} OPS"
+
+    @property
+    def windows(self) -> dict[str, StreamWindow]:
+        """What each stream did over the status window."""
+        return self._served.windows
+
+    @property
+    def timed(self) -> bool:
+        """Whether requests take the modelled time; otherwise nothing can be slowed or preferred."""
+        return self.sample is not None and self.sample.timing.model is not TimingModel.NONE
+
+    def wants_more(self, key: str) -> bool:
+        """Whether the stream would have taken more than it got over the status window.
+
+        Where shares are exact, a stream with requests outstanding all the time counts, too.
+        """
+        window = self.windows.get(key)
+        if window is None:
+            return False
+        if self._policy.name == STRICT_POLICY:
+            return window.backlog_share >= BUSY_FROM
+        return window.queued_share >= JUDGED_FROM
+
+    def take_over(self) -> None:
+        """Begin with what is in force, instead of with the policy's own split."""
+        self._taking_over = True
+
+    def choose(self, policy: str) -> None:
+        """Use another policy from now on, taking over what is in force."""
+        made = self._made(policy)
+        if made.name != self._policy.name:
+            self._policy, self._in_force, self._taking_over = made, None, True
+            self._activity.changed("the policy changed", self._now_s)
+
+    def look(self, occupants: Mapping[str, VmOnNamespace], now_s: float) -> None:
+        """Observe, and decide what should change. Raises ObserveGone when the server does not answer.
+
+        `occupants` are by namespace; `now_s` is monotonic time.
+        """
+        self.occupants, self._now_s = dict(occupants), now_s
+        self._occupied_at_s |= dict.fromkeys(occupants, now_s)
+        self.sample, self.decision, self.refusals = None, Decision(), []
+        standings = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
+        keys = {name: occupant.key for name, occupant in occupants.items()}
+        sample = self._served.sample(standings, keys)
+        self.sample = self._kept_awake(sample, now_s)
+        if all(vm.window_s <= 0 for vm in self.sample.vms):
+            return  # the first look at this server: nothing has been measured
+        self._measure_capacity(self.sample)
+        self.decision = self._decide(self.sample)
+
+    def _made(self, policy: str) -> Policy[Any]:
+        # Without OPS of their own there is nothing to move between VMs.
+        return make_policy(policy if self.record.isolated else "shared")
+
+    def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
+        """A VM wakes at once, but is idle only after a whole window without requests."""
+        self._activity.patience_s = self._window_s * (self._served.time_scale or 1.0)
+        budget = None
+        if self._policy.name == "algorithm1":  # the paper adjusts before every GC, a block at a time
+            budget = max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)
+        sample = replace(sample, max_move_blocks=budget, share_by=self.share_by)
+        return self._activity.mark(sample, now_s)
+
+    def _measure_capacity(self, sample: DeviceSample) -> None:
+        if self._served.covered_s < self._window_s:
+            return
+        total = total_iops(list(self.windows.values())) or 0.0
+        active = [vm.vm for vm in sample.vms if vm.active]
+        self.capacity.add(total, asked_for_more=any(self.wants_more(key) for key in active))
+
+    def _decide(self, sample: DeviceSample) -> Decision:
+        known = self._in_force
+        try:
+            if known is not None:
+                known.state, decision = self._policy.step(known.state, sample)
+            elif self._taking_over or self._policy.name == DEFAULT_POLICY:
+                # A device in use keeps its split until a move pays.
+                state, decision = self._policy.resume(sample)
+                known = _InForce(state, _tighter_than_maximum(sample), {})
+            else:
+                state, decision = self._policy.start(sample)
+                known = _InForce(state, {}, {})
+        except ValueError as error:
+            return Decision(reasons=(f"{self._policy.name} cannot decide: {error}",))
+        self._in_force = known
+        keys = {vm.vm for vm in sample.vms}
+        known.limits_iops = {k: v for k, v in (known.limits_iops | decision.limits_iops).items() if k in keys}
+        weights = known.scheduler_weights | decision.scheduler_weights
+        known.scheduler_weights = {k: v for k, v in weights.items() if k in keys}
+        return decision
+
+    def settings(self) -> list[Setting]:
+        """Weights and limits that namespaces with VMs should have; nothing for the others.
+
+        Bounds on bandwidth are no policy's affair: `decide.levers` has them.
+        """
+        if self.sample is None or not self.timed:
+            return []
+        settings = list(self._scheduler_setting())
+        for namespace, occupant in self.occupants.items():
+            place = str(Tenant(self.name, namespace))
+            if self._served.scheduler == FAIR_SCHEDULER:
+                weight, why = self._weight(occupant)
+                settings.append(Setting(Knob(Lever.FTL_WEIGHT, place, "weight"), weight, occupant.vm, why))
+            limit, why = self._limit(occupant)
+            settings.append(Setting(Knob(Lever.FTL_LIMIT, place, "total_iops"), limit, occupant.vm, why))
+        return settings
+
+    def _scheduler_setting(self) -> tuple[Setting, ...]:
+        """How it divides itself among its namespaces, where that is for us to choose."""
+        if self.scheduler_wish == "keep":
+            return ()
+        if self.scheduler_wish != "auto":
+            given = Choice("scheduler", self.scheduler_wish, "the configuration says so")
+            return (tenant_setting(self.name, given),)
+        needs = needs_of(occupant.slo for occupant in self.occupants.values())
+        tenants, rotates = len(self.record.namespace), self.record.kind != "ssd"
+        return (tenant_setting(self.name, choose_tenant_scheduler(needs, tenants, rotates=rotates)),)
+
+    def _weight(self, occupant: VmOnNamespace) -> tuple[float, str]:
+        """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""
+        if self._in_force is None and self._taking_over and self.sample is not None:
+            in_force = {v.vm: v.scheduler_weight for v in self.sample.vms}
+            return in_force.get(occupant.key, occupant.slo.weight), "as it was"
+        decided = self._in_force.scheduler_weights.get(occupant.key) if self._in_force else None
+        if decided is not None:
+            return decided, f"device time for its weight, by {self._policy.name}"
+        return occupant.slo.weight, "its weight"
+
+    def _limit(self, occupant: VmOnNamespace) -> tuple[float | None, str]:
+        if self._in_force is not None:
+            paced = self._in_force.limits_iops.get(occupant.key)
+        else:
+            paced = _tighter_than_maximum(self.sample).get(occupant.key) if self._taking_over else None
+        most = occupant.slo.max_iops
+        if paced is not None and (most is None or paced < most):
+            return paced, self.decision.asides.get(occupant.key, "throttled to its share")
+        return most, "its maximum"
+
+    def move(self) -> None:
+        """Have the OPS moved that was decided, within the budget."""
+        moves = self._served.moves
+        if moves is not None and moves["budget"] != self.move_budget:
+            self.actuator.set_move_budget(self.move_budget)
+        if self.decision.moves and self.sample is not None:
+            names = {f"{self.name}/{each.name}": each.name for each in self.record.namespace}
+            names |= {occupant.key: namespace for namespace, occupant in self.occupants.items()}
+            self.refusals = self.actuator.apply(self.decision, names)
+
+    def view(self, reasons: tuple[str, ...]) -> DeviceView:
+        """For the status."""
+        total = total_iops(list(self.windows.values()))
+        by_vm: dict[str, list[VmOnNamespace]] = defaultdict(list)
+        for occupant in self.occupants.values():
+            by_vm[occupant.vm].append(occupant)
+        entitled = self._entitled()
+        return DeviceView(
+            name=self.name,
+            kind="emulated",
+            backend=self.backend,
+            policy=self.policy,
+            total_iops=total,
+            capacity_iops=self.capacity.iops,
+            estimated_iops=self._estimated_iops(),
+            sum_min_iops=sum(occupant.slo.min_iops or 0.0 for occupant in self.occupants.values()),
+            reasons=reasons,
+            waf=self._waf(),
+            share_by=self.share_by if self.timed else None,
+            move_budget=self._served.moves["budget"] if self._served.moves else None,
+            moves=self._moves(),
+            moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
+            vms={vm: self._vm_view(occupants, entitled) for vm, occupants in by_vm.items()},
+        )
+
+    def _estimated_iops(self) -> float | None:
+        """What it can do at most; None where requests take no modelled time."""
+        if self.sample is None or not self.timed or not isinstance(self.record, SsdRecord):
+            return None
+        geometry, counted = self.record.geometry, self._served.counted
+        return estimated_iops(
+            self.sample.timing,
+            geometry.dies,
+            geometry.channels,
+            reads=sum(each.host_page_reads for each in counted),
+            writes=sum(each.host_page_writes for each in counted),
+            gc_writes=sum(each.gc_page_writes for each in counted),
+        )
+
+    def without_vm(self) -> list[str]:
+        """One sentence for each namespace with requests in a window in which no VM of it was known."""
+        began_s = self._now_s - 2.0 * self._served.covered_s  # readings come a little before and after
+        free = [
+            each.name
+            for each in self.record.namespace
+            if self._occupied_at_s.get(each.name, -math.inf) < began_s
+        ]
+        names = {f"{self.name}/{name}": name for name in free}
+        return [
+            f'{key} is used by no known VM: add [vm.{names[key]}] with namespaces = ["{key}"] to slo-ctl.toml'
+            for key, window in sorted(self.windows.items())
+            if key in names and window.iops
+        ]
+
+    def moving(self) -> list[str]:
+        """One sentence for each move of OPS under way."""
+        return [str(move) for move in self._moves()]
+
+    def _moves(self) -> tuple[MoveStatus, ...]:
+        """Moves of OPS under way, with what is left of them."""
+        moves = self._served.moves
+        dies = self.record.geometry.dies if isinstance(self.record, SsdRecord) else 0
+        speed = (moves["budget"] if moves else 0.0) * dies
+        return tuple(
+            MoveStatus(
+                source=plan.source or "",
+                target=plan.target or "",
+                blocks_left=plan.blocks,
+                share_done=plan.share_done,
+                cost_s=plan.cost_s,
+                saving_s=plan.saving_s,
+                left_s=plan.cost_s / speed if speed else None,
+            )
+            for plan in self.decision.plans
+        )
+
+    def _waf(self) -> DeviceWaf | None:
+        """Of all streams together, over the status window."""
+        known = [each for each in self.windows.values() if each.host_page_writes is not None]
+        if not known or not isinstance(self.record, SsdRecord):
+            return None
+        return ftl_waf(
+            sum(each.host_page_writes or 0 for each in known),
+            sum(each.gc_page_writes or 0 for each in known),
+            self.record.geometry.page_bytes,
+            max(each.window_s for each in known),
+        )
+
+    def _vm_view(self, occupants: list[VmOnNamespace], entitled: Mapping[str, Target]) -> VmView:
+        keys = [occupant.key for occupant in occupants]
+        due = [entitled[key] for key in keys if key in entitled]
+        windows = tuple(self.windows[key] for key in keys if key in self.windows)
+        total = sum(window.amount(self.share_by) for window in self.windows.values())
+        got = sum(window.amount(self.share_by) for window in windows)
+        iops = [target.iops for target in due if target.iops is not None]
+        asides = [self.decision.asides[key] for key in keys if key in self.decision.asides]
+        return VmView(
+            windows=windows,
+            disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
+            wants_more=self.timed and any(self.wants_more(key) for key in keys),
+            busy=self.timed and any(window.backlog_share >= BUSY_FROM for window in windows),
+            share=got / total if self.timed and total else None,
+            target_share=sum(target.share for target in due) if due else None,
+            target_iops=sum(iops) if iops else None,
+            no_mechanism=self._no_mechanism(occupants),
+            aside="; ".join(asides),
+            settling=self._activity.settling(self._now_s),
+        )
+
+    def _no_mechanism(self, occupants: list[VmOnNamespace]) -> str:
+        if self.sample is None:
+            return ""
+        own, everybody = (
+            [occupant.slo for occupant in occupants],
+            [occupant.slo for occupant in self.occupants.values()],
+        )
+        ops = self.record.isolated
+        return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
+
+    def _entitled(self) -> dict[str, Target]:
+        """What every active stream is entitled to of what was delivered over the status window."""
+        if self.sample is None or not self.timed:
+            return {}
+        claims, per_request = [], {}
+        for occupant in self.occupants.values():
+            window = self.windows.get(occupant.key)
+            if window is None or not window.window_s or not window.requests:
+                continue
+            amount = window.amount(self.share_by)
+            per_request[occupant.key] = amount / window.requests or 1.0
+            claims.append(
+                claim_of(
+                    occupant.key,
+                    occupant.slo,
+                    amount / window.window_s,
+                    per_request[occupant.key],
+                    wants_more=self.wants_more(occupant.key),
+                )
+            )
+        answer = entitle(claims)
+        return {
+            key: Target(share=share, iops=answer.rates[key] / per_request[key])
+            for key, share in answer.shares.items()
+        }
+
+
+def _tighter_than_maximum(sample: DeviceSample | None) -> dict[str, float | None]:
+    return {
+        v.vm: v.limit_iops
+        for v in (sample.vms if sample else ())
+        if v.limit_iops is not None and (v.slo.max_iops is None or v.limit_iops < v.slo.max_iops)
+    }

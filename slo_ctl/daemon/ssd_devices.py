@@ -1,0 +1,105 @@
+"""The emulated devices that are managed: which there are at the moment, each with its part of the work."""
+
+from __future__ import annotations
+
+from slo_ctl.act.journal import Journal
+from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
+from slo_ctl.base.errors import UserError
+from slo_ctl.config import Config
+from slo_ctl.daemon.ssd import EmulatedDevice
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
+from slo_ctl.drives.control import Connect, ControlClient
+from slo_ctl.drives.record import RECORD_FILE, Places
+from slo_ctl.drives.store import DeviceStore
+from slo_ctl.model import ShareBy
+
+_Identity = tuple[int, int]
+
+
+class EmulatedDevices:
+    """Every emulated device that is served or listed in the configuration."""
+
+    def __init__(
+        self,
+        places: Places,
+        journal: Journal,
+        clock: Clock = SYSTEM_CLOCK,
+        connect: Connect = ControlClient,
+    ) -> None:
+        self.parts: dict[str, EmulatedDevice] = {}
+        self.notes: list[str] = []
+        """What of the configuration cannot be had."""
+        self._store = DeviceStore(places)
+        self._journal = journal
+        self._clock = clock
+        self._connect = connect
+        self._identities: dict[str, _Identity] = {}
+        self._general = (0.0, ShareBy.PAGES, 0.0)
+
+    def refresh(self, config: Config) -> None:
+        """Bring them up to date with what is there and what is configured."""
+        self.notes = []
+        general = (config.daemon.window_s, config.daemon.share_by, config.daemon.move_budget)
+        changed, self._general = general != self._general, general
+        listed = {device.name: device for device in config.devices if device.path is None}
+        there = set(self._store.names())
+        for name in listed.keys() - there:
+            self.notes.append(f"device {name} ({listed[name].source}): there is no emulated device {name}")
+        for name in self.parts.keys() - there:
+            self._drop(name)
+        for name in sorted(there):
+            policy = config.daemon.policy
+            if name in listed and listed[name].policy is not None:
+                policy = listed[name].policy or policy
+            if config.daemon.strict and policy == DEFAULT_POLICY:
+                policy = STRICT_POLICY
+            self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
+            if name in self.parts:
+                wish = listed[name].scheduler if name in listed else "keep"
+                self.parts[name].scheduler_wish = wish
+
+    def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
+        identity = self._identity(name)
+        known = self.parts.get(name)
+        if known is not None and self._identities.get(name) == identity and not changed:
+            known.choose(policy)
+            return
+        try:
+            if known is None and not listed and not self._store.is_served(name):
+                return
+            record = self._store.load(name)
+        except UserError as error:
+            self.notes.append(str(error))
+            return
+        except OSError as error:
+            self.notes.append(f"device {name}: {error.strerror}: it is not managed")
+            return
+        same_device = known is not None and known.record.created == record.created
+        if known is not None:
+            self._drop(name)
+        run = self._store.places.run_of(name)
+        window_s, share_by, move_budget = self._general
+        part = EmulatedDevice(
+            *(record, run, self._journal, policy, window_s, share_by),
+            clock=self._clock,
+            connect=self._connect,
+        )
+        part.move_budget = move_budget
+        if same_device:
+            part.take_over()
+        self.parts[name], self._identities[name] = part, identity
+
+    def _identity(self, name: str) -> _Identity:
+        try:
+            found = (self._store.places.device(name) / RECORD_FILE).stat()
+        except OSError:
+            return (0, 0)
+        return found.st_ino, found.st_mtime_ns
+
+    def _drop(self, name: str) -> None:
+        self.parts.pop(name).close()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for part in self.parts.values():
+            part.close()

@@ -1,0 +1,291 @@
+"""From everything that an epoch saw and did to the status that everybody reads: pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.decide.slo_sources import DEFAULT, Promise
+from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
+from slo_ctl.model import (
+    DeviceStatus,
+    HostStatus,
+    Lever,
+    Outcome,
+    OutcomeState,
+    Verdict,
+    Vm,
+    VmState,
+    VmStatus,
+)
+from slo_ctl.observe.block import StreamWindow
+
+_OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED, VmState.PAUSED, VmState.SUSPENDED})
+_HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
+_FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFacts:
+    """What is so for the whole host. Times in seconds since 1970."""
+
+    at: float
+    window_s: float
+    epoch_s: float
+    pid: int
+    started_at: float
+    config_problem: str = ""
+    notes: tuple[str, ...] = ()
+    epoch_cpu_ms: float = 0.0
+
+
+def status_of(
+    moment: EpochFacts,
+    devices: Sequence[DeviceView],
+    vms: Sequence[Vm],
+    promises: Mapping[str, Promise],
+    named_by: Mapping[str, str],
+    outcomes: Iterable[Outcome],
+    backends: Mapping[tuple[str, str], str],
+) -> HostStatus:
+    """The status.
+
+    `promises` are those in force by VM, here or not; `named_by` says who names VMs that may not be here;
+    `backends` is by VM and block device what steers it there.
+    """
+    unapplied = _unapplied(outcomes)
+    rows = []
+    for vm in vms:
+        on = [device for device in devices if vm.name in device.vms]
+        promise = promises[vm.name]
+        if not on:
+            rows.append(_nowhere(vm, promise, unapplied[vm.name]))
+        rows += [
+            _row(vm, promise, device, unapplied[vm.name], backends.get((vm.name, device.name)))
+            for device in on
+        ]
+    here = {vm.name for vm in vms}
+    for name, source in named_by.items():
+        if name not in here:
+            rows.append(_unknown(name, source, promises[name]))
+    return HostStatus(
+        at=moment.at,
+        window_s=moment.window_s,
+        epoch_s=moment.epoch_s,
+        daemon_pid=moment.pid,
+        started_at=moment.started_at,
+        config_problem=moment.config_problem,
+        devices=tuple(_device(device, moment.window_s) for device in devices),
+        vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
+        notes=tuple(dict.fromkeys(moment.notes)),
+        epoch_cpu_ms=moment.epoch_cpu_ms,
+    )
+
+
+def _unapplied(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.state is OutcomeState.UNAPPLIED:
+            found[outcome.setting.vm].append(outcome)
+    return found
+
+
+def _device(device: DeviceView, window_s: float) -> DeviceStatus:
+    return DeviceStatus(
+        name=device.name,
+        kind=device.kind,
+        backend=device.backend,
+        policy=device.policy,
+        window_s=window_s,
+        iops=device.total_iops,
+        capacity_iops=device.capacity_iops,
+        estimated_iops=device.estimated_iops,
+        sum_min_iops=device.sum_min_iops,
+        overcommitted=device.overcommitted,
+        problem=device.problem,
+        reasons=device.reasons,
+        waf=device.waf,
+        placement=device.placement,
+        share_by=device.share_by or "",
+        move_budget=device.move_budget,
+        moves=device.moves,
+    )
+
+
+def _row(
+    vm: Vm, promise: Promise, device: DeviceView, unapplied: Sequence[Outcome], backend: str | None
+) -> VmStatus:
+    view = device.vms[vm.name]
+    got = _delivered(view, device)
+    mine = tuple(outcome for outcome in unapplied if _concerns(outcome, device))
+    if device.problem:
+        judgement = Judgement(Verdict.NO_MECHANISM, device.problem)
+    else:
+        judgement = judge(
+            got,
+            promise.slo,
+            view.target_share,
+            unapplied=mine,
+            no_mechanism=view.no_mechanism,
+            tolerance=device.share_tolerance,
+            aside=view.aside,
+            settling=view.settling,
+        )
+    if judgement.verdict is Verdict.IDLE and vm.state in _OFF:
+        judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
+    sums = _sums(view.windows)
+    return VmStatus(
+        vm=vm.name,
+        device=device.name,
+        disks=view.disks,
+        slo=promise.slo,
+        slo_source=promise.source,
+        state=_state(vm),
+        backend=backend or device.backend,
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        target_iops=view.target_iops,
+        target_share=view.target_share,
+        share=got.share,
+        iops=got.iops,
+        bandwidth_bytes_s=got.bandwidth_bytes_s,
+        p99_read_us=got.p99_read_us,
+        p99_write_us=got.p99_write_us,
+        throttle_wait_us=sums.throttle_wait_us,
+        ops_blocks=sums.ops_blocks,
+        ops_bytes=sums.ops_bytes,
+        ops_share=sums.ops_share,
+        u=sums.u,
+        waf=sums.waf,
+        unapplied=mine,
+    )
+
+
+def _concerns(outcome: Outcome, device: DeviceView) -> bool:
+    knob = outcome.setting.knob
+    if knob.lever in _FTL:
+        return knob.place.startswith(f"{device.name}/")
+    return device.kind == "block"
+
+
+def _delivered(view: VmView, device: DeviceView) -> Delivered:
+    iops = _sum(window.iops for window in view.windows)
+    everywhere = iops if view.drive_iops is None else view.drive_iops
+    of_iops = device.total_iops if device.drive_iops is None else device.drive_iops
+    return Delivered(
+        asked=bool(iops) or (view.wants_more and device.kind == "emulated"),
+        wants_more=view.wants_more,
+        busy=view.busy,
+        guessed=view.guessed,
+        unit=device.share_by.value if device.share_by else "IOPS",
+        iops=iops,
+        drive_iops=view.drive_iops,
+        share=_share(view, everywhere, of_iops),
+        of_drive=device.drive_iops is not None,
+        bandwidth_bytes_s=_sum(window.bandwidth_bytes_s for window in view.windows),
+        p99_read_us=_most(window.p99_read_us for window in view.windows),
+        p99_write_us=_most(window.p99_write_us for window in view.windows),
+    )
+
+
+def _share(view: VmView, iops: float | None, of_iops: float | None) -> float | None:
+    if view.share is not None:
+        return view.share
+    return iops / of_iops if iops is not None and of_iops else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    throttle_wait_us: float | None
+    ops_blocks: int | None
+    ops_bytes: int | None
+    ops_share: float | None
+    u: float | None
+    waf: float | None
+
+
+def _sums(windows: Sequence[StreamWindow]) -> _Sums:
+    """Several streams of one VM as one."""
+    if len(windows) == 1:
+        (only,) = windows
+        share = only.ops_bytes / only.size_bytes if only.ops_bytes is not None and only.size_bytes else None
+        return _Sums(only.throttle_wait_us, only.ops_blocks, only.ops_bytes, share, only.u, only.waf)
+    ops_blocks = [w.ops_blocks for w in windows if w.ops_blocks is not None]
+    ops_bytes = [w.ops_bytes for w in windows if w.ops_bytes is not None]
+    size_bytes = sum(w.size_bytes or 0 for w in windows)
+    host = sum(w.host_page_writes or 0 for w in windows)
+    gc = sum(w.gc_page_writes or 0 for w in windows)
+    return _Sums(
+        throttle_wait_us=_mean((w.throttle_wait_us, w.iops or 0.0) for w in windows),
+        ops_blocks=sum(ops_blocks) if ops_blocks else None,
+        ops_bytes=sum(ops_bytes) if ops_bytes else None,
+        ops_share=sum(ops_bytes) / size_bytes if ops_bytes and size_bytes else None,
+        u=_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
+        waf=(host + gc) / host if host else None,
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None]
+    weights = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / weights if weights else None
+
+
+def _nowhere(vm: Vm, promise: Promise, unapplied: Sequence[Outcome]) -> VmStatus:
+    """A VM that uses no managed device."""
+    if vm.state in _OFF:
+        judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
+    elif unapplied:
+        judgement = judge(Delivered(asked=False), promise.slo, None, unapplied=unapplied)
+    elif promise.source == DEFAULT:
+        judgement = Judgement(Verdict.OK, "nothing was promised, and it uses no managed device")
+    else:
+        # A promise that nothing keeps is reported, also where only a weight was promised.
+        judgement = Judgement(Verdict.NO_MECHANISM, f"{_why_nowhere(vm)} ({_HOW_TO_MANAGE})")
+    return _without_device(vm.name, promise, judgement, vm, tuple(unapplied))
+
+
+def _why_nowhere(vm: Vm) -> str:
+    if vm.disks:
+        return "none of its disks is on a managed device"
+    return "no disk of it is known, and none of its I/O was seen on a managed device"
+
+
+def _unknown(name: str, source: str, promise: Promise) -> VmStatus:
+    return _without_device(name, promise, unknown_vm(source))
+
+
+def _without_device(
+    name: str,
+    promise: Promise,
+    judgement: Judgement,
+    vm: Vm | None = None,
+    unapplied: tuple[Outcome, ...] = (),
+) -> VmStatus:
+    return VmStatus(
+        vm=name,
+        device="",
+        disks=tuple(disk.target for disk in vm.disks) if vm else (),
+        slo=promise.slo,
+        slo_source=promise.source,
+        state=_state(vm) if vm else "",
+        backend="none",
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        unapplied=unapplied,
+    )
+
+
+def _state(vm: Vm) -> str:
+    return "" if vm.state is VmState.UNKNOWN else vm.state.value

@@ -1,0 +1,223 @@
+"""Which VMs would take more of a block device than they get, by how long their threads waited for it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from slo_ctl.base.text import and_list
+from slo_ctl.daemon.device_view import total_iops
+from slo_ctl.decide.drive_pool import split_limit
+from slo_ctl.decide.entitlement import BUSY_FROM
+from slo_ctl.decide.levers import HeldBack
+from slo_ctl.decide.limit_control import limits_text
+from slo_ctl.decide.protection import Contender, Protection, step
+from slo_ctl.host.task_delay import BlockDelay
+from slo_ctl.model import DeviceNumber, Slo, Stream
+from slo_ctl.observe.block import BlockDevice, StreamWindow
+
+_SEEN_FROM = 0.5
+"""Waits for each request: with fewer the VM's requests are asynchronous, and no thread waits for them."""
+
+
+class BlockDemand:
+    """Of all VMs on one device, over the status window."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seen: dict[str, deque[tuple[BlockDelay, float]]] = {}
+
+    def add(self, vm: str, delay: BlockDelay, iops: float) -> None:
+        """One more reading of a VM that did `iops` meanwhile."""
+        seen = self._seen.setdefault(vm, deque())
+        seen.append((delay, iops * delay.window_s))
+        length_s = sum(each.window_s for each, _ in seen)
+        while len(seen) > 1 and length_s - seen[0][0].window_s >= self._window_s:
+            length_s -= seen.popleft()[0].window_s
+
+    def keep(self, vms: Collection[str]) -> None:
+        """Forget all others: what they waited for is over."""
+        self._seen = {vm: seen for vm, seen in self._seen.items() if vm in vms}
+
+    def wants_more(self, vm: str) -> bool | None:
+        """Whether it would have taken more; None where waiting tells nothing of it.
+
+        Threads that wait for nearly all of the time, added up, would take more if they could.
+        """
+        seen = self._seen.get(vm)
+        if not seen:
+            return None
+        length_s = sum(delay.window_s for delay, _ in seen)
+        requests = sum(each for _, each in seen)
+        waits = sum(delay.waits for delay, _ in seen)
+        if length_s <= 0 or waits < _SEEN_FROM * requests:
+            return None
+        return sum(delay.delay_s for delay, _ in seen) >= BUSY_FROM * length_s
+
+
+# What is kept by throttling VMs, on a block device or among the namespaces of a drive: what
+# `decide.protection` has to know of a short window, and what it says.
+
+WINDOW_S = 1.0
+"""What is decided by: the status window is too long to see what a limit did."""
+WAITS_FOR = 10
+"""Epochs in a row that a limit is waited for which was set and is not in force."""
+
+
+class Throttler:
+    """From epoch to epoch, of one block device or all namespaces of a drive.
+
+    Nothing of it outlives the daemon: limits in force are in the journal, so that a new start gives them back
+    and finds out again what it takes.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.by_weight = False
+        """It keeps shares by weight too."""
+        self._recent: dict[DeviceNumber, BlockDevice] = {}
+        self._windows: dict[str, StreamWindow] = {}
+        self._demand = BlockDemand(WINDOW_S)
+        self._clock = clock
+        self._decided_at_s = clock()
+        self._protection = Protection()
+        self._waited = 0
+        self._needed = False
+        self._parts: dict[str, dict[DeviceNumber, float]] = {}
+
+    def look(
+        self,
+        devices: Mapping[DeviceNumber, Path],
+        streams: Sequence[Stream],
+        delays: Mapping[str, BlockDelay],
+    ) -> None:
+        """Take an epoch into account, where something has to be kept."""
+        if not self._needed:
+            self._recent = {}
+            return
+        self._recent = {
+            number: self._recent.get(number) or self._made(number, path) for number, path in devices.items()
+        }
+        for device in self._recent.values():
+            device.update(streams)
+        self._windows = together(device.windows for device in self._recent.values())
+        active = {vm for vm, window in self._windows.items() if window.iops}
+        self._demand.keep(active)
+        for vm in active & delays.keys():
+            self._demand.add(vm, delays[vm], self._windows[vm].iops or 0.0)
+
+    def decide(
+        self,
+        slos: Mapping[str, Slo],
+        limitable: Collection[str],
+        *,
+        busy: Collection[str],
+        by_weight: bool,
+        unapplied: Collection[str] = (),
+    ) -> None:
+        """Whom to throttle until the next epoch.
+
+        `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
+        device is busy, which is what is guessed by where nobody tells whether a VM wants more. `by_weight`:
+        shares are to be kept too. While a limit is among the `unapplied`, all stay for some epochs: what is
+        not in force shows nothing of what it would do.
+        """
+        now_s = self._clock()
+        length_s, self._decided_at_s = now_s - self._decided_at_s, now_s
+        needed = by_weight or any(slo.min_iops is not None for slo in slos.values())
+        self.by_weight = by_weight
+        if not needed or not self._needed:
+            # From the next look on; what was before is not a valid window.
+            self._needed, self._protection, self._parts = needed, Protection(), {}
+            return
+        waits = self._waited < WAITS_FOR and any(vm in unapplied for vm in self._protection.limits)
+        self._waited = self._waited + 1 if waits else 0
+        if waits:
+            return
+        windows = {vm: window for vm, window in self._windows.items() if vm in slos}
+        window_s = max((window.window_s for window in windows.values()), default=0.0)
+        if window_s < WINDOW_S or total_iops(list(self._windows.values())) is None:
+            return
+        vms = [
+            self._contender(vm, slos[vm], window, limitable=vm in limitable, busy=vm in busy)
+            for vm, window in windows.items()
+        ]
+        effect_steps = max(1, math.ceil(window_s / length_s)) if length_s > 0.0 else 1
+        self._protection = step(self._protection, vms, by_weight=by_weight, effect_steps=effect_steps)
+        self._parts = {vm: self._split(vm, limit) for vm, limit in self._protection.limits.items()}
+
+    def _contender(
+        self, vm: str, slo: Slo, window: StreamWindow, *, limitable: bool, busy: bool
+    ) -> Contender:
+        waited = self._demand.wants_more(vm)
+        asks = bool(window.iops) and (busy if waited is None else waited)
+        known = [p99 for p99 in (window.p99_read_us, window.p99_write_us) if p99 is not None]
+        return Contender(vm, slo, window.iops or 0.0, asks, limitable, max(known, default=None))
+
+    def _made(self, number: DeviceNumber, path: Path) -> BlockDevice:
+        return BlockDevice("", path, number, window_s=WINDOW_S, clock=self._clock)
+
+    def _split(self, vm: str, limit_iops: float) -> dict[DeviceNumber, float]:
+        on = {number: each.windows[vm] for number, each in self._recent.items() if vm in each.windows}
+        iops = {number: window.iops or 0.0 for number, window in on.items()}
+        return split_limit(limit_iops, iops, self._parts.get(vm, {}))
+
+    @property
+    def held(self) -> dict[tuple[str, DeviceNumber], HeldBack]:
+        """Who is throttled where."""
+        limits, served = self._protection.limits, self._protection.state.beneficiaries
+        return {
+            (vm, number): HeldBack(iops, served, limits[vm] if len(parts) > 1 else None)
+            for vm, parts in self._parts.items()
+            for number, iops in parts.items()
+        }
+
+    def holds(self, vm: str) -> bool:
+        """Whether it is throttled."""
+        return vm in self._parts
+
+    def serves(self, vm: str) -> bool:
+        """Whether others are throttled for it."""
+        return vm in self._protection.served
+
+    def reasons(self, vms: Collection[str]) -> tuple[str, ...]:
+        """Of a device that has these VMs, one sentence each."""
+        done = self._limited(vms)
+        return (done, *self._protection.notes) if done else self._protection.notes
+
+    def aside(self, vm: str) -> str:
+        """What has to be said of a VM beside its verdict; empty when nothing has."""
+        limits = self._protection.limits
+        if vm in limits:
+            return f"limited to {limits[vm]:,.0f} IOPS for {and_list(self._protection.state.beneficiaries)}"
+        return self._limited() if vm in self._protection.served else ""
+
+    def _limited(self, vms: Collection[str] | None = None) -> str:
+        protection = self._protection
+        return limits_text(protection.limits, protection.state.beneficiaries, vms)
+
+
+def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:
+    """What each VM did on several devices: the sums, over the longest window."""
+    of_vm: dict[str, list[StreamWindow]] = defaultdict(list)
+    for windows in devices:
+        for vm, window in windows.items():
+            of_vm[vm].append(window)
+    return {vm: windows[0] if len(windows) == 1 else _sum(windows) for vm, windows in of_vm.items()}
+
+
+def _sum(windows: Sequence[StreamWindow]) -> StreamWindow:
+    def sum_of(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    return StreamWindow(
+        vm=windows[0].vm,
+        window_s=max(window.window_s for window in windows),
+        iops=sum_of(window.iops for window in windows),
+        read_iops=sum_of(window.read_iops for window in windows),
+        write_iops=sum_of(window.write_iops for window in windows),
+        bandwidth_bytes_s=sum_of(window.bandwidth_bytes_s for window in windows),
+    )

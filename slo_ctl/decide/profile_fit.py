@@ -1,0 +1,464 @@
+"""Request sizes: intervals, and which of their sizes are measured (SAC'15, section 3, step 1)."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import pairwise
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import QuantityError, format_bytes_exact, parse_bytes
+from slo_ctl.model.measurement import Access, Direction, Measurement, Order
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SECTOR_BYTES = 512
+"""Direct I/O comes in multiples of this at least."""
+MAX_SIZES = 100_000
+"""Of one interval; more is a slip of the gap."""
+_SHAPE = "write LOW-HIGH/GAP, such as 8KiB-64KiB/8KiB"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """Request sizes from `low_bytes` to `high_bytes`, both included, every `gap_bytes`; one line is
+    fitted."""
+
+    low_bytes: int
+    high_bytes: int
+    gap_bytes: int
+
+    def __str__(self) -> str:
+        return "-".join(map(format_bytes_exact, (self.low_bytes, self.high_bytes))) + (
+            f"/{format_bytes_exact(self.gap_bytes)}"
+        )
+
+    @property
+    def count(self) -> int:
+        """How many sizes it has."""
+        return (self.high_bytes - self.low_bytes) // self.gap_bytes + 1
+
+    def sizes(self) -> range:
+        """All of them, ascending."""
+        return range(self.low_bytes, self.high_bytes + 1, self.gap_bytes)
+
+
+DEFAULT_INTERVALS = (Interval(8 << 10, 64 << 10, 8 << 10), Interval(64 << 10, 4 << 20, 32 << 10))
+"""SAC'15, section 4.1: fine steps for small requests; parallel file systems make multiples of 32 KiB."""
+
+
+def parse_interval(text: str) -> Interval:
+    """An interval from `8KiB-64KiB/8KiB`. Raises UserError."""
+    span, slash, gap = text.partition("/")
+    low, dash, high = span.partition("-")
+    if not (slash and dash):
+        raise UserError(f"--interval: {text or 'nothing'} is not a valid interval", _SHAPE)
+    sizes = []
+    for part in (low, high, gap):
+        try:
+            sizes.append(parse_bytes(part))
+        except QuantityError as error:
+            raise UserError(f"--interval {text}: {part or 'nothing'} {error}", _SHAPE) from None
+    return Interval(*sizes)
+
+
+def check_intervals(intervals: Sequence[Interval], unit_bytes: int = SECTOR_BYTES) -> tuple[Interval, ...]:
+    """The intervals in ascending order, when they make a profile.
+
+    They may share an extreme, as the paper's do, and no more. Raises UserError for what is empty, overlaps,
+    is not a multiple of `unit_bytes`, or has a gap that does not lead from one extreme to the other.
+    """
+    if not intervals:
+        raise UserError("there is no interval to profile", _SHAPE)
+    for interval in intervals:
+        _check(interval, unit_bytes)
+    ordered = tuple(sorted(intervals))
+    for before, after in pairwise(ordered):
+        if after.low_bytes < before.high_bytes:
+            raise UserError(
+                f"--interval: {before} and {after} overlap",
+                "they may share an extreme, such as 64KiB, no more",
+            )
+    return ordered
+
+
+def _check(interval: Interval, unit_bytes: int) -> None:
+    if interval.low_bytes >= interval.high_bytes:
+        raise UserError(f"--interval: {interval} is empty: a line needs two sizes", _SHAPE)
+    for size in (interval.low_bytes, interval.high_bytes, interval.gap_bytes):
+        if size <= 0 or size % unit_bytes:
+            raise UserError(
+                f"--interval: {interval}: {size} is not aligned to the {unit_bytes} bytes of direct I/O here",
+                f"use multiples of {unit_bytes}",
+            )
+    if (interval.high_bytes - interval.low_bytes) % interval.gap_bytes:
+        raise UserError(
+            f"--interval: {interval}: steps of {format_bytes_exact(interval.gap_bytes)} from "
+            f"{format_bytes_exact(interval.low_bytes)} miss {format_bytes_exact(interval.high_bytes)}",
+            "both extremes are measured: choose a gap that divides their distance",
+        )
+    if interval.count > MAX_SIZES:
+        raise UserError(f"--interval: {interval} has {interval.count} sizes", "choose a larger gap")
+
+
+def all_sizes(intervals: Iterable[Interval]) -> list[int]:
+    """Every size of the profile, ascending, a shared extreme once, bytes."""
+    return sorted({size for interval in intervals for size in interval.sizes()})
+
+
+def draw_points(intervals: Sequence[Interval], per_interval: int, seed: int) -> list[int]:
+    """Sizes to measure: of each interval both extremes, and at random as many others as `per_interval`
+    leaves.
+
+    The same seed draws the same sizes, and a larger `per_interval` the same and more, so that a profile can
+    be refined. Ascending, bytes. Raises UserError for fewer than two.
+    """
+    if per_interval < 2:
+        raise UserError(f"--points: {per_interval} of each interval are too few", "a line needs 2")
+    chosen: set[int] = set()
+    for number, interval in enumerate(intervals):
+        inner = list(interval.sizes())[1:-1]
+        # A generator for each: another interval does not change what is drawn from this one.
+        random.Random(f"{seed}/{number}/{interval}").shuffle(inner)  # noqa: S311 - no secret
+        chosen.update((interval.low_bytes, interval.high_bytes), inner[: per_interval - 2])
+    return sorted(chosen)
+
+
+# Student's t: how far the mean of a few repetitions may be from the truth.
+
+CONFIDENCE = 0.90
+"""SAC'15, section 4.2: repeated until a 90 % confidence by Student's t."""
+_STEPS = 200
+
+
+def half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
+    """Half the two-sided confidence interval of the mean of `values`; infinite for fewer than two."""
+    count = len(values)
+    if count < 2:
+        return math.inf
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return t_quantile(0.5 + confidence / 2, count - 1) * math.sqrt(variance / count)
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(probability: float, freedom: int) -> float:
+    """The t that a share `probability` (over 0.5) of Student's distribution lies below."""
+    if not 0.5 < probability < 1 or freedom < 1:
+        raise ValueError(f"no quantile {probability} for {freedom} degrees of freedom")
+    low, high = 0.0, 1.0
+    while t_cdf(high, freedom) < probability:
+        high *= 2
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if t_cdf(middle, freedom) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def t_cdf(t: float, freedom: int) -> float:
+    """Share of Student's distribution below `t`, t >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2 == 1
+    if freedom == 1:
+        return 0.5 + angle / math.pi
+    term, total = (cosine, cosine) if odd else (1.0, 1.0)
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return 0.5 + within / 2
+
+
+# Straight lines through access times: least squares as in the paper, and Theil-Sen against outliers.
+
+
+class Fit(StrEnum):
+    """How a line is found."""
+
+    THEIL_SEN = "theil-sen"
+    """Median of the slopes of all pairs (Theil 1950, Sen 1968): good with up to 29 % outliers."""
+    LEAST_SQUARES = "least-squares"
+    """The paper's linear regression (SAC'15, section 3, step 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Access time = slope x size + intercept."""
+
+    slope_s_per_byte: float
+    intercept_s: float
+
+    def at_s(self, size_bytes: float) -> float:
+        """Access time of a request of this size; not positive where the line is no good there."""
+        return self.slope_s_per_byte * size_bytes + self.intercept_s
+
+
+def fit(method: Fit, sizes_bytes: NDArray[np.float64], times_s: NDArray[np.float64]) -> Line:
+    """The line through measured times. Raises ValueError for fewer than two different sizes."""
+    if len(np.unique(sizes_bytes)) < 2:
+        raise ValueError("a line needs two different sizes")
+    return (_theil_sen if method is Fit.THEIL_SEN else _least_squares)(sizes_bytes, times_s)
+
+
+def _least_squares(x: NDArray[np.float64], y: NDArray[np.float64]) -> Line:
+    centred = x - x.mean()
+    slope = float((centred * (y - y.mean())).sum() / (centred**2).sum())
+    return Line(slope, float(y.mean()) - slope * float(x.mean()))
+
+
+def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> Line:
+    first, second = np.triu_indices(len(x), 1)
+    run = x[second] - x[first]
+    apart = run != 0
+    slope = float(np.median((y[second] - y[first])[apart] / run[apart]))
+    # Ratios are compared relatively, so the intercept heeds short times as much as long ones.
+    rest = y - slope * x
+    return Line(slope, _weighted_median(rest, 1 / np.maximum(y, np.finfo(float).tiny)))
+
+
+def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    order = np.argsort(values, kind="stable")
+    share = np.cumsum(weights[order]) / weights.sum()
+    at = int(np.searchsorted(share, 0.5))
+    if at + 1 < len(values) and np.isclose(share[at], 0.5):
+        return float(values[order][at : at + 2].mean())
+    return float(values[order][at])
+
+
+# From measured access times to curves and ratios for every size (SAC'15, section 3, steps 3 and 4). Pure.
+
+LACK_OF_FIT = 0.10
+"""A line is flagged where it is off by more than this, which is the error the paper's complete profile
+accepts (SAC'15, section 4.2: 10 %), and by more than repetitions differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Where a line does not describe what was measured."""
+
+    size_bytes: int
+    """Of the worst."""
+    error: float
+    """There, relative to what was measured; positive where the line is too slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Access times of one test over one interval."""
+
+    access: Access
+    interval: Interval
+    line: Line
+    points: int
+    """Sizes that were measured."""
+    measurements: int
+    misfit: Misfit | None
+    """None: the line fits, as far as anything was measured between the extremes."""
+
+    @property
+    def checked(self) -> bool:
+        """A size between the extremes was measured: two points always lie on a line."""
+        return self.points > 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Sequential over random throughput at one size; over 1: access in sequence is faster."""
+
+    size_bytes: int
+    value: float | None
+    """None: the curve has no positive time there."""
+    low: float | None
+    high: float | None
+    """90 % confidence (Student's t over the logarithms of the repetitions' ratios); None: too few
+    repetitions."""
+    repetitions: int
+    """Measured at this size; 0: estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatioSummary:
+    """All sizes of one direction."""
+
+    direction: Direction
+    ratios: tuple[Ratio, ...]
+    average: float | None
+    minimum: float | None
+    maximum: float | None
+    half_width: float | None
+    """Of the average's confidence interval, relative; None: too few repetitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What a profile says."""
+
+    fit: Fit
+    curves: tuple[Curve, ...]
+    summaries: tuple[RatioSummary, ...]
+
+    def curve(self, access: Access, size_bytes: int) -> Curve | None:
+        """The curve that holds at `size_bytes`: beyond the intervals the nearest one, None when not measured.
+
+        A size that two intervals share belongs to the lower one.
+        """
+        own = [curve for curve in self.curves if curve.access == access]
+        if not own:
+            return None
+        return own[min(bisect_left([curve.interval.high_bytes for curve in own], size_bytes), len(own) - 1)]
+
+    def time_s(self, access: Access, size_bytes: int) -> float | None:
+        """Estimated access time; None when not measured or when the line has no positive time there."""
+        curve = self.curve(access, size_bytes)
+        if curve is None:
+            return None
+        time = curve.line.at_s(size_bytes)
+        return time if time > 0 else None
+
+    def summary(self, direction: Direction) -> RatioSummary | None:
+        """Ratios of one direction; None when it was not measured."""
+        return next((each for each in self.summaries if each.direction is direction), None)
+
+    @property
+    def misfits(self) -> tuple[Curve, ...]:
+        """Curves whose line does not fit."""
+        return tuple(curve for curve in self.curves if curve.misfit is not None)
+
+
+def analyse(
+    intervals: Sequence[Interval], measurements: Sequence[Measurement], method: Fit = Fit.THEIL_SEN
+) -> Analysis:
+    """Fit every test in every interval that has two measured sizes, and work out the ratios of every size."""
+    curves = tuple(
+        curve
+        for access in sorted({m.access for m in measurements})
+        for interval in intervals
+        if (curve := _curve(interval, access, measurements, method)) is not None
+    )
+    partial = Analysis(method, curves, ())
+    summaries = tuple(
+        summary
+        for direction in Direction
+        if (summary := _summary(partial, direction, intervals, measurements)) is not None
+    )
+    return Analysis(method, curves, summaries)
+
+
+def paired_log_ratios(measurements: Sequence[Measurement], direction: Direction) -> dict[int, list[float]]:
+    """ln(random time / sequential time) of each repetition that has both, by size."""
+    times: dict[tuple[int, int], dict[Order, float]] = defaultdict(dict)
+    for each in measurements:
+        if each.access.direction is direction and each.access_time_s > 0:
+            times[each.size_bytes, each.repetition][each.access.order] = each.access_time_s
+    found: dict[int, list[float]] = defaultdict(list)
+    for (size, _), pair in sorted(times.items()):
+        if len(pair) == 2:
+            found[size].append(math.log(pair[Order.RANDOM] / pair[Order.SEQUENTIAL]))
+    return dict(found)
+
+
+def _curve(
+    interval: Interval, access: Access, measurements: Sequence[Measurement], method: Fit
+) -> Curve | None:
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for each in measurements:
+        if each.access == access and interval.low_bytes <= each.size_bytes <= interval.high_bytes:
+            by_size[each.size_bytes].append(each.access_time_s)
+    if len(by_size) < 2:
+        return None
+    if method is Fit.LEAST_SQUARES:
+        # SAC'15, section 4.3: the arithmetic average of the executions is taken for each point.
+        points = [(size, fmean(times)) for size, times in by_size.items()]
+    else:
+        points = [(size, time) for size, times in by_size.items() for time in times]
+    x, y = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    line = fit(method, x, y)
+    count = sum(map(len, by_size.values()))
+    return Curve(access, interval, line, len(by_size), count, _misfit(line, by_size))
+
+
+def _misfit(line: Line, by_size: Mapping[int, Sequence[float]]) -> Misfit | None:
+    worst: Misfit | None = None
+    for size, times in by_size.items():
+        middle = median(times)
+        if middle <= 0:
+            continue
+        error = line.at_s(size) / middle - 1
+        # What repetitions cannot tell from noise is not the line's fault.
+        noise = half_width(times) / middle if len(times) > 1 else 0.0
+        if abs(error) > LACK_OF_FIT + noise and (worst is None or abs(error) > abs(worst.error)):
+            worst = Misfit(size, error)
+    return worst
+
+
+def _summary(
+    analysis: Analysis,
+    direction: Direction,
+    intervals: Sequence[Interval],
+    measurements: Sequence[Measurement],
+) -> RatioSummary | None:
+    sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+    pairs = paired_log_ratios(measurements, direction)
+    widths = {size: half_width(values) for size, values in pairs.items()}
+    measured = sorted(pairs)
+    ratios = []
+    for size in all_sizes(intervals):
+        top, bottom = analysis.time_s(random, size), analysis.time_s(sequential, size)
+        if not (
+            _covers(analysis.curve(random, size), size) and _covers(analysis.curve(sequential, size), size)
+        ):
+            continue
+        value = top / bottom if top is not None and bottom is not None else None
+        width = _width_at(size, measured, widths)
+        known = value is not None and math.isfinite(width)
+        ratios.append(
+            Ratio(
+                size,
+                value,
+                value * math.exp(-width) if known and value is not None else None,
+                value * math.exp(width) if known and value is not None else None,
+                len(pairs.get(size, ())),
+            )
+        )
+    if not ratios:
+        return None
+    values = [ratio.value for ratio in ratios if ratio.value is not None]
+    relative = [
+        ratio.high / ratio.value - 1 for ratio in ratios if ratio.high is not None and ratio.value is not None
+    ]
+    return RatioSummary(
+        direction,
+        tuple(ratios),
+        fmean(values) if values else None,
+        min(values, default=None),
+        max(values, default=None),
+        # Estimates stand on the same few measurements: their errors do not cancel.
+        fmean(relative) if values and len(relative) == len(values) else None,
+    )
+
+
+def _covers(curve: Curve | None, size: int) -> bool:
+    return curve is not None and curve.interval.low_bytes <= size <= curve.interval.high_bytes
+
+
+def _width_at(size: int, measured: Sequence[int], widths: Mapping[int, float]) -> float:
+    """Half-width of ln(ratio) at a size: its own, or the wider one of the measured neighbours'."""
+    if size in widths:
+        return widths[size]
+    at = bisect_left(measured, size)
+    neighbours = [widths[each] for each in measured[max(0, at - 1) : at + 1]]
+    return max(neighbours, default=math.inf)

@@ -1,0 +1,398 @@
+"""Which I/O scheduler a device should have, with which parameters, and by what weights are kept. Pure.
+
+Every number that decides something is in scheduler_thresholds.py; every choice gives its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.decide.levers import did_io
+from slo_ctl.decide.profile_fit import Analysis, RatioSummary
+from slo_ctl.decide.scheduler_parameters import (
+    THRESHOLDS,
+    Threshold,
+    iocost_model,
+    iocost_qos,
+    parameters_of,
+    too_fast_for_bfq,
+)
+from slo_ctl.model import DeviceNumber, Knob, Lever, Setting, Slo, Stream, Vm, VmState
+from slo_ctl.model.measurement import Direction
+
+
+class Character(StrEnum):
+    """What a device is like."""
+
+    SEEKS = "seeks"
+    """Order matters at every size: hard disks and RAID of them."""
+    MERGES = "merges"
+    """Order matters for small requests only."""
+    FLAT = "flat"
+    """Order does not matter."""
+
+
+class Weights(StrEnum):
+    """By what shares in proportion are kept."""
+
+    NONE = "none"
+    BFQ = "bfq"
+    IO_COST = "io.cost"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What /sys says about a device and its host."""
+
+    name: str
+    number: str
+    """`MAJOR:MINOR`."""
+    rotational: bool | None
+    hardware_queues: int | None
+    offered: tuple[str, ...]
+    """Schedulers that the kernel offers for it now."""
+    current: str
+    io_cost: bool
+    """The host has cgroup v2 with io.cost."""
+    in_guest: bool = False
+    """A virtual disk: the host orders requests once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the SLOs in force ask of a device."""
+
+    weights: bool = False
+    """More than one VM, and what they get is to be in proportion."""
+    p99_target_us: float | None = None
+    """The tightest."""
+
+
+def needs_of(slos: Iterable[Slo]) -> Needs:
+    """What these SLOs need; minimums are kept by weights, too."""
+    known = list(slos)
+    targets = [slo.p99_latency_us for slo in known if slo.p99_latency_us is not None]
+    weighted = len({slo.weight for slo in known}) > 1 or any(slo.min_iops is not None for slo in known)
+    return Needs(len(known) > 1 and weighted, min(targets, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing that was chosen, and why."""
+
+    what: str
+    value: str
+    reason: str
+    source: str = ""
+    """Of the threshold that decided; empty where none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerChoice:
+    """What a device should be set to."""
+
+    scheduler: str
+    parameters: dict[str, str] = field(default_factory=dict)
+    """Names below `queue/iosched/`."""
+    weights: Weights = Weights.NONE
+    iocost_model: str | None = None
+    """A line for io.cost.model."""
+    iocost_qos: str | None = None
+    """A line for io.cost.qos."""
+    choices: tuple[Choice, ...] = ()
+    """Everything above with its reason, and what the device was found to be."""
+    cautions: tuple[str, ...] = ()
+
+
+def choose(
+    facts: DeviceFacts,
+    needs: Needs,
+    analysis: Analysis | None,
+    queue_depth: int = 1,
+    given: str | None = None,
+) -> SchedulerChoice:
+    """Scheduler, parameters and weights for a device.
+
+    `analysis` is None where there is no valid profile, and `queue_depth` what it was measured at. `given` is
+    a scheduler that the operator wants: the rest is chosen to go with it.
+    """
+    cautions: list[str] = []
+    character, found = characterise(facts, analysis, cautions)
+    if given is not None:
+        weights, by_weights = _weights_beside(facts, needs, analysis, given)
+        scheduler, by_scheduler = given, Choice("scheduler", given, "the configuration says so")
+    else:
+        weights, by_weights = _choose_weights(facts, needs, character, analysis)
+        scheduler, by_scheduler = _choose_scheduler(
+            facts, needs, character, weights, too_fast_for_bfq(analysis)
+        )
+    parameters = parameters_of(scheduler, needs.p99_target_us, keeps_weights=weights is Weights.BFQ)
+    by_parameters = [
+        Choice(f"{scheduler} {name}", each.value, each.reason, each.source)
+        for name, each in parameters.items()
+    ]
+    model = qos = None
+    choices = [found, by_weights, by_scheduler, *by_parameters]
+    if weights is Weights.IO_COST and analysis is not None:
+        model = iocost_model(analysis).line(facts.number)
+        qos, qos_reason = iocost_qos(facts.number, needs.p99_target_us)
+        reason = f"{queue_depth} at a time: rates in sequence and at random, read off the profile's lines"
+        choices.append(Choice("io.cost.model", model or "the kernel's own", reason))
+        choices.append(Choice("io.cost.qos", qos, qos_reason))
+        if queue_depth == 1:
+            cautions.append(
+                "the profile is of queue depth 1: proportions are exact below what the device can do, "
+                "and the model "
+                "says less than that; --queue-depth 32 profiles the capacity"
+            )
+        if analysis.summary(Direction.WRITE) is None:
+            cautions.append("writes were not measured: the kernel keeps its own model of them")
+    values = {name: each.value for name, each in parameters.items()}
+    return SchedulerChoice(scheduler, values, weights, model, qos, tuple(choices), tuple(cautions))
+
+
+def characterise(
+    facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]
+) -> tuple[Character, Choice]:
+    """What the device is like, by its profile; without one by the kernel's rotational flag."""
+    for direction, name in (
+        (Direction.READ, "seek_average_ratio"),
+        (Direction.WRITE, "seek_average_write_ratio"),
+    ):
+        summary = analysis.summary(direction) if analysis is not None else None
+        if summary is None or summary.average is None or summary.maximum is None:
+            continue
+        limit = THRESHOLDS[name]
+        if summary.half_width is not None and _straddles(summary.average, summary.half_width, limit.value):
+            cautions.append(
+                f"the average {direction.value} ratio is {summary.average:.2f} ± "
+                f"{summary.half_width:.0%}, and "
+                f"{limit.value:g} decides: refine the profile (--budget)"
+            )
+        character, choice = _by_ratio(summary, limit, facts.rotational is True)
+        if facts.rotational and character is not Character.SEEKS:
+            cautions.append(
+                "the kernel says that it rotates, and the profile that it does not seek: if it is a disk, "
+                "profile it anew while the host is idle (--fresh, a larger --file-size)"
+            )
+        return character, choice
+    cautions.append(f"{facts.name} has no valid profile: `slo-ctl device profile` makes one")
+    if facts.rotational:
+        return Character.SEEKS, Choice("character", Character.SEEKS, "the kernel says that it rotates")
+    return Character.FLAT, Choice("character", Character.FLAT, "the kernel does not say that it rotates")
+
+
+def _straddles(average: float, half_width: float, limit: float) -> bool:
+    return average / (1 + half_width) < limit < average * (1 + half_width)
+
+
+def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[Character, Choice]:
+    average, most = summary.average or 0.0, summary.maximum or 0.0
+    at = next((ratio.size_bytes for ratio in summary.ratios if ratio.value == summary.maximum), 0)
+    reason = (
+        f"{summary.direction.value}s in sequence are {average:.2f} times as fast as at random on average, "
+        f"{summary.minimum or 0.0:.2f} to {most:.2f} by size (most at {format_bytes_exact(at)})"
+    )
+    if average >= limit.value:
+        return Character.SEEKS, Choice("character", Character.SEEKS, reason, limit.source)
+    merge = THRESHOLDS["merge_ratio"]
+    if most >= merge.value and rotates:
+        reason += "; the kernel says that it rotates: the profile's seeks were short beside large transfers"
+        return Character.SEEKS, Choice("character", Character.SEEKS, reason, merge.source)
+    if most >= merge.value:
+        return Character.MERGES, Choice("character", Character.MERGES, reason, merge.source)
+    return Character.FLAT, Choice("character", Character.FLAT, reason, limit.source)
+
+
+def _choose_weights(
+    facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None
+) -> tuple[Weights, Choice]:
+    if not needs.weights:
+        return Weights.NONE, Choice("weights", Weights.NONE, "no SLO needs shares in proportion")
+    bfq = "bfq" in facts.offered
+    if character is Character.SEEKS and bfq:
+        reason = "on a device that seeks, time slices keep proportions that a linear cost cannot"
+        return Weights.BFQ, Choice("weights", Weights.BFQ, reason)
+    if facts.io_cost and analysis is not None:
+        reason = "io.cost works with every scheduler, and the profile fills its model"
+        return Weights.IO_COST, Choice("weights", Weights.IO_COST, reason)
+    too_fast = too_fast_for_bfq(analysis)
+    if bfq and not too_fast:
+        why = (
+            "there is no io.cost here (cgroup v2 has it)"
+            if not facts.io_cost
+            else "io.cost has no profile yet"
+        )
+        return Weights.BFQ, Choice("weights", Weights.BFQ, f"{why}, and bfq is offered")
+    missing = too_fast or "bfq is not offered (modprobe bfq)"
+    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
+    reason = f"nothing here can keep shares: {no_cost}; {missing}"
+    return Weights.NONE, Choice(
+        "weights", Weights.NONE, reason, THRESHOLDS["bfq_share"].source if too_fast else ""
+    )
+
+
+def _weights_beside(
+    facts: DeviceFacts, needs: Needs, analysis: Analysis | None, scheduler: str
+) -> tuple[Weights, Choice]:
+    """By what weights are kept beside a scheduler that was not ours to choose."""
+    if not needs.weights:
+        return Weights.NONE, Choice("weights", Weights.NONE, "no SLO needs shares in proportion")
+    if scheduler == "bfq":
+        return Weights.BFQ, Choice("weights", Weights.BFQ, "it is what the scheduler keeps")
+    if facts.io_cost and analysis is not None:
+        reason = "io.cost works with every scheduler, and the profile fills its model"
+        return Weights.IO_COST, Choice("weights", Weights.IO_COST, reason)
+    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
+    reason = f"{scheduler} keeps no shares: {no_cost}"
+    return Weights.NONE, Choice("weights", Weights.NONE, reason)
+
+
+def _choose_scheduler(
+    facts: DeviceFacts, needs: Needs, character: Character, weights: Weights, too_fast: str
+) -> tuple[str, Choice]:
+    if weights is Weights.BFQ:
+        return "bfq", Choice("scheduler", "bfq", "it is what keeps the weights")
+    for name, reason in _wanted(facts, needs, character, too_fast):
+        if name in facts.offered or name == "none":
+            return name, Choice("scheduler", name, reason)
+    return "none", Choice("scheduler", "none", "the kernel offers no other")
+
+
+def _wanted(facts: DeviceFacts, needs: Needs, character: Character, too_fast: str) -> list[tuple[str, str]]:
+    """Schedulers from the best on, with reasons; `too_fast` is why bfq would slow the device down."""
+    if facts.in_guest:
+        return [("none", "a virtual disk: the host orders requests, and doing it twice only costs time")]
+    single = facts.hardware_queues is None or facts.hardware_queues <= 1
+    if character is Character.SEEKS:
+        reason = (
+            "a latency target on a device that seeks: turns are short, and a reader keeps its own"
+            if needs.p99_target_us is not None
+            else "on a device that seeks, one VM at a time keeps the heads in its area and its runs whole"
+        )
+        return [("bfq", reason), ("mq-deadline", "requests are sorted (bfq is not offered: modprobe bfq)")]
+    if needs.p99_target_us is not None:
+        reason = "a latency target: what makes requests late is throttled, not only put in order"
+        others = [("kyber", reason), ("mq-deadline", "kyber is not offered (modprobe kyber-iosched)")]
+        if not single or too_fast:
+            return others
+        return [
+            ("bfq", "a latency target on one hardware queue: turns are short, and a reader keeps its own"),
+            *others,
+        ]
+    if character is Character.MERGES:
+        return [
+            ("mq-deadline", "small requests gain by order: neighbours are merged and sorted at 0.7 us each")
+        ]
+    if single:
+        return [
+            ("mq-deadline", "one hardware queue: the kernel's own default, fair between reads and writes")
+        ]
+    return [("none", "order gains nothing, and several hardware queues need no lock between them")]
+
+
+# What a device is to be set to, as settings of its knobs. Pure.
+
+
+def scheduler_knob(name: str, number: str) -> Knob:
+    """That of the block device `name` with the number `MAJOR:MINOR`."""
+    return Knob(Lever.DEVICE_SCHEDULER, name, "scheduler", number)
+
+
+def cost_knob(name: str, number: str, what: str) -> Knob:
+    """io.cost's `qos` or `model` of a block device."""
+    return Knob(Lever.DEVICE_COST, name, what, number)
+
+
+def tenant_scheduler_knob(device: str) -> Knob:
+    """How an emulated SSD divides itself among its namespaces."""
+    return Knob(Lever.FTL_SCHEDULER, device, "scheduler")
+
+
+def settings_of(choice: SchedulerChoice, facts: DeviceFacts) -> tuple[Setting, ...]:
+    """Settings that carry out a choice, the scheduler first; io.cost is enabled once it has its model."""
+    words = [choice.scheduler, *(f"{name}={value}" for name, value in choice.parameters.items())]
+    found = [
+        Setting(scheduler_knob(facts.name, facts.number), " ".join(words), "", _reason(choice, "scheduler"))
+    ]
+    for what, line in (("model", choice.iocost_model), ("qos", choice.iocost_qos)):
+        if line is not None:
+            value = line.removeprefix(f"{facts.number} ")
+            knob = cost_knob(facts.name, facts.number, what)
+            found.append(Setting(knob, value, "", _reason(choice, f"io.cost.{what}")))
+    return tuple(found)
+
+
+def tenant_setting(device: str, choice: Choice) -> Setting:
+    """The setting that carries out the choice for an emulated SSD."""
+    return Setting(tenant_scheduler_knob(device), choice.value, "", choice.reason)
+
+
+def _reason(choice: SchedulerChoice, what: str) -> str:
+    return next((each.reason for each in choice.choices if each.what == what), "")
+
+
+# What the SLOs of the VMs on a device ask of it, and for how long that is believed. Pure.
+
+PATIENCE_S = 60.0
+"""How long less has to be asked for until less is done: choosing a scheduler holds up all of a device."""
+
+_OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED})
+
+
+def vms_on(
+    number: DeviceNumber, vms: Sequence[Vm], streams: Sequence[Stream], promised: Collection[str]
+) -> tuple[str, ...]:
+    """VMs whose SLOs count for the block device `number`, by name.
+
+    Those that have a disk there or did I/O there; and of those that were promised something, the ones of
+    which nobody knows where their I/O goes.
+    """
+    there = {each.vm for each in streams if each.device == number and each.tenant is None and did_io(each)}
+    elsewhere = {each.vm for each in streams if each.device is not None or each.tenant is not None}
+    return tuple(
+        sorted(
+            vm.name
+            for vm in vms
+            if vm.state not in _OFF
+            and (
+                vm.name in there
+                or any(disk.device == number for disk in vm.disks)
+                or (vm.name in promised and not vm.disks and vm.name not in elsewhere)
+            )
+        )
+    )
+
+
+def tenants_on(device: str, streams: Sequence[Stream]) -> tuple[str, ...]:
+    """VMs on namespaces of an emulated SSD, by name."""
+    return tuple(sorted({each.vm for each in streams if each.tenant and each.tenant.device == device}))
+
+
+def needs_on(names: Collection[str], slos: Mapping[str, Slo]) -> Needs:
+    """What the SLOs of these VMs need."""
+    return needs_of(slos[name] for name in names if name in slos)
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """Needs that a device is set for."""
+
+    needs: Needs
+    less_since_s: float | None = None
+    """Since when less has been asked for without a break; None: it is not."""
+
+
+def believe(before: Believed | None, now: Needs, now_s: float, patience_s: float = PATIENCE_S) -> Believed:
+    """More is believed at once, less after `patience_s`. `now_s` is of any clock that does not go back."""
+    if before is None:
+        return Believed(now)
+    targets = [each.p99_target_us for each in (before.needs, now) if each.p99_target_us is not None]
+    both = Needs(before.needs.weights or now.weights, min(targets, default=None))
+    if both == now:
+        return Believed(now)
+    since_s = now_s if before.less_since_s is None else before.less_since_s
+    return Believed(now) if now_s - since_s >= patience_s else Believed(both, since_s)

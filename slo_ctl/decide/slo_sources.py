@@ -1,0 +1,96 @@
+"""Which SLO is in force when several places promise one: field by field, the nearest to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slo_ctl.model import Slo
+from slo_ctl.model.slo import FIELD_NAMES, KEY_OF, SloFields, field_text
+
+VM_SET = "vm set"
+METADATA = "metadata"
+CONFIG = "config"
+DEFAULT = "default"
+"""Sources, strongest first. Those of the configuration name their place: `config conf.d/web.toml:4`."""
+
+_ORDER = (VM_SET, METADATA, CONFIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The SLO in force for a VM, and where it comes from."""
+
+    slo: Slo
+    source: str
+    """Every place that has a say, strongest first, such as `vm set` or `vm set, config web.toml:4`;
+    `default` when there is none."""
+    conflicts: tuple[str, ...]
+    """One sentence for each field that a stronger place overrides with something else."""
+    sources: dict[str, str]
+    """By field of the SLO, where it comes from."""
+
+
+def resolve(name: str, fields_by_source: Mapping[str, SloFields], default: Slo) -> Promise:
+    """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid alone.
+
+    A minimum above the maximum of a weaker source lifts that maximum, and the other way round.
+    Raises ValueError for a source of another kind.
+    """
+    ranked = sorted(fields_by_source.items(), key=lambda item: _rank(item[0]))
+    values: dict[str, float] = {}
+    sources: dict[str, str] = {}
+    conflicts: list[str] = []
+    for field in FIELD_NAMES:
+        said = [(source, fields[field]) for source, fields in ranked if field in fields]
+        if not said:
+            continue
+        (sources[field], values[field]), *weaker = said
+        conflicts += [
+            f"{name}: {KEY_OF[field]}: {field_text(field, values[field])} {_by(sources[field])} overrides "
+            f"{field_text(field, value)} {_in(source)}"
+            for source, value in weaker
+            if value != values[field]
+        ]
+    for field in FIELD_NAMES:
+        fallback = getattr(default, field)
+        if field not in values and fallback is not None:
+            values[field], sources[field] = fallback, DEFAULT
+    conflicts += _settle_bounds(name, values, sources)
+    used = dict.fromkeys(sorted((s for s in sources.values() if s != DEFAULT), key=_rank))
+    return Promise(Slo(**values), ", ".join(used) or DEFAULT, tuple(conflicts), sources)
+
+
+def _settle_bounds(name: str, values: dict[str, float], sources: dict[str, str]) -> list[str]:
+    """Drop the bound of the weaker source when the two contradict each other; says so."""
+    low, high = values.get("min_iops"), values.get("max_iops")
+    if low is None or high is None or low <= high:
+        return []
+    weak, strong = sorted(("min_iops", "max_iops"), key=lambda field: _rank(sources[field]), reverse=True)
+    sentence = (
+        f"{name}: {strong}: {field_text(strong, values[strong])} {_by(sources[strong])} leaves no room for "
+        f"{weak} {field_text(weak, values[weak])} {_in(sources[weak])}, which is ignored"
+    )
+    del values[weak], sources[weak]
+    return [sentence]
+
+
+def _rank(source: str) -> int:
+    if source == DEFAULT:
+        return len(_ORDER)
+    kind = CONFIG if source.startswith(f"{CONFIG} ") else source
+    if kind not in _ORDER:
+        raise ValueError(f"{source!r} is not a source of SLOs")
+    return _ORDER.index(kind)
+
+
+def _by(source: str) -> str:
+    return "by `vm set`" if source == VM_SET else _in(source)
+
+
+def _in(source: str) -> str:
+    if source == METADATA:
+        return "in libvirt metadata"
+    if source == DEFAULT:
+        return "by default"
+    return f"in {source.removeprefix(f'{CONFIG} ')}"

@@ -1,1 +1,0 @@
-"""Emulated SSDs as block devices: what there is on disk, serving it over NBD, talking to the server."""

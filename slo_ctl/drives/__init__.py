@@ -1,0 +1,1 @@
+"""Emulated SSDs as block devices: their records on disk, the NBD server, its control socket."""

@@ -1,0 +1,246 @@
+"""From what was asked for to a drive: presets filled in, blocks counted, namespaces created."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ftl_emul import LEAST_LOG_BLOCKS, Config, Device, DriveError, Preset, presets
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.decide.ops_plan import allocate
+from slo_ctl.drives.spec import DeviceSpec, check_namespaces, parse_device
+from slo_ctl.model import FlashTiming, TimingModel
+
+_FREE_FLOOR_BLOCKS = 1
+_LEAST_BLOCKS_PER_DIE = 4
+_MOST_PAGES = (2**22 - 1 - 2**12) * 2**10
+"""The core numbers pages with 32 bits, in segments of 1,024, one of which each tenant may waste."""
+_US_PER_NS = 1e-3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DrivePlan:
+    """A drive and how it is divided, before any of it exists."""
+
+    config: Config
+    timing: FlashTiming
+    preset: str
+    logical_pages: tuple[int, ...]
+    """Of each namespace."""
+    ops_blocks: tuple[int, ...]
+    """Usable OPS of each namespace in isolation, to begin with: in proportion to size."""
+    held_blocks: int
+    """Blocks per domain that GC or merges keep free; on top of OPS, which counts usable blocks only."""
+    logical_blocks: int
+    """Of all namespaces, each rounded up."""
+
+    @property
+    def block_pages(self) -> int:
+        """Pages of a block as namespaces own and move them."""
+        return self.config.pages_per_block * self.config.cluster_dies
+
+    @property
+    def merges(self) -> bool:
+        """Whether the mapping has log blocks, which it merges."""
+        return self.config.mapping in LEAST_LOG_BLOCKS
+
+    @property
+    def total_pages(self) -> int:
+        """Logical pages of all namespaces: one drive write."""
+        return sum(self.logical_pages)
+
+    def create(self, *, isolated: bool) -> tuple[Device, list[int]]:
+        """An empty drive with its namespaces; returns it and their tenant numbers, in order."""
+        device = Device(self.config)
+        tenants = []
+        for index, (pages, ops) in enumerate(zip(self.logical_pages, self.ops_blocks, strict=True)):
+            # Sharing namespaces need the held blocks once, as they have one set of pools.
+            held = self.held_blocks if isolated or index == 0 else 0
+            tenants.append(device.create_tenant(pages, isolated, ops + held))
+        return device, tenants
+
+
+def plan_drive(
+    spec: DeviceSpec,
+    namespaces: Sequence[tuple[str, int]],
+    *,
+    noun: str = "VM",
+    timing: TimingModel = TimingModel.FULL,
+    scheduler: str = "fifo",
+    seed: int = 1,
+) -> DrivePlan:
+    """Fill in the preset and count the blocks; `namespaces` are names and sizes in bytes.
+
+    Raises UserError, calling namespaces `noun`, where they do not do.
+    """
+    check_namespaces(spec, namespaces, noun)
+    preset = _preset(spec.preset)
+    page_bytes = _or(spec.page_bytes, preset.page_bytes)
+    pages_per_block = (
+        preset.pages_per_block if spec.block_bytes is None else max(1, spec.block_bytes // page_bytes)
+    )
+    channels, dies_per_channel = _dies(spec, preset)
+    dies = channels * dies_per_channel
+    mapping = spec.mapping or "page"
+    cluster = _cluster(spec, dies)
+    block_pages = pages_per_block * cluster
+    logical_pages = tuple(max(1, size_bytes // page_bytes) for _, size_bytes in namespaces)
+    logical_blocks = [-(-pages // block_pages) for pages in logical_pages]
+    ops_blocks = _divide_ops(spec, logical_pages, block_pages, dies, noun)
+    held_blocks = _FREE_FLOOR_BLOCKS * (1 if mapping in LEAST_LOG_BLOCKS else dies)
+    blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(namespaces)
+    if blocks * block_pages > _MOST_PAGES:
+        raise UserError(
+            f"the drive would have {blocks * block_pages:,} pages of {page_bytes} bytes, OPS included",
+            f"at most {_MOST_PAGES:,} can be emulated: ask for less, or for larger pages",
+        )
+    config = Config(
+        page_bytes=page_bytes,
+        pages_per_block=pages_per_block,
+        blocks_per_die=max(_LEAST_BLOCKS_PER_DIE, -(-blocks * cluster // dies)),
+        channels=channels,
+        dies_per_channel=dies_per_channel,
+        planes=_or(spec.planes, preset.planes),
+        read_ns=_ns(spec.read_us, preset.read_ns),
+        program_ns=_ns(spec.program_us, preset.program_ns),
+        erase_ns=_ns(spec.erase_us, preset.erase_ns),
+        transfer_ns=_ns(spec.transfer_us, preset.transfer_ns),
+        paper_timing=timing is TimingModel.PAPER,
+        copyback=_or(spec.copyback, True),
+        mapping=mapping,
+        cluster_dies=cluster,
+        cached_entries=spec.cached_entries,
+        victim=spec.victim or "greedy",
+        separate_gc_frontier=bool(spec.separate_gc_frontier),
+        free_floor=_FREE_FLOOR_BLOCKS,
+        scheduler=scheduler,
+        seed=seed,
+    )
+    _try_out(config)
+    return DrivePlan(
+        config=config,
+        timing=_timing(config, timing),
+        preset=spec.preset,
+        logical_pages=logical_pages,
+        ops_blocks=ops_blocks,
+        held_blocks=held_blocks,
+        logical_blocks=sum(logical_blocks),
+    )
+
+
+def _cluster(spec: DeviceSpec, dies: int) -> int:
+    """Dies that a block spans."""
+    cluster = _or(spec.cluster, 1)
+    if cluster < 1 or dies % cluster:
+        raise UserError(f"device: cluster={cluster} does not divide the {dies} dies", "see docs/mappings.md")
+    return cluster
+
+
+def _divide_ops(
+    spec: DeviceSpec, logical_pages: tuple[int, ...], block_pages: int, dies: int, noun: str
+) -> tuple[int, ...]:
+    total = round(spec.op * sum(logical_pages) / block_pages)
+    # On each die an open block (two with a GC frontier of its own), and one block's worth of slack.
+    minimum = LEAST_LOG_BLOCKS.get(spec.mapping or "page", dies * (3 if spec.separate_gc_frontier else 2))
+    sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
+    if total < minimum * len(sizes):
+        raise UserError(
+            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} {noun}s "
+            f"on {dies} dies need at least {minimum * len(sizes)}",
+            "raise op= or size=, or lower dies= or block=",
+        )
+    wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}
+    return tuple(allocate(total, wanted, dict.fromkeys(sizes, minimum)).values())
+
+
+def _try_out(config: Config) -> None:
+    try:
+        Device(config)
+    except (DriveError, ValueError) as refusal:
+        raise UserError(f"device: {refusal}", "see `slo-ctl replay --help` and docs/replay.md") from refusal
+
+
+def _preset(name: str) -> Preset:
+    return next(preset for preset in presets() if preset.name == name)
+
+
+def _dies(spec: DeviceSpec, preset: Preset) -> tuple[int, int]:
+    """Channels, and dies of each."""
+    if spec.dies is None:
+        return _or(spec.channels, preset.channels), preset.dies_per_channel
+    channels = _or(spec.channels, preset.channels)
+    if spec.channels is None and spec.dies % channels:
+        # Only the number of dies was asked for: a channel for each is the simplest drive that has it.
+        channels = spec.dies
+    return channels, spec.dies // channels
+
+
+def _timing(config: Config, model: TimingModel) -> FlashTiming:
+    return FlashTiming(
+        pages_per_block=config.pages_per_block * config.cluster_dies,
+        read_us=config.read_ns * _US_PER_NS,
+        program_us=config.program_ns // config.planes * _US_PER_NS,
+        erase_us=config.erase_ns * _US_PER_NS,
+        transfer_us=config.transfer_ns * _US_PER_NS,
+        model=model,
+        copyback=config.copyback,
+    )
+
+
+def _ns(given_us: float | None, preset_ns: int) -> int:
+    return preset_ns if given_us is None else round(given_us * 1000)
+
+
+def _or(given: T | None, otherwise: T) -> T:
+    return otherwise if given is None else given
+
+
+# One namespace on the whole of a drive; and the drives with log blocks that a paper measured.
+#
+# Of its three drives the paper gives capacity and logical block size (table I). Nothing else is known; what
+# had to be chosen: block mapping with log blocks (BAST), SLC latencies, dies such that a block clustered over
+# all of them is the logical block (section II), and how many log blocks there are.
+
+_CHOSEN = "op=1%,page=4KiB,block=512KiB,read_us=25,program_us=200,erase_us=1500,transfer_us=25,mapping=bast"
+PAPER_DRIVES = {
+    "sandisk": f"size=32GiB,dies=8,channels=4,cluster=8,{_CHOSEN}",
+    "samsung": f"size=64GiB,dies=16,channels=8,cluster=16,{_CHOSEN}",
+    "mtron": f"size=64GiB,dies=4,channels=4,cluster=4,{_CHOSEN}",
+}
+"""By the paper's names: keys of `slo-ctl replay --device`. Logical blocks of 4, 8 and 2 MiB."""
+LOG_BLOCKS = 32
+"""Log blocks of a drive, whatever its size: 64 to 256 MiB. Chosen. The paper says only that writing 1 GB
+uses up all log blocks of any of them (section IV.A); with OPS of 1 %, the least that `slo-ctl replay` takes,
+it would be up to 640 MiB."""
+MOST_WHOLE_BYTES = 1 << 40
+"""The largest drive that is written all over: a byte of memory for each block of 4 KiB, in every process."""
+
+
+def log_blocks_of(plan: DrivePlan, most: int = LOG_BLOCKS) -> int:
+    """How many log blocks a drive gets: as many as it has OPS for, `most` at most."""
+    return min(most, plan.ops_blocks[0])
+
+
+def plan_whole(
+    text: str,
+    occupant: str,
+    *,
+    where: str = "device",
+    too_large: str = "is more than allocators are compared on",
+) -> DrivePlan:
+    """The drive that `slo-ctl replay --device TEXT` has, with one namespace, called `occupant` in errors.
+
+    Raises UserError; that of a drive larger than MOST_WHOLE_BYTES says `where` the drive was asked for, and
+    why it is `too_large`.
+    """
+    spec = parse_device(text)
+    if spec.size_bytes > MOST_WHOLE_BYTES:
+        raise UserError(
+            f"{where}: size={format_bytes_exact(spec.size_bytes)} {too_large}",
+            f"at most {MOST_WHOLE_BYTES >> 30} GiB",
+        )
+    return plan_drive(spec, [(occupant, spec.size_bytes)], noun=occupant)

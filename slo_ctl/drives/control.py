@@ -1,0 +1,121 @@
+"""Talking to a server over its control socket: JSON lines, version 1."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+VERSION = 1
+MAX_REPLY_BYTES = 16 << 20
+_TIMEOUT_S = 10.0
+
+
+class ControlError(Exception):
+    """A command was not carried out; `code` is the server's, or `unreachable` or `malformed`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class ControlClient:
+    """One connection. Every method raises ControlError when the server is gone or refuses."""
+
+    def __init__(self, path: Path, timeout_s: float = _TIMEOUT_S) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        self._pending = b""
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise ControlError("unreachable", f"{path}: {error.strerror or error}") from None
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def hello(self) -> dict[str, Any]:
+        """What is served, and by which program."""
+        return self.command("hello")
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters and space of every namespace."""
+        return self.command("stats")
+
+    def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:
+        """Promise OPS blocks of one namespace to another; None is the spare of the device."""
+        self.command("move", **{"from": source, "to": target, "blocks": blocks})
+
+    def cancel_moves(self) -> None:
+        """Withdraw what moves have not handed over yet."""
+        self.command("cancel_moves")
+
+    def set_move_budget(self, share: float) -> None:
+        """Bound the share of device time that moves take while requests are outstanding."""
+        self.command("set_move_budget", share=share)
+
+    def set_weight(self, namespace: str, weight: float) -> None:
+        """Set a share of device time."""
+        self.command("set_weight", namespace=namespace, weight=weight)
+
+    def set_scheduler(self, scheduler: str) -> None:
+        """Choose how device time is divided: `wfq`, `fifo` or `rr`."""
+        self.command("set_scheduler", scheduler=scheduler)
+
+    def set_limit(self, namespace: str, iops: float | None = None, bytes_s: float | None = None) -> None:
+        """Set upper bounds; None lifts one."""
+        self.command("set_limit", namespace=namespace, iops=iops, bytes_s=bytes_s)
+
+    def resize(self, namespace: str, size_bytes: int, *, keep_data: bool = False) -> None:
+        """Change the size of a namespace; with `keep_data`, not below what it holds."""
+        self.command("resize", namespace=namespace, size_bytes=size_bytes, keep_data=keep_data)
+
+    def checkpoint(self) -> None:
+        """Save the placement now."""
+        self.command("checkpoint")
+
+    def command(self, op: str, **fields: object) -> dict[str, Any]:
+        """Send a command and return its reply."""
+        line = json.dumps({"v": VERSION, "op": op, **fields}).encode() + b"\n"
+        try:
+            self._socket.sendall(line)
+            reply = json.loads(self._line())
+        except OSError as error:
+            raise ControlError("unreachable", f"the server does not answer: {error}") from None
+        except ValueError as error:
+            raise ControlError("malformed", f"no reply of ours: {error}") from None
+        if not isinstance(reply, dict):
+            raise ControlError("malformed", "no reply of ours: no object")
+        if not reply.get("ok"):
+            reason = reply.get("error") or {}
+            raise ControlError(str(reason.get("code")), str(reason.get("message")))
+        return reply
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._pending:
+            chunk = self._socket.recv(1 << 16)
+            if not chunk:
+                raise ConnectionError("it has hung up")
+            self._pending += chunk
+            if len(self._pending) > MAX_REPLY_BYTES:
+                raise ConnectionError("its reply has no end")
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+
+Connect = Callable[[Path, float], ControlClient]
+"""Makes a connection to the server at a control socket, with seconds that it waits for each answer."""

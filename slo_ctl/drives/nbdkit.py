@@ -1,0 +1,167 @@
+"""The programs that serving needs: nbdkit, and our plugin for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import ftl_emul
+from slo_ctl.base.errors import UserError
+from slo_ctl.drives.record import RunPlaces
+from slo_ctl.host.sockets import check_socket_path, group_id, listen
+
+PLUGIN_VARIABLE = "SLO_CTL_NBDKIT_PLUGIN"
+PLUGIN_FILE = "libftl_serve.so"
+
+
+def find_nbdkit() -> str:
+    """The path of nbdkit. Raises UserError saying what to install."""
+    found = shutil.which("nbdkit")
+    if found is None:
+        raise UserError(
+            "nbdkit is not installed, which serves the device over NBD",
+            "Debian, Ubuntu, Fedora: install the package nbdkit (1.24 or newer)",
+        )
+    return found
+
+
+def find_plugin() -> Path:
+    """Our plugin for nbdkit. Raises UserError saying how to build it."""
+    named = os.environ.get(PLUGIN_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise UserError(
+                f"{PLUGIN_VARIABLE}: there is no file {named}", f"name {PLUGIN_FILE}, or unset it"
+            )
+        return Path(named).absolute()
+    for folder in _folders():
+        if (folder / PLUGIN_FILE).is_file():
+            return folder / PLUGIN_FILE
+    raise UserError(
+        f"the nbdkit plugin {PLUGIN_FILE} is not built",
+        f"in a source tree run `make setup` or `cargo build --release -p ftl-serve`; "
+        f"elsewhere let {PLUGIN_VARIABLE} name it",
+    )
+
+
+def _folders() -> list[Path]:
+    package = Path(ftl_emul.__file__).parent
+    return [package, package.parent / "target" / "release", Path(sysconfig.get_path("platlib")) / "slo_ctl"]
+
+
+# Sockets that whoever started us has opened already: systemd's socket activation, sd_listen_fds(3).
+
+_FIRST_FD = 3
+_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+def handed_sockets() -> dict[Path, socket.socket]:
+    """Listening Unix sockets by the path they are bound to, none without activation; taken once.
+
+    Raises UserError for one that is not a listening Unix socket with a path.
+    """
+    given = {name: os.environ.pop(name, "") for name in _VARIABLES}
+    # Somebody between us and systemd has kept its variables: they are not meant for us.
+    if given["LISTEN_PID"] != str(os.getpid()) or not given["LISTEN_FDS"].isdecimal():
+        return {}
+    found: dict[Path, socket.socket] = {}
+    names = given["LISTEN_FDNAMES"].split(":")
+    for number in range(int(given["LISTEN_FDS"])):
+        descriptor = _FIRST_FD + number
+        name = names[number] if number < len(names) and names[number] else f"number {number + 1}"
+        path, opened = _adopt(descriptor, name)
+        found[path] = opened
+    return found
+
+
+def _adopt(descriptor: int, name: str) -> tuple[Path, socket.socket]:
+    try:
+        os.set_inheritable(descriptor, False)
+        opened = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise UserError(f"socket {name} of the activation: {error.strerror}", "see LISTEN_FDS") from None
+    bound = opened.getsockname() if opened.family == socket.AF_UNIX else ""
+    listening = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not listening or opened.type != socket.SOCK_STREAM or not isinstance(bound, str) or not bound:
+        opened.detach()
+        raise UserError(
+            f"socket {name} of the activation is not a listening Unix socket with a path",
+            "give ListenStream= the path of one of the device's sockets; `slo-ctl device show` has them",
+        )
+    # systemd would not wait in accept(); who gets the socket does.
+    opened.setblocking(True)
+    return Path(bound), opened
+
+
+# Listening sockets of a served device: made here, handed to nbdkit.
+
+GROUP = "slo-ctl"
+OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660
+
+
+@contextmanager
+def listening(
+    run: RunPlaces, namespaces: Sequence[str], group: str | None
+) -> Iterator[tuple[list[socket.socket], socket.socket]]:
+    """Open the NBD sockets (all exports first, then one for each namespace) and the control socket.
+
+    Exports belong to `group` where one is given; they and the control socket to the group slo-ctl otherwise,
+    where there is one. A socket that nobody listens on any more makes way. All are removed in the end.
+    Sockets that systemd has opened at any of these paths are taken as they are, and stay.
+    Raises UserError when a socket cannot be made or somebody listens on it.
+    """
+    handed = handed_sockets()
+    own = group_id(GROUP)
+    exports = own if group is None else _named_group_id(group)
+    wanted = [
+        (run.all_exports, OWNER_ONLY, None),
+        *((run.export(namespace), OWNER_AND_GROUP, exports) for namespace in namespaces),
+        (run.control, OWNER_AND_GROUP, own),
+    ]
+    _refuse_others(handed, [path for path, _, _ in wanted])
+    for path, _, _ in wanted:
+        check_socket_path(path)
+    _make_folders(run)
+    opened: list[tuple[Path, socket.socket]] = []
+    try:
+        for path, mode, owner in wanted:
+            opened.append((path, handed.get(path) or listen(path, mode, owner)))
+        *nbd, control = (each for _, each in opened)
+        yield nbd, control
+    finally:
+        for path, each in opened:
+            if path not in handed:
+                path.unlink(missing_ok=True)
+            each.close()
+
+
+def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
+    for path in handed:
+        if path not in wanted:
+            raise UserError(
+                f"{path} was handed over by the activation, but is not a socket of this device",
+                f"it has {', '.join(map(str, wanted))}",
+            )
+
+
+def _make_folders(run: RunPlaces) -> None:
+    try:
+        run.exports.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except OSError as error:
+        raise UserError(
+            f"cannot create {run.exports}: {error.strerror}", "see --root, or run as root"
+        ) from None
+
+
+def _named_group_id(name: str) -> int:
+    number = group_id(name)
+    if number is None:
+        raise UserError(
+            f"--group: there is no group {name} that sockets can be given to", "see `getent group`"
+        )
+    return number

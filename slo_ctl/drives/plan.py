@@ -1,0 +1,231 @@
+"""From `name=ssd0,preset=fast15,size=8GiB,op=15%`, `name=hdd0,preset=cheetah-15k7` or
+`name=raid0,class=raid0,disks=4` to everything that makes a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ftl_emul import DiskPreset, disk_presets
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import Fields, split_pairs
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.drives.build import DrivePlan, plan_drive
+from slo_ctl.drives.record import (
+    MAX_NAMESPACES,
+    Array,
+    DeviceRecord,
+    Disk,
+    DiskRecord,
+    FtlMapping,
+    Geometry,
+    Namespace,
+    SsdRecord,
+    Timing,
+    check_name,
+)
+from slo_ctl.drives.spec import SCHEDULER_NAMES, device_spec, divide
+
+CLASSES = ("ssd", "disk", "raid0")
+DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}
+"""The disks of bench/serra.py's classes."""
+DEFAULT_RAID_DISKS = 2
+DEFAULT_STRIPE_BYTES = 64 << 10
+MAX_DISKS = 64
+_SECTOR_BYTES = 512
+DEFAULT_SCHEDULER = "wfq"
+_OWN_KEYS = ("name", "class", "placement", "scheduler", "age")
+"""Keys of a device besides those of the drive, which a replay has, too."""
+_NOUN = "namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A namespace as it was asked for."""
+
+    name: str
+    size_bytes: int | None
+    weight: float
+
+
+def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
+    """The device that the options describe; without namespaces it has one of the whole size, named as itself.
+
+    Raises UserError naming option and key.
+    """
+    pairs = split_pairs("device", spec)
+    if is_disk(pairs):
+        return plan_disk(spec, pairs, namespaces)
+    own = Fields("device", {key: value for key, value in pairs.items() if key in _OWN_KEYS})
+    own.flag("age")
+    own.choice("class", CLASSES)
+    name = _name("device", own, "ssd0")
+    isolated = own.choice("placement", ("isolated", "shared")) != "shared"
+    scheduler = own.choice("scheduler", SCHEDULER_NAMES) or DEFAULT_SCHEDULER
+    drive = device_spec(
+        Fields(f"device {name}", {key: value for key, value in pairs.items() if key not in _OWN_KEYS})
+    )
+    parts = _parts(namespaces) or [_Part(name, drive.size_bytes, 1.0)]
+    sizes = divide(drive.size_bytes, [(f"--namespace {part.name}", part.size_bytes) for part in parts], _NOUN)
+    plan = plan_drive(
+        drive,
+        [(part.name, size) for part, size in zip(parts, sizes, strict=True)],
+        noun=_NOUN,
+        scheduler=scheduler,
+    )
+    config = plan.config
+    return SsdRecord(
+        name=name,
+        spec=spec,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        geometry=Geometry(**{key: getattr(config, key) for key in Geometry.model_fields}),
+        timing=Timing(**{key: getattr(config, key) for key in Timing.model_fields}),
+        mapping=FtlMapping(
+            kind=config.mapping,
+            cluster_dies=config.cluster_dies,
+            cached_entries=config.cached_entries,
+            victim=config.victim,
+            separate_gc_frontier=config.separate_gc_frontier,
+            free_floor=config.free_floor,
+            copyback=config.copyback,
+            scheduler=scheduler,
+            isolated=isolated,
+            seed=config.seed,
+        ),
+        namespace=tuple(
+            Namespace(
+                name=part.name, size_bytes=pages * config.page_bytes, weight=part.weight, ops_blocks=ops
+            )
+            for part, pages, ops in zip(
+                parts, plan.logical_pages, _ops_blocks(plan, isolated=isolated), strict=True
+            )
+        ),
+    )
+
+
+def wants_ageing(spec: str) -> bool:
+    """Whether the device is to be aged as soon as it is made (`age=yes`). Raises UserError."""
+    pairs = split_pairs("device", spec)
+    if is_disk(pairs):
+        return False
+    return bool(Fields("device", {"age": pairs["age"]} if "age" in pairs else {}).flag("age"))
+
+
+def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:
+    """OPS and what GC holds free, which those who share a pool need once."""
+    return tuple(
+        ops + (plan.held_blocks if isolated or index == 0 else 0) for index, ops in enumerate(plan.ops_blocks)
+    )
+
+
+def _parts(options: Sequence[str]) -> list[_Part]:
+    if len(options) > MAX_NAMESPACES:
+        raise UserError(f"{len(options)} namespaces are too many", f"a device has at most {MAX_NAMESPACES}")
+    return [_part(option) for option in options]
+
+
+def _part(option: str) -> _Part:
+    where = f"--namespace {option}"
+    fields = Fields(where, dict(split_pairs(where, option)))
+    part = _Part(_name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0)
+    fields.finish()
+    return part
+
+
+def _name(where: str, fields: Fields, example: str) -> str:
+    name = fields.text("name")
+    if name is None:
+        raise UserError(f"{where}: it has no name", f"add name=NAME, such as name={example}")
+    return check_name(f"{where}: name", name)
+
+
+# Hard disks.
+
+
+def is_disk(pairs: Mapping[str, str]) -> bool:
+    """Whether the options of a device are those of disks."""
+    return pairs.get("class", "") in DEFAULT_PRESETS or pairs.get("preset", "") in _presets()
+
+
+def plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -> DiskRecord:
+    """The disks that the options describe; namespaces are parts of them, from the outside in.
+
+    Raises UserError naming option and key.
+    """
+    fields = Fields("device", dict(pairs))
+    name = _name("device", fields, "hdd0")
+    disks = fields.count("disks", most=MAX_DISKS)
+    kind = fields.choice("class", CLASSES) or ("raid0" if (disks or 1) > 1 else "disk")
+    if kind == "ssd":
+        raise UserError(f"device {name}: preset {pairs['preset']} is a hard disk", "leave class= out")
+    disks = disks or (DEFAULT_RAID_DISKS if kind == "raid0" else 1)
+    if (kind == "disk") != (disks == 1):
+        raise UserError(
+            f"device {name}: class={kind} with disks={disks}", "write class=raid0 for several disks"
+        )
+    preset = _presets()[fields.choice("preset", _presets()) or DEFAULT_PRESETS[kind]]
+    array = Array(
+        disks=disks,
+        stripe_bytes=_stripe(name, fields),
+        scheduler=fields.choice("scheduler", SCHEDULER_NAMES) or "fifo",
+        queue_depth=fields.count("queue", most=16384) or 0,
+    )
+    disk = Disk(**{key: getattr(preset, key) for key in Disk.model_fields})
+    if fields.flag("write_cache") is False:
+        disk = disk.model_copy(update={"write_cache_bytes": 0})
+    capacity_bytes = disk.capacity_bytes // array.stripe_bytes * array.stripe_bytes * disks
+    size_bytes = fields.size("size") or capacity_bytes
+    fields.finish()
+    if size_bytes > capacity_bytes:
+        raise UserError(
+            f"device {name}: size {format_bytes_exact(size_bytes)} is more than the disks hold",
+            f"{disks} of {preset.name} have {format_bytes_exact(capacity_bytes)}",
+        )
+    parts = _parts(namespaces) or [_Part(name, size_bytes, 1.0)]
+    return DiskRecord(
+        name=name,
+        spec=spec,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        array=array,
+        disk=disk,
+        namespace=_laid_out(name, parts, size_bytes),
+    )
+
+
+def _presets() -> dict[str, DiskPreset]:
+    return {preset.name: preset for preset in disk_presets()}
+
+
+def _stripe(name: str, fields: Fields) -> int:
+    stripe_bytes = fields.size("stripe") or DEFAULT_STRIPE_BYTES
+    if stripe_bytes % _SECTOR_BYTES or stripe_bytes > 1 << 30:
+        raise UserError(
+            f"device {name}: stripe {stripe_bytes} is not a multiple of 512 up to 1 GiB", "try 64KiB"
+        )
+    return stripe_bytes
+
+
+def _laid_out(device: str, parts: Sequence[_Part], size_bytes: int) -> tuple[Namespace, ...]:
+    """Parts with their sizes; those without one share what the others leave."""
+    names = [part.name for part in parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--namespace {name} is there twice", "give each its own name")
+    left = size_bytes - sum(part.size_bytes or 0 for part in parts)
+    open_parts = sum(part.size_bytes is None for part in parts)
+    share = left // max(open_parts, 1) // _SECTOR_BYTES * _SECTOR_BYTES
+    if left < 0 or (open_parts and share == 0):
+        raise UserError(
+            f"device {device}: its namespaces are larger than its {format_bytes_exact(size_bytes)}",
+            "make some smaller, or leave size= out to divide what is left",
+        )
+    sizes = [share if part.size_bytes is None else part.size_bytes for part in parts]
+    for part, size in zip(parts, sizes, strict=True):
+        if size % _SECTOR_BYTES:
+            raise UserError(f"--namespace {part.name}: {size} bytes are no whole sectors of 512", "try 1GiB")
+    return tuple(
+        Namespace(name=part.name, size_bytes=size, weight=part.weight, ops_blocks=0)
+        for part, size in zip(parts, sizes, strict=True)
+    )

@@ -1,0 +1,376 @@
+"""`device.toml`: what a device is, fixed when it is created."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ftl_emul import LEAST_LOG_BLOCKS
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import read_regular
+from slo_ctl.base.json_store import problem_of
+
+# Where devices and their sockets are.
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlaces:
+    """Sockets of one device; there while it is served."""
+
+    folder: Path
+
+    @property
+    def all_exports(self) -> Path:
+        """NBD, every namespace; for the owner only."""
+        return self.folder / "all.sock"
+
+    @property
+    def exports(self) -> Path:
+        """Folder of the sockets below."""
+        return self.folder / "exports"
+
+    def export(self, namespace: str) -> Path:
+        """NBD, this namespace only."""
+        return self.exports / f"{namespace}.sock"
+
+    @property
+    def control(self) -> Path:
+        """Control, JSON lines."""
+        return self.folder / "control.sock"
+
+    @property
+    def pid_file(self) -> Path:
+        """Written by nbdkit when it is ready."""
+        return self.folder / "nbdkit.pid"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Roots of everything that is kept."""
+
+    state: Path
+    """Survives a boot."""
+    run: Path
+    """Does not need to."""
+
+    @property
+    def devices(self) -> Path:
+        """One folder for each device."""
+        return self.state / "devices"
+
+    def device(self, name: str) -> Path:
+        """The folder of one device."""
+        return self.devices / name
+
+    def run_of(self, name: str) -> RunPlaces:
+        """The sockets of one device."""
+        return RunPlaces(self.run / name)
+
+
+def places(root: Path | None = None) -> Places:
+    """Below `root`, or where the system (for root) or the user's session has such things."""
+    if root is not None:
+        root = root.absolute()
+        return Places(state=root, run=root / "run")
+    if os.geteuid() == 0:
+        return Places(state=Path("/var/lib/slo-ctl"), run=Path("/run/slo-ctl/devices"))
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "slo-ctl"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Places(state=state, run=Path(runtime) / "slo-ctl" / "devices" if runtime else state / "run")
+
+
+RECORD_FILE = "device.toml"
+MAX_NAMESPACES = 1024
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+
+
+def is_name(text: str) -> bool:
+    """Fit to be the name of a device or a namespace, which become names of files and exports."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(where: str, text: str) -> str:
+    """`text`, when it is a name; raises UserError otherwise."""
+    if not is_name(text):
+        raise UserError(
+            f"{where}: {text or 'nothing'} is not a valid name",
+            "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit",
+        )
+    return text
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Geometry(_Table):
+    """Shape of the flash."""
+
+    page_bytes: int
+    pages_per_block: int
+    blocks_per_die: int
+    channels: int
+    dies_per_channel: int
+    planes: int
+
+    @property
+    def dies(self) -> int:
+        """Dies of the drive."""
+        return self.channels * self.dies_per_channel
+
+    @property
+    def physical_bytes(self) -> int:
+        """All blocks, those that GC holds free included."""
+        return self.blocks_per_die * self.dies * self.pages_per_block * self.page_bytes
+
+
+class Timing(_Table):
+    """Latencies of one mapping unit on one die, nanoseconds."""
+
+    read_ns: int
+    program_ns: int
+    erase_ns: int
+    transfer_ns: int
+
+
+class FtlMapping(_Table):
+    """How the translation layer works."""
+
+    kind: str = "page"
+    """A name of `ftl_emul.mappings()`; devices made before there was a choice map by page."""
+    cluster_dies: int = Field(default=1, ge=1)
+    """Dies that a block spans, where there are log blocks."""
+    cached_entries: int | None = None
+    """Map entries in memory, where the map is on flash; None: what the mapping chooses."""
+    victim: str
+    separate_gc_frontier: bool
+    free_floor: int
+    """Erased blocks of each namespace that GC keeps on each die, merges on all dies together."""
+    copyback: bool
+    scheduler: str
+    isolated: bool
+    seed: int
+
+    @property
+    def merges(self) -> bool:
+        """Whether it has log blocks, which it merges."""
+        return self.kind in LEAST_LOG_BLOCKS
+
+
+class Namespace(_Table):
+    """One disk."""
+
+    name: str = Field(pattern=_NAME.pattern)
+    size_bytes: int = Field(gt=0)
+    weight: float = Field(gt=0)
+    ops_blocks: int = Field(ge=0)
+    """To begin with, those that GC holds free included."""
+
+
+class Array(_Table):
+    """How disks are put together."""
+
+    disks: int = Field(ge=1, le=64)
+    """More than one are a RAID-0."""
+    stripe_bytes: int
+    """Of one disk, before the next one's turn."""
+    scheduler: str
+    queue_depth: int = Field(ge=0)
+    """Requests that the disks hold at once; 0: as suits the scheduler."""
+
+
+class Disk(_Table):
+    """One disk: fields of `ftl_emul.DiskPreset`, where they are explained."""
+
+    capacity_bytes: int
+    heads: int
+    rotation_ns: int = Field(gt=0)
+    seek_min_ns: int
+    seek_average_ns: int
+    seek_max_ns: int
+    write_settle_ns: int
+    outer_bytes_s: int
+    inner_bytes_s: int
+    zones: int
+    interface_bytes_s: int
+    command_ns: int
+    queue_depth: int
+    segment_bytes: int
+    segments: int
+    write_cache_bytes: int
+    write_cache_places: int
+
+
+class DeviceRecord(_Table):
+    """One emulated device; which kind is for those derived from it."""
+
+    format_version: Literal[1] = 1
+    name: str = Field(pattern=_NAME.pattern)
+    emulated: Literal[True] = True
+    spec: str
+    """The options it was created from."""
+    created: str
+    """ISO 8601, UTC."""
+    namespace: tuple[Namespace, ...] = Field(min_length=1, max_length=MAX_NAMESPACES)
+
+    @property
+    def size_bytes(self) -> int:
+        """Logical size of all namespaces."""
+        return sum(namespace.size_bytes for namespace in self.namespace)
+
+    @property
+    def scheduler(self) -> str:
+        """How it divides itself among its namespaces, unless that was changed."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """`ssd`, `disk` or `raid0`."""
+        raise NotImplementedError
+
+    @property
+    def isolated(self) -> bool:
+        """Whether namespaces have over-provisioning of their own."""
+        return False
+
+
+class SsdRecord(DeviceRecord):
+    """An emulated SSD."""
+
+    geometry: Geometry
+    timing: Timing
+    mapping: FtlMapping
+
+    @property
+    def block_pages(self) -> int:
+        """Pages of a block as namespaces own it: of several dies where blocks are clustered."""
+        return self.geometry.pages_per_block * self.mapping.cluster_dies
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks of a domain that GC or merges keep free."""
+        return self.mapping.free_floor * (1 if self.mapping.merges else self.geometry.dies)
+
+    @property
+    def scheduler(self) -> str:  # noqa: D102 - as above
+        return self.mapping.scheduler
+
+    @property
+    def kind(self) -> str:  # noqa: D102 - as above
+        return "ssd"
+
+    @property
+    def isolated(self) -> bool:  # noqa: D102 - as above
+        return self.mapping.isolated
+
+
+class DiskRecord(DeviceRecord):
+    """An emulated hard disk, or several as RAID-0. It has no flash: no placement, no OPS, no ageing."""
+
+    array: Array
+    disk: Disk
+
+    @property
+    def scheduler(self) -> str:  # noqa: D102 - as above
+        return self.array.scheduler
+
+    @property
+    def kind(self) -> str:  # noqa: D102 - as above
+        return "disk" if self.array.disks == 1 else "raid0"
+
+
+def needs_flash(record: DeviceRecord, what: str) -> SsdRecord:
+    """The record as an SSD's. Raises UserError for a disk, which has no flash for `what`."""
+    if isinstance(record, SsdRecord):
+        return record
+    raise UserError(
+        f"device {record.name} is a hard disk: {what} is for emulated SSDs",
+        "a disk has no flash: no placement, no over-provisioning, and namespaces of fixed size",
+    )
+
+
+def to_toml(record: DeviceRecord) -> str:
+    """The text of `device.toml`."""
+    plain = record.model_dump()
+    lines = ["# An EMULATED device of slo-ctl. Made by `slo-ctl device create`; not meant to be edited."]
+    lines += [_pair(key, value) for key, value in plain.items() if not isinstance(value, dict | tuple)]
+    for key, value in plain.items():
+        tables = value if isinstance(value, tuple) else (value,) if isinstance(value, dict) else ()
+        for table in tables:
+            lines += ["", f"[[{key}]]" if isinstance(value, tuple) else f"[{key}]"]
+            lines += [_pair(name, item) for name, item in table.items() if item is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _pair(key: str, value: str | float | bool) -> str:
+    # JSON's strings, numbers and booleans are TOML's, but for one control character and surrogate pairs.
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return f"{key} = {text}"
+
+
+def read_record(folder: Path) -> DeviceRecord:
+    """The record of the device in `folder`. Raises UserError when it is damaged, OSError when unreadable."""
+    path = folder / RECORD_FILE
+    try:
+        table = tomllib.loads(read_regular(path).decode())
+        return (DiskRecord if {"array", "disk"} & table.keys() else SsdRecord).model_validate(table)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}", "restore the file, or delete the device") from None
+    except ValidationError as error:
+        raise UserError(
+            f"{path}: {problem_of(error)}", "made by another version of slo-ctl, or damaged"
+        ) from None
+
+
+# `settings.json`: what the server changed since the device was created. Written by the server only.
+
+SETTINGS_FILE = "settings.json"
+
+
+class NamespaceSettings(BaseModel):
+    """Of one namespace; None: as it was created."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size_bytes: int | None = None
+    weight: float | None = None
+    limit_iops: float | None = None
+    limit_bytes_s: float | None = None
+    ops_blocks: int | None = None
+
+
+class Settings(BaseModel):
+    """Of one device."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: Literal[1] = 1
+    scheduler: str | None = None
+    namespaces: dict[str, NamespaceSettings] = {}
+
+    def of(self, namespace: str) -> NamespaceSettings:
+        """Those of one namespace."""
+        return self.namespaces.get(namespace, NamespaceSettings())
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of the device in `folder`. Raises UserError when they are damaged."""
+    path = folder / SETTINGS_FILE
+    try:
+        return Settings.model_validate_json(read_regular(path))
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "move it away, or run as its owner") from None
+    except ValidationError as error:
+        raise UserError(
+            f"{path}: {problem_of(error)}",
+            "remove the file to go back to what the device was created with",
+        ) from None

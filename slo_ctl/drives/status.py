@@ -1,0 +1,131 @@
+"""What there is to say about a device, as one value for people and programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from slo_ctl.drives.control import ControlClient, ControlError
+from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord, read_settings
+from slo_ctl.drives.store import Aged, DeviceStore, read_aged
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceStatus:
+    """One namespace."""
+
+    name: str
+    size_bytes: int
+    allocated_bytes: int
+    """What its data takes on disk."""
+    weight: float
+    ops_blocks: int
+    """Over-provisioning blocks, those that GC holds free included, once every move is carried out."""
+    limit_iops: float | None
+    limit_bytes_s: float | None
+    socket: str
+    uri: str
+    """For QEMU, libvirt and the tools of libnbd; answered while the device is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriveStatus:
+    """One device."""
+
+    name: str
+    emulated: bool
+    served: bool
+    spec: str
+    created: str
+    folder: str
+    size_bytes: int
+    kind: str
+    """`ssd`, `disk` or `raid0`."""
+    physical_bytes: int
+    """Of flash, or of the disks."""
+    geometry: dict[str, int] | None
+    """With `timing` and `mapping`: of an SSD."""
+    timing: dict[str, int] | None
+    mapping: dict[str, Any] | None
+    array: dict[str, Any] | None
+    """With `disk`: of disks."""
+    disk: dict[str, int] | None
+    control_socket: str
+    all_exports_socket: str
+    namespaces: tuple[NamespaceStatus, ...]
+    statistics: dict[str, Any] | None
+    """The server's reply to `stats`; None while it is not served."""
+    aged: Aged | None
+    """How its placement was brought to a steady state; None where it was not."""
+    problem: str | None
+    """Why there are no statistics although it is served."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self) | {"aged": None if self.aged is None else self.aged.model_dump()}
+
+
+def nbd_uri(socket: Path, export: str = "") -> str:
+    """The URI of an export behind a Unix socket."""
+    return f"nbd+unix:///{quote(export)}?socket={quote(str(socket))}"
+
+
+def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
+    """Look at a device. Raises UserError when its settings are damaged."""
+    run, folder = store.places.run_of(record.name), store.places.device(record.name)
+    settings, allocated = read_settings(folder), store.allocated_bytes(record)
+    served = store.is_served(record.name)
+    statistics, problem = _ask(run.control) if served else (None, None)
+    namespaces = []
+    for given in record.namespace:
+        changed, socket = settings.of(given.name), run.export(given.name)
+        namespaces.append(
+            NamespaceStatus(
+                name=given.name,
+                size_bytes=given.size_bytes if changed.size_bytes is None else changed.size_bytes,
+                allocated_bytes=allocated[given.name],
+                weight=given.weight if changed.weight is None else changed.weight,
+                ops_blocks=given.ops_blocks if changed.ops_blocks is None else changed.ops_blocks,
+                limit_iops=changed.limit_iops,
+                limit_bytes_s=changed.limit_bytes_s,
+                socket=str(socket),
+                uri=nbd_uri(socket, given.name),
+            )
+        )
+    return DriveStatus(
+        name=record.name,
+        emulated=True,
+        served=served,
+        spec=record.spec,
+        created=record.created,
+        folder=str(folder),
+        size_bytes=sum(namespace.size_bytes for namespace in namespaces),
+        kind=record.kind,
+        physical_bytes=_physical_bytes(record),
+        **dict.fromkeys(("geometry", "timing", "mapping", "array", "disk"))
+        | record.model_dump(include={"geometry", "timing", "mapping", "array", "disk"}),
+        control_socket=str(run.control),
+        all_exports_socket=str(run.all_exports),
+        namespaces=tuple(namespaces),
+        statistics=statistics,
+        aged=read_aged(folder),
+        problem=problem,
+    )
+
+
+def _physical_bytes(record: DeviceRecord) -> int:
+    if isinstance(record, DiskRecord):
+        return record.array.disks * record.disk.capacity_bytes
+    return record.geometry.physical_bytes if isinstance(record, SsdRecord) else 0
+
+
+def _ask(socket: Path) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        with ControlClient(socket) as client:
+            return client.statistics(), None
+    except ControlError as error:
+        return None, error.message

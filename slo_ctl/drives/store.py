@@ -1,0 +1,386 @@
+"""The devices there are: a folder for each, made and removed in one step."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.files import partial_of, read_regular, remove_leftovers, sync_folder
+from slo_ctl.base.json_store import try_lock
+from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.drives.control import VERSION, ControlClient, ControlError
+from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
+from slo_ctl.drives.record import (
+    RECORD_FILE,
+    DeviceRecord,
+    Places,
+    check_name,
+    is_name,
+    needs_flash,
+    read_record,
+    to_toml,
+)
+
+LOCK = "lock"
+_FILES = ("placement", "serving", "settings.json", "ageing.json")
+"""What the server reads and writes besides the record, the lock and the data of namespaces."""
+_LOCK_TRIES = 10
+_LOCK_PAUSE_S = 0.02
+
+
+class ServedError(Exception):
+    """The device is being served, so that it cannot be had."""
+
+
+class DeviceStore:
+    """Every device below one root."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+
+    def names(self) -> list[str]:
+        """Devices there are, by name."""
+        folder = self.places.devices
+        if not folder.is_dir():
+            return []
+        return sorted(
+            item.name for item in folder.iterdir() if is_name(item.name) and (item / RECORD_FILE).is_file()
+        )
+
+    def load(self, name: str) -> DeviceRecord:
+        """One device. Raises UserError when there is none of that name."""
+        check_name("device", name)
+        folder = self.places.device(name)
+        try:
+            return read_record(folder)
+        except FileNotFoundError:
+            hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
+            raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
+        except OSError as error:
+            raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", "run as its owner") from None
+
+    def create(self, record: DeviceRecord) -> Path:
+        """Make the folder of a device, with empty sparse backing files. Raises UserError when it is there."""
+        final = self.places.device(record.name)
+        partial = partial_of(final)
+        try:
+            self.places.devices.mkdir(parents=True, exist_ok=True, mode=0o755)
+            remove_leftovers(self.places.devices)
+            partial.mkdir(mode=0o700)
+            try:
+                self._fill(partial, record)
+                # Fails where a device, or anything else that is not empty, has the name by now.
+                partial.rename(final)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            sync_folder(self.places.devices)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise UserError(
+                    f"device {record.name} exists already",
+                    f"choose another name, or delete {record.name} first",
+                ) from None
+            raise UserError(
+                f"cannot create {final}: {error.strerror}",
+                "see --root, or run as root for the system's devices",
+            ) from None
+        return final
+
+    def _fill(self, folder: Path, record: DeviceRecord) -> None:
+        for namespace in record.namespace:
+            with (folder / f"{namespace.name}.img").open("xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.truncate(namespace.size_bytes)
+                os.fsync(file.fileno())
+        (folder / LOCK).touch(mode=0o600)
+        with (folder / RECORD_FILE).open("x", encoding="utf-8") as text:
+            text.write(to_toml(record))
+            text.flush()
+            os.fsync(text.fileno())
+        sync_folder(folder)
+
+    def delete(self, name: str) -> None:
+        """Remove a device and the data on it. Raises UserError when there is none, or it is being served."""
+        self.require(name)
+        folder = self.places.device(name)
+        try:
+            with self.locked(name):
+                doomed = folder.with_name(f".{name}.{os.getpid()}.deleted")
+                folder.rename(doomed)
+            shutil.rmtree(doomed)
+        except ServedError:
+            raise UserError(f"device {name} is being served", "stop `slo-ctl device serve` first") from None
+        except OSError as error:
+            raise UserError(f"cannot delete {folder}: {error.strerror}", "run as its owner") from None
+        shutil.rmtree(self.places.run_of(name).folder, ignore_errors=True)
+
+    def require(self, name: str) -> None:
+        """Raise UserError unless the device is there; its record may be damaged."""
+        if name not in self.names():
+            self.load(name)
+
+    def check_files(self, name: str) -> None:
+        """Raise UserError when the server would wait for one of its files, or could not replace it."""
+        for each in _FILES:
+            path = self.places.device(name) / each
+            if path.exists() and not path.is_file():
+                raise UserError(
+                    f"{path} exists and is not a regular file", "move it away, or restore the file"
+                )
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[int]:
+        """Hold the lock of a device; yields its descriptor, whose heirs hold it too. Raises ServedError."""
+        descriptor = _open_lock(self.places.device(name) / LOCK, os.O_CREAT)
+        try:
+            # Somebody who only looks whether the device is served holds the lock for a moment.
+            for _ in range(_LOCK_TRIES):
+                if try_lock(descriptor, fcntl.LOCK_EX):
+                    break
+                time.sleep(_LOCK_PAUSE_S)
+            else:
+                raise ServedError
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def is_served(self, name: str) -> bool:
+        """True while a server has the device."""
+        try:
+            descriptor = _open_lock(self.places.device(name) / LOCK)
+        except FileNotFoundError:
+            return False
+        try:
+            return not try_lock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
+    def allocated_bytes(self, record: DeviceRecord) -> dict[str, int]:
+        """What the data of each namespace takes on disk."""
+        folder = self.places.device(record.name)
+        allocated = {}
+        for namespace in record.namespace:
+            path = folder / f"{namespace.name}.img"
+            allocated[namespace.name] = path.stat().st_blocks * 512 if path.exists() else 0
+        return allocated
+
+
+def _open_lock(path: Path, flags: int = 0) -> int:
+    """A descriptor of a lock file. Raises UserError when that is something else, and FileNotFoundError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise _not_a_lock(path) from None
+        raise UserError(f"{path}: {error.strerror}", "run as its owner") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_a_lock(path)
+    return descriptor
+
+
+def _not_a_lock(path: Path) -> UserError:
+    return UserError(
+        f"{path} exists and is not a regular file", "move it away: an empty file is made in its place"
+    )
+
+
+# Commands for a device that is not served: the plugin carries one out, saves the placement and ends.
+#
+# The device stays as it was when the plugin is killed in the middle: its placement is replaced in one step.
+
+Progress = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """The command was not carried out; `code` is that of the control protocol."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def carry_out(
+    store: DeviceStore,
+    record: DeviceRecord,
+    command: dict[str, object],
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Carry out a command of the control protocol and return its reply.
+
+    `progress` gets what is reported meanwhile. Raises RefusedError with the plugin's reason, ServedError
+    while the device is served, UserError when the plugin cannot run.
+    """
+    nbdkit, plugin = find_nbdkit(), find_plugin()
+    store.check_files(record.name)
+    with store.locked(record.name) as lock:
+        lock_fd = os.dup(lock)
+        try:
+            return _run(
+                [
+                    *(nbdkit, "--single", "--exit-with-parent", str(plugin)),
+                    f"device={store.places.device(record.name)}",
+                    f"lock-fd={lock_fd}",
+                    f"command={json.dumps({'v': VERSION, **command})}",
+                ],
+                lock_fd,
+                progress,
+            )
+        finally:
+            os.close(lock_fd)
+
+
+def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None]) -> dict[str, Any]:
+    reply: dict[str, Any] | None = None
+    with subprocess.Popen(  # noqa: S603 - no shell, and every word is ours
+        command,
+        pass_fds=(lock_fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                answer = json.loads(line)
+                if "ok" in answer:
+                    reply = answer
+                else:
+                    progress(answer)
+            errors = process.stderr.read().decode("utf-8", "replace") if process.stderr else ""
+        except BaseException:
+            process.kill()
+            raise
+    if reply is None:
+        raise UserError(
+            _reason(errors) or f"nbdkit ended with status {process.returncode}", "the device is as it was"
+        )
+    if not reply["ok"]:
+        raise RefusedError(reply["error"]["code"], reply["error"]["message"])
+    return reply
+
+
+def _reason(errors: str) -> str:
+    lines = [line.partition("error: ")[2] for line in errors.splitlines() if "error: " in line]
+    return lines[-1] if lines else ""
+
+
+# Changing the size of a namespace, whether its device is served or not.
+
+
+def resize(
+    store: DeviceStore, record: DeviceRecord, namespace: str, size_bytes: int, *, lose_data: bool
+) -> bool:
+    """Give a namespace another size, for good; returns whether the device is being served.
+
+    Unless `lose_data`, it is never made smaller than the data it holds. Raises UserError saying why it does
+    not go, and what would.
+    """
+    names = [each.name for each in record.namespace]
+    if namespace not in names:
+        raise UserError(f"device {record.name} has no namespace {namespace}", did_you_mean(namespace, names))
+    page = needs_flash(record, "`device resize`").geometry.page_bytes
+    if size_bytes <= 0 or size_bytes % page:
+        raise UserError(
+            f"{size_bytes} bytes are no whole number of pages of {page}",
+            f"try {max(1, round(size_bytes / page)) * page}",
+        )
+    fields: dict[str, object] = {
+        "namespace": namespace,
+        "size_bytes": size_bytes,
+        "keep_data": not lose_data,
+    }
+    try:
+        carry_out(store, record, {"op": "resize", **fields})
+    except ServedError:
+        _ask_server(store, record, fields)
+        return True
+    except RefusedError as error:
+        raise _refusal(error.message) from None
+    return False
+
+
+def _ask_server(store: DeviceStore, record: DeviceRecord, fields: dict[str, object]) -> None:
+    try:
+        with ControlClient(store.places.run_of(record.name).control) as client:
+            client.command("resize", **fields)
+    except ControlError as error:
+        if error.code == "unreachable":
+            raise UnreachableError(
+                f"device {record.name} is being served, but its server does not answer: {error.message}",
+                "run as its owner, or as a member of the group slo-ctl",
+            ) from None
+        raise _refusal(error.message) from None
+
+
+def _refusal(message: str) -> UserError:
+    hint = (
+        "move the data, or add --lose-data to throw away what lies beyond the end"
+        if "without loss" in message
+        else "choose a smaller size, or take OPS blocks or space from another namespace first"
+    )
+    return UserError(message, hint)
+
+
+# Ageing a device: its placement is brought to the steady state in which garbage collection matters.
+
+FILE = "ageing.json"
+
+
+class Aged(BaseModel):
+    """What the last ageing came to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    waf: float
+    """(host + GC) / host page writes over the last capacity written, of all namespaces together."""
+    settled: bool
+    """False when the WAF still moved after the most that ageing writes."""
+    drive_writes: float
+    """Capacities written, the first fill included."""
+    at_s: int
+    """When, seconds since 1970."""
+
+
+def read_aged(folder: Path) -> Aged | None:
+    """How the placement of the device in `folder` was aged; None where it was not, or that is not known."""
+    try:
+        return Aged.model_validate_json(read_regular(folder / FILE))
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def age(store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]) -> Aged:
+    """Age a device that is not served; `progress` is told the capacities written so far.
+
+    Guest data is neither read nor written. Raises UserError while the device is served.
+    """
+    needs_flash(record, "`device age`")
+    try:
+        reply = carry_out(
+            store, record, {"op": "age"}, lambda answer: progress(float(answer["drive_writes"]))
+        )
+    except ServedError:
+        raise UserError(
+            f"device {record.name} is being served", "stop `slo-ctl device serve` first: ageing takes seconds"
+        ) from None
+    except RefusedError as error:
+        raise UserError(f"device {record.name}: {error.message}", "the placement is as it was") from None
+    return Aged.model_validate_json(json.dumps(reply["aged"]))

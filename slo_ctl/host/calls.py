@@ -1,0 +1,140 @@
+"""Calls that may hang, made in threads of their own, so that nobody waits for one longer than a moment."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from slo_ctl.model.decision import ActError
+
+Result = TypeVar("Result")
+
+PATIENCE_S = 1.0
+_LITTLE_PATIENCE_S = 0.1
+"""For the next calls after one that was not answered, until one is: whatever hangs costs an epoch once."""
+_SUSPICIOUS_S = 3.0
+"""From then on an answer that took less counts too: who is slow, but not dead, has the full time again."""
+MAX_THREADS = 4
+"""So many calls may hang at a time, such as those about VMs whose QEMU does not answer its monitor."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    do: Callable[[], Any]
+    clock: Callable[[], float]
+    began_s: float
+    took_s: float = math.inf
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.do()
+        except BaseException as error:
+            self.error = error  # raised where it is waited for
+        self.took_s = self.clock() - self.began_s
+        self.done.set()
+
+
+class PatientCalls:
+    """At most one call at a time for each key, and `MAX_THREADS` in all.
+
+    A call that takes too long continues in its thread, as nothing can stop it; until it ends, further ones
+    with its key are refused at once. Threads are made as needed, and hold up no exit of the program.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        max_threads: int = MAX_THREADS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`what` is said not to have answered."""
+        self._what = what
+        self._patience_s = patience_s
+        self._little_patience_s = _LITTLE_PATIENCE_S
+        self._max_threads = max_threads
+        self._clock = clock
+        self._hanging: dict[str, _Call] = {}
+        self._suspicious_since_s: float | None = None
+        self._slow_but_alive = False
+        self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._threads = 0
+
+    def call(self, key: str, do: Callable[[], Result]) -> Result:
+        """Do it, and return or raise what it does. Raises ActError when that takes too long, or would."""
+        self._let_go_of_what_ended()
+        hanging = self._hanging.get(key)
+        if hanging is None and len(self._hanging) >= self._max_threads:
+            hanging = min(self._hanging.values(), key=lambda call: call.began_s)
+        if hanging is not None:
+            raise self._silent(hanging)
+        call = _Call(do, self._clock, self._clock())
+        if self._threads <= len(self._hanging):
+            self._threads += 1
+            threading.Thread(target=_work, args=(self._queue,), name=self._what, daemon=True).start()
+        self._queue.put(call)
+        suspicious = self._suspicious_since_s is not None
+        if not call.done.wait(self._little_patience_s if suspicious else self._patience_s):
+            if not suspicious:
+                self._suspicious_since_s = self._clock()
+            self._hanging[key] = call
+            raise self._silent(call)
+        self._trust()
+        if call.error is not None:
+            raise call.error
+        result: Result = call.result
+        return result
+
+    def refuse_while_hanging(self, key: str) -> None:
+        """Raises ActError while a call with this key continues."""
+        hanging = self._hanging.get(key)
+        if hanging is not None and not hanging.done.is_set():
+            raise self._silent(hanging)
+
+    def _let_go_of_what_ended(self) -> None:
+        ended = [call for call in self._hanging.values() if call.done.is_set()]
+        self._hanging = {key: call for key, call in self._hanging.items() if call not in ended}
+        if self._suspicious_since_s is None:
+            return
+        self._slow_but_alive |= any(call.took_s < _SUSPICIOUS_S for call in ended)
+        if self._slow_but_alive and self._clock() - self._suspicious_since_s >= _SUSPICIOUS_S:
+            self._trust()
+
+    def _trust(self) -> None:
+        self._suspicious_since_s, self._slow_but_alive = None, False
+
+    def take_time(self, patience_s: float) -> None:
+        """No epoch waits any more: from now on wait so long for every call, and first for those that hang."""
+        self._patience_s = self._little_patience_s = patience_s
+        deadline_s = self._clock() + patience_s
+        for call in self._hanging.values():
+            call.done.wait(max(0.0, deadline_s - self._clock()))
+
+    def close(self) -> None:
+        """End the threads, those that hang as soon as they can; calls after this make new ones."""
+        for _ in range(self._threads):
+            self._queue.put(None)
+        self._queue, self._threads, self._hanging = queue.SimpleQueue(), 0, {}
+
+    def _silent(self, call: _Call) -> ActError:
+        since_s = self._clock() - call.began_s
+        return ActError(
+            f"{self._what} has not answered for {since_s:.0f} s"
+            if since_s >= 1
+            else f"{self._what} has not answered for {since_s:.1f} s",
+            "it is tried again",
+        )
+
+
+def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
+    while (call := calls.get()) is not None:
+        call.run()

@@ -1,0 +1,338 @@
+"""The cgroup tree that accounts block I/O: which version the host has, and the groups in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.kernel_files import read_bounded, read_record
+from slo_ctl.model import DeviceNumber, IoCounters
+
+Found = TypeVar("Found")
+
+DEFAULT_ROOT = Path("/sys/fs/cgroup")
+MAX_DEPTH = 16
+MAX_GROUPS = 100_000
+"""A walk ends here; hosts have some thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupTree:
+    """A mounted hierarchy: v2, or the blkio one of v1."""
+
+    version: int
+    root: Path
+    io: bool = True
+    """The hierarchy has the controller of block I/O; v2 without it only says which VMs there are."""
+
+    def folder(self, cgroup: str) -> Path:
+        """Where a cgroup, named as in /proc/PID/cgroup, is in the file system."""
+        return self.root / cgroup.lstrip("/")
+
+
+def find_tree(root: Path = DEFAULT_ROOT) -> CgroupTree | None:
+    """The hierarchy with block I/O at `root`; v2 first. None when there is none of any kind.
+
+    `root` is the mount of v2, the mount of blkio, or the folder that v1 hierarchies are mounted in, which on
+    hybrid hosts also has a v2 without io.
+    """
+    v2 = [tree for place in (root, root / "unified") if (tree := _v2(place))]
+    v1 = [CgroupTree(1, place) for place in (root / "blkio", root) if _is_blkio(place)]
+    found = [*(tree for tree in v2 if tree.io), *v1, *v2]
+    return found[0] if found else None
+
+
+def require_tree(root: Path) -> CgroupTree:
+    """The hierarchy at a root that the user named. Raises UserError when there is none."""
+    tree = find_tree(root)
+    if tree is None:
+        raise UserError(
+            f"--cgroup-root {root}: there is no cgroup tree",
+            "name the mount of cgroup v2 or of v1's blkio; `mount -t cgroup,cgroup2` lists them",
+        )
+    return tree
+
+
+def _v2(place: Path) -> CgroupTree | None:
+    try:
+        file = read_bounded(place / "cgroup.controllers")
+    except OSError:
+        # What cannot be read is not a tree that could be used.
+        return None
+    return None if file is None else CgroupTree(2, place, "io" in file.text.split())
+
+
+def _is_blkio(place: Path) -> bool:
+    return any(
+        (place / f"blkio.{name}").is_file() for name in ("throttle.io_service_bytes", "reset_stats", "weight")
+    )
+
+
+def find_groups(
+    tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
+) -> Iterator[tuple[str, Found]]:
+    """Every group that `wanted` knows by its folder's name, as its cgroup and what `wanted` made of the name.
+
+    Nothing inside a wanted group is looked at. `note` takes one sentence for what could not be read.
+    """
+    for cgroup, _, found in walk_groups(tree, wanted, note):
+        yield cgroup, found
+
+
+def walk_groups(
+    tree: CgroupTree, wanted: Callable[[str], Found | None], note: Callable[[str], None]
+) -> Iterator[tuple[str, int, Found]]:
+    """As `find_groups`, with the inode of the folder: another one is another group of the same name."""
+    root = str(tree.root)
+    waiting: list[tuple[str, int]] = [("", 0)]
+    seen = 0
+    while waiting:
+        parent, depth = waiting.pop()
+        for name, inode, inner in _children(root + parent, note):
+            seen += 1
+            if seen > MAX_GROUPS:
+                note(f"more than {MAX_GROUPS:,} cgroups: the others were not looked at")
+                return
+            cgroup = f"{parent}/{name}"
+            found = wanted(name)
+            if found is not None:
+                yield cgroup, inode, found
+            elif inner and depth + 1 < MAX_DEPTH:
+                waiting.append((cgroup, depth + 1))
+
+
+def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, bool]]:
+    """Name, inode, and whether it may have groups inside, of each group in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            # A folder has a link for itself, one from its parent and one from each folder in it. File systems
+            # that do not count like that say 1.
+            return sorted(
+                (entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_nlink != 2)
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        note(f"{folder}: {error.strerror}; VMs below it are not seen")
+        return []
+
+
+def named_group(tree: CgroupTree, path: str) -> str:
+    """The cgroup that the user named, by its folder or as in /proc/PID/cgroup. Raises UserError."""
+    option = f"--cgroup {path}"
+    hint = f"name a group below {tree.root}, as in /proc/PID/cgroup"
+    if "\0" in path:
+        raise UserError(f"{option}: a NUL cannot be in a path", hint)
+    root = tree.root.resolve()
+    by_folder = Path(path).is_relative_to(tree.root)
+    folder = (Path(path) if by_folder else tree.folder(path)).resolve()
+    if not folder.is_relative_to(root):
+        raise UserError(f"{option} is outside of the cgroup tree", hint)
+    if folder == root:
+        raise UserError(f"{option} is the root, which holds the whole host", hint)
+    if not folder.is_dir():
+        raise UserError(f"{option}: there is no such cgroup", hint)
+    return f"/{folder.relative_to(root)}"
+
+
+# Counters of block I/O of a cgroup, per device, from v2's io.stat or v1's blkio files.
+
+_DEVICE = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+
+_V2_FIELDS = {
+    "rbytes": "read_bytes",
+    "wbytes": "written_bytes",
+    "rios": "reads",
+    "wios": "writes",
+    "dbytes": "discarded_bytes",
+    "dios": "discards",
+    "cost.usage": "cost_usage_us",
+}
+_V1_BYTES = {"Read": "read_bytes", "Write": "written_bytes", "Discard": "discarded_bytes"}
+_V1_REQUESTS = {"Read": "reads", "Write": "writes", "Discard": "discards"}
+_V1_FILES = (
+    # Recent kernels count a device in the throttle files only once a limit was set on it, and in bfq's only
+    # while bfq schedules it: later files fill in the devices that earlier ones do not have.
+    ("blkio.throttle.io_service_bytes_recursive", _V1_BYTES),
+    ("blkio.throttle.io_serviced_recursive", _V1_REQUESTS),
+    ("blkio.throttle.io_service_bytes", _V1_BYTES),
+    ("blkio.throttle.io_serviced", _V1_REQUESTS),
+    ("blkio.bfq.io_service_bytes_recursive", _V1_BYTES),
+    ("blkio.bfq.io_serviced_recursive", _V1_REQUESTS),
+)
+
+RECHECK_LOOKS = 10
+"""Files that say nothing new are read again within so many looks, each group's at another one."""
+
+ByDevice = dict[DeviceNumber, IoCounters]
+_Values = dict[DeviceNumber, dict[str, int]]
+_Parser = Callable[[str], tuple[_Values, int]]
+_Texts = tuple[str | None, ...]
+
+
+def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
+    """Counters of one group and those inside it; empty when it vanished or did no I/O.
+
+    `note` takes one sentence for what could not be read.
+    """
+    return CounterReader(tree).read(cgroup, note)
+
+
+@dataclass(slots=True)
+class _Group:
+    """One group as it was read last."""
+
+    paths: tuple[str, ...]
+    looks_left: int
+    """Until all of its files are read again."""
+    texts: _Texts = ()
+    by_device: ByDevice | None = None
+    notes: tuple[str, ...] = ()
+
+
+class CounterReader:
+    """Reads the counters of many groups again and again. What has not changed is not parsed again.
+
+    Of v1's files most say what others have said already, or nothing: which ones, is the kernel's affair and
+    the same for all groups. Those that never added anything in any group are left out, and looked
+    into again in every tenth look.
+    """
+
+    def __init__(self, tree: CgroupTree) -> None:
+        self._root = str(tree.root)
+        self._parsers: tuple[tuple[str, _Parser], ...] = (
+            (("io.stat", _parse_io_stat),)
+            if tree.version == 2
+            else tuple((name, partial(_parse_blkio, fields=fields)) for name, fields in _V1_FILES)
+        )
+        self._useful = [False] * len(self._parsers)
+        """Whether a file ever said anything that those before it did not."""
+        self._last: dict[str, _Group] = {}
+
+    def read(self, cgroup: str, note: Callable[[str], None]) -> ByDevice:
+        """As `read_counters`; the same object as before when nothing has changed."""
+        group = self._last.get(cgroup)
+        if group is None:
+            group = self._last[cgroup] = self._made(cgroup)
+        if group.looks_left <= 0 or True not in self._useful:
+            # Those that were seen first together are not all read whole in the same look again.
+            group.looks_left = RECHECK_LOOKS - 1 if group.texts else len(self._last) % RECHECK_LOOKS
+            texts = tuple([_read(path, note) for path in group.paths])
+        else:
+            group.looks_left -= 1
+            texts = tuple(
+                [
+                    _read(path, note) if useful else before
+                    for path, useful, before in zip(group.paths, self._useful, group.texts, strict=True)
+                ]
+            )
+        if group.by_device is None or texts != group.texts:
+            counted, group.notes = self._parsed(group.paths, texts)
+            group.texts = texts
+            # A file that changed and says nothing new is not a change.
+            if group.by_device is None or counted != group.by_device:
+                group.by_device = counted
+        for sentence in group.notes:
+            note(sentence)
+        return group.by_device
+
+    def _made(self, cgroup: str) -> _Group:
+        folder = f"{self._root}/{cgroup.lstrip('/')}"
+        return _Group(tuple(f"{folder}/{name}" for name, _ in self._parsers), 0)
+
+    def keep(self, cgroups: Collection[str]) -> None:
+        """Forget all others."""
+        if len(self._last) > len(cgroups):
+            self._last = {cgroup: last for cgroup, last in self._last.items() if cgroup in cgroups}
+
+    def _parsed(self, paths: tuple[str, ...], texts: _Texts) -> tuple[ByDevice, tuple[str, ...]]:
+        merged: _Values = {}
+        notes: list[str] = []
+        for number, text in enumerate(texts):
+            if not text:
+                continue
+            devices, bad_lines = self._parsers[number][1](text)
+            if bad_lines:
+                notes.append(f"{paths[number]}: {bad_lines} line(s) not understood")
+            for device, values in devices.items():
+                known = merged.setdefault(device, {})
+                if not values.keys() <= known.keys():
+                    self._useful[number] = True
+                    # What earlier files say goes first.
+                    merged[device] = {**values, **known}
+        return {device: IoCounters(**values) for device, values in merged.items()}, tuple(notes)
+
+
+def parse_io_stat(text: str) -> tuple[ByDevice, int]:
+    """v2: devices of `MAJ:MIN key=value ...` lines, and how many are no such. Unknown keys are left out."""
+    return _counters(*_parse_io_stat(text))
+
+
+def parse_blkio(text: str, fields: dict[str, str]) -> tuple[ByDevice, int]:
+    """v1: devices of `MAJ:MIN Operation N` lines, and how many lines are no such. Totals are left out."""
+    return _counters(*_parse_blkio(text, fields))
+
+
+def _counters(values: _Values, bad_lines: int) -> tuple[ByDevice, int]:
+    return {device: IoCounters(**found) for device, found in values.items()}, bad_lines
+
+
+def _parse_io_stat(text: str) -> tuple[_Values, int]:
+    devices: _Values = {}
+    bad_lines = 0
+    for line in text.splitlines():
+        words = line.split()
+        device = _device(words[0]) if words else None
+        if device is None:
+            bad_lines += 1
+            continue
+        pairs = [word.partition("=") for word in words[1:]]
+        devices[device] = {
+            _V2_FIELDS[key]: int(value)
+            for key, _, value in pairs
+            if key in _V2_FIELDS and _NUMBER.fullmatch(value)
+        }
+    return devices, bad_lines
+
+
+def _parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
+    values: _Values = {}
+    bad_lines = 0
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["Total"]:
+            continue
+        device = _device(words[0]) if len(words) == 3 else None
+        if device is None or not _NUMBER.fullmatch(words[2]):
+            bad_lines += 1
+        elif words[1] in fields:
+            values.setdefault(device, {})[fields[words[1]]] = int(words[2])
+    return values, bad_lines
+
+
+@lru_cache(maxsize=4096)
+def _device(word: str) -> DeviceNumber | None:
+    match = _DEVICE.fullmatch(word)
+    return DeviceNumber(int(match[1]), int(match[2])) if match else None
+
+
+def _read(path: str, note: Callable[[str], None]) -> str | None:
+    try:
+        file = read_record(path)
+    except OSError as error:
+        note(f"{path}: {error.strerror}")
+        return None
+    if file is None:
+        return None
+    if file.cut:
+        note(f"{path}: far larger than it can be; the end was not read")
+    return file.text

@@ -1,0 +1,306 @@
+"""The domains of libvirt, kept up to date by its events, without ever making anybody wait for libvirt.
+
+Two threads: libvirt's event loop, one for the process, which also sends the keepalive; and one for each
+watch, which makes the calls. A libvirtd that hangs holds up only the latter, until the keepalive ends the
+connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slo_ctl.host.libvirt import DEFAULT_URI, KnownDomain, LibvirtError, LibvirtHost, load_module, read_domain
+from slo_ctl.model import Vm
+
+Resolve = Callable[[Vm, Callable[[str], None]], Vm]
+
+
+REFRESH_S = 30.0
+"""Everything is read again so often, whatever the events say."""
+_POLL_S = 1.0
+"""Instead, where a driver has no events."""
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+"""Between attempts to connect; connecting in vain is cheap."""
+KEEPALIVE_S = 2
+KEEPALIVES = 3
+_SLOW_S = 1.0
+"""An answer that takes longer is worth a note."""
+_CLOSE_PATIENCE_S = 1.0
+
+_EVENTS = (
+    "LIFECYCLE",
+    "DEVICE_ADDED",
+    "DEVICE_REMOVED",
+    "METADATA_CHANGE",
+    "BLOCK_JOB_2",
+    "DISK_CHANGE",
+    "TUNABLE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Domains:
+    """What libvirt said last."""
+
+    uri: str
+    by_uuid: Mapping[str, KnownDomain] = field(default_factory=dict)
+    runs_here: bool = True
+    """Its VMs are processes of this host."""
+    notes: tuple[str, ...] = ()
+    """About the connection, first; then about domains."""
+    version: int = 0
+    """Another number: something changed."""
+
+    @property
+    def vms(self) -> list[Vm]:
+        """Without their cgroups."""
+        return [known.vm for known in self.by_uuid.values()]
+
+
+class LibvirtWatch:
+    """Follows one libvirt from the start of its thread to `close`, through restarts of libvirtd."""
+
+    def __init__(self, uri: str = DEFAULT_URI, resolve: Resolve | None = None) -> None:
+        """`resolve` finds the devices of a VM's disks; it may be slow, and is called in the watch's
+        thread."""
+        self.uri = uri
+        self._resolve = resolve
+        self._changed = threading.Condition()
+        self._domains = Domains(uri)
+        self._problem = "no connection yet"
+        self._asking_since_s: float | None = None
+        self._heard_at_s: float | None = None
+        self._answered = threading.Event()
+        # Guarded by `_changed`, as callbacks come from the event loop's thread.
+        self._touched: set[str] = set()
+        self._tuned: set[str] = set()
+        self._lost = ""
+        self._all = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="slo-ctl libvirt", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; a thread that waits for a hanging libvirtd is left to itself."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_PATIENCE_S)
+
+    def wait(self, patience_s: float) -> bool:
+        """Wait for the first answer, or the first failure; whether there was one."""
+        return self._answered.wait(patience_s)
+
+    def refresh(self) -> None:
+        """Have everything read again, such as after a block device has come or gone."""
+        with self._changed:
+            self._all = True
+            self._changed.notify()
+
+    def domains(self) -> Domains:
+        """What is known now; never waits. Notes say how old it is when libvirt does not answer."""
+        domains = self._domains
+        notes = list(domains.notes)
+        asking, heard, problem = self._asking_since_s, self._heard_at_s, self._problem
+        now_s = time.monotonic()
+        age = "" if heard is None else f"; its VMs are as of {now_s - heard:.0f} s ago"
+        if problem:
+            notes.insert(0, f"libvirt at {self.uri}: {problem}{age}")
+        elif asking is not None and now_s - asking > _SLOW_S:
+            notes.insert(0, f"libvirt has not answered for {now_s - asking:.0f} s{age}")
+        return replace(domains, notes=tuple(notes))
+
+    def take_tuned(self) -> set[str]:
+        """UUIDs of the domains whose tuning (blkiotune, blkdeviotune) anybody changed since the last call."""
+        with self._changed:
+            tuned, self._tuned = self._tuned, set()
+        return tuned
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopping:
+            try:
+                module = load_module()
+            except LibvirtError as error:
+                # Nothing will change that while we run.
+                self._problem = f"{error.reason}: {error.fix}"
+                self._answered.set()
+                return
+            try:
+                start_event_loop(module)
+                self._follow(module)
+                pause_s = _FIRST_PAUSE_S
+            except module.libvirtError as error:
+                self._problem = str(error)
+            self._asking_since_s = None
+            self._answered.set()
+            with self._changed:
+                if not self._stopping:
+                    self._changed.wait_for(lambda: self._stopping, pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _follow(self, module: Any) -> None:
+        """From a connection to its end. Raises libvirt's error."""
+        self._asking_since_s = time.monotonic()
+        connection = module.openReadOnly(self.uri)
+        try:
+            with self._changed:
+                self._touched.clear()
+                self._lost, self._all = "", True
+            has_events = self._subscribe(module, connection)
+            self._follow_open(module, connection, REFRESH_S if has_events else _POLL_S)
+        finally:
+            self._asking_since_s = None
+            with suppress(module.libvirtError):  # it is gone: there is nothing left to close
+                connection.close()
+
+    def _subscribe(self, module: Any, connection: Any) -> bool:
+        """Whether there are events of domains."""
+        with suppress(module.libvirtError):  # drivers without a connection have nothing that could close
+            connection.registerCloseCallback(self._on_close, None)
+            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
+        # Those that a driver or an older libvirt lacks are made good for by the regular refresh.
+        subscribed = 0
+        for name in _EVENTS:
+            number = getattr(module, f"VIR_DOMAIN_EVENT_ID_{name}", None)
+            callback = self._on_tunable if name == "TUNABLE" else self._on_event
+            with suppress(module.libvirtError):
+                if number is not None:
+                    connection.domainEventRegisterAny(None, number, callback, None)
+                    subscribed += name == "LIFECYCLE"
+        return subscribed > 0
+
+    def _follow_open(self, module: Any, connection: Any, refresh_s: float) -> None:
+        host = LibvirtHost(connection, module)
+        runs_here = host.runs_here
+        refreshed_s = 0.0
+        while True:
+            with self._changed:
+                if self._stopping:
+                    return
+                if self._lost:
+                    self._problem = self._lost
+                    return
+                now_s = time.monotonic()
+                everything = self._all or now_s - refreshed_s >= refresh_s
+                touched, self._touched, self._all = self._touched, set(), False
+            self._asking_since_s = time.monotonic()
+            if everything:
+                found = self._read(module, connection.listAllDomains(), {})
+                refreshed_s = time.monotonic()
+                self._publish(found, runs_here=runs_here)
+            elif touched:
+                known = {u: k for u, k in self._domains.by_uuid.items() if u not in touched}
+                self._publish(
+                    self._read(module, _looked_up(module, connection, touched), known), runs_here=runs_here
+                )
+            self._asking_since_s = None
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: bool(self._stopping or self._lost or self._all or self._touched),
+                    max(0.0, refreshed_s + refresh_s - time.monotonic()),
+                )
+
+    def _read(
+        self, module: Any, domains: Iterable[Any], known: dict[str, KnownDomain]
+    ) -> dict[str, KnownDomain]:
+        """`known`, with `domains` as they are now."""
+        for domain in domains:
+            uuid = str(domain.UUIDString())
+            try:
+                found = read_domain(domain, module, self._domains.by_uuid.get(uuid))
+            except module.libvirtError as error:
+                before = self._domains.by_uuid.get(uuid)
+                if not connected(domain.connect(), module) or before is None:
+                    raise
+                known[uuid] = replace(before, notes=(f"VM {domain.name()} is as it was: {error}",))
+                continue
+            if found is None:
+                continue
+            notes: list[str] = list(found.notes)
+            if self._resolve is not None:
+                found = replace(found, vm=self._resolve(found.vm, notes.append))
+            known[uuid] = replace(found, notes=tuple(dict.fromkeys(notes)))
+        return known
+
+    def _publish(self, found: dict[str, KnownDomain], *, runs_here: bool) -> None:
+        self._heard_at_s = time.monotonic()
+        self._problem = ""
+        before = self._domains
+        notes = tuple(note for known in found.values() for note in known.notes)
+        self._domains = Domains(self.uri, found, runs_here, notes, before.version + (found != before.by_uuid))
+        self._answered.set()
+
+    def _on_event(self, _connection: Any, domain: Any, *_details: Any) -> None:
+        with self._changed:
+            self._touched.add(str(domain.UUIDString()))
+            self._changed.notify()
+
+    def _on_tunable(self, _connection: Any, domain: Any, *_details: Any) -> None:
+        # Nothing of a Vm depends on it, and the controller itself tunes all the time.
+        with self._changed:
+            self._tuned.add(str(domain.UUIDString()))
+
+    def _on_close(self, _connection: Any, reason: int, _opaque: Any) -> None:
+        with self._changed:
+            self._lost = _REASONS.get(reason, "the connection was closed")
+            self._changed.notify()
+
+
+_REASONS = {
+    0: "the connection broke",
+    1: "libvirtd has hung up",
+    2: "libvirtd does not answer",
+    3: "the connection was closed",
+}
+"""By virConnectCloseReason."""
+
+
+def _looked_up(module: Any, connection: Any, uuids: Iterable[str]) -> Iterable[Any]:
+    for uuid in uuids:
+        try:
+            yield connection.lookupByUUIDString(uuid)
+        except module.libvirtError as error:
+            if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:
+                raise
+
+
+def connected(connection: Any, module: Any) -> bool:
+    """Whether a connection still stands."""
+    try:
+        return bool(connection.isAlive())
+    except module.libvirtError:
+        return False
+
+
+_loop_lock = threading.Lock()
+_loop: threading.Thread | None = None
+
+
+def start_event_loop(module: Any) -> None:
+    """Run libvirt's own event loop in a thread, once in a process, before the first connection."""
+    global _loop
+    with _loop_lock:
+        if _loop is None:
+            module.virEventRegisterDefaultImpl()
+            _loop = threading.Thread(target=_run_loop, args=(module,), name="libvirt events", daemon=True)
+            _loop.start()
+
+
+def _run_loop(module: Any) -> None:
+    while True:
+        try:
+            module.virEventRunDefaultImpl()
+        except module.libvirtError:
+            # It cannot wait for anything now, such as without descriptors left: later it may.
+            time.sleep(_POLL_S)

@@ -1,0 +1,257 @@
+"""What slo-ctl can use of a host: requirements, satisfied or missed with the reason, and how to fix them."""
+
+from __future__ import annotations
+
+import grp
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
+from slo_ctl.host.libvirt import DEFAULT_URI, LibvirtError, connect
+from slo_ctl.host.nvme import drive, pages
+from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.task_delay import SYSCTL
+
+GROUP = "slo-ctl"
+_QEMU_FOLDERS = ("/usr/libexec", "/usr/lib/qemu")
+"""Where distributions keep a QEMU that is on nobody's PATH."""
+
+
+def _has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _libvirt_version(uri: str) -> str:
+    with connect(uri) as libvirt:
+        return libvirt.version
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one requirement stands."""
+
+    satisfied: bool
+    reason: str
+    """What was found, or what was not."""
+    fix: str = ""
+    """What to do about it; empty when it is satisfied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The host that is looked at, or a made-up one."""
+
+    cgroup_root: Path = DEFAULT_ROOT
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    run: Path = Path("/run")
+    libvirt_uri: str = DEFAULT_URI
+    which: Callable[[str], str | None] = shutil.which
+    has_group: Callable[[str], bool] = _has_group
+    effective_user: Callable[[], int] = os.geteuid
+    libvirt_version: Callable[[str], str] = _libvirt_version
+    """Of the daemon at a URI. Raises LibvirtError."""
+    nvme: Callable[[], NvmeTool] = NvmeTool
+    """Raises UserError when it is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Something a host should have."""
+
+    name: str
+    needed_for: str
+    look: Callable[[Host], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A requirement and how it stands on a host."""
+
+    requirement: Requirement
+    finding: Finding
+
+
+def check(host: Host) -> list[Checked]:
+    """Look at every requirement. Changes nothing; starts no program but nvme, which changes
+    nothing either."""
+    return [Checked(requirement, requirement.look(host)) for requirement in REQUIREMENTS]
+
+
+def _root(host: Host) -> Finding:
+    user = host.effective_user()
+    if user == 0:
+        return Finding(True, "running as root")
+    return Finding(False, f"running as user {user}", "run it as root, such as with sudo")
+
+
+def _group(host: Host) -> Finding:
+    if host.has_group(GROUP):
+        return Finding(True, f"group {GROUP} is there")
+    return Finding(False, f"there is no group {GROUP}", f"groupadd --system {GROUP}")
+
+
+def _systemd(host: Host) -> Finding:
+    # As sd_booted(3) tells.
+    if (host.run / "systemd" / "system").is_dir():
+        return Finding(True, "systemd runs this host")
+    return Finding(
+        False,
+        "the host was not booted by systemd",
+        "have another supervisor run `slo-ctl daemon`, and stop it by SIGTERM",
+    )
+
+
+def _io_controller(host: Host) -> Finding:
+    tree = find_tree(host.cgroup_root)
+    if tree is None:
+        return Finding(
+            False,
+            f"no cgroup tree at {host.cgroup_root}",
+            "mount cgroup v2: mount -t cgroup2 none /sys/fs/cgroup",
+        )
+    where = f"cgroup v{tree.version} at {tree.root}"
+    if not tree.io:
+        return Finding(
+            False,
+            f"{where} lacks the io controller",
+            "boot a kernel with CONFIG_BLK_CGROUP, on hybrid hosts with systemd.unified_cgroup_hierarchy=1",
+        )
+    if tree.version == 1:
+        return Finding(True, f"{where}: blkio; io.cost would need v2")
+    if "io" not in _words(tree.root / "cgroup.subtree_control"):
+        return Finding(
+            False,
+            f"{where} has the io controller, and gives it to no group",
+            f"echo +io > {tree.root}/cgroup.subtree_control (systemd does for any IOWeight=)",
+        )
+    return Finding(True, f"{where} with the io controller")
+
+
+def _weights(host: Host) -> Finding:
+    tree = find_tree(host.cgroup_root)
+    if tree is None or not tree.io:
+        return Finding(False, "no cgroup can carry a weight", "see to the io controller first")
+    found = []
+    if tree.version == 2 and (tree.root / "io.cost.qos").exists():
+        found.append("io.cost is available")
+    offering, using = _bfq_devices(host.sys)
+    if offering:
+        found.append(f"bfq is available, and used by {', '.join(using) or 'no device yet'}")
+    if found:
+        return Finding(True, "; ".join(found))
+    return Finding(
+        False,
+        "neither bfq nor io.cost is available",
+        "modprobe bfq, or boot a kernel with CONFIG_BLK_CGROUP_IOCOST and cgroup v2",
+    )
+
+
+def _delays(host: Host) -> Finding:
+    words = _words(host.proc / "sys" / "kernel" / "task_delayacct")
+    if words == ["0"]:
+        return Finding(
+            False,
+            f"sysctl {SYSCTL} is 0",
+            f"sysctl {SYSCTL}=1, for good by a file in /etc/sysctl.d; then restart slo-ctl's daemon",
+        )
+    if not words:
+        return Finding(False, f"there is no sysctl {SYSCTL}", "boot a kernel with CONFIG_TASK_DELAY_ACCT")
+    return Finding(True, f"sysctl {SYSCTL} is {words[0]}")
+
+
+def _bfq_devices(sys: Path) -> tuple[list[str], list[str]]:
+    """Names of the block devices that offer bfq, and of those that use it."""
+    offered = {path.parts[-3]: _words(path) for path in sorted((sys / "block").glob("*/queue/scheduler"))}
+    using = [name for name, words in offered.items() if "[bfq]" in words]
+    return [name for name, words in offered.items() if {"bfq", "[bfq]"} & set(words)], using
+
+
+def _libvirt(host: Host) -> Finding:
+    try:
+        version = host.libvirt_version(host.libvirt_uri)
+    except LibvirtError as error:
+        return Finding(False, error.reason, error.fix)
+    return Finding(True, f"libvirt {version} answers at {host.libvirt_uri}")
+
+
+def _qemu(host: Host) -> Finding:
+    names = (f"qemu-system-{os.uname().machine}", "qemu-kvm", "qemu-system-x86_64")
+    places = [host.which(name) for name in names]
+    places += [host.which(f"{folder}/{name}") for folder in _QEMU_FOLDERS for name in names]
+    found = next((place for place in places if place), None)
+    if found:
+        return Finding(True, found)
+    return Finding(False, f"{names[0]} is not installed", "install qemu-system-x86 (Debian) or qemu-kvm")
+
+
+def _nvme_cli(host: Host) -> Finding:
+    try:
+        tool = host.nvme()
+        return Finding(True, f"nvme-cli {tool.version} at {tool.program}")
+    except UserError as error:
+        return Finding(False, error.message, error.hint)
+
+
+def _nvme_namespaces(host: Host) -> Finding:
+    drives = drive.controllers(host.sys)
+    if not drives:
+        return Finding(True, "this host has no NVMe drive")
+    try:
+        tool = host.nvme()
+        found = {each: pages.controller(tool.read("id-ctrl", f"/dev/{each}"), each) for each in drives}
+    except UserError as error:
+        return Finding(False, error.message, error.hint)
+    able = [name for name, controller in found.items() if controller.namespace_management]
+    if able:
+        return Finding(True, f"{', '.join(able)} of {len(drives)} NVMe drives claim it (oacs bit 3)")
+    return Finding(
+        False,
+        f"no NVMe drive has it ({', '.join(drives)}: oacs bit 3 is 0)",
+        "use the namespaces that there are, or a drive with namespace management",
+    )
+
+
+def _program(name: str, package: str) -> Callable[[Host], Finding]:
+    def look(host: Host) -> Finding:
+        found = host.which(name)
+        if found:
+            return Finding(True, found)
+        return Finding(False, f"{name} is not installed", f"install the package {package}")
+
+    return look
+
+
+REQUIREMENTS = (
+    Requirement("root", "setting weights and limits, seeing all VMs", _root),
+    Requirement("group", "access to sockets of slo-ctl without being root", _group),
+    Requirement("systemd", "the daemon and emulated SSDs as services", _systemd),
+    Requirement("io-controller", "limits and counters for each VM", _io_controller),
+    Requirement("io-weights", "weights on real block devices", _weights),
+    Requirement("task-delays", "which VMs wait for a block device, instead of a guess", _delays),
+    Requirement("libvirt", "names, disks and SLOs of libvirt's VMs", _libvirt),
+    Requirement("qemu", "running VMs", _qemu),
+    Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli),
+    Requirement("nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces),
+    Requirement("nbdkit", "serving emulated SSDs to VMs", _program("nbdkit", "nbdkit")),
+    Requirement("fio", "measuring what a device can do", _program("fio", "fio")),
+)
+"""In the order in which they are worth fixing."""
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        file = read_bounded(path)
+    except OSError:
+        # For a requirement, what cannot be read cannot be used.
+        return []
+    return file.text.split() if file else []

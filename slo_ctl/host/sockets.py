@@ -1,0 +1,75 @@
+"""Listening Unix sockets: made in one step with their mode and group, never in the way of one in use."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import socket
+from pathlib import Path
+
+from slo_ctl.base.errors import UserError
+
+_BACKLOG = 128
+MAX_SOCKET_PATH_BYTES = 107
+"""What fits into `struct sockaddr_un` with its final NUL."""
+
+
+def check_socket_path(path: Path) -> None:
+    """Raise UserError when no socket can have this path."""
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH_BYTES:
+        raise UserError(
+            f"{path}: {length} bytes are too long for a socket, which can have {MAX_SOCKET_PATH_BYTES}",
+            "choose a shorter --root or shorter names",
+        )
+
+
+def listen(path: Path, mode: int, group: int | None) -> socket.socket:
+    """A socket at `path`, in a folder that is there, which `group` (a number) owns where one is given.
+
+    A socket that nobody listens on any more makes way. Raises UserError when it cannot be made or somebody
+    listens on it.
+    """
+    check_socket_path(path)
+    _make_way(path)
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # On Linux the file has the mode of the descriptor from its first moment.
+        os.fchmod(opened.fileno(), mode)
+        opened.bind(str(path))
+        path.chmod(mode)
+        if group is not None and path.stat().st_gid != group:
+            # A service whose own group it is needs no right to give files away.
+            os.chown(path, -1, group)
+        opened.listen(_BACKLOG)
+    except OSError as error:
+        opened.close()
+        raise UserError(f"cannot listen on {path}: {error.strerror}", "see --root, or run as root") from None
+    return opened
+
+
+def _make_way(path: Path) -> None:
+    """Remove a socket left behind by a server that no longer exists."""
+    if not path.is_socket():
+        if path.exists():
+            raise UserError(f"{path} exists and is not a socket", "move it away")
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno != errno.ECONNREFUSED:
+                raise UserError(f"{path}: {error.strerror}", "remove it if nothing uses it") from None
+        else:
+            raise UserError(f"address already in use: {path}", "stop that program, or use another --root")
+    path.unlink(missing_ok=True)
+
+
+def group_id(name: str) -> int | None:
+    """The group's number when there is such a group and this process may give files to it."""
+    try:
+        number = grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+    return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None

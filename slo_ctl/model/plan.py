@@ -1,0 +1,62 @@
+"""What the daemon says of itself besides its status: what a VM is promised, and what it would do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slo_ctl.model.decision import Outcome
+from slo_ctl.model.sample import Slo
+from slo_ctl.model.slo import SloFields
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What a VM is promised, and by whom."""
+
+    vm: str
+    slo: Slo
+    """In force."""
+    slo_source: str
+    vm_set: SloFields
+    """Given by `slo-ctl vm set`, or by this API."""
+    conflicts: tuple[str, ...] = ()
+    """Where a stronger source overrides a weaker one."""
+    notes: tuple[str, ...] = ()
+    """What is to be minded, such as minimums that exceed what a device can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """What would be decided for one device now."""
+
+    device: str
+    policy: str
+    decided: tuple[str, ...]
+    """One sentence for each move of OPS, limit or weight that the policy would change."""
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next epoch would change."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    """Of every setting wanted; those that would change are `planned`."""
+    devices: tuple[DevicePlan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Daemon health with its work."""
+
+    pid: int
+    program_version: str
+    started_at: float
+    epochs: int
+    """Completed since the start."""
+    missed_epochs: int
+    """Left out because earlier ones took too long."""
+    last_epoch_at: float | None
+    """Seconds since 1970; None before the first."""
+    config_problem: str

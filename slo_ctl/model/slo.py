@@ -1,0 +1,220 @@
+"""One SLO, wherever it is written: how its fields are spelled and what they may be.
+
+The configuration, `slo-ctl vm set`, libvirt metadata and the API all come through here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.quantity import (
+    QuantityError,
+    format_bytes_exact,
+    format_number,
+    parse_bytes,
+    parse_number,
+    parse_time_s,
+)
+
+SloFields = dict[str, float]
+"""Some fields of `model.Slo` by name, in its units; a field that is not there was not promised."""
+
+FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
+"""Those of `model.Slo`."""
+
+CONFIG_KEYS = {
+    "weight": "weight",
+    "min_iops": "min_iops",
+    "max_iops": "max_iops",
+    "max_bandwidth": "max_bandwidth_bytes_s",
+    "p99": "p99_latency_us",
+}
+"""As the configuration and libvirt metadata spell them."""
+
+KEY_OF = {name: key for key, name in CONFIG_KEYS.items()}
+"""The inverse."""
+
+_SPELLINGS = {
+    **CONFIG_KEYS,
+    **{name: name for name in FIELD_NAMES},
+    "min": "min_iops",
+    "max": "max_iops",
+    # As in libvirt's <iotune>.
+    "total_iops_sec": "max_iops",
+    "total_bytes_sec": "max_bandwidth_bytes_s",
+}
+_ONE_DIRECTION = {
+    "read_iops_sec": "max",
+    "write_iops_sec": "max",
+    "read_bytes_sec": "max_bandwidth",
+    "write_bytes_sec": "max_bandwidth",
+}
+"""Limits of libvirt that an SLO does not have, and the one for both directions."""
+
+MAX_NAME_BYTES = 4096
+MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
+
+
+class SloError(ValueError):
+    """A field of an SLO cannot be so. `key` is as it was spelled; `problem` completes "KEY=VALUE ..."."""
+
+    def __init__(self, key: str, value: object, problem: str, hint: str) -> None:
+        super().__init__(f"{key}={_told(value)} {problem}")
+        self.key = key
+        self.problem = problem
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """Field, value and what is wrong with it."""
+        return str(self)
+
+
+def field_named(key: str) -> str:
+    """The field of `model.Slo` that `key` spells. Raises SloError."""
+    name = _SPELLINGS.get(key)
+    if key in _ONE_DIRECTION:
+        raise SloError(key, "", "limits one direction only", f"limit both with {_ONE_DIRECTION[key]}")
+    if name is None:
+        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, CONFIG_KEYS))
+    return name
+
+
+def parse_fields(values: Mapping[str, object]) -> SloFields:
+    """Texts or numbers by any spelling of their fields, checked each and together. Raises SloError."""
+    fields: SloFields = {}
+    for key, value in values.items():
+        name = field_named(key)
+        if name in fields:
+            raise SloError(key, value, "is given twice", f"give {KEY_OF[name]} once")
+        fields[name] = parse_field(key, value)
+    check_fields(fields)
+    return fields
+
+
+def parse_field(key: str, value: object) -> float:
+    """One value in the unit of its field. Raises SloError."""
+    name = field_named(key)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SloError(key, value, "is not a single value", f"write {key} = {_EXAMPLES[name]}")
+    try:
+        number = _PARSERS.get(key, parse_number)(value.strip()) if isinstance(value, str) else _number(value)
+    except QuantityError as error:
+        raise SloError(key, value, str(error), f"write {key} = {_EXAMPLES[name]}") from None
+    if key == "p99" and not isinstance(value, str) and math.isfinite(number):
+        raise SloError(key, value, "has no unit", f'write {key} = "{format_number(number)}ms"')
+    _check_one(key, name, number, value)
+    return number
+
+
+def check_fields(fields: Mapping[str, float]) -> None:
+    """Raise SloError unless these fields of `model.Slo` can be promised, each and together."""
+    for name, value in fields.items():
+        if name not in FIELD_NAMES:
+            raise SloError(name, value, "is not a field of an SLO", did_you_mean(name, FIELD_NAMES))
+        _check_one(name, name, value, value)
+    low, high = fields.get("min_iops"), fields.get("max_iops")
+    if low is not None and high is not None and low > high:
+        raise SloError(
+            "min_iops",
+            format_number(low),
+            f"is more than max_iops={format_number(high)}",
+            "lower the minimum or raise the maximum",
+        )
+
+
+def check_vm_name(vm: str) -> None:
+    """Raise UserError for a name that no VM can have: nothing, far too long, or no Unicode."""
+    try:
+        usable = 0 < len(vm.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise UserError(f"{vm[:60] or 'nothing'} is not a valid name of a VM", "see `slo-ctl vm list`")
+
+
+def field_text(name: str, value: float) -> str:
+    """The value of a field of `model.Slo` as `parse_field` reads it under the configuration's spelling."""
+    if name == "max_bandwidth_bytes_s":
+        return format_bytes_exact(int(value)) if value == int(value) else format_number(value)
+    if name == "p99_latency_us":
+        return f"{format_number(value / 1000)}ms" if value % 1000 == 0 else f"{format_number(value)}us"
+    return format_number(value)
+
+
+def spelled(fields: Mapping[str, float]) -> dict[str, str]:
+    """The fields as the configuration and libvirt metadata spell them; the inverse of `parse_fields`."""
+    return {KEY_OF[name]: field_text(name, fields[name]) for name in FIELD_NAMES if name in fields}
+
+
+def _check_one(key: str, name: str, value: float, written: object) -> None:
+    if not math.isfinite(value):
+        raise SloError(key, written, "is not a finite number", f"write {key} = {_EXAMPLES[name]}")
+    if name == "weight" and not MIN_WEIGHT <= value <= MAX_WEIGHT:
+        raise SloError(
+            key, written, "is out of range", f"a weight is from {MIN_WEIGHT:g} to {format_number(MAX_WEIGHT)}"
+        )
+    if value <= 0:
+        raise SloError(key, written, "is not more than 0", f"leave {key} out for no limit")
+
+
+def _number(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise QuantityError("is not a finite number") from None
+
+
+def _bandwidth(text: str) -> float:
+    number = text.removesuffix("/s").rstrip()
+    try:
+        return float(parse_bytes(number))
+    except QuantityError:
+        # Plain bytes a second may be any number; what is wrong with it is told as for the others.
+        if number.lstrip("+-").replace(".", "").isdigit():
+            return parse_number(number)
+        raise
+
+
+def _iops(text: str) -> float:
+    """`5000`, `5k` or `1.5M`: prefixes are powers of ten, as fio and iostat print them."""
+    factor = {"k": 1e3, "m": 1e6}.get(text[-1:].lower(), 1.0)
+    return parse_number(text if factor == 1.0 else text[:-1]) * factor
+
+
+def _microseconds(text: str) -> float:
+    # Rounded so that 5ms is 5000 and not a hair less.
+    return round(parse_time_s(text) * 1e6, 6)
+
+
+_PARSERS: dict[str, Callable[[str], float]] = {
+    "min": _iops,
+    "min_iops": _iops,
+    "max": _iops,
+    "max_iops": _iops,
+    "total_iops_sec": _iops,
+    "max_bandwidth": _bandwidth,
+    "total_bytes_sec": _bandwidth,
+    "max_bandwidth_bytes_s": _bandwidth,
+    "p99": _microseconds,
+}
+
+_EXAMPLES = {
+    "weight": "3",
+    "min_iops": "100",
+    "max_iops": "5000",
+    "max_bandwidth_bytes_s": '"100MiB"',
+    "p99_latency_us": '"5ms"',
+}
+
+
+def _told(value: object) -> str:
+    """Values are those of strangers: never more of one than fits on a line."""
+    try:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    except ValueError:  # a number of more digits than Python turns into text
+        return "(a number far too long)"
+    return text if len(text) <= 60 else text[:57] + "..."

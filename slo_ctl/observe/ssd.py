@@ -1,0 +1,542 @@
+"""From counters of one VM on an emulated SSD to its sample: the arithmetic, wherever they come from."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slo_ctl.drives.control import Connect, ControlClient, ControlError
+from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
+from slo_ctl.host.libvirt import ObserveGone
+from slo_ctl.model import DeviceSample, FlashTiming, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
+
+if TYPE_CHECKING:
+    from ftl_emul import Device
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class VmReading:
+    """Counters of one VM, at one moment or, as a difference, over a window. Times in nanoseconds."""
+
+    now_ns: int
+    reads: int
+    writes: int
+    other_requests: int
+    read_bytes: int
+    write_bytes: int
+    latency_ns: int
+    throttled_ns: int
+    backlog_ns: int
+    host_page_writes: int
+    host_page_reads: int
+    gc_page_writes: int
+    victims: int
+    victim_valid_pages: int
+    moved_pages_of: tuple[int, ...]
+    """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
+    switch_merges: int = 0
+    """Merges caused by this VM, on mappings with log blocks (docs/mappings.md)."""
+    partial_merges: int = 0
+    full_merges: int = 0
+    merged_blocks: int = 0
+    """Logical blocks of full merges."""
+    switch_merge_ns: int = 0
+    """Time of dies and channels; 0 without a clock."""
+    partial_merge_ns: int = 0
+    full_merge_ns: int = 0
+    device_ns: int = 0
+    """Die and channel time spent on this VM's requests, garbage collection included."""
+    queued_ns: int = 0
+    """Time with a request waiting for its turn in the device's queue."""
+
+    @property
+    def requests(self) -> int:
+        """Requests of every kind completed."""
+        return self.reads + self.writes + self.other_requests
+
+    @property
+    def pages(self) -> int:
+        """Host pages read and written."""
+        return self.host_page_reads + self.host_page_writes
+
+    def amount(self, share_by: ShareBy) -> float:
+        """What the VM got, in the unit of shares."""
+        return share_by.amount(self.pages, self.requests, self.device_ns / _NS_PER_S)
+
+    def went_back(self, earlier: VmReading) -> bool:
+        """Whether anything was less than in an earlier reading: these are other counters."""
+        if len(self.moved_pages_of) != len(earlier.moved_pages_of):
+            return True
+        return any(
+            getattr(self, f.name) < getattr(earlier, f.name)
+            for f in fields(self)
+            if f.name != "moved_pages_of"
+        )
+
+    def since(self, earlier: VmReading) -> VmReading:
+        """What happened between an earlier reading and this one."""
+        differences = {
+            f.name: getattr(self, f.name) - getattr(earlier, f.name)
+            for f in fields(self)
+            if f.name != "moved_pages_of"
+        }
+        moved = tuple(a - b for a, b in zip(self.moved_pages_of, earlier.moved_pages_of, strict=True))
+        return VmReading(**differences, moved_pages_of=moved)
+
+
+@dataclass(frozen=True, slots=True)
+class VmInForce:
+    """What is in force for a VM, besides its blocks."""
+
+    slo: Slo
+    running: bool
+    limit_iops: float | None = None
+    scheduler_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What a VM owns of the flash, in blocks. OPS without those that are kept free for GC."""
+
+    logical: int
+    ops: int
+    min_ops: int
+
+
+def vm_sample(
+    vm: str,
+    standing: VmInForce,
+    window: VmReading,
+    blocks: Blocks,
+    pages_per_block: int,
+    *,
+    queued: bool = True,
+    active: bool | None = None,
+    p99_us: float | None = None,
+    p99_window_s: float = 0.0,
+) -> VmSample:
+    """The sample of a window, which is a difference of two readings.
+
+    Not `queued`: the device has no queue of its own to measure. `active` is by default whether the VM runs or
+    had a request completed.
+    """
+    length_ns = window.now_ns
+    on_device_ns = max(0, window.latency_ns - window.throttled_ns)
+    measured = bool(length_ns) and queued
+    return VmSample(
+        vm=vm,
+        slo=standing.slo,
+        active=standing.running or window.requests > 0 if active is None else active,
+        window_s=length_ns / _NS_PER_S,
+        requests=window.requests,
+        host_page_writes=window.host_page_writes,
+        gc_page_writes=window.gc_page_writes,
+        victim_pages=window.victims * pages_per_block,
+        victim_valid_pages=window.victim_valid_pages,
+        logical_blocks=blocks.logical,
+        ops_blocks=blocks.ops,
+        min_ops_blocks=blocks.min_ops,
+        limit_iops=standing.limit_iops,
+        scheduler_weight=standing.scheduler_weight,
+        host_page_reads=window.host_page_reads,
+        outstanding=on_device_ns / length_ns if measured else None,
+        backlog_share=min(1.0, window.backlog_ns / length_ns) if measured else 1.0,
+        throttled=window.throttled_ns / length_ns if measured else None,
+        p99_us=p99_us,
+        p99_window_s=p99_window_s,
+        device_s=window.device_ns / _NS_PER_S,
+        queued_share=min(1.0, window.queued_ns / length_ns) if measured else 1.0,
+    )
+
+
+def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
+    """The counters of one tenant now; queue counters are 0 on a device without a clock."""
+    flash = device.counters(tenant)
+    queue = device.queue_counters(tenant) if clocked else None
+    return VmReading(
+        now_ns=device.now_ns,
+        reads=queue.reads if queue else 0,
+        writes=queue.writes if queue else 0,
+        other_requests=queue.trims + queue.write_zeroes + queue.flushes if queue else 0,
+        read_bytes=queue.read_bytes if queue else 0,
+        write_bytes=queue.write_bytes if queue else 0,
+        latency_ns=queue.latency_ns if queue else 0,
+        throttled_ns=queue.throttled_ns if queue else 0,
+        backlog_ns=queue.backlog_ns if queue else 0,
+        device_ns=queue.device_ns if queue else 0,
+        queued_ns=queue.queued_ns if queue else 0,
+        host_page_writes=flash.host_page_writes,
+        host_page_reads=flash.host_page_reads + flash.unmapped_page_reads,
+        gc_page_writes=flash.gc_page_writes,
+        victims=flash.victims,
+        victim_valid_pages=flash.victim_valid_pages,
+        moved_pages_of=tuple(flash.moved_pages_of),
+        switch_merges=flash.switch_merges,
+        partial_merges=flash.partial_merges,
+        full_merges=flash.full_merges,
+        merged_blocks=flash.merged_blocks,
+        switch_merge_ns=flash.switch_merge_ns,
+        partial_merge_ns=flash.partial_merge_ns,
+        full_merge_ns=flash.full_merge_ns,
+    )
+
+
+class FtlObserver:
+    """Turns the counters of an emulated SSD into samples, one window after the other."""
+
+    def __init__(
+        self,
+        device: Device,
+        tenants: Mapping[str, int],
+        timing: FlashTiming,
+        held_blocks: int,
+        *,
+        clocked: bool,
+    ) -> None:
+        """`held_blocks` of each tenant are kept free for GC and count as nobody's OPS."""
+        self._device = device
+        self._tenants = dict(tenants)
+        self._timing = timing
+        self._held_blocks = held_blocks
+        self._clocked = clocked
+        self._last = self.read()
+
+    def read(self) -> dict[str, VmReading]:
+        """The counters of every VM now."""
+        return {vm: read_vm(self._device, t, clocked=self._clocked) for vm, t in self._tenants.items()}
+
+    def sample(
+        self, standings: Mapping[str, VmInForce], *, collections_as_move_budget: bool = False
+    ) -> DeviceSample:
+        """The window since the last sample. On request, GC runs in it bound the blocks that may move."""
+        now = self.read()
+        windows = {vm: reading.since(self._last[vm]) for vm, reading in now.items()}
+        self._last = now
+        budget = max(1, sum(w.victims for w in windows.values())) if collections_as_move_budget else None
+        return DeviceSample(
+            timing=self._timing,
+            vms=tuple(self._vm(vm, standings[vm], window) for vm, window in windows.items()),
+            max_move_blocks=budget,
+        )
+
+    def _vm(self, vm: str, standing: VmInForce, window: VmReading) -> VmSample:
+        space = self._device.space(self._tenants[vm])
+        blocks = Blocks(
+            logical=space.logical_blocks,
+            ops=space.ops_blocks - self._held_blocks,
+            min_ops=space.min_ops_blocks - self._held_blocks,
+        )
+        return vm_sample(
+            vm, standing, window, blocks, self._timing.pages_per_block, p99_us=self._p99_us(vm, standing)
+        )
+
+    def _p99_us(self, vm: str, standing: VmInForce) -> float | None:
+        """Over the window, of a VM that has a p99 to keep."""
+        if not self._clocked or standing.slo.p99_latency_us is None:
+            return None
+        recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])
+        return max([*recent.read, *recent.write], default=None)
+
+
+# Samples of an emulated SSD that is served as a block device, over its control socket.
+#
+# Unit of time: with latency, modelled seconds throughout: window, IOPS, waits, and the percentiles, which
+# the server measures by the wall clock and which are divided by the time scale. The limits that the control
+# socket takes are of the same time, so a decision needs no conversion, and SLOs of VMs on a device with a
+# time scale are promises about the modelled drive. Without latency there is no model of time: the window is
+# real time, requests are those that were answered, and the timing model is `none`, so that policies go by
+# writes instead of by a flash timing that nobody waits for.
+
+_US_PER_NS = 1e-3
+_US_PER_S = 1e6
+_TIMEOUT_S = 0.5
+"""A server answers in a millisecond or two; one that is stopped must not stop us."""
+_RECENT_S = 10.0
+"""What the server's percentiles are of, in real time."""
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 8.0
+
+_Readings = dict[str, VmReading]
+
+
+class ServedDevice:
+    """One device's server, over one connection that is made anew when it breaks."""
+
+    def __init__(
+        self,
+        name: str,
+        control_socket: Path,
+        record: DeviceRecord,
+        *,
+        window_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Connect = ControlClient,
+    ) -> None:
+        """`record` says what the socket does not: timing, and the blocks that GC keeps free."""
+        self.name = name
+        self.windows: dict[str, StreamWindow] = {}
+        """As of the last sample, by the key of the stream. Empty when the server is gone."""
+        self.counted: tuple[VmReading, ...] = ()
+        """Everything that was counted since it was served, by namespace, as of the last sample."""
+        self.time_scale: float | None = None
+        """Real seconds for each modelled one; None without latency."""
+        self.scheduler = record.scheduler
+        """How it divides itself among its namespaces, as of the last sample."""
+        self.moves: dict[str, Any] | None = None
+        """Moves of OPS under way and their budget, as of the last sample; None: not reported."""
+        self._path = control_socket
+        self._record = record
+        self._clock = clock
+        self._connect = connect
+        self._client: ControlClient | None = None
+        self._silent_until_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+        self._window: Sliding[_Readings] = Sliding(window_s)
+
+    @property
+    def covered_s(self) -> float:
+        """How long `windows` look back, in real time."""
+        return self._window.length_s
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def sample(
+        self, standings: Mapping[str, VmInForce], keys: Mapping[str, str] | None = None
+    ) -> DeviceSample:
+        """The window since the last sample. Raises ObserveGone when the server does not answer.
+
+        Both mappings are by namespace: `standings` of those that VMs are on, `keys` the names that samples go
+        by, by default `DEVICE/NAMESPACE`. What is not in `standings` is inactive; what is, is active when
+        it had a request completed or has one outstanding. Weights and limits are those that the server has
+        in force, whatever `standings` says. The first sample, and the first after a restart of the server,
+        has windows of no length.
+        """
+        statistics = self._ask()
+        try:
+            return self._sample(statistics, standings, keys or {})
+        except (KeyError, TypeError, AttributeError) as error:
+            self._lose()
+            raise ObserveGone(f"{self.name}: its server is of another version: no {error}") from None
+
+    def _sample(
+        self, statistics: dict[str, Any], standings: Mapping[str, VmInForce], keys: Mapping[str, str]
+    ) -> DeviceSample:
+        self.time_scale = statistics["time_scale"]
+        self.scheduler = str(statistics.get("scheduler", self._record.scheduler))
+        now_ns = statistics["now_ns"] if self.time_scale is not None else round(self._clock() * _NS_PER_S)
+        namespaces = {each["name"]: each for each in statistics["namespaces"]}
+        now = {name: _reading(each, now_ns) for name, each in namespaces.items()}
+        last = self._window.last
+        if last is None or _started_anew(last, now):
+            self._window.clear()
+            last = now
+        # The window is what people wait for, however slow the modelled time goes.
+        self._window.add(self._clock(), now)
+        self.counted = tuple(now.values())
+        names = {name: keys.get(name) or f"{self.name}/{name}" for name in namespaces}
+        first = self._window.first or now
+        self.windows = {
+            names[name]: self._stream_window(
+                names[name], each, now[name], now[name].since(first.get(name, now[name]))
+            )
+            for name, each in namespaces.items()
+        }
+        vms = []
+        for name, each in namespaces.items():
+            window, known = now[name].since(last.get(name, now[name])), standings.get(name)
+            waiting = each["queue"]["outstanding"] > 0 if "queue" in each else False
+            standing = VmInForce(
+                slo=known.slo if known else Slo(),
+                running=known.running if known else False,
+                limit_iops=each["limit_iops"],
+                scheduler_weight=each["weight"],
+            )
+            vms.append(
+                vm_sample(
+                    names[name],
+                    standing,
+                    window,
+                    self._blocks(each),
+                    self._pages_per_block,
+                    queued="queue" in each,
+                    p99_us=self._p99_us(each),
+                    p99_window_s=_RECENT_S / (self.time_scale or 1.0),
+                    active=known is not None and (window.requests > 0 or waiting),
+                )
+            )
+        self.moves = statistics.get("moves")
+        spare_blocks = statistics["spare_blocks"] if isinstance(self._record, SsdRecord) else 0
+        return DeviceSample(timing=self._timing(), vms=tuple(vms), spare_blocks=spare_blocks)
+
+    @property
+    def _pages_per_block(self) -> int:
+        return self._record.block_pages if isinstance(self._record, SsdRecord) else 1
+
+    def _timing(self) -> FlashTiming:
+        if not isinstance(self._record, SsdRecord):
+            return self._disk_timing()
+        timing, geometry = self._record.timing, self._record.geometry
+        return FlashTiming(
+            pages_per_block=self._record.block_pages,
+            read_us=timing.read_ns * _US_PER_NS,
+            program_us=timing.program_ns // geometry.planes * _US_PER_NS,
+            erase_us=timing.erase_ns * _US_PER_NS,
+            transfer_us=timing.transfer_ns * _US_PER_NS,
+            model=TimingModel.NONE if self.time_scale is None else TimingModel.FULL,
+            copyback=self._record.mapping.copyback,
+        )
+
+    def _disk_timing(self) -> FlashTiming:
+        """No flash and no GC: what the only policy there is for disks has no use for is 0."""
+        access_us = 0.0
+        if isinstance(self._record, DiskRecord):
+            disk = self._record.disk
+            access_us = (disk.command_ns + disk.seek_average_ns + disk.rotation_ns / 2) * _US_PER_NS
+        return FlashTiming(
+            pages_per_block=1,
+            read_us=access_us,
+            program_us=access_us,
+            erase_us=0.0,
+            transfer_us=0.0,
+            model=TimingModel.NONE if self.time_scale is None else TimingModel.FULL,
+            copyback=False,
+        )
+
+    def _blocks(self, namespace: dict[str, Any]) -> Blocks:
+        """As replay counts: a VM's own blocks that GC or merges keep free are nobody's OPS."""
+        if not isinstance(self._record, SsdRecord):
+            return Blocks(logical=0, ops=0, min_ops=0)
+        space = namespace["space"]
+        held = self._record.held_blocks if space["isolated"] else 0
+        return Blocks(
+            logical=space["logical_blocks"],
+            ops=space["ops_blocks"] - held,
+            min_ops=space["min_ops_blocks"] - held,
+        )
+
+    def _p99_us(self, namespace: dict[str, Any]) -> float | None:
+        scale = self.time_scale or 1.0
+        known = [p99 for kind in ("read", "write") if (p99 := _p99(namespace, kind, scale)) is not None]
+        return max(known, default=None)
+
+    def _stream_window(
+        self, key: str, namespace: dict[str, Any], now: VmReading, window: VmReading
+    ) -> StreamWindow:
+        length_s = window.now_ns / _NS_PER_S
+        ssd = self._record if isinstance(self._record, SsdRecord) else None
+        victim_pages = window.victims * self._pages_per_block
+        ops_blocks = self._blocks(namespace).ops if ssd else None
+        throttled = window.requests > 0 and "queue" in namespace
+        scale = self.time_scale or 1.0
+
+        def rate(amount: int) -> float | None:
+            return amount / length_s if length_s > 0 else None
+
+        return StreamWindow(
+            vm=key,
+            window_s=length_s,
+            totals=StreamTotals(
+                now.reads,
+                now.writes,
+                now.read_bytes,
+                now.write_bytes,
+                now.host_page_writes if ssd else None,
+                now.gc_page_writes if ssd else None,
+            ),
+            iops=rate(window.requests),
+            read_iops=rate(window.reads),
+            write_iops=rate(window.writes),
+            bandwidth_bytes_s=rate(window.read_bytes + window.write_bytes),
+            p99_read_us=_p99(namespace, "read", scale),
+            p99_write_us=_p99(namespace, "write", scale),
+            throttle_wait_us=window.throttled_ns * _US_PER_NS / window.requests if throttled else None,
+            host_page_writes=window.host_page_writes,
+            gc_page_writes=window.gc_page_writes,
+            u=window.victim_valid_pages / victim_pages if victim_pages else None,
+            waf=(window.host_page_writes + window.gc_page_writes) / window.host_page_writes
+            if window.host_page_writes
+            else None,
+            size_bytes=namespace["size_bytes"],
+            ops_blocks=ops_blocks,
+            requests=window.requests,
+            pages=window.pages,
+            device_s=window.device_ns / _NS_PER_S,
+            queued_share=min(1.0, window.queued_ns / window.now_ns) if throttled and window.now_ns else 0.0,
+            backlog_share=min(1.0, window.backlog_ns / window.now_ns) if throttled and window.now_ns else 0.0,
+            ops_bytes=(ops_blocks or 0) * ssd.block_pages * ssd.geometry.page_bytes if ssd else None,
+        )
+
+    def _ask(self) -> dict[str, Any]:
+        now_s = self._clock()
+        if now_s < self._silent_until_s:
+            raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again in a while")
+        try:
+            if self._client is None:
+                # Whatever was counted before may have been counted by another process.
+                self._lose()
+                self._client = self._connect(self._path, _TIMEOUT_S)
+            statistics = self._client.statistics()
+        except ControlError as error:
+            if self._clock() - now_s >= _TIMEOUT_S:
+                self._silent_until_s = self._clock() + self._pause_s
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._lose()
+            raise ObserveGone(f"{self.name}: {error.message}") from None
+        self._pause_s = _FIRST_PAUSE_S
+        return statistics
+
+    def _lose(self) -> None:
+        self.close()
+        self._window.clear()
+        self.windows = {}
+
+
+def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
+    # Disks have no flash.
+    flash: dict[str, Any] = namespace.get("flash") or defaultdict(int)
+    queue, answered = namespace.get("queue"), namespace["answered"]
+    done = queue["completed"] if queue else {kind: each["requests"] for kind, each in answered.items()}
+    return VmReading(
+        now_ns=now_ns,
+        reads=done["reads"],
+        writes=done["writes"],
+        other_requests=done["trims"] + done["zeroes"] + done["flushes"],
+        read_bytes=queue["read_bytes"] if queue else answered["reads"]["bytes"],
+        write_bytes=queue["write_bytes"] if queue else answered["writes"]["bytes"],
+        latency_ns=queue["latency_ns"] if queue else 0,
+        throttled_ns=queue["throttled_ns"] if queue else 0,
+        backlog_ns=queue["backlog_ns"] if queue else 0,
+        device_ns=queue["device_ns"] if queue else 0,
+        queued_ns=queue["queued_ns"] if queue else 0,
+        host_page_writes=flash["host_page_writes"],
+        host_page_reads=flash["host_page_reads"] + flash["unmapped_page_reads"],
+        gc_page_writes=flash["gc_page_writes"],
+        victims=flash["victims"],
+        victim_valid_pages=flash["victim_valid_pages"],
+        moved_pages_of=(),
+    )
+
+
+def _started_anew(last: _Readings, now: _Readings) -> bool:
+    """A counter went back, or the namespaces are others: another process answers than before."""
+    if last.keys() != now.keys():
+        return True
+    return any(reading.went_back(last[name]) for name, reading in now.items())
+
+
+def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
+    """Of the last seconds; None from a server that does not tell, or without requests."""
+    recent = namespace.get("recent")
+    value = recent["latency_us"][kind].get("p99") if recent else None
+    return None if value is None else float(value) / scale

@@ -1,0 +1,150 @@
+"""Whether somebody else's data may be overwritten: only where it is named, unused, and bears no signature."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.host.block_device import is_held
+from slo_ctl.profile.nbd_export import NbdExport, parse_uri
+from slo_ctl.profile.target import Kind, Target
+
+_EDGE_BYTES = 1 << 20
+"""At both ends of an export: signatures are within the first and the last 64 KiB to 1 MiB."""
+_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def permission(target: Target, allowed: str | None) -> Iterator[bool]:
+    """Whether the target may be written: it is ours, or `allowed` names exactly it and nothing is on it.
+
+    A device is claimed until the end, so that nobody can mount it meanwhile. Raises UserError when it is
+    named and must not be written all the same, and when another one is named.
+    """
+    if allowed is not None and allowed != target.given:
+        raise UserError(
+            f"--allow-write names {allowed}, and the target is {target.given}",
+            "it must match TARGET exactly",
+        )
+    if allowed is None or target.ours:
+        yield target.ours
+        return
+    if target.path is None:
+        _check_export(target)
+        yield True
+        return
+    claim = _claim(target.path, target.kind)
+    try:
+        _refuse_signatures(target.given, _signatures(target.path))
+        yield True
+    finally:
+        os.close(claim)
+
+
+def in_use(target: Target) -> bool:
+    """Whether somebody else has the device, so that others' I/O is in the times."""
+    return target.kind is Kind.BLOCK and target.path is not None and _is_held(target.path)
+
+
+def _claim(path: Path, kind: Kind) -> int:
+    """Open for writing; a device for us alone: the kernel lends it to one mount, swap, RAID or the like."""
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if kind is Kind.BLOCK else 0)
+    try:
+        if kind is Kind.BLOCK and _is_read_only(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise UserError(
+                f"{path}: the device is busy: mounted, swapped to, or part of another device",
+                "unmount it first (lsblk shows by whom it is used)",
+            ) from None
+        raise UserError(
+            f"{path}: it cannot be written: {error.strerror}",
+            "profile without --allow-write, or name another target",
+        ) from None
+
+
+def _is_read_only(path: Path) -> bool:
+    """Opening a write-protected device for writing succeeds on some kernels."""
+    number = path.stat().st_rdev
+    read_only = read_bounded(Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}" / "ro")
+    return read_only is not None and read_only.text.strip() == "1"
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        return is_held(path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "run as root") from None
+
+
+def _check_export(target: Target) -> None:
+    with NbdExport(parse_uri(target.given)) as export, tempfile.NamedTemporaryFile(prefix="slo-ctl-") as copy:
+        if export.read_only:
+            raise UserError(f"{target.given}: the export is read-only", "profile without --allow-write")
+        size = export.size_bytes
+        copy.truncate(size)
+        for offset in {0, max(0, size - _EDGE_BYTES)}:
+            copy.seek(offset)
+            copy.write(export.read(offset, min(_EDGE_BYTES, size - offset)))
+        copy.flush()
+        _refuse_signatures(target.given, _signatures(Path(copy.name)))
+
+
+def _refuse_signatures(given: str, found: str) -> None:
+    if found:
+        raise UserError(
+            f"{given}: there is something on it: {found}",
+            "it would be destroyed: name an empty device, or erase it yourself (wipefs --all)",
+        )
+
+
+def _signatures(path: Path) -> str:
+    """Kinds of file systems, partition tables, RAID and LVM members that are on it; empty when there are
+    none."""
+    found: list[str] = []
+    wipefs, blkid = _program("wipefs"), _program("blkid")
+    listed = _run([wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)])
+    found += listed.stdout.split()
+    if listed.returncode:
+        raise UserError(f"{path}: wipefs cannot tell what is on it: {listed.stderr.strip()}", "run as root")
+    probed = _run(
+        [blkid, "--probe", "--output", "value", "--match-tag", "TYPE", "--match-tag", "PTTYPE", str(path)]
+    )
+    # 2: nothing found; 8: more than one thing.
+    if probed.returncode not in (0, 2, 8):
+        raise UserError(f"{path}: blkid cannot tell what is on it: {probed.stderr.strip()}", "run as root")
+    found += ["several signatures"] if probed.returncode == 8 else probed.stdout.split()
+    return ", ".join(dict.fromkeys(found))
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise UserError(
+            f"{name} is not installed: whether there is data cannot be told", "install util-linux"
+        )
+    return found
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - no shell
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{command[0]} does not end", "is the device answering?") from None

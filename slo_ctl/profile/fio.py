@@ -1,0 +1,269 @@
+"""Measuring with fio: one run for each test, direct I/O, JSON (reference for the options: IOzone -I -r -s
+-e).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.model.measurement import WHOLE, Access, Direction, Measurement, Order, Part
+from slo_ctl.profile.target import Kind, MadeFile, Target
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_STOP_PATIENCE_S = 5.0
+_OVERTIME_S = 120.0
+"""Longer than this beyond its limit, and fio is stuck."""
+_RW = {
+    (Order.SEQUENTIAL, Direction.READ): "read",
+    (Order.RANDOM, Direction.READ): "randread",
+    (Order.SEQUENTIAL, Direction.WRITE): "write",
+    (Order.RANDOM, Direction.WRITE): "randwrite",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FioOptions:
+    """How fio is run."""
+
+    span_bytes: int
+    """The part of the target that is used, from its beginning."""
+    seed: int = 1
+    queue_depth: int = 1
+    program: str = "fio"
+
+
+class Fio:
+    """A target, measured by fio; makes the file that the target may be, and removes it."""
+
+    def __init__(self, target: Target, options: FioOptions) -> None:
+        self._target = target
+        self._options = options
+        self._program = find_fio(options.program)
+        self._made: MadeFile | None = None
+
+    def now_s(self) -> float:
+        """Real time."""
+        return time.monotonic()
+
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test over as much as the span, a part of it, or for `limit_s`. Raises UserError when fio
+        fails."""
+        span = self._options.span_bytes // size_bytes * size_bytes
+        # Anywhere in the first half: caches that kept the beginning do not pass for the device.
+        seed = self._seed(access, size_bytes, repetition) + part.begin
+        start = (seed * size_bytes) % (span // 2 // size_bytes * size_bytes or size_bytes)
+        start = start if access.order is Order.SEQUENTIAL else 0
+        # Whole milliseconds: of "0.3s" fio takes the 0, which is not a limit.
+        limit = [f"--runtime={max(1, round(limit_s * 1000))}ms"] if limit_s is not None else []
+        job = self._run(
+            [
+                f"--rw={_RW[access.order, access.direction]}",
+                f"--bs={size_bytes}",
+                f"--offset={start}",
+                f"--size={span - start}",
+                f"--io_size={len(part.of(span // size_bytes)) * size_bytes}",
+                f"--randseed={seed}",
+                "--norandommap=1",
+                *limit,
+                *(["--end_fsync=1"] if access.direction is Direction.WRITE else []),
+                *(["--readonly"] if access.direction is Direction.READ else []),
+            ],
+            limit_s,
+        )
+        return _measurement(job, access, size_bytes, repetition, self._options.queue_depth)
+
+    def prepare(self) -> int:
+        """Make the file, if the target is one to be made; returns its size in bytes, which are yet to be
+        written.
+
+        Raises UserError when it cannot be made.
+        """
+        path = self._target.path
+        if not self._target.ours or path is None:
+            return 0
+        self._made = MadeFile(path, self._options.span_bytes)
+        return self._options.span_bytes
+
+    def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
+        """Write a part of the span (random: that much anywhere in it); returns the throughput in bytes/s."""
+        sequential = access.order is Order.SEQUENTIAL
+        job = self._run(
+            [
+                f"--rw={_RW[access.order, Direction.WRITE]}",
+                f"--bs={request_bytes}",
+                f"--offset={start_bytes if sequential else 0}",
+                f"--size={length_bytes if sequential else self._options.span_bytes}",
+                f"--io_size={length_bytes}",
+                f"--randseed={self._options.seed + start_bytes // request_bytes}",
+                "--norandommap=1",
+                "--end_fsync=1",
+            ],
+            None,
+        )
+        return float(job["write"]["bw_bytes"])
+
+    def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
+        """Write every request of the span once, in that order; returns the throughput in bytes/s.
+
+        `number` tells random passes apart. Raises UserError when fio fails.
+        """
+        return float(self._pass(order, request_bytes, number)["write"]["bw_bytes"])
+
+    def response_times_us(self, order: Order, request_bytes: int, number: int) -> NDArray[np.float64]:
+        """The same, with the response time of every request, in the order in which they ended."""
+        with tempfile.TemporaryDirectory(prefix="slo-ctl-") as folder:
+            # One log, with every request.
+            log = [f"--write_lat_log={folder}/fio", "--per_job_logs=0", "--log_avg_msec=0"]
+            self._pass(order, request_bytes, number, *log)
+            try:
+                # Milliseconds since the start, nanoseconds, direction, size, ...
+                rows = np.loadtxt(Path(folder) / "fio_lat.log", delimiter=",", usecols=1, ndmin=1)
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    f"{self._target.given}: fio tells no response times: {error}", "fio 3.x is needed"
+                ) from None
+        return rows.astype(np.float64) / 1e3
+
+    def _pass(self, order: Order, request_bytes: int, number: int, *more: str) -> dict[str, Any]:
+        span = self._options.span_bytes // request_bytes * request_bytes
+        job = self._run(
+            [
+                f"--rw={_RW[order, Direction.WRITE]}",
+                f"--bs={request_bytes}",
+                f"--size={span}",
+                # With its map of what was written, random requests do not overlap and leave nothing out.
+                "--norandommap=0",
+                f"--randseed={self._options.seed * 1_000_003 + number}",
+                "--end_fsync=1",
+                *more,
+            ],
+            None,
+        )
+        written = int(job["write"]["io_bytes"])
+        if written != span:
+            raise UserError(
+                f"{self._target.given}: fio wrote {written} of {span} bytes", "see whether others use it"
+            )
+        return job
+
+    def remove(self) -> None:
+        """Remove the file that was made."""
+        if self._made is not None:
+            self._made.remove()
+            self._made = None
+
+    def _seed(self, access: Access, size_bytes: int, repetition: int) -> int:
+        # Different for every test, the same for the same one.
+        kind = list(_RW).index((access.order, access.direction))
+        return (self._options.seed * 1_000_003 + repetition * 8191 + size_bytes // 512 * 4 + kind) % (1 << 31)
+
+    def _run(self, options: Sequence[str], limit_s: float | None) -> dict[str, Any]:
+        command = [self._program, "--name=slo-ctl", *self._place(), *options, "--output-format=json"]
+        # In a session of its own: Ctrl-C reaches us alone, and we end fio.
+        with subprocess.Popen(  # noqa: S603 - no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=None if limit_s is None else limit_s + _OVERTIME_S)
+            except subprocess.TimeoutExpired:
+                _stop(process)
+                raise UserError(
+                    f"fio on {self._target.given} does not end", "is the device answering?"
+                ) from None
+            except BaseException:
+                _stop(process)
+                raise
+        return _job(process.returncode, out, err, self._target.given)
+
+    def _place(self) -> list[str]:
+        depth = self._options.queue_depth
+        if self._target.kind is Kind.NBD:
+            return ["--ioengine=nbd", f"--uri={self._target.given}", f"--iodepth={depth}"]
+        engine = ["--ioengine=psync"] if depth == 1 else ["--ioengine=libaio", f"--iodepth={depth}"]
+        # fio takes a colon for the next file's name.
+        name = str(self._target.path).replace("\\", "\\\\").replace(":", "\\:")
+        return [f"--filename={name}", *engine, "--direct=1", "--allow_file_create=0", "--invalidate=1"]
+
+
+def find_fio(program: str = "fio") -> str:
+    """Path of fio. Raises UserError when it is not there."""
+    found = shutil.which(program)
+    if found is None:
+        raise UserError("fio is not installed", "install package fio (3.x): it does the measuring")
+    return found
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_STOP_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def _job(status: int, out: str, err: str, given: str) -> dict[str, Any]:
+    """The only job of fio's answer. Raises UserError."""
+    if status < 0:
+        raise UserError(
+            f"fio was killed by {signal.Signals(-status).name} while it measured {given}",
+            "what was measured before is kept: run the same command again to continue",
+        )
+    # Notes may come before the object.
+    start = out.find("{")
+    try:
+        answer = json.loads(out[start:]) if start >= 0 else {}
+    except json.JSONDecodeError:
+        answer = {}
+    jobs = answer.get("jobs") or []
+    if status or not jobs or jobs[0].get("error"):
+        raise UserError(f"{given}: {_reason(out, err, status)}", "see fio(1), or choose another target")
+    job: dict[str, Any] = jobs[0]
+    return job
+
+
+def _reason(out: str, err: str, status: int) -> str:
+    before = out[: max(out.find("{"), 0)]
+    lines = [line.strip() for line in f"{err}\n{before}".splitlines() if line.strip()]
+    error_line = next((line for line in lines if "No space left" in line), None) or next(
+        (line for line in lines if "error" in line.lower() or line.startswith("fio:")), None
+    )
+    return f"fio fails: {error_line or (lines[-1] if lines else f'status {status}')}"
+
+
+def _measurement(
+    job: dict[str, Any], access: Access, size_bytes: int, repetition: int, queue_depth: int
+) -> Measurement:
+    """What fio's job says. By Little's law the device ends a request every latency / queue depth."""
+    side = job[access.direction.value]
+    requests = int(side["total_ios"])
+    if not requests:
+        raise UserError(
+            f"no {access} of {size_bytes} bytes ended in time",
+            "raise --test-time, or choose smaller requests",
+        )
+    latency_s = float(side["lat_ns"]["mean"]) / 1e9
+    return Measurement(
+        access, size_bytes, repetition, latency_s / queue_depth, requests, float(side["runtime"]) / 1e3
+    )

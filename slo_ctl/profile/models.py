@@ -1,0 +1,274 @@
+"""One disk, or several as RAID-0, profiled in virtual time: `ftl_emul.Disks`, which are served, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ftl_emul import Disks
+from slo_ctl.decide.profile_fit import RatioSummary, half_width
+from slo_ctl.drives.build import plan_drive
+from slo_ctl.drives.spec import parse_device
+from slo_ctl.model.measurement import (
+    ACCESSES,
+    WHOLE,
+    Access,
+    Benchmark,
+    Direction,
+    Measurement,
+    Order,
+    Part,
+    accesses_of,
+)
+
+if TYPE_CHECKING:
+    from ftl_emul import Device
+
+BARRACUDA_XT = "barracuda-xt"
+"""A 7200/min disk."""
+CHEETAH_15K7 = "cheetah-15k7"
+"""The 15000/min disk of Chimint and Taurus in SAC'15, table 2."""
+_READ, _WRITE = 0, 1
+_FILL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayParameters:
+    """Which disks, how they are put together, and where the file is."""
+
+    preset: str
+    """Of `ftl_emul.disk_presets()`, where the sources of its figures are."""
+    disks: int = 1
+    stripe_bytes: int = 64 << 10
+    """Of one disk, before the next one's turn (hardware RAID's usual 64 KiB)."""
+    file_bytes: int = 200_000_000
+    placed_within: float = 0.1
+    """Every repetition makes its file anew, anywhere in this part of the disks from the outside on: a file
+    system with room to spare fills that first."""
+
+
+class DiskArray:
+    """A Benchmark in virtual time, closed loop at queue depth 1, as IOzone with one thread."""
+
+    def __init__(self, parameters: ArrayParameters, seed: int, one_file: bool = False) -> None:
+        """With `one_file` all tests share one, written first in the time that is counted."""
+        self._disks = Disks(parameters.preset, parameters.disks, parameters.stripe_bytes)
+        self._parameters = parameters
+        self._seed = seed
+        self._one_file = one_file
+        if one_file:
+            offsets = self._place(0, 0) + np.arange(parameters.file_bytes // _FILL_BYTES) * _FILL_BYTES
+            self._disks.play(_WRITE, offsets.astype(np.uint64), _FILL_BYTES)
+            self._disks.flush()
+
+    def now_s(self) -> float:
+        """Virtual time that tests took so far."""
+        return self._disks.now_ns / 1e9
+
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test over the file or a part of it, or until `limit_s` has passed."""
+        kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
+        draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind + 4 * part.begin])
+        in_file = max(1, self._parameters.file_bytes // size_bytes)
+        own = part.of(in_file)
+        numbers = (
+            np.arange(own.start, own.stop)
+            if access.order is Order.SEQUENTIAL
+            else draw.integers(0, in_file, len(own), dtype=np.int64)
+        )
+        offsets = (self._place(size_bytes, repetition) + numbers * size_bytes).astype(np.uint64)
+        begun_ns = self._disks.now_ns
+        done, _ = self._disks.play(
+            _WRITE if access.direction is Direction.WRITE else _READ,
+            offsets,
+            size_bytes,
+            limit_ns=None if limit_s is None else int(limit_s * 1e9),
+        )
+        # Counted, as by IOzone's -e: else tests that are cut short would measure the write cache.
+        self._disks.flush()
+        elapsed = (self._disks.now_ns - begun_ns) / 1e9
+        return Measurement(access, size_bytes, repetition, elapsed / done, done, elapsed)
+
+    def _place(self, size_bytes: int, repetition: int) -> int:
+        """Where the file of that repetition begins."""
+        p = self._parameters
+        which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
+        room = int(self._disks.capacity_bytes * p.placed_within) - p.file_bytes
+        return int(np.random.default_rng(which).integers(0, max(room, 0) + 1)) // 4096 * 4096
+
+
+# The emulated SSD in virtual time: the timed translation layer of `slo-ctl replay`, aged, at queue depth 1.
+
+_SLICE = 64
+"""Requests given at once to a test that may be cut short."""
+
+
+class EmulatedSsd:
+    """A Benchmark on a drive that is as full and as worn-in as ageing makes it."""
+
+    def __init__(self, spec: str, file_bytes: int, seed: int, one_file: bool = False) -> None:
+        """Make the drive that `spec` (keys of `replay --device`) describes and age it. Raises UserError.
+
+        With `one_file` all tests share one file, which is written first (in the time that is counted), as
+        `slo-ctl device profile` does; else each repetition has one of its own, as IOzone does.
+        """
+        device = parse_device(spec)
+        plan = plan_drive(device, [("file", device.size_bytes)], noun="file")
+        self._page_bytes = plan.config.page_bytes
+        self._device: Device
+        self._device, tenants = plan.create(isolated=True)
+        self._tenant = tenants[0]
+        self._device.age(seed)
+        self._file_bytes = file_bytes
+        self._room_pages = plan.total_pages - -(-file_bytes // self._page_bytes)
+        if self._room_pages < 0:
+            raise ValueError("the file does not fit on the drive")
+        self._seed = seed
+        self._start_ns = self._device.now_ns
+        self._one_file = one_file
+        if one_file:
+            count = file_bytes // _FILL_BYTES
+            offsets = self._place(0, 0) + np.arange(count) * _FILL_BYTES
+            self._play(offsets.astype(np.uint64), Direction.WRITE, _FILL_BYTES)
+
+    def now_s(self) -> float:
+        """Virtual time that tests took so far."""
+        return (self._device.now_ns - self._start_ns) / 1e9
+
+    def measure(
+        self, access: Access, size_bytes: int, repetition: int, limit_s: float | None, part: Part = WHOLE
+    ) -> Measurement:
+        """Run one test over the file or a part of it, or until `limit_s` has passed."""
+        kind = list(Order).index(access.order) * 2 + list(Direction).index(access.direction)
+        draw = np.random.default_rng([self._seed, size_bytes, repetition, 1 + kind])
+        start = self._place(size_bytes, repetition)
+        total = max(1, self._file_bytes // size_bytes)
+        numbers = (
+            (np.arange(total) + (draw.integers(0, total // 2 + 1) if self._one_file else 0)) % total
+            if access.order is Order.SEQUENTIAL
+            else draw.integers(0, total, total, dtype=np.int64)
+        )
+        own = part.of(total)
+        offsets = (start + numbers[own.start : own.stop] * size_bytes).astype(np.uint64)
+        total = len(own)
+        begun_ns = self._device.now_ns
+        done, step = 0, total if limit_s is None else _SLICE
+        while done < total and (limit_s is None or self._device.now_ns - begun_ns < limit_s * 1e9):
+            self._play(offsets[done : done + step], access.direction, size_bytes)
+            done = min(done + step, total)
+        elapsed = (self._device.now_ns - begun_ns) / 1e9
+        return Measurement(access, size_bytes, repetition, elapsed / done, done, elapsed)
+
+    def _place(self, size_bytes: int, repetition: int) -> int:
+        """Where the file of that repetition begins."""
+        which = [self._seed] if self._one_file else [self._seed, size_bytes, repetition]
+        return int(np.random.default_rng(which).integers(0, self._room_pages + 1)) * self._page_bytes
+
+    def _play(
+        self, offsets: np.ndarray[tuple[int], np.dtype[np.uint64]], direction: Direction, size: int
+    ) -> None:
+        count = len(offsets)
+        self._device.open_queue(self._tenant, 1)
+        self._device.feed(
+            self._tenant,
+            np.zeros(count, dtype=np.int64),
+            np.full(count, _WRITE if direction is Direction.WRITE else _READ, dtype=np.uint8),
+            offsets,
+            np.full(count, size, dtype=np.uint64),
+        )
+        self._device.end_input(self._tenant)
+        self._device.run()
+
+
+# The profile that SeRRa estimates: every size measured, until each mean is known (SAC'15, section 4.2).
+
+MAX_ERROR = 0.10
+MIN_REPETITIONS = 6
+MAX_REPETITIONS = 500
+"""Against a test that never settles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Mean access times of every size."""
+
+    times_s: Mapping[tuple[Access, int], float]
+    spent_s: float
+    """What measuring took."""
+    repetitions: float
+    """Mean over all sizes."""
+
+    def ratio(self, direction: Direction, size_bytes: int) -> float:
+        """Sequential over random throughput."""
+        sequential, random = (Access(order, direction) for order in (Order.SEQUENTIAL, Order.RANDOM))
+        return self.times_s[random, size_bytes] / self.times_s[sequential, size_bytes]
+
+    def average_ratio(self, direction: Direction) -> float:
+        """Over all sizes."""
+        return fmean(
+            self.ratio(direction, size)
+            for access, size in self.times_s
+            if access == Access(Order.RANDOM, direction)
+        )
+
+    def errors(self, summary: RatioSummary) -> list[float]:
+        """Relative error of each estimated ratio, as an absolute value; a ratio that is missing is all
+        wrong."""
+        return [
+            1.0
+            if each.value is None
+            else abs(each.value / self.ratio(summary.direction, each.size_bytes) - 1)
+            for each in summary.ratios
+        ]
+
+    def median_error(self, summary: RatioSummary) -> float:
+        """Of the errors over all sizes: the paper's measure."""
+        return median(self.errors(summary))
+
+
+def measure_completely(
+    benchmark: Benchmark, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
+) -> Complete:
+    """Measure every size with whole tests, each repeated until its mean is known to 10 % with 90 %
+    confidence.
+
+    At least six times (SAC'15, section 4.2).
+    """
+    start = benchmark.now_s()
+    accesses = accesses_of(directions)
+    means: dict[tuple[Access, int], float] = {}
+    repetitions: list[int] = []
+    for size in sizes_bytes:
+        times: dict[Access, list[float]] = {access: [] for access in accesses}
+        for repetition in range(MAX_REPETITIONS):
+            unsettled = [access for access in accesses if not _settled(times[access])]
+            if not unsettled:
+                break
+            for access in unsettled:
+                times[access].append(benchmark.measure(access, size, repetition, None).access_time_s)
+        means |= {(access, size): fmean(values) for access, values in times.items()}
+        repetitions += [len(values) for values in times.values()]
+    return Complete(means, benchmark.now_s() - start, fmean(repetitions))
+
+
+def measure_as_the_paper(
+    benchmark: Benchmark, sizes_bytes: Sequence[int], repetitions: int
+) -> list[Measurement]:
+    """SeRRa's benchmark phase as published: all four tests of a size, whole, a given number of times (SAC'15,
+    section 3, step 2)."""
+    return [
+        benchmark.measure(access, size, repetition, None)
+        for repetition in range(repetitions)
+        for size in sorted(sizes_bytes, reverse=True)
+        for access in ACCESSES
+    ]
+
+
+def _settled(times: Sequence[float]) -> bool:
+    return len(times) >= MIN_REPETITIONS and half_width(times) <= MAX_ERROR * fmean(times)

@@ -1,0 +1,309 @@
+"""The master: hands out work, collects what comes of it, and leaves out who dies or is unlike the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.model.measurement import Measurement
+from slo_ctl.profile.parallel.schedule import (
+    Done,
+    Event,
+    Lost,
+    Node,
+    Noted,
+    Ready,
+    Schedule,
+    Transport,
+    odd_one,
+)
+from slo_ctl.profile.session import (
+    Outcome,
+    Request,
+    begin_profile,
+    ended_profile,
+    is_precise,
+    now_text,
+    plan_for,
+)
+from slo_ctl.profile.store import NodeShare, Profile, ProfileStore, rows
+from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
+
+_PATIENCE_S = 1.0
+"""How often the budget is looked at while nobody says anything."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What came of it."""
+
+    measurements: list[Measurement]
+    """Those of before, and the new ones behind them."""
+    ended: Ended = Ended.PRECISE
+    left_out: dict[Node, str] = field(default_factory=dict)
+    """Why nodes were left out."""
+    tests: dict[Node, int] = field(default_factory=dict)
+    """How many tests, or parts of tests, of each node count."""
+
+
+class Coordinator:
+    """One session of measuring by several nodes."""
+
+    def __init__(
+        self, plan: Plan, span_bytes: int, before: Sequence[Measurement], transport: Transport
+    ) -> None:
+        self._plan = plan
+        self._before = list(before)
+        self._span_bytes = span_bytes
+        self._transport = transport
+        self._kept = len(self._before)
+
+    def run(
+        self,
+        nodes: Sequence[Node],
+        progress: ProgressSink,
+        keep: Callable[[Sequence[Measurement], Node], None],
+    ) -> Collected:
+        """Have `nodes`, which are ready, measure until it is enough.
+
+        `keep` gets all measurements and the first of the nodes they are of whenever another repetition is
+        whole or does not count any more, and once more in the end, whatever ends it. KeyboardInterrupt ends
+        it with what was measured. Raises UserError when no node is left, after `keep`.
+        """
+        schedule = Schedule(self._plan, self._span_bytes, self._before, len(nodes))
+        collected = Collected(self._before)
+        active, idle = set(nodes), sorted(nodes)
+        total = tests_at_most(self._before, self._plan.sizes_bytes, self._plan.accesses, self._plan.rule)
+        phase = progress.phase(f"profiling with {len(nodes)} nodes", float(total), "tests")
+        start_s = self._transport.now_s()
+        try:
+            while True:
+                spent = self._plan.budget_s is not None and (
+                    self._transport.now_s() - start_s >= self._plan.budget_s
+                )
+                if not spent:
+                    idle = [node for node in idle if not self._give(schedule, node)]
+                if not schedule.busy:
+                    if not active:
+                        raise _nobody_left(collected.left_out, self._transport.names)
+                    collected.ended = Ended.BUDGET if spent else Ended.PRECISE
+                    break
+                event = self._transport.next_event(_PATIENCE_S)
+                if event is None or event.node not in active:
+                    continue
+                if isinstance(event, Noted):
+                    progress.note(f"{self._transport.names[event.node]}: {event.text}")
+                    continue
+                gone = self._take(schedule, event, collected, progress)
+                active -= gone
+                idle = [*(node for node in idle if node in active)]
+                if event.node in active:
+                    idle.append(event.node)
+                whole = schedule.measurements()
+                phase.advance(max(0, len(whole) - self._kept))
+                if len(whole) != self._kept and active:
+                    self._kept = len(whole)
+                    keep(whole, min(active))
+        except KeyboardInterrupt:
+            collected.ended = Ended.INTERRUPTED
+        finally:
+            phase.done()
+            collected.measurements = schedule.measurements()
+            for node, _ in schedule.tests():
+                collected.tests[node] = collected.tests.get(node, 0) + 1
+            if active:
+                keep(collected.measurements, min(active))
+        return collected
+
+    def _give(self, schedule: Schedule, node: Node) -> bool:
+        work = schedule.next_for(node)
+        if work is None:
+            return False
+        self._transport.give(node, work)
+        return True
+
+    def _take(
+        self, schedule: Schedule, event: Event, collected: Collected, progress: ProgressSink
+    ) -> set[Node]:
+        """Take a result or a loss; returns the nodes that are left out from now on."""
+        names = self._transport.names
+        if isinstance(event, Lost):
+            schedule.lose(event.node)
+            self._transport.dismiss(event.node)
+            hint = f" ({event.hint})" if event.hint else ""
+            collected.left_out[event.node] = f"{event.reason}{hint}"
+            progress.note(
+                f"{names[event.node]} is lost: {event.reason}{hint}; what it was at is done by the others"
+            )
+            return {event.node}
+        if not isinstance(event, Done):
+            return set()
+        schedule.done(event.node, event.measurements)
+        odd = odd_one(schedule.tests())
+        if odd is None:
+            return set()
+        schedule.forget(odd.node)
+        if odd.node in collected.left_out:
+            # It is lost already, and what it had measured was counted until now.
+            return set()
+        schedule.lose(odd.node)
+        self._transport.dismiss(odd.node)
+        reason = (
+            f"its times are {odd.factor:.2f} times the others', and tests of one node differ by "
+            f"{odd.noise:.0%}"
+        )
+        collected.left_out[odd.node] = reason
+        progress.note(f"{names[odd.node]} is left out: {reason}; what it measured is measured anew")
+        return {odd.node}
+
+
+def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
+    reasons = "; ".join(f"{names[node]}: {reason}" for node, reason in sorted(left_out.items()))
+    return UserError(
+        f"no node is left ({reasons})",
+        "what was measured before is kept: run the same command again to continue",
+    )
+
+
+# A profile of one device, measured by several nodes that have its like.
+
+
+def profile_with_nodes(
+    request: Request, store: ProfileStore, progress: ProgressSink, transport: Transport
+) -> Outcome:
+    """Have every node that is like node 0 measure; what was measured is kept in `store` after every
+    repetition.
+
+    The profile is stored as that of the first node that is not left out. Raises UserError when no node is
+    left.
+    """
+    left_out: dict[Node, str] = {}
+    ready = _alike(_wait_until_ready(transport, progress, left_out), transport, progress, left_out)
+    if not ready:
+        reasons = "; ".join(f"{transport.names[node]}: {why}" for node, why in sorted(left_out.items()))
+        raise UserError(f"no node can measure ({reasons})", "try each of them without the others")
+    _warn_of_shared(ready, transport, progress)
+    first = ready[min(ready)]
+    begun = begin_profile(request, store, first.identity, first.span_bytes, first.intervals, progress)
+    plan = plan_for(request, begun, first.sizes_bytes, first.directions)
+    if is_precise(plan, begun, progress):
+        return Outcome(begun, False)
+    written = begun.conditioning.written_bytes + first.conditioning.written_bytes
+    conditioning = first.conditioning.model_copy(update={"written_bytes": written})
+    profile = begun.model_copy(update={"conditioning": conditioning})
+
+    def keep(measurements: Sequence[Measurement], node: Node) -> None:
+        nonlocal profile
+        identity = ready[node].identity
+        if store.path(profile.identity) != store.path(identity):
+            _withdraw(store, profile, begun)
+        profile = profile.model_copy(
+            update={"identity": identity, "measurement": rows(measurements), "updated": now_text()}
+        )
+        if profile.measurement:
+            store.save(profile)
+
+    collected = Coordinator(plan, first.span_bytes, begun.measurements(), transport).run(
+        sorted(ready), progress, keep
+    )
+    collected.left_out |= left_out
+    profile = ended_profile(profile, begun, collected.ended).model_copy(
+        update={"nodes": _shares(transport, collected)}
+    )
+    if profile.measurement:
+        store.save(profile)
+    return Outcome(profile, collected.ended is Ended.INTERRUPTED)
+
+
+def _withdraw(store: ProfileStore, profile: Profile, begun: Profile) -> None:
+    """A device that turned out to be unlike the others keeps the profile it had before, or none."""
+    if begun.measurement:
+        store.save(begun)
+    else:
+        store.path(profile.identity).unlink(missing_ok=True)
+
+
+def _shares(transport: Transport, collected: Collected) -> tuple[NodeShare, ...]:
+    return tuple(
+        NodeShare(name=name, tests=collected.tests.get(node, 0), left_out=collected.left_out.get(node, ""))
+        for node, name in enumerate(transport.names)
+    )
+
+
+def _wait_until_ready(
+    transport: Transport, progress: ProgressSink, left_out: dict[Node, str]
+) -> dict[Node, Ready]:
+    """Those that have opened and prepared their target; why the others have not goes to `left_out`."""
+    ready: dict[Node, Ready] = {}
+    said: set[str] = set()
+    while len(ready) + len(left_out) < len(transport.names):
+        event = transport.next_event(_PATIENCE_S)
+        if isinstance(event, Ready):
+            ready[event.node] = event
+        elif isinstance(event, Noted) and event.text not in said:
+            # Nodes have much the same to say.
+            said.add(event.text)
+            progress.note(f"{transport.names[event.node]}: {event.text}")
+        elif isinstance(event, Lost):
+            ready.pop(event.node, None)
+            hint = f" ({event.hint})" if event.hint else ""
+            _leave_out(event.node, f"{event.reason}{hint}", transport, progress, left_out)
+    return ready
+
+
+def _alike(
+    ready: dict[Node, Ready], transport: Transport, progress: ProgressSink, left_out: dict[Node, str]
+) -> dict[Node, Ready]:
+    """Those whose device is of the same kind as the first one's."""
+    if not ready:
+        return ready
+    wanted = _kind(ready[min(ready)])
+    same: dict[Node, Ready] = {}
+    for node, each in sorted(ready.items()):
+        differences = [
+            f"its {name} is {value}, not {wanted[name]}"
+            for name, value in _kind(each).items()
+            if value != wanted[name]
+        ]
+        if differences:
+            _leave_out(node, "; ".join(differences), transport, progress, left_out)
+        else:
+            same[node] = each
+    return same
+
+
+def _kind(ready: Ready) -> dict[str, str]:
+    """What has to be the same for times to be comparable."""
+    identity = ready.identity
+    # Where nothing better is known a model is the kernel's name for it, and emulated SSDs have names.
+    return {
+        "model": identity.model.removesuffix(identity.device).strip() or "not known",
+        "firmware": identity.firmware or "not known",
+        "kernel": identity.kernel,
+        "scheduler": identity.scheduler or "none",
+        "part that is used": f"{ready.span_bytes} bytes",
+        "intervals": ", ".join(map(str, ready.intervals)),
+        "permission": " and ".join(ready.directions),
+    }
+
+
+def _warn_of_shared(ready: dict[Node, Ready], transport: Transport, progress: ProgressSink) -> None:
+    """Say when nodes measure one and the same device."""
+    by_device: dict[tuple[str, str], list[Node]] = {}
+    for node, each in sorted(ready.items()):
+        if each.identity.serial:
+            by_device.setdefault((each.identity.model, each.identity.serial), []).append(node)
+    for nodes in by_device.values():
+        if len(nodes) > 1:
+            who = ", ".join(transport.names[node] for node in nodes)
+            progress.note(f"{who}: the same device, so that they disturb each other")
+
+
+def _leave_out(
+    node: Node, reason: str, transport: Transport, progress: ProgressSink, left_out: dict[Node, str]
+) -> None:
+    transport.dismiss(node)
+    left_out[node] = reason
+    progress.note(f"{transport.names[node]} is left out: {reason}")

@@ -1,0 +1,343 @@
+"""Profiling a target from beginning to end: look, ask, prepare, measure, keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slo_ctl.base import numbers
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Interval, check_intervals, draw_points
+from slo_ctl.decide.scheduler import DeviceFacts, Needs, SchedulerChoice, choose, settings_of
+from slo_ctl.model import Setting
+from slo_ctl.model.measurement import Direction, Measurement, accesses_of
+from slo_ctl.profile import conditioning
+from slo_ctl.profile.consent import in_use, permission
+from slo_ctl.profile.fio import Fio, FioOptions
+from slo_ctl.profile.identity import Identity, Surroundings, identify
+from slo_ctl.profile.store import Conditioning, Found, Profile, ProfileStore, rows
+from slo_ctl.profile.sweep import Ended, Plan, StoppingRule, next_task
+from slo_ctl.profile.sweep import run as measure
+from slo_ctl.profile.target import Target, check_direct, check_space, find_target, remove_stale, span_bytes
+
+# A target that may be measured: looked at, allowed, and with data where it is read.
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A target, and how it is measured."""
+
+    target: Target
+    identity: Identity
+    fio: Fio
+    span_bytes: int
+    intervals: tuple[Interval, ...]
+    sizes_bytes: tuple[int, ...]
+    directions: tuple[Direction, ...]
+    """Without permission to write only reads."""
+    stale: tuple[Path, ...] = ()
+    """Files that killed profiles had left there, and that were removed."""
+
+    def tell(self, progress: ProgressSink) -> None:
+        """Say what was found, what cannot be measured, and what disturbs."""
+        tell_stale(self.stale, progress)
+        if Direction.WRITE in self.directions:
+            return
+        given = self.target.given
+        progress.note(f"{given} is only read: ratios of writes need --allow-write {given}")
+        if in_use(self.target):
+            progress.note(f"{given} is in use: others' I/O is in the times")
+
+    def prepare(self, precondition: bool, before: Conditioning, progress: ProgressSink) -> Conditioning:
+        """Have data where it is read, and steady writes where that is asked for, telling how much is
+        written."""
+        new = self.fio.prepare()
+        if precondition:
+            most = conditioning.at_most_bytes(self.span_bytes)
+            progress.note(
+                f"preconditioning: up to {numbers.size(most)} ({most} bytes) will be written to "
+                f"{self.target.given}"
+            )
+            phase = progress.phase("preconditioning", most, "bytes")
+            done = conditioning.to_steady_state(self.fio, self.span_bytes, phase.advance)
+            phase.done()
+            if not done.steady:
+                progress.note(f"writes had not settled after {numbers.size(done.written_bytes)}")
+            return Conditioning(written_bytes=before.written_bytes + done.written_bytes, steady=done.steady)
+        if not new:
+            return before
+        fill_made_file(self.fio, new, progress)
+        return before.model_copy(update={"written_bytes": before.written_bytes + new})
+
+
+def tell_stale(stale: Iterable[Path], progress: ProgressSink) -> None:
+    """Say which files of killed profiles were removed."""
+    for path in stale:
+        progress.note(f"{path} was left by a profile that was killed: removed")
+
+
+def fill_made_file(fio: Fio, size_bytes: int, progress: ProgressSink) -> None:
+    """Write a file that was made, once, telling so."""
+    progress.note(
+        f"a file of {format_bytes_exact(size_bytes)} is made and written once, and removed in the end"
+    )
+    phase = progress.phase("writing the file", size_bytes, "bytes")
+    conditioning.fill(fio, size_bytes, phase.advance)
+    phase.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The beginning of a target, ready for fio."""
+
+    target: Target
+    identity: Identity
+    fio: Fio
+    writable: bool
+    stale: tuple[Path, ...]
+    """Files that killed profiles had left there, and that were removed."""
+
+
+@contextmanager
+def open_span(
+    target: Target, options: FioOptions, allow_write: str | None, around: Surroundings
+) -> Iterator[Span]:
+    """See to what may be done to a target; a device to be written is claimed until the end.
+
+    Files that killed profiles left there are removed. Raises UserError for what cannot be measured, before
+    anything else is touched.
+    """
+    # Before the space is looked at: they may have it.
+    stale = remove_stale(target.path.parent) if target.ours and target.path is not None else ()
+    check_space(target, options.span_bytes)
+    check_direct(target)
+    fio = Fio(target, options)
+    identity = identify(target, around)
+    with permission(target, allow_write) as writable:
+        yield Span(target, identity, fio, writable, tuple(stale))
+
+
+@contextmanager
+def open_target(request: Request, around: Surroundings) -> Iterator[Opened]:
+    """Look at a target that is to be profiled, and open it as `open_span` does.
+
+    Raises UserError for what cannot be profiled, before anything else is touched.
+    """
+    target = find_target(request.target)
+    intervals = check_intervals(request.intervals, target.unit_bytes)
+    sizes = draw_points(intervals, request.points, request.seed)
+    span = span_bytes(target, request.file_bytes, intervals[-1].high_bytes)
+    options = FioOptions(span, request.seed, request.queue_depth)
+    with open_span(target, options, request.allow_write, around) as opened:
+        if request.precondition and not opened.writable:
+            raise UserError(
+                f"--precondition writes to {request.target}", f"allow it with --allow-write {request.target}"
+            )
+        directions = tuple(Direction) if opened.writable else (Direction.READ,)
+        yield Opened(
+            target, opened.identity, opened.fio, span, intervals, tuple(sizes), directions, opened.stale
+        )
+
+
+DEFAULT_FILE_BYTES = 256 << 20
+DEFAULT_POINTS = 3
+DEFAULT_TEST_S = 1.0
+DEFAULT_RULE = StoppingRule()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for."""
+
+    target: str
+    intervals: tuple[Interval, ...] = DEFAULT_INTERVALS
+    points: int = DEFAULT_POINTS
+    """Sizes measured of each interval; the third and more show whether a line fits."""
+    rule: StoppingRule = DEFAULT_RULE
+    file_bytes: int = DEFAULT_FILE_BYTES
+    test_s: float | None = DEFAULT_TEST_S
+    budget_s: float | None = None
+    queue_depth: int = 1
+    seed: int = 1
+    allow_write: str | None = None
+    precondition: bool = False
+    fresh: bool = False
+    """Measure anew even where a valid profile could be refined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A profile, and how the session went."""
+
+    profile: Profile
+    interrupted: bool
+
+
+def profile_target(
+    request: Request, around: Surroundings, store: ProfileStore, progress: ProgressSink
+) -> Outcome:
+    """Profile a target; what was measured is kept in `store` after every size and at the end, however it
+    ends.
+
+    Raises UserError for what cannot be profiled, before anything is touched, and when fio fails.
+    """
+    with open_target(request, around) as opened:
+        begun = begin_profile(request, store, opened.identity, opened.span_bytes, opened.intervals, progress)
+        opened.tell(progress)
+        return _Session(request, store, progress, opened).run(begun)
+
+
+class _Session:
+    def __init__(self, request: Request, store: ProfileStore, progress: ProgressSink, opened: Opened) -> None:
+        self._request = request
+        self._store = store
+        self._progress = progress
+        self._opened = opened
+
+    def run(self, begun: Profile) -> Outcome:
+        profile = begun
+
+        def keep(measurements: Sequence[Measurement]) -> None:
+            nonlocal profile
+            if len(measurements) == len(profile.measurement):
+                return
+            profile = profile.model_copy(update={"measurement": rows(measurements), "updated": now_text()})
+            self._store.save(profile)
+
+        plan = plan_for(self._request, begun, self._opened.sizes_bytes, self._opened.directions)
+        if is_precise(plan, begun, self._progress):
+            return Outcome(begun, False)
+        try:
+            profile = profile.model_copy(update={"conditioning": self._prepared(profile.conditioning)})
+            session = measure(plan, self._opened.fio, begun.measurements(), self._progress, keep)
+        finally:
+            self._opened.fio.remove()
+        profile = ended_profile(profile, begun, session.ended)
+        if profile.measurement:
+            self._store.save(profile)
+        return Outcome(profile, session.ended is Ended.INTERRUPTED)
+
+    def _prepared(self, before: Conditioning) -> Conditioning:
+        return self._opened.prepare(self._request.precondition, before, self._progress)
+
+
+def plan_for(
+    request: Request, begun: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
+) -> Plan:
+    """What is measured to continue with a profile."""
+    rule = request.rule
+    if begun.complete and request.budget_s is not None:
+        # Precise already, and time was given all the same: to make it more so.
+        rule = replace(rule, precision=0.0, max_repetitions=1_000_000)
+    return Plan(sizes_bytes, accesses_of(directions), rule, request.test_s, request.budget_s)
+
+
+def is_precise(plan: Plan, begun: Profile, progress: ProgressSink) -> bool:
+    """Whether there is nothing to do; says so."""
+    if next_task(begun.measurements(), plan.sizes_bytes, plan.accesses, plan.rule) is not None:
+        return False
+    progress.note("the stored profile is precise enough: --budget or --precision refine it")
+    return True
+
+
+def ended_profile(profile: Profile, begun: Profile, ended: Ended) -> Profile:
+    """A profile after a session that ended like that."""
+    # A later interruption makes a complete profile no less complete.
+    complete = ended is Ended.PRECISE or begun.complete
+    return profile.model_copy(update={"stopped": ended.value, "complete": complete})
+
+
+def begin_profile(
+    request: Request,
+    store: ProfileStore,
+    identity: Identity,
+    span: int,
+    intervals: tuple[Interval, ...],
+    progress: ProgressSink,
+) -> Profile:
+    """The stored profile to continue with, or an empty one. Raises UserError for one measured otherwise."""
+    now = now_text()
+    empty = Profile(
+        identity=identity,
+        target=request.target,
+        created=now,
+        updated=now,
+        span_bytes=span,
+        queue_depth=request.queue_depth,
+        intervals=intervals,
+    )
+    found = None if request.fresh else store.find(identity)
+    if found is None:
+        return empty
+    if found.stale:
+        progress.note(f"the stored profile is {found.stale}; measuring anew")
+        return empty
+    before = found.profile
+    for name, was, wanted in (
+        ("--file-size", before.span_bytes, span),
+        ("--queue-depth", before.queue_depth, request.queue_depth),
+    ):
+        if was != wanted:
+            raise UserError(
+                f"the stored profile of {request.target} was measured with {name} {was}, not {wanted}",
+                f"give {name} {was} to refine it, or --fresh to replace it",
+            )
+    done = {row.size_bytes for row in before.measurement}
+    progress.note(f"refining a profile of {len(before.measurement)} tests of {len(done)} sizes")
+    return before.model_copy(
+        update={
+            "intervals": intervals,
+            "identity": identity,
+            "complete": before.complete and before.intervals == intervals,
+        }
+    )
+
+
+def look(request_target: str, around: Surroundings) -> Identity:
+    """The identity of a target that is not touched, and need not be there if it is an NBD export."""
+    return identify(find_target(request_target, connect=False), around)
+
+
+def now_text() -> str:
+    """The time, as profiles tell it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# What suits a block device: its facts and its stored profile put together with what the SLOs need.
+
+
+@dataclass(frozen=True, slots=True)
+class Suited:
+    """A choice and what it was made from."""
+
+    facts: DeviceFacts
+    needs: Needs
+    found: Found | None
+    """The stored profile; one that is stale did not decide anything."""
+    choice: SchedulerChoice
+
+    @property
+    def profiled(self) -> bool:
+        """A valid profile decided."""
+        return self.found is not None and not self.found.stale
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """What carries it out."""
+        return settings_of(self.choice, self.facts)
+
+
+def suited(facts: DeviceFacts, needs: Needs, found: Found | None, given: str | None = None) -> Suited:
+    """The choice for a device; `given` is a scheduler that the operator wants."""
+    valid = found.profile if found is not None and not found.stale else None
+    choice = (
+        choose(facts, needs, None, given=given)
+        if valid is None
+        else choose(facts, needs, valid.analysis(), valid.queue_depth, given)
+    )
+    return Suited(facts, needs, found, choice)

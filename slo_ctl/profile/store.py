@@ -1,0 +1,248 @@
+"""Stored profiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.json_store import JsonStore
+from slo_ctl.decide.profile_fit import Analysis, Fit, Interval, analyse
+from slo_ctl.model import DeviceNumber
+from slo_ctl.model.measurement import ACCESSES, Access, Measurement
+from slo_ctl.profile.identity import BLOCK_DEVICE, Identity, Surroundings, block_identity
+
+# What was measured of devices, on disk: one JSON file for each device under each kernel and scheduler, whole
+# or not at all.
+
+_SLUG_CHARACTERS = 40
+
+
+class Stored(BaseModel):
+    """What every stored file says of itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    identity: Identity
+    updated: str
+    """ISO 8601, UTC."""
+
+
+R = TypeVar("R", bound=Stored)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord(Generic[R]):
+    """What is stored of a device, and whether it holds."""
+
+    profile: R
+    path: Path
+    age_s: float
+    stale: str
+    """Why it does not hold any more; empty: it does."""
+
+
+class RecordStore(Generic[R]):
+    """Everything of one kind, in one folder."""
+
+    def __init__(self, folder: Path, model: type[R]) -> None:
+        self.folder = folder
+        self._model = model
+
+    def path(self, identity: Identity) -> Path:
+        """Where what is stored of this identity is, or would be."""
+        name = f"{slug(identity)}-{identity.hardware_key}-{identity.environment_key}.json"
+        return self.folder / name
+
+    def find(self, identity: Identity, now: datetime | None = None) -> FoundRecord[R] | None:
+        """What holds for a device, else the newest that is stale, else None.
+
+        Raises UserError for a file that is damaged or cannot be read.
+        """
+        exact = self.path(identity)
+        if exact.exists():
+            return self.compared(exact, identity, now)
+        older = [
+            self.compared(path, identity, now)
+            for path in sorted(self.folder.glob(f"*-{identity.hardware_key}-*.json"))
+        ]
+        return min(older, key=lambda found: found.age_s, default=None)
+
+    def save(self, record: R) -> Path:
+        """Put it in the place of the one there. Raises UserError when the system refuses."""
+        path = self.path(record.identity)
+        self._file(path).write(record)
+        return path
+
+    def read(self, path: Path) -> R:
+        """A stored file. Raises UserError when it is damaged or another version's, saying what to do."""
+        record = self._file(path).read()
+        if record is None:
+            raise UserError(f"{path}: there is no such file", "measure again")
+        return record
+
+    def _file(self, path: Path) -> JsonStore[R]:
+        return JsonStore(path, self._model, repair="remove it and measure again, or give --fresh")
+
+    def compared(self, path: Path, identity: Identity, now: datetime | None = None) -> FoundRecord[R]:
+        """A stored file, beside what the device is now. Raises UserError when it is damaged."""
+        record = self.read(path)
+        try:
+            updated = datetime.fromisoformat(record.updated)
+            age_s = ((now or datetime.now(UTC)) - updated).total_seconds()
+        except (ValueError, TypeError):
+            raise UserError(
+                f"{path}: updated: {record.updated} is not a valid time", "remove it and measure again"
+            ) from None
+        return FoundRecord(record, path, max(age_s, 0.0), record.identity.stale_against(identity))
+
+
+def age_text(age_s: float) -> str:
+    """An age as people say it."""
+    for unit_s, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if age_s >= unit_s:
+            count = int(age_s // unit_s)
+            return f"{count} {name}{'s' if count > 1 else ''}"
+    return "less than a minute"
+
+
+def slug(identity: Identity) -> str:
+    """The beginning of the names of a device's files."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", identity.model).strip("-")[:_SLUG_CHARACTERS] or "device"
+
+
+# A profile as it is kept: what was measured, of which device, and how; everything else is worked out from
+# it.
+
+FORMAT_VERSION = 1
+
+
+class Row(BaseModel):
+    """One Measurement."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    access: Literal["sequential write", "random write", "sequential read", "random read"]
+    size_bytes: int = Field(gt=0)
+    repetition: int = Field(ge=0)
+    access_time_s: float = Field(gt=0, allow_inf_nan=False)
+    requests: int = Field(gt=0)
+    elapsed_s: float = Field(ge=0, allow_inf_nan=False)
+
+
+class Conditioning(BaseModel):
+    """What was written before writes were measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    written_bytes: int = 0
+    steady: bool = False
+    """Throughput had settled."""
+
+
+class NodeShare(BaseModel):
+    """What a node had to do with the last session of several."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    tests: int = Field(ge=0)
+    """Tests of it, or parts of tests, that count."""
+    left_out: str = ""
+    """Why the session continued without it; empty: it did not."""
+
+
+class Profile(Stored):
+    """Measurements of one device; grows with every session."""
+
+    format_version: Literal[1] = 1
+    target: str
+    created: str
+    """ISO 8601, UTC."""
+    span_bytes: int = Field(gt=0)
+    """The part of the target that was accessed: short distances make random accesses faster."""
+    queue_depth: int = Field(ge=1)
+    intervals: tuple[Interval, ...] = Field(min_length=1)
+    conditioning: Conditioning = Conditioning()
+    stopped: str = ""
+    """Why the last session ended."""
+    complete: bool = False
+    """The stopping rule was content."""
+    nodes: tuple[NodeShare, ...] = ()
+    """Of the last session, where several measured."""
+    measurement: tuple[Row, ...] = ()
+
+    def measurements(self) -> list[Measurement]:
+        """What was measured."""
+        return [
+            Measurement(
+                _BY_NAME[row.access],
+                row.size_bytes,
+                row.repetition,
+                row.access_time_s,
+                row.requests,
+                row.elapsed_s,
+            )
+            for row in self.measurement
+        ]
+
+    def analysis(self, method: Fit = Fit.THEIL_SEN) -> Analysis:
+        """Curves and ratios."""
+        return analyse(self.intervals, self.measurements(), method)
+
+
+_BY_NAME: dict[str, Access] = {str(access): access for access in ACCESSES}
+
+
+def rows(measurements: Iterable[Measurement]) -> tuple[Row, ...]:
+    """Measurements to keep."""
+    return tuple(
+        Row.model_validate(
+            {
+                "access": str(each.access),
+                "size_bytes": each.size_bytes,
+                "repetition": each.repetition,
+                "access_time_s": each.access_time_s,
+                "requests": each.requests,
+                "elapsed_s": each.elapsed_s,
+            }
+        )
+        for each in measurements
+    )
+
+
+Found = FoundRecord[Profile]
+"""A stored profile and whether it holds."""
+
+
+class ProfileStore(RecordStore[Profile]):
+    """Every profile in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, Profile)
+
+    def of_device(self, number: DeviceNumber, around: Surroundings) -> Found | None:
+        """The best profile of a block device: of itself rather than of a file on it, the valid before the
+        stale, the newest first; under whichever scheduler it was measured.
+
+        The scheduler is what the profile is to choose: one measured under `none` must hold when `bfq` was
+        chosen by it. Raises UserError for a damaged file.
+        """
+        now = block_identity(number, BLOCK_DEVICE, around)
+        found = []
+        for path in sorted(self.folder.glob(f"{slug(now)}-*.json")):
+            there = self.read(path).identity
+            if (there.model, there.serial, there.firmware) == (now.model, now.serial, now.firmware):
+                as_measured = now.model_copy(update={"scheduler": there.scheduler})
+                found.append(self.compared(path, as_measured))
+        return min(
+            found,
+            key=lambda each: (bool(each.stale), each.profile.identity.place != BLOCK_DEVICE, each.age_s),
+            default=None,
+        )

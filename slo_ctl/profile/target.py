@@ -1,0 +1,258 @@
+"""What is to be profiled: a file, a place on a file system, a block device, an NBD export."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from slo_ctl.base import numbers
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.decide.profile_fit import SECTOR_BYTES
+from slo_ctl.profile.nbd_export import NbdExport, parse_uri
+
+_DEVICES = Path("/dev")
+MADE_FILE = ".slo-ctl-profile"
+"""Beginning of the name of a file that is made in a directory and removed in the end."""
+_SPARE_PART = 0.05
+"""Of a file system that is left free: one that is nearly full is slow, and somebody else's as well."""
+
+
+class Kind(StrEnum):
+    """What a target is."""
+
+    MADE_FILE = "made file"
+    """Does not exist yet: is made for the profile and removed after it."""
+    FILE = "file"
+    """Somebody's."""
+    BLOCK = "block device"
+    NBD = "NBD export"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that can be read and perhaps written."""
+
+    given: str
+    """As the user wrote it."""
+    kind: Kind
+    path: Path | None
+    """Of the file or device; None: an NBD export."""
+    size_bytes: int | None
+    """None: made as large as wanted."""
+    unit_bytes: int
+    """Requests are multiples of this."""
+
+    @property
+    def ours(self) -> bool:
+        """Nobody else's data is in it."""
+        return self.kind is Kind.MADE_FILE
+
+
+def find_target(given: str, connect: bool = True) -> Target:
+    """What `given` is; without `connect` an NBD export need not be served, and has no size.
+
+    Raises UserError when it cannot be profiled.
+    """
+    if "://" in given:
+        address = parse_uri(given)
+        if not connect:
+            return Target(given, Kind.NBD, None, None, SECTOR_BYTES)
+        with NbdExport(address) as export:
+            return Target(given, Kind.NBD, None, export.size_bytes, SECTOR_BYTES)
+    path = Path(given)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise UserError(f"{given}: there is no such place", "name a file or directory") from None
+        if _DEVICES in path.resolve().parents:
+            # A file made there would be in memory, and pass for the disk that was meant.
+            raise UserError(f"{given}: there is no such device", "`lsblk` lists those there are") from None
+        return Target(given, Kind.MADE_FILE, path, None, _unit_bytes(path.parent.stat().st_dev))
+    except OSError as error:
+        raise UserError(f"{given}: {error.strerror}", "name a file, a directory or a device") from None
+    if stat.S_ISDIR(status.st_mode):
+        made = path / f"{MADE_FILE}.{os.getpid()}"
+        return Target(given, Kind.MADE_FILE, made, None, _unit_bytes(status.st_dev))
+    if stat.S_ISBLK(status.st_mode):
+        return _block(given, path)
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{given}: neither a file, a directory nor a block device", "name one of these")
+    if status.st_size == 0:
+        raise UserError(f"{given}: the file is empty", "name its directory: a file is made there and removed")
+    return Target(given, Kind.FILE, path, status.st_size, _unit_bytes(path.parent.stat().st_dev))
+
+
+def span_bytes(target: Target, wanted_bytes: int, largest_request_bytes: int) -> int:
+    """How much of the target is used: what is wanted, or all there is if that is less.
+
+    A multiple of the target's unit. Raises UserError when the largest request does not fit in several times.
+    """
+    span = min(wanted_bytes, target.size_bytes or wanted_bytes) // target.unit_bytes * target.unit_bytes
+    if span < 2 * largest_request_bytes:
+        short = target.size_bytes is not None and target.size_bytes < wanted_bytes
+        raise UserError(
+            f"{target.given}: {format_bytes_exact(span)} hold no two requests of "
+            f"{format_bytes_exact(largest_request_bytes)}",
+            "choose smaller sizes with --interval" if short else "raise --file-size",
+        )
+    return span
+
+
+def check_space(target: Target, needed_bytes: int) -> None:
+    """Raise UserError unless a file of that size can be made, with some room left."""
+    if target.path is None or not target.ours:
+        return
+    folder = target.path.parent
+    if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
+        raise UserError(f"{folder}: it is read-only, or not yours", "name another place")
+    system = os.statvfs(folder)
+    free = system.f_bavail * system.f_frsize
+    spare = int(system.f_blocks * system.f_frsize * _SPARE_PART)
+    if free - spare < needed_bytes:
+        raise UserError(
+            f"{folder}: {numbers.size(needed_bytes)} are needed, and {numbers.size(max(free - spare, 0))} "
+            "can be used there",
+            "use less of it (--file-size, --bytes), or name another place",
+        )
+
+
+def check_direct(target: Target) -> None:
+    """Raise UserError where the target's file system takes no direct I/O, which would measure memory
+    instead."""
+    if target.path is None or target.kind is Kind.BLOCK:
+        return
+    probe = target.path if not target.ours else target.path.with_name(f"{MADE_FILE}.{os.getpid()}.probe")
+    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if target.ours else os.O_RDONLY
+    flags = os.O_DIRECT | os.O_CLOEXEC | how
+    try:
+        os.close(os.open(probe, flags, 0o600))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise UserError(
+                f"{target.given}: its file system takes no direct I/O", "name a place on another file system"
+            ) from None
+        raise UserError(f"{target.given}: {error.strerror}", "name another target") from None
+    finally:
+        # EINVAL comes after the file was made.
+        if target.ours:
+            probe.unlink(missing_ok=True)
+
+
+def _block(given: str, path: Path) -> Target:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"{given}: {error.strerror}", "run as root, for a device that is there") from None
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+    finally:
+        os.close(descriptor)
+    if size == 0:
+        raise UserError(f"{given}: the device has no size", "is a medium in it, is it set up?")
+    return Target(given, Kind.BLOCK, path, size, _unit_bytes(path.stat().st_rdev))
+
+
+def _unit_bytes(number: int) -> int:
+    """Direct I/O works in blocks of the device, which those of a file system are made of."""
+    node = Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}"
+    # A partition has its disk's queue.
+    for folder in (node, node.resolve().parent):
+        text = read_bounded(folder / "queue" / "logical_block_size")
+        if text is not None and text.text.strip().isdigit():
+            return int(text.text)
+    return SECTOR_BYTES
+
+
+# The file that is made to be measured: locked as long as its maker lives, so that what one left behind can
+# be told from one in use, on this host or another.
+
+_NAME = re.compile(re.escape(MADE_FILE) + r"\.\d+")
+_TRIES = 5
+"""Somebody who looks for files left behind may take ours before it is locked."""
+
+
+class MadeFile:
+    """A file of ours, with room for `size_bytes`."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        """Make it. Raises UserError when that is not possible."""
+        self.path = path
+        self._descriptor = _create(path)
+        try:
+            os.posix_fallocate(self._descriptor, 0, size_bytes)
+        except OSError as error:
+            self.remove()
+            raise UserError(
+                f"{path}: {error.strerror}", "use less of it (--file-size, --bytes), or name another place"
+            ) from None
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove it."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def remove_stale(folder: Path) -> list[Path]:
+    """Remove files whose makers were killed; returns them. What cannot be told, or is not ours, stays."""
+    return [
+        path
+        for path in sorted(folder.glob(f"{MADE_FILE}.*"))
+        if _NAME.fullmatch(path.name) and _remove_if_stale(path)
+    ]
+
+
+def _remove_if_stale(path: Path) -> bool:
+    try:
+        # Neither a link to somebody's file, nor a pipe to wait for.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with _closing(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        except OSError:
+            return False  # In use, gone already, or on a file system without locks.
+    return True
+
+
+def _create(path: Path) -> int:
+    for _ in range(_TRIES):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}", "name another place") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            return descriptor  # A file system without locks: nobody else can lock it, either.
+        except BaseException:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
+    raise UserError(f"{path}: the file keeps disappearing", "name another place")
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)

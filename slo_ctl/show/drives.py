@@ -1,0 +1,300 @@
+"""Drives on a terminal and as JSON: NVMe drives with what they isolate, and emulated devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from slo_ctl.base import numbers
+from slo_ctl.base.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from slo_ctl.drives.status import DriveStatus, NamespaceStatus
+    from slo_ctl.model.nvme import EnduranceGroup, NvmeDevice, NvmeNamespace, OfferedPlacement
+
+FORMAT_VERSION = 1
+MULTIPATH = "the kernel's multipath: its disks have no I/O scheduler, and io.cost refuses them"
+_EMULATED = " (EMULATED by QEMU)"
+
+
+def nvme_json(device: NvmeDevice, offered: OfferedPlacement, tool: str) -> dict[str, Any]:
+    """One JSON object; sizes in bytes, unknown values are null. `tool` is the version of nvme-cli."""
+    controller = device.controller
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": "nvme",
+        "nvme_cli": tool,
+        "controller": asdict(controller)
+        | {
+            "emulated": controller.emulated,
+            "namespace_management": controller.namespace_management,
+            "nvm_sets": controller.nvm_sets,
+            "endurance_groups": controller.endurance_groups,
+            "capacity_management": controller.capacity_management,
+            "fdp": controller.fdp,
+        },
+        "offers": asdict(offered),
+        "namespaces": [
+            asdict(each) | {"size_bytes": each.size_bytes, "capacity_bytes": each.capacity_bytes}
+            for each in device.namespaces
+        ],
+        "endurance_groups": [asdict(each) for each in device.groups],
+        "nvm_sets": [asdict(each) for each in device.sets],
+        "ocp": device.ocp,
+        "notes": list(device.notes),
+    }
+
+
+def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, tool: str) -> None:
+    """An NVMe drive."""
+    controller = device.controller
+    by = f" by {offered.by}" if offered.by else ""
+    facts = {
+        "drive": f"/dev/{controller.name}{_EMULATED if controller.emulated else ''}: {controller.model}, "
+        f"serial {controller.serial}, firmware {controller.firmware}",
+        "attached by": " ".join(each for each in (controller.transport, controller.address) if each)
+        + (f"; {MULTIPATH}" if controller.multipath else ""),
+        "subsystem": controller.subsystem_nqn,
+        "capacity": f"{numbers.size(controller.total_bytes)}, "
+        f"{numbers.size(controller.unallocated_bytes)} unallocated",
+        "management": _management(device),
+        "offers": f"{offered.isolation}{by}: {offered.why}",
+        "isolates": offered.isolates,
+        "shares": offered.shares,
+        "OCP log": "yes (C0h)" if device.ocp else "no",
+        "read with": f"nvme-cli {tool}",
+    }
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        if fact:
+            console.print(Text(f"{name:<{width}}  {printable(fact)}"), soft_wrap=True)
+    if device.namespaces:
+        console.print(_namespaces(device.namespaces))
+    for group in device.groups:
+        console.print(Text(printable(_group(group))), soft_wrap=True)
+    for each in device.sets:
+        text = f"NVM set {each.id}: {numbers.size(each.total_bytes)}, "
+        text += (
+            f"{numbers.size(each.unallocated_bytes)} unallocated, in endurance group {each.endurance_group}"
+        )
+        console.print(Text(text), soft_wrap=True)
+
+
+def _management(device: NvmeDevice) -> str:
+    controller = device.controller
+    if not controller.namespace_management:
+        return "namespaces cannot be created or attached (oacs bit 3 is 0)"
+    claim = "claims to create and attach namespaces (oacs bit 3)"
+    return f"{claim}; QEMU only attaches" if controller.emulated else claim
+
+
+def _namespaces(namespaces: tuple[NvmeNamespace, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("NSID", "BLOCK DEVICE", "SIZE", "CAPACITY", "USED", "LBA", "GROUP", "SET", "HANDLES"):
+        table.add_column(heading, justify="left" if heading == "BLOCK DEVICE" else "right")
+    for each in namespaces:
+        table.add_row(
+            str(each.nsid),
+            f"/dev/{each.name}" if each.name else "detached" if not each.attached else numbers.UNKNOWN,
+            numbers.size(each.size_bytes),
+            numbers.size(each.capacity_bytes),
+            numbers.size(each.used_blocks * each.block_bytes),
+            numbers.size(each.block_bytes),
+            _or_dash(each.endurance_group),
+            _or_dash(each.nvm_set),
+            ", ".join(f"{handle.index}:{handle.reclaim_unit_handle}" for handle in each.handles)
+            or numbers.UNKNOWN,
+        )
+    return table
+
+
+def _group(group: EnduranceGroup) -> str:
+    parts = [f"endurance group {group.id}"]
+    if group.total_bytes is not None:
+        parts.append(
+            f"{numbers.size(group.total_bytes)}, {numbers.size(group.unallocated_bytes)} unallocated"
+        )
+    if group.fdp_configs:
+        parts.append("FDP enabled" if group.fdp_enabled else "FDP not enabled")
+    parts += [
+        f"configuration {config.index} with {config.handles} handles in {config.reclaim_groups} reclaim "
+        f"group(s), reclaim units of {numbers.size(config.reclaim_unit_bytes)}"
+        for config in group.fdp_configs
+    ]
+    if group.handles_in_use is not None:
+        parts.append(f"{group.handles_in_use} handles in use")
+    return f"{parts[0]}: {'; '.join(parts[1:]) or 'capacity not reported'}"
+
+
+def _or_dash(number: int | None) -> str:
+    return numbers.UNKNOWN if number is None else str(number)
+
+
+_MERGES = {"SWITCH": "switch_merges", "PARTIAL": "partial_merges", "FULL MERGES": "full_merges"}
+_MAP = {"MAP READS": "map_reads", "MAP WRITES": "map_writes"}
+
+
+def _mapping_counters(kind: str) -> dict[str, str]:
+    """Headings and counters of a mapping, after the WAF."""
+    from ftl_emul import LEAST_LOG_BLOCKS
+
+    if kind in LEAST_LOG_BLOCKS:
+        return _MERGES
+    return _MAP if kind == "dftl" else {}
+
+
+def device_table(devices: Sequence[DriveStatus]) -> Table:
+    """A row for each emulated device."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("DEVICE", "KIND", "SERVED", "SIZE", "ON DISK", "NAMESPACES", "SPEC"):
+        table.add_column(heading, justify="right" if heading in ("SIZE", "ON DISK") else "left")
+    for device in devices:
+        table.add_row(
+            device.name,
+            "EMULATED",
+            "yes" if device.served else "no",
+            numbers.size(device.size_bytes),
+            numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
+            ", ".join(namespace.name for namespace in device.namespaces),
+            printable(device.spec),
+        )
+    return table
+
+
+def print_device(console: Console, device: DriveStatus) -> None:
+    """An emulated device."""
+    facts = {
+        "device": f"{device.name} (EMULATED {'SSD' if device.kind == 'ssd' else 'hard disk'})",
+        "served": _served(device),
+        "spec": device.spec,
+        **(_disk_facts(device) if device.disk else _flash_facts(device)),
+        "folder": device.folder,
+        "control": device.control_socket,
+    }
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        console.print(Text(f"{name:<{width}}  {printable(str(fact))}"), soft_wrap=True)
+    console.print(_emulated_namespaces(device))
+    for counters in (device.statistics or {}).get("namespaces", ()):
+        if counters.get("reason"):
+            line = f"{counters['name']}: {printable(counters['reason'])}"
+            console.print(Text(line, "bold red"), soft_wrap=True)
+    for namespace in device.namespaces:
+        console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)
+
+
+def _flash_facts(device: DriveStatus) -> dict[str, str]:
+    geometry, timing, mapping = device.geometry or {}, device.timing or {}, device.mapping or {}
+    dies = geometry["channels"] * geometry["dies_per_channel"]
+    return {
+        "size": f"{numbers.size(device.size_bytes)} logical, {numbers.size(device.physical_bytes)} of flash",
+        "mapping": _mapping(geometry, mapping),
+        "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
+        f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
+        "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
+        f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}",
+        "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
+        "preconditioned": _preconditioned(device),
+    }
+
+
+def _mapping(geometry: dict[str, int], mapping: dict[str, Any]) -> str:
+    from ftl_emul import mappings
+
+    text = f"{mapping['kind']}: {dict(mappings()).get(mapping['kind'], 'unknown')}"
+    if mapping["cluster_dies"] > 1:
+        block_bytes = geometry["page_bytes"] * geometry["pages_per_block"] * mapping["cluster_dies"]
+        text += f"; blocks of {numbers.size(block_bytes)}, each over {mapping['cluster_dies']} dies"
+    if mapping["cached_entries"] is not None:
+        text += f"; {numbers.count(mapping['cached_entries'])} entries cached"
+    return text
+
+
+def _disk_facts(device: DriveStatus) -> dict[str, str]:
+    array, disk = device.array or {}, device.disk or {}
+    raid = f"RAID-0 of {array['disks']}, stripes of {numbers.size(array['stripe_bytes'])}; each "
+    seeks = " / ".join(_us(disk[f"seek_{which}_ns"]) for which in ("min", "average", "max"))
+    rates = " to ".join(f"{disk[f'{where}_bytes_s'] / 1e6:g}" for where in ("outer", "inner"))
+    cache = numbers.size(disk["write_cache_bytes"]) if disk["write_cache_bytes"] else "off"
+    return {
+        "size": f"{numbers.size(device.size_bytes)} of {numbers.size(device.physical_bytes)}, outside in",
+        "disks": (raid if array["disks"] > 1 else "")
+        + f"{60e9 / disk['rotation_ns']:.0f}/min, {rates} MB/s, write cache {cache}",
+        "seeks": f"{seeks} (track to track, average, full stroke)",
+        "scheduler": str((device.statistics or {}).get("scheduler", array["scheduler"])),
+    }
+
+
+def _preconditioned(device: DriveStatus) -> str:
+    aged = device.aged
+    if aged is None:
+        return f"no (slo-ctl device age {device.name}, while it is not served)"
+    when = datetime.fromtimestamp(aged.at_s, UTC).date().isoformat()
+    how = "steady state" if aged.settled else "not settled"
+    return f"{how}, WAF {numbers.decimal(aged.waf)} after {aged.drive_writes:.1f} drive writes ({when})"
+
+
+def _served(device: DriveStatus) -> str:
+    if not device.served:
+        return f"no (slo-ctl device serve {device.name})"
+    if device.statistics is None:
+        return f"yes, but its server does not respond: {device.problem}"
+    if device.statistics["latency"] == "real":
+        return f"yes, with modelled latency x {device.statistics['time_scale']:g}"
+    return "yes, without modelled latency"
+
+
+def _emulated_namespaces(device: DriveStatus) -> Table:
+    counters = {each["name"]: each for each in (device.statistics or {}).get("namespaces", ())}
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    ssd = device.kind == "ssd"
+    headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
+    extra = _mapping_counters((device.mapping or {}).get("kind", ""))
+    activity = ["READS", "WRITES"] + (["WAF", *extra] if ssd else [])
+    for heading in headings + (activity if counters else []):
+        table.add_column(heading, justify="left" if heading == "NAMESPACE" else "right")
+    for namespace in device.namespaces:
+        table.add_row(
+            *_row(namespace)[: len(headings)],
+            *(
+                _activity(counters[namespace.name], tuple(extra.values()))
+                if namespace.name in counters
+                else ()
+            ),
+        )
+    return table
+
+
+def _row(namespace: NamespaceStatus) -> tuple[str, ...]:
+    return (
+        namespace.name,
+        numbers.size(namespace.size_bytes),
+        numbers.size(namespace.allocated_bytes),
+        numbers.weight(namespace.weight),
+        numbers.count(namespace.limit_iops),
+        numbers.count(namespace.ops_blocks),
+    )
+
+
+def _activity(counters: dict[str, Any], extra: tuple[str, ...]) -> tuple[str, ...]:
+    counts = (
+        numbers.count(counters["answered"]["reads"]["requests"]),
+        numbers.count(counters["answered"]["writes"]["requests"]),
+    )
+    if "flash" not in counters:
+        return counts
+    host, moved = counters["flash"]["host_page_writes"], counters["flash"]["gc_page_writes"]
+    waf = numbers.decimal((host + moved) / host if host else None)
+    return (*counts, waf, *(numbers.count(counters["flash"].get(counter)) for counter in extra))
+
+
+def _us(nanoseconds: int) -> str:
+    return numbers.latency(nanoseconds / 1000)

@@ -1,0 +1,302 @@
+"""Results of a replay: verdicts, a summary in sentences, and tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from slo_ctl.base import numbers
+from slo_ctl.base.text import printable
+from slo_ctl.decide.verdict import Delivered, judge
+from slo_ctl.model import Slo, Verdict
+from slo_ctl.show.status import verdict_text
+from slo_ctl.show.terminal import NAME_WIDTH
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from slo_ctl.replay.result import DeviceResult, GcPagesMoved, Merges, Result, RunResult, VmResult
+
+_US_PER_S = 1e6
+
+MERGE_HEADINGS = ("SWITCH", "PARTIAL", "FULL", "PER 1000", "TIME", "BLOCKS/FULL", "MEAN FULL")
+"""Headings of `merge_cells`; only the first five on a narrow terminal."""
+NARROW_CELLS = 5
+MERGE_LEGEND = (
+    "Merges caused by the writes of each VM in the measured window. PER 1000: merges of all kinds per 1000 "
+    "host page writes. TIME: of dies and channels. BLOCKS/FULL: logical blocks per full merge."
+)
+
+
+def merge_rows(run: RunResult) -> list[tuple[str, list[str]]]:
+    """VMs with their cells; empty for a mapping without log blocks."""
+    return [(vm.name, merge_cells(vm.merges, vm.host_page_writes)) for vm in run.vms if vm.merges is not None]
+
+
+def merge_cells(merges: Merges, host_page_writes: int) -> list[str]:
+    """The numbers of one VM."""
+    merged = merges.switch + merges.partial + merges.full
+    times_s = [merges.switch_s, merges.partial_s, merges.full_s]
+    known_s = [each for each in times_s if each is not None]
+    mean_us = merges.full_s * _US_PER_S / merges.full if merges.full_s is not None and merges.full else None
+    return [
+        numbers.count(merges.switch),
+        numbers.count(merges.partial),
+        numbers.count(merges.full),
+        numbers.decimal(1000 * merged / host_page_writes) if host_page_writes else numbers.UNKNOWN,
+        numbers.latency(sum(known_s) * _US_PER_S) if known_s else numbers.UNKNOWN,
+        numbers.decimal(merges.merged_blocks / merges.full) if merges.full else numbers.UNKNOWN,
+        numbers.latency(mean_us),
+    ]
+
+
+TOLERANCE = 0.03
+"""Relative deviation from a target that counts as met."""
+
+
+def verdict(vm: VmResult) -> Verdict:
+    """The verdict on one VM; TOLERANCE is relative to its target, minimum and maximum."""
+    worked = bool(vm.iops or vm.host_page_writes)
+    delivered = Delivered(
+        asked=worked or bool(vm.target_share), iops=vm.iops, share=vm.share if worked else 0.0
+    )
+    slo = Slo(weight=vm.weight, min_iops=vm.min_iops, max_iops=vm.max_iops)
+    return judge(delivered, slo, vm.target_share, tolerance=TOLERANCE, at_bound=TOLERANCE).verdict
+
+
+def worst_share_error(run: RunResult) -> float | None:
+    """The share error furthest from 0, with its sign; None when no VM has one."""
+    return _furthest(vm.share_error for vm in run.vms)
+
+
+def _furthest(errors: Iterable[float | None]) -> float | None:
+    return max((error for error in errors if error is not None), key=abs, default=None)
+
+
+def story(result: Result) -> list[str]:
+    """A summary in sentences: each run, then the last compared with the first."""
+    if not result.runs:
+        return ["No run reached the measured window."]
+    sentences = [_run(run) for run in result.runs]
+    if len(result.runs) > 1:
+        sentences += _comparison(result.runs[0], result.runs[-1])
+    return sentences
+
+
+def foreign_pages(moved: GcPagesMoved) -> tuple[int, int]:
+    """Pages that GC moved for a VM other than their owner, and all pages it moved."""
+    total = sum(map(sum, moved.pages))
+    own = sum(row[index] for index, row in enumerate(moved.pages))
+    return total - own, total
+
+
+def _run(run: RunResult) -> str:
+    parts = [f"{run.policy}: {_interference(run)}", _shares(run)]
+    return " ".join(part for part in parts if part)
+
+
+def _interference(run: RunResult) -> str:
+    layout = (
+        "every VM has its own flash blocks and OPS" if run.isolated else "the pages of all VMs share one pool"
+    )
+    if run.gc_pages_moved is None:
+        return f"{layout}."
+    foreign, total = foreign_pages(run.gc_pages_moved)
+    if total == 0:
+        return f"{layout}; GC moved no pages."
+    if foreign == 0:
+        return f"{layout}; all {numbers.count(total)} pages moved by GC belonged to the VM that caused it."
+    return (
+        f"{layout}; {numbers.percent(foreign / total, 0)} of the {numbers.count(total)} pages moved by GC "
+        "belonged to another VM than the one that caused it."
+    )
+
+
+def _shares(run: RunResult) -> str:
+    worst = worst_share_error(run)
+    if worst is None:
+        return ""
+    if abs(worst) <= TOLERANCE:
+        return f"Every VM's share of the {_unit(run)} is within {numbers.percent(abs(worst))} of its target."
+    furthest = _furthest_vm(run.vms)
+    deviation = (
+        f"{furthest.name} deviates most: entitled to {numbers.percent(furthest.target_share)} of "
+        f"the {_unit(run)} and received {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
+    )
+    short = [vm.name for vm in run.vms if verdict(vm) is Verdict.INSUFFICIENT]
+    return f"{deviation} Below their target: {', '.join(short)}." if short else deviation
+
+
+def _unit(run: RunResult) -> str:
+    return run.share_by.replace("-", " ")
+
+
+def _furthest_vm(vms: list[VmResult]) -> VmResult:
+    return max(vms, key=lambda vm: abs(vm.share_error or 0.0))
+
+
+def _comparison(first: RunResult, last: RunResult) -> list[str]:
+    """What changed from the baseline to the last policy."""
+    changes = []
+    if first.waf and last.waf:
+        changes.append(f"WAF went from {numbers.decimal(first.waf)} to {numbers.decimal(last.waf)}")
+    if first.iops and last.iops:
+        changes.append(
+            f"the total from {numbers.count(first.iops)} to {numbers.count(last.iops)} IOPS "
+            f"({numbers.signed_percent(last.iops / first.iops - 1)})"
+        )
+    before, after = worst_share_error(first), worst_share_error(last)
+    if before is not None and after is not None:
+        changes.append(
+            f"the worst share error from {numbers.signed_percent(before)} to {numbers.signed_percent(after)}"
+        )
+    return [f"From {first.policy} to {last.policy}: {', '.join(changes)}."] if changes else []
+
+
+WIDE = 112
+"""Columns from which OPS in bytes and read latency fit."""
+
+
+def print_result(console: Console, result: Result) -> None:
+    """Header, one table per run, the comparison of several runs, and notes."""
+    console.print(Text(device_line(result), style="bold"))
+    if not result.complete:
+        console.print(Text("PARTIAL: interrupted; the results cover less time than requested.", "yellow"))
+    for run in result.runs:
+        console.print()
+        console.print(Text(run_line(run)))
+        console.print(vm_table(result, run, wide=console.width >= WIDE))
+        merged = merge_rows(run)
+        if merged:
+            console.print(merge_table(merged, wide=console.width >= WIDE))
+    if len(result.runs) > 1:
+        console.print()
+        console.print(Text("All policies, whole device"))
+        console.print(comparison_table(result))
+    for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in run.notes)]:
+        console.print(Text(f"note: {printable(note)}"))
+
+
+def device_line(result: Result) -> str:
+    """Label, device and timing model in one line."""
+    workloads = ", synthetic workloads" if is_synthetic(result) else ""
+    return f"{result.label.upper()} SSD{workloads}: {headline(result)}"
+
+
+def headline(result: Result) -> str:
+    """Device, timing model and seed."""
+    device = result.device
+    return (
+        f"{printable(device.preset)}, {numbers.size(device.logical_bytes)} logical, "
+        f"OP {numbers.percent(device.op)}, timing {device.timing.model}, seed {result.seed}"
+    )
+
+
+def is_synthetic(result: Result) -> bool:
+    """Some VM's requests are synthetic."""
+    return any("synthetic" in vm.workload for run in result.runs for vm in run.vms)
+
+
+def run_line(run: RunResult) -> str:
+    """Policy and measured window in one line."""
+    window = run.window
+    times = f"{window.from_drive_writes:.3g}x to {window.to_drive_writes:.3g}x drive writes"
+    if window.from_virtual_s is not None and window.to_virtual_s is not None:
+        times += f" ({window.to_virtual_s - window.from_virtual_s:,.1f} virtual s)"
+    return f"policy {run.policy}, measured {times}{'' if run.complete else ', PARTIAL'}"
+
+
+def vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
+    """One row per VM; without `wide` fewer columns, for 80 characters."""
+    table = _table(wide)
+    table.add_column("VM", max_width=NAME_WIDTH, overflow="fold")
+    for heading in vm_headings(wide):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("VERDICT", no_wrap=True)
+    for vm in run.vms:
+        table.add_row(
+            Text(printable(vm.name)),
+            *(Text(cell) for cell in vm_cells(vm, result.device, wide)),
+            verdict_text(verdict(vm)),
+        )
+    return table
+
+
+def vm_headings(wide: bool = True) -> list[str]:
+    """Headings of `vm_cells`."""
+    headings = ["WEIGHT" if wide else "W", "TARGET", "SHARE", "ERROR", "IOPS", "u", "WAF", "OPS"]
+    return [*headings, "P99 READ", "P99 WRITE"] if wide else [*headings, "P99 WR"]
+
+
+def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]:
+    """The numbers of one VM, between its name and verdict."""
+    cells = [
+        numbers.weight(vm.weight),
+        numbers.percent(vm.target_share),
+        numbers.percent(vm.share),
+        numbers.signed_percent(vm.share_error),
+        numbers.count(vm.iops),
+        numbers.decimal(vm.victim_u, 3),
+        numbers.decimal(vm.waf),
+        ops_text(vm.ops_blocks, device) if wide else numbers.count(vm.ops_blocks),
+        numbers.latency(vm.latency_us.read.p99),
+        numbers.latency(vm.latency_us.write.p99),
+    ]
+    if not wide:
+        del cells[-2]
+    return cells
+
+
+def merge_table(rows: list[tuple[str, list[str]]], wide: bool = True) -> Table:
+    """One row per VM: the merges caused by its writes."""
+    table = _table(wide)
+    columns = len(MERGE_HEADINGS) if wide else NARROW_CELLS
+    table.add_column("MERGES", max_width=NAME_WIDTH, overflow="fold")
+    for heading in MERGE_HEADINGS[:columns]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, cells in rows:
+        table.add_row(Text(printable(name)), *(Text(cell) for cell in cells[:columns]))
+    return table
+
+
+def ops_text(ops_blocks: int | None, device: DeviceResult) -> str:
+    """OPS in blocks, bytes and percent of all OPS."""
+    if ops_blocks is None:
+        return numbers.UNKNOWN
+    part = ops_blocks / device.ops_blocks if device.ops_blocks else None
+    return f"{ops_blocks:,} ({numbers.size(ops_blocks * device.block_bytes)}, {numbers.percent(part, 0)})"
+
+
+def comparison_table(result: Result) -> Table:
+    """One row per policy."""
+    table = _table(wide=True)
+    table.add_column("POLICY")
+    for heading in ("IOPS", "WAF", "WORST SHARE ERROR", "FOREIGN GC PAGES", "VMS BELOW TARGET"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run in result.runs:
+        table.add_row(Text(printable(run.policy)), *(Text(cell) for cell in comparison_cells(run)))
+    return table
+
+
+def comparison_cells(run: RunResult) -> list[str]:
+    """The numbers of one policy, as `comparison_table` has them."""
+    foreign = None
+    if run.gc_pages_moved is not None:
+        others, total = foreign_pages(run.gc_pages_moved)
+        foreign = others / total if total else None
+    short = sum(verdict(vm) is Verdict.INSUFFICIENT for vm in run.vms)
+    return [
+        numbers.count(run.iops),
+        numbers.decimal(run.waf),
+        numbers.signed_percent(worst_share_error(run)),
+        numbers.percent(foreign),
+        f"{short} of {len(run.vms)}",
+    ]
+
+
+def _table(wide: bool) -> Table:
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0, 0, 0))

@@ -1,0 +1,266 @@
+"""The status of a host on a terminal: header, a row for each VM, and the reasons of bad verdicts."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from slo_ctl.base import numbers
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import printable
+from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus, WafSource
+from slo_ctl.show.terminal import Column, table_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from slo_ctl.model import DeviceStatus, DeviceWaf, Outcome, SettingValue
+
+STYLES = {
+    Verdict.OK: "green",
+    Verdict.INSUFFICIENT: "bold red",
+    Verdict.SETTLING: "yellow",
+    Verdict.IDLE: "dim",
+    Verdict.CAPPED: "yellow",
+    Verdict.NO_MECHANISM: "red",
+    Verdict.UNAPPLIED: "bold red",
+    Verdict.UNKNOWN_VM: "magenta",
+}
+
+
+def verdict_text(verdict: Verdict) -> Text:
+    """The verdict in its colour."""
+    return Text(verdict.value, style=STYLES[verdict])
+
+
+def parse_verdicts(text: str | None) -> frozenset[Verdict]:
+    """`insufficient,idle` as verdicts; empty for None. Raises UserError for an unknown verdict."""
+    found = set()
+    for word in (text or "").split(","):
+        if not word.strip():
+            continue
+        try:
+            found.add(Verdict(word.strip().lower()))
+        except ValueError:
+            raise UserError(
+                f"--verdict: {word.strip()} is not known", f"known: {', '.join(Verdict)}"
+            ) from None
+    return frozenset(found)
+
+
+def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]) -> tuple[VmStatus, ...]:
+    """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
+    check_names(names, {vm.vm for vm in status.vms})
+    return tuple(
+        vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
+    )
+
+
+def check_names(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise UserError for the first of `names` that is not `known`, with the closest match."""
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            ordered = sorted(known)
+            more = ", ..." if len(ordered) > 10 else ""
+            listed = (
+                f"there are: {', '.join(ordered[:10])}{more}" if ordered else "there are no VMs at present"
+            )
+            raise UserError(f"there is no VM {name}", f"did you mean {close[0]}?" if close else listed)
+
+
+class DaemonOutage:
+    """Keeps track of how long the daemon has been unreachable. `hint` returns what to do, from the reason."""
+
+    def __init__(self, hint: Callable[[str], str]) -> None:
+        self._hint = hint
+        self._since: float | None = None
+        self._reason = ""
+        self.is_new = False
+        """The last request was the first that failed."""
+
+    def request(self, send: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The reply, or None while the daemon is not reachable or not ready."""
+        try:
+            reply = send()
+        except UserError as error:
+            self._reason = str(error)
+            self.is_new = self._since is None
+            if self._since is None:
+                self._since = time.time()
+            return None
+        self._since, self.is_new = None, False
+        return reply
+
+    def line(self) -> str:
+        """The line to show meanwhile."""
+        since = time.strftime("%H:%M:%S", time.localtime(self._since))
+        return printable(f"daemon not reachable since {since}: {self._reason}; {self._hint(self._reason)}")
+
+
+EMULATED = "EMULATED"
+STALE_EPOCHS = 5
+"""A status older than that many epochs is marked as stale."""
+
+
+def status_columns(status: HostStatus) -> tuple[Column[VmStatus], ...]:
+    """The columns of this status; DEVICE only with several devices."""
+    emulated = {device.name for device in status.devices if device.kind == "emulated"}
+    columns: list[Column[VmStatus]] = [
+        Column("VM", lambda vm: printable(vm.vm), 0, right=False),
+        Column("DISKS", lambda vm: printable(", ".join(vm.disks)) or numbers.UNKNOWN, 8, right=False),
+        Column("WEIGHT", lambda vm: numbers.weight(vm.slo.weight), 5),
+        Column("SHARE", lambda vm: numbers.percent(vm.share), 4),
+        Column("ENTITLED", lambda vm: numbers.percent(vm.target_share), 4),
+        Column("TARGET (min/max)", target_text, 2),
+        Column("IOPS", lambda vm: numbers.count(vm.iops), 1),
+        Column("P99 R/W", p99_text, 3),
+        Column("THROTTLE-WAIT", lambda vm: numbers.latency(vm.throttle_wait_us), 7),
+        Column("OPS", ops_text, 6),
+        Column("WAF", lambda vm: numbers.decimal(vm.waf), 6),
+        Column("BACKEND", lambda vm: backend_text(vm.backend, vm.device in emulated), 9, right=False),
+        Column("VERDICT", lambda vm: verdict_text(vm.verdict), 0, right=False),
+    ]
+    if len(status.devices) > 1:
+        columns.insert(
+            1, Column("DEVICE", lambda vm: printable(vm.device) or numbers.UNKNOWN, 4, right=False)
+        )
+    return tuple(columns)
+
+
+def target_text(vm: VmStatus) -> str:
+    """Target IOPS, or the share while IOPS are unknown, followed by minimum and maximum if set."""
+    target = numbers.count(vm.target_iops) if vm.target_iops is not None else numbers.percent(vm.target_share)
+    if vm.slo.min_iops is None and vm.slo.max_iops is None:
+        return target
+    return f"{target} ({numbers.count(vm.slo.min_iops)}/{numbers.count(vm.slo.max_iops)})"
+
+
+def p99_text(vm: VmStatus) -> str:
+    """P99 of reads and of writes."""
+    return f"{numbers.latency(vm.p99_read_us)} / {numbers.latency(vm.p99_write_us)}"
+
+
+def ops_text(vm: VmStatus) -> str:
+    """OPS in bytes, and per cent of the VM's logical size."""
+    if vm.ops_blocks is None and vm.ops_bytes is None:
+        return numbers.UNKNOWN
+    amount = numbers.size(vm.ops_bytes) if vm.ops_bytes is not None else f"{vm.ops_blocks:,} blocks"
+    return amount if vm.ops_share is None else f"{amount}, {numbers.percent(vm.ops_share)}"
+
+
+def backend_text(backend: str, emulated: bool) -> str:
+    """The isolation mechanism; that of an emulated device is always labelled as such."""
+    text = printable(backend) or numbers.UNKNOWN
+    if not emulated:
+        return text
+    return f"{EMULATED}{text[len(EMULATED) :]}" if text.upper().startswith(EMULATED) else f"{EMULATED} {text}"
+
+
+def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]:
+    """Window, policy and every device. `now` is the time of day, for the age of the status."""
+    now = time.time() if now is None else now
+    line = Text(
+        f"window {numbers.duration(status.window_s)}, epoch {numbers.duration(status.epoch_s)}, "
+        f"at {time.strftime('%H:%M:%S', time.localtime(status.at))}, daemon {status.daemon_pid} "
+        f"up {numbers.duration(max(0.0, status.at - status.started_at))}",
+        style="bold",
+    )
+    age_s = now - status.at
+    if age_s > max(STALE_EPOCHS * status.epoch_s, 2.0):
+        line.append(f"  STALE ({numbers.duration(age_s)} old)", style="bold red")
+    yield line
+    if status.config_problem:
+        yield Text(
+            f"the configuration on disk is not in use: {printable(status.config_problem)}", style="bold red"
+        )
+    for device in status.devices:
+        yield device_line(device, status.window_s)
+        yield from (Text(f"  {printable(str(move))}") for move in device.moves)
+
+
+def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
+    """One device: kind, policy, and its minimums against its capacity."""
+    emulated = device.kind == "emulated"
+    label = backend_text(device.backend, emulated)
+    parts = [label if emulated else f"block device, {label}"]
+    if device.policy:
+        parts.append(f"policy {printable(device.policy)}")
+    if window_s is not None and device.window_s != window_s:
+        parts.append(f"window {numbers.duration(device.window_s)}")
+    if device.capacity_iops is not None:
+        measured = f"of {numbers.count(device.capacity_iops)} measured at most"
+    elif device.estimated_iops is not None:
+        measured = f"of {numbers.count(device.estimated_iops)} estimated at most"
+    else:
+        measured = "(capacity not measured yet)"
+    parts.append(f"{numbers.count(device.iops)} IOPS {measured}")
+    minimums = f"minimums {numbers.count(device.sum_min_iops)}"
+    if device.capacity_iops and device.sum_min_iops:
+        minimums += f" ({numbers.percent(device.sum_min_iops / device.capacity_iops, 0)})"
+    parts.append(minimums)
+    if device.share_by:
+        parts.append(f"shares by {printable(device.share_by)}")
+    if device.placement:
+        parts.append(f"offers {printable(device.placement)}")
+    if device.waf is not None:
+        parts.append(waf_text(device.waf))
+    line = Text(f"{printable(device.name)}: {', '.join(parts)}")
+    if device.overcommitted:
+        line.append("  OVERCOMMITTED", style="bold red")
+    if device.problem:
+        line.append(f"  {printable(device.problem)}", style="bold red")
+    return line
+
+
+def waf_text(waf: DeviceWaf) -> str:
+    """The WAF of a device with its source, window and resolution, or why it is unknown."""
+    emulated = f" ({EMULATED})" if waf.emulated and waf.source is not WafSource.FTL else ""
+    if waf.waf is None:
+        return f"WAF n/a{emulated}: {printable(waf.reason)}"
+    about = f"over {numbers.duration(waf.window_s)}"
+    if waf.resolution_bytes is not None and waf.resolution_bytes > 1:
+        about += f", {numbers.size(waf.resolution_bytes)} resolution"
+    error = f" ± {waf.uncertainty:.2f}" if waf.uncertainty else ""
+    return f"WAF {numbers.decimal(waf.waf)}{error} by {waf.source}{emulated} {about}"
+
+
+def status_table(status: HostStatus, vms: Sequence[VmStatus], width: int | None) -> Table:
+    """A row for each of `vms`, without the columns that do not fit in `width`; None: all columns."""
+    return table_of(status_columns(status), vms, width)
+
+
+def problem_lines(vms: Iterable[VmStatus]) -> Iterator[Text]:
+    """The reason of each degraded verdict, and settings that could not be applied."""
+    for vm in vms:
+        if vm.verdict in DEGRADED:
+            line = Text(f"{_where(vm)}: ")
+            line.append_text(verdict_text(vm.verdict))
+            line.append(f": {printable(vm.reason)}")
+            yield line
+        for outcome in vm.unapplied:
+            yield Text(f"  {outcome_text(outcome)}")
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """A setting, its wanted value, and its value now."""
+    return printable(
+        f"{outcome.setting.knob}: wanted {setting_value(outcome.setting.value)}, "
+        f"is {setting_value(outcome.after if outcome.after is not None else outcome.before)}"
+        + (f": {outcome.reason}" if outcome.reason else "")
+    )
+
+
+def setting_value(value: SettingValue) -> str:
+    """The value of a setting; None means unset."""
+    if isinstance(value, str):
+        return value
+    return "unset" if value is None else f"{value:,.12g}"
+
+
+def _where(vm: VmStatus) -> str:
+    return printable(f"{vm.vm} on {vm.device}" if vm.device else vm.vm)

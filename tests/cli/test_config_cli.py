@@ -1,0 +1,62 @@
+"""`slo-ctl config`: all errors at once, and where each value comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.cli import app
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "slo-ctl.toml").write_text('[daemon]\nepoch = "2s"\n[vm.web]\nmin_iops = 50\n')
+    (tmp_path / "conf.d" / "web.toml").write_text("[[vm]]\nname = 'web'\nweight = 3\n")
+    return tmp_path
+
+
+def config(folder: Path, *words: str) -> int:
+    return app.run(["config", *words, "--config", str(folder)])
+
+
+def test_a_valid_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert config(folder, "check") == 0
+    assert capsys.readouterr().out == f"{folder}: configuration is valid\n"
+
+
+def test_all_errors_of_all_files_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "slo-ctl.toml").write_text("[daemon]\nepoch = 5\nwieght = 2\n[vm.web]\nmin_iops = 'x'\n")
+    (folder / "conf.d" / "broken.toml").write_text("x =\n")
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = [line.split(": ")[1] for line in lines if line.startswith("slo-ctl: ")]
+    assert places == [
+        *(f"{folder}/slo-ctl.toml:{line}" for line in (2, 3, 5)),
+        f"{folder}/conf.d/broken.toml:1",
+    ]
+    assert sum(line.startswith("hint: ") for line in lines) == 4
+    assert config(folder, "check", "--json") == 2
+    assert len(json.loads(capsys.readouterr().out)["errors"]) == 4
+
+
+def test_errors_across_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "slo-ctl.toml").write_text("[vm.web]\nmin_iops = 50\nmax_iops = 5\n")
+    assert config(folder, "check") == 2
+    assert "min_iops=50 is more than max_iops=5" in capsys.readouterr().err
+
+
+def test_values_are_shown_with_their_origin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert config(folder, "show", "--json") == 0
+    values = {
+        (each["table"], each["key"]): (each["value"], each["origin"])
+        for each in json.loads(capsys.readouterr().out)["values"]
+    }
+    assert values["daemon", "epoch"] == ("2s", "slo-ctl.toml:2")
+    assert values["daemon", "window"] == ("10s", "default")
+    assert values["vm.web", "min_iops"] == ("50", "slo-ctl.toml:4")
+    assert values["vm.web", "weight"] == ("3", "conf.d/web.toml:3")
+    assert config(folder, "show") == 0
+    assert "conf.d/web.toml:3" in capsys.readouterr().out

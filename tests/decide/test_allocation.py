@@ -1,0 +1,44 @@
+"""Fractional splits made whole, and the moves that lead there."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.decide.ops_plan import allocate, moves_between
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 20)), min_size=1, max_size=10),
+    st.integers(200, 5000),
+)
+def test_allocation_adds_up(rows: list[tuple[float, int]], total: int) -> None:
+    ideal = {str(i): blocks for i, (blocks, _) in enumerate(rows)}
+    minimum = {str(i): least for i, (_, least) in enumerate(rows)}
+    blocks = allocate(total, ideal, minimum)
+    assert sum(blocks.values()) == total
+    assert all(blocks[vm] >= minimum[vm] for vm in blocks)
+
+
+@given(
+    st.lists(st.integers(0, 100), min_size=2, max_size=8),
+    st.randoms(use_true_random=False),
+    st.integers(0, 50),
+)
+def test_moves_arrive_where_they_should(current: list[int], random: Random, spare: int) -> None:
+    now = {str(i): blocks for i, blocks in enumerate(current)}
+    weights = {vm: random.random() for vm in now}
+    wanted = allocate(
+        sum(current) + spare, {vm: 1000 * w for vm, w in weights.items()}, dict.fromkeys(now, 0)
+    )
+    after = dict(now)
+    for move in moves_between(now, wanted, spare):
+        assert move.blocks > 0
+        after[str(move.target)] += move.blocks
+        if move.source is not None:
+            after[move.source] -= move.blocks
+    assert after == wanted
+    limited = moves_between(now, wanted, spare, max_move_blocks=5)
+    assert sum(m.blocks for m in limited) <= 5

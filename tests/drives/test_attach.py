@@ -1,0 +1,287 @@
+"""Namespaces as disks: XML, names of disks, who uses what, who may connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.app import run
+from slo_ctl.drives.attach import (
+    Credentials,
+    check_socket,
+    choose_namespace,
+    choose_target,
+    disk_at,
+    disk_xml,
+    qemu_credentials,
+    refused_path,
+    split_device,
+    tenant_of,
+    users_of,
+)
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import Places, places
+from slo_ctl.drives.status import DriveStatus, device_status
+from slo_ctl.drives.store import DeviceStore
+from slo_ctl.host.libvirt import disks_of, parse_domain
+from slo_ctl.model import Tenant
+
+PLACES = Places(Path("/var/lib/slo-ctl"), Path("/run/slo-ctl/devices"))
+VM1 = PLACES.run_of("ssd0").export("vm1")
+
+
+def domain(*disks: str) -> str:
+    return f"<domain><name>web</name><devices>{''.join(disks)}</devices></domain>"
+
+
+@given(
+    st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cn", "Cc")), min_size=1),
+    st.sampled_from(["vda", "sdaa"]),
+)
+def test_xml_reads_back(text: str, target: str) -> None:
+    xml = domain(disk_xml(f"/run/{text}.sock", text, target, "virtio"))
+    (disk,) = disks_of(xml)
+    assert (disk.target, disk.kind) == (target, "network")
+    assert disk.source == f"nbd+unix:///{text}?socket=/run/{text}.sock"
+
+
+def test_xml_is_that_of_the_documentation() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
+    example = documented[documented.index("<disk") : documented.index("</disk>") + len("</disk>")]
+
+    def parts(xml: str) -> list[tuple[str, dict[str, str]]]:
+        return [(element.tag, element.attrib) for element in parse_domain(xml).iter()]
+
+    assert parts(disk_xml(VM1, "vm1", "vdb", "virtio")) == parts(example)
+
+
+def tenant(xml: str) -> Tenant | None:
+    disk = disk_at(domain(xml), "vdb")
+    assert disk is not None
+    return tenant_of(disk, PLACES)
+
+
+def test_disk_source_names_device_and_namespace() -> None:
+    assert tenant(disk_xml(VM1, "vm1", "vdb", "virtio")) == Tenant("ssd0", "vm1")
+    everything = PLACES.run_of("ssd0").all_exports
+    assert tenant(disk_xml(everything, "vm2", "vdb", "virtio")) == Tenant("ssd0", "vm2")
+    devious = "/run/slo-ctl/devices/x/../ssd0/exports/vm1.sock"
+    assert tenant(disk_xml(devious, "vm1", "vdb", "virtio")) == Tenant("ssd0", "vm1")
+    for other in ("/run/other.sock", "/run/slo-ctl/devices/ssd0/control.sock", str(VM1) + "x", "vm1.sock"):
+        assert tenant(disk_xml(other, "vm1", "vdb", "virtio")) is None
+    for xml in (
+        "<disk type='file'><source file='/a'/><target dev='vdb'/></disk>",
+        "<disk type='network'><target dev='vdb'/></disk>",
+        (
+            "<disk type='network'><source protocol='nbd' name='vm1'><host name='h'/></source>"
+            "<target dev='vdb'/></disk>"
+        ),
+        (
+            f"<disk type='network'><source protocol='rbd' name='vm1'><host transport='unix' socket='{VM1}'/>"
+            "</source><target dev='vdb'/></disk>"
+        ),
+    ):
+        assert tenant(xml) is None
+    assert users_of([("web", domain(disk_xml(VM1, "vm1", "vdb", "virtio")))], PLACES) == {
+        Tenant("ssd0", "vm1"): "web (vdb)"
+    }
+
+
+def taken(*names: str) -> list[str]:
+    return [domain(f"<disk><target dev='{name}'/></disk>") for name in names]
+
+
+def test_names_of_disks() -> None:
+    assert choose_target([], None, None) == ("vda", "virtio")
+    # Those of the definition count as well as those of the running VM.
+    assert choose_target(taken("vda", "vdb", "sda"), None, None) == ("vdc", "virtio")
+    assert choose_target(taken("sda"), None, "scsi") == ("sdb", "scsi")
+    letters = [f"vd{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    assert choose_target(taken(*letters), None, None) == ("vdaa", "virtio")
+    assert choose_target([], "sdc", None) == ("sdc", "scsi")
+    assert choose_target([], "sdc", "usb") == ("sdc", "usb")
+    for target, bus, message in (
+        ("vda", None, "has a disk vda already"),
+        ("vd", None, "not the name of a disk"),
+        ("../x", None, "not the name of a disk"),
+        (None, "virtoi", "--bus: virtoi is not known"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            choose_target(taken("vda"), target, bus)
+        assert caught.value.hint
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> DriveStatus:
+    store = DeviceStore(places(tmp_path))
+    store.create(
+        plan_device(
+            "name=ssd0,size=64MiB,op=30%,dies=2", ["name=a,size=32MiB", "name=b,size=16MiB", "name=c"]
+        )
+    )
+    return device_status(store, store.load("ssd0"))
+
+
+def test_choosing_a_namespace(device: DriveStatus) -> None:
+    mib = 1 << 20
+    used = {Tenant("ssd0", "b"): "web (vdb)"}
+    assert choose_namespace(device, "a", None, {}).name == "a"
+    assert choose_namespace(device, None, 16 * mib, {}).name == "b"
+    assert choose_namespace(device, None, 16 * mib, used).name == "c"
+    assert choose_namespace(device, None, 17 * mib, used).name == "a"
+    only = {Tenant("ssd0", name): "x (vda)" for name in "ab"}
+    assert choose_namespace(device, None, None, only).name == "c"
+    everybody = {Tenant("ssd0", name): "x (vda)" for name in "abc"}
+    listed = "ssd0 has a 32MiB free, b 16MiB used by web (vdb), c 16MiB free"
+    for namespace, size, users, message, hint in (
+        ("d", None, used, "has no namespace d", listed),
+        ("b", None, used, "ssd0/b is used by VM web (vdb)", "detach it there"),
+        ("c", 20 * mib, used, "has 16MiB, less than --size 20MiB", listed),
+        (None, 64 * mib, used, "no free namespace of 64MiB or more", listed),
+        (None, None, used, "has 2 free namespaces", "name one as ssd0/a"),
+        (None, None, everybody, "no free namespace", "used by x (vda)"),
+    ):
+        with pytest.raises(UserError) as caught:
+            choose_namespace(device, namespace, size, users)
+        assert message in caught.value.message
+        assert hint in caught.value.hint
+
+
+def test_device_and_namespace() -> None:
+    assert split_device("ssd0") == ("ssd0", None)
+    assert split_device("ssd0/vm1") == ("ssd0", "vm1")
+    with pytest.raises(UserError, match="no namespace after the slash"):
+        split_device("ssd0/")
+
+
+def test_who_qemu_is() -> None:
+    def running(label: str) -> str:
+        return (
+            "<domain><seclabel model='apparmor'><label>x</label></seclabel>"
+            f"<seclabel type='dynamic' model='dac'><label>{label}</label></seclabel></domain>"
+        )
+
+    for label in ("+4000000:+4000001", "4000000:4000001"):
+        assert qemu_credentials(running(label)) == Credentials(4000000, frozenset({4000001}))
+    root = qemu_credentials(running("+0:+0"))
+    assert root is not None
+    assert (root.user, 0 in root.groups) == (0, True)
+    assert qemu_credentials(running("9999999999:1")) == Credentials(9999999999, frozenset({1}))
+    for unknown in (running("libvirt-qemu:kvm"), "<domain/>", ""):
+        assert qemu_credentials(unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "groups", "allowed"),
+    [
+        (0o660, "own", (), True),
+        (0o060, "own", ("own",), False),
+        (0o660, "other", ("own",), True),
+        (0o600, "other", ("own",), False),
+        (0o606, "other", ("own",), False),
+        (0o660, "other", (), False),
+        (0o666, "other", (), True),
+        (0o000, "root", (), True),
+    ],
+)
+def test_who_may_connect(mode: int, user: str, groups: tuple[str, ...], allowed: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="slo-", dir="/var/tmp") as name:
+        folder, path = Path(name), Path(name) / "s"
+        folder.chmod(0o711)
+        path.touch()
+        path.chmod(mode)
+        os.chown(path, 12345 if os.geteuid() == 0 else -1, -1)
+        status = path.stat()
+        who = Credentials(
+            {"own": status.st_uid, "other": 54321, "root": 0}[user],
+            frozenset(status.st_gid for _ in groups),
+        )
+        assert refused_path(path, who) == (None if allowed else path)
+        folder.chmod(0o700)
+        if user == "other" and not groups:
+            assert refused_path(path, who) == folder
+
+
+def test_sockets_are_checked_with_what_to_do(tmp_path: Path) -> None:
+    stranger = Credentials(54321, frozenset({0}))
+    with pytest.raises(UserError, match="ssd0 is not being served") as caught:
+        check_socket(tmp_path / "none.sock", "ssd0", stranger, " --root /r")
+    assert caught.value.hint == "serve it first: slo-ctl device serve ssd0 --group root --root /r"
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is not a socket"):
+        check_socket(tmp_path / "file", "ssd0", None, "")
+
+
+def test_the_group_is_told() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="slo-", dir="/var/tmp"))
+    try:
+        folder.chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(folder / "s"))
+            (folder / "s").chmod(0o600)
+            with pytest.raises(UserError, match="QEMU runs as user 54321, who may not use") as caught:
+                check_socket(folder / "s", "ssd0", Credentials(54321, frozenset({1})), "")
+            assert "device serve ssd0 --group " in caught.value.hint
+            (folder / "s").chmod(0o666)
+            check_socket(folder / "s", "ssd0", Credentials(54321, frozenset({1})), "")
+            check_socket(folder / "s", "ssd0", None, "")
+            folder.chmod(0o700)
+            with pytest.raises(UserError, match=f"may not enter {folder}"):
+                check_socket(folder / "s", "ssd0", Credentials(54321, frozenset({54321})), "")
+    finally:
+        shutil.rmtree(folder)
+
+
+def attach(root: Path, *words: str) -> int:
+    return run(["vm", "attach", *words, "--root", str(root)])
+
+
+@pytest.mark.usefixtures("device")
+def test_print_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm.db]\nnamespaces = ["ssd0/b"]\n')
+    assert attach(tmp_path, "web", "ssd0/a", "--print") == 0
+    (disk,) = disks_of(domain(capsys.readouterr().out))
+    socket_path = places(tmp_path).run_of("ssd0").export("a")
+    assert (disk.target, disk.source) == ("vdb", f"nbd+unix:///a?socket={socket_path}")
+    assert attach(tmp_path, "web", "ssd0", "--size", "16MiB", "--print", "--json", "--target", "sda") == 0
+    output = json.loads(capsys.readouterr().out)
+    assert (output["format_version"], output["namespace"], output["target"]) == (1, "ssd0/c", "sda")
+    assert 'bus="scsi"' in output["xml"]
+    assert attach(tmp_path, "web", "ssd0/a", "--print", "--bus", "scsi") == 0
+    assert '<target dev="sdb" bus="scsi"' in capsys.readouterr().out
+    for words, message in (
+        (("web", "ssd0/b", "--print"), "used by VM db (slo-ctl.toml:3)"),
+        (("web", "ssd0/a"), "libvirt is not configured"),
+        (("web", "ssd1", "--print"), "there is no device ssd1"),
+        (("web", "ssd0", "--size", "big", "--print"), "--size: big is not a size"),
+    ):
+        assert attach(tmp_path, *words) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("device")
+def test_with_libvirts_test_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+    here = ("--connect", "test:///default")
+    assert attach(tmp_path, "test", "ssd0/a", "--print", *here) == 0
+    # It has a vda.
+    assert 'dev="vdb"' in capsys.readouterr().out
+    for words, status, message in (
+        (("test", "ssd0/a", *here), 4, "is not being served"),
+        (("tset", "ssd0/a", *here), 2, "libvirt has no VM tset"),
+        (("test", "ssd0/a", "--target", "vda", *here), 2, "has a disk vda already"),
+    ):
+        assert attach(tmp_path, *words) == status
+        assert message in capsys.readouterr().err
+    for target, message in (("vda", "is not a namespace of an emulated SSD"), ("vdz", "has no disk vdz")):
+        assert run(["vm", "detach", "test", target, *here, "--root", str(tmp_path)]) == 2
+        assert message in capsys.readouterr().err

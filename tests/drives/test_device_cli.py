@@ -1,0 +1,165 @@
+"""`slo-ctl device create|list|show|delete`, and what `serve` refuses before it serves."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.cli.app import run
+from slo_ctl.drives.record import places
+from slo_ctl.drives.store import DeviceStore
+
+SPEC = "name=ssd0,size=64MiB,op=30%,dies=2"
+
+
+def device(root: Path, *words: str) -> int:
+    return run(["device", *words, "--root", str(root)])
+
+
+@pytest.fixture
+def root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert (
+        device(tmp_path, "create", SPEC, "--namespace", "name=vm1,weight=3", "--namespace", "name=vm2") == 0
+    )
+    assert "EMULATED" in capsys.readouterr().out
+    return tmp_path
+
+
+def test_list_and_show_label_what_is_emulated(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "list") == 0
+    output = capsys.readouterr().out
+    assert "ssd0" in output
+    assert "EMULATED" in output
+    assert device(root, "show", "ssd0") == 0
+    output = capsys.readouterr().out
+    assert "EMULATED" in output
+    assert "nbd+unix:///vm1?socket=" in output
+
+
+def test_device_commands_print_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "list", "--json") == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["format_version"] == 1
+    (only,) = output["devices"]
+    assert (only["name"], only["emulated"], only["served"]) == ("ssd0", True, False)
+    assert device(root, "show", "ssd0", "--json") == 0
+    output = json.loads(capsys.readouterr().out)
+    assert (output["format_version"], output["emulated"], output["served"]) == (1, True, False)
+    assert output["size_bytes"] == 64 << 20
+    assert [(each["name"], each["weight"]) for each in output["namespaces"]] == [("vm1", 3), ("vm2", 1)]
+    assert output["namespaces"][0]["uri"].startswith("nbd+unix:///vm1?socket=")
+    assert output["statistics"] is None
+
+
+def test_an_empty_root_has_no_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(tmp_path, "list") == 0
+    assert "no devices" in capsys.readouterr().out
+
+
+def test_a_device_is_created_by_name_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("ssd1", "dies=2", "--size", "64MiB", "--op", "30%", "--preset", "fast15")
+    assert device(tmp_path, "create", *words) == 0
+    assert "created device ssd1 (EMULATED)" in capsys.readouterr().out
+    assert device(tmp_path, "list", "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)["devices"]
+    assert listed["spec"] == "name=ssd1,dies=2,preset=fast15,size=64MiB,op=30%"
+    assert device(tmp_path, "create", "ssd2", "size=1GiB", "--size", "2GiB") == 2
+    assert "size is given twice" in capsys.readouterr().err
+    assert device(tmp_path, "create", "ssd2", "ssd3") == 2
+    assert "name is given twice" in capsys.readouterr().err
+
+
+def test_a_damaged_device_does_not_hide_the_others(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "create", "name=ssd1,size=64MiB,op=30%,dies=2") == 0
+    (root / "devices" / "ssd0" / "device.toml").write_text("nonsense")
+    assert device(root, "list") == 0
+    shown = capsys.readouterr()
+    assert "ssd1" in shown.out
+    assert "ssd0" in shown.err
+
+
+def test_delete_wants_to_be_sure(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert device(root, "delete", "ssd0") == 2
+    assert "--yes" in capsys.readouterr().err
+    with DeviceStore(places(root)).locked("ssd0"):
+        assert device(root, "delete", "ssd0", "--yes") == 2
+    assert "is being served" in capsys.readouterr().err
+    assert device(root, "delete", "ssd0", "--yes") == 0
+    assert list((root / "devices").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("create", SPEC), "exists already"),
+        (("create", "size=1GiB"), "no name"),
+        (("show", "ssd1"), "there is no device ssd1"),
+        (("delete", "ssd1", "--yes"), "there is no device ssd1"),
+        (("serve", "ssd1"), "there is no device ssd1"),
+        (("serve", "../ssd0"), "not a valid name"),
+        (("serve", "ssd0", "--latency", "slow"), "--latency: slow"),
+        (("serve", "ssd0", "--time-scale", "0"), "--time-scale"),
+        (("serve", "ssd0", "--group", "no-such-group"), "--group"),
+    ],
+)
+def test_mistakes_are_one_line_and_a_hint(
+    words: tuple[str, ...],
+    message: str,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (root / "plugin").touch()
+    monkeypatch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(root / "plugin"))
+    monkeypatch.setattr("slo_ctl.drives.server.find_nbdkit", lambda: "/nonexistent/nbdkit")
+    capsys.readouterr()
+    assert device(root, *words) == 2
+    output, hint = capsys.readouterr().err.splitlines()
+    assert message in output
+    assert hint.startswith("hint: ")
+
+
+def test_what_is_missing_is_named(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(root))
+    assert device(root, "serve", "ssd0") == 2
+    assert "install the package nbdkit" in capsys.readouterr().err
+    (root / "nbdkit").touch(mode=0o755)
+    monkeypatch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(root / "nosuch.so"))
+    assert device(root, "serve", "ssd0") == 2
+    assert "SLO_CTL_NBDKIT_PLUGIN" in capsys.readouterr().err
+
+
+def test_a_socket_in_use_is_not_taken_away(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "plugin").touch()
+    monkeypatch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(root / "plugin"))
+    monkeypatch.setattr("slo_ctl.drives.server.find_nbdkit", lambda: "/nonexistent/nbdkit")
+    run_places = places(root).run_of("ssd0")
+    run_places.exports.mkdir(parents=True)
+    monkeypatch.chdir(run_places.folder)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("control.sock")
+        other.listen()
+        if len(str(run_places.control)) < 100:
+            assert device(root, "serve", "ssd0") == 2
+            assert "address already in use" in capsys.readouterr().err
+            assert run_places.control.is_socket()
+
+
+def test_paths_too_long_for_sockets_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    assert device(deep, "create", SPEC) == 0
+    (deep / "plugin").touch()
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(deep / "plugin"))
+        patch.setattr("slo_ctl.drives.server.find_nbdkit", lambda: "/nonexistent/nbdkit")
+        assert device(deep, "serve", "ssd0") == 2
+    assert "too long for a socket" in capsys.readouterr().err

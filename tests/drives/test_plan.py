@@ -1,0 +1,122 @@
+"""From options to a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftl_emul import Config, Device
+from slo_ctl.base.errors import UserError
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import SsdRecord, needs_flash, read_record, to_toml
+
+GIB = 1 << 30
+
+
+def test_the_default_is_one_namespace_of_the_whole_size() -> None:
+    made = needs_flash(plan_device("name=ssd0,preset=fast15,size=8GiB,op=15%", []), "this test")
+    assert [(each.name, each.size_bytes, each.weight) for each in made.namespace] == [("ssd0", 8 * GIB, 1.0)]
+    blocks = made.geometry.blocks_per_die * made.geometry.dies
+    held = made.geometry.dies * made.mapping.free_floor
+    usable_bytes = (blocks - held) * made.geometry.pages_per_block * made.geometry.page_bytes
+    assert usable_bytes / made.size_bytes - 1 == pytest.approx(0.15, abs=0.001)
+
+
+def test_namespaces_share_what_is_left() -> None:
+    made = plan_device("name=d,size=4GiB", ["name=a,size=1GiB,weight=3", "name=b", "name=c"])
+    assert [each.size_bytes for each in made.namespace] == [GIB, 3 * GIB // 2, 3 * GIB // 2]
+    assert [each.weight for each in made.namespace] == [3, 1, 1]
+
+
+@pytest.mark.parametrize("placement", ["isolated", "shared"])
+@pytest.mark.parametrize("preset", ["fast15", "tlc", "qlc"])
+def test_the_drive_takes_what_was_planned(placement: str, preset: str) -> None:
+    size = {"fast15": "1GiB", "tlc": "24GiB", "qlc": "300GiB"}[preset]
+    spec = f"name=d,preset={preset},size={size},op=28%,placement={placement},scheduler=fifo"
+    made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
+    assert made.mapping.scheduler == "fifo"
+    fill(made)
+    assert made.mapping.isolated == (placement == "isolated")
+
+
+def fill(made: SsdRecord) -> tuple[Device, list[int]]:
+    """The drive of a record with its namespaces, and their tenant numbers."""
+    device = Device(
+        Config(
+            **made.geometry.model_dump(),
+            **made.timing.model_dump(),
+            mapping=made.mapping.kind,
+            cluster_dies=made.mapping.cluster_dies,
+            cached_entries=made.mapping.cached_entries,
+            free_floor=made.mapping.free_floor,
+            victim=made.mapping.victim,
+        )
+    )
+    tenants = [
+        device.create_tenant(
+            namespace.size_bytes // made.geometry.page_bytes, made.mapping.isolated, namespace.ops_blocks
+        )
+        for namespace in made.namespace
+    ]
+    return device, tenants
+
+
+@pytest.mark.parametrize("placement", ["isolated", "shared"])
+@pytest.mark.parametrize("mapping", ["page", "bast", "fast,cluster=2", "fast,cluster=4", "dftl,cmt=500"])
+def test_any_mapping_is_planned_kept_and_counted_alike(tmp_path: Path, mapping: str, placement: str) -> None:
+    spec = f"name=d,size=256MiB,op=25%,dies=4,block=512KiB,placement={placement},mapping={mapping}"
+    made = needs_flash(plan_device(spec, ["name=a", "name=b"]), "this test")
+    (tmp_path / "device.toml").write_text(to_toml(made))
+    assert read_record(tmp_path) == made
+    device, tenants = fill(made)
+    assert device.block_pages == made.block_pages
+    held = made.held_blocks if made.isolated else 0
+    for tenant in tenants:
+        # What is held is not all that a namespace needs at least, and each has more than that.
+        space = device.space(tenant)
+        assert held < space.min_ops_blocks <= space.ops_blocks
+
+
+def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) -> None:
+    made = plan_device("name=d,size=256MiB", [])
+    new = ("kind", "cluster_dies")
+    lines = [line for line in to_toml(made).splitlines() if not line.startswith(new)]
+    (tmp_path / "device.toml").write_text("\n".join(lines))
+    assert read_record(tmp_path) == made
+
+
+@pytest.mark.parametrize(
+    ("spec", "namespaces", "message"),
+    [
+        ("preset=fast15", [], "no name"),
+        ("name=d,pre=fast15", [], "unknown key pre"),
+        ("name=d,preset=fast16", [], "preset=fast16"),
+        ("name=d,size=8XB", [], "size=8XB"),
+        ("name=d,op=0%", [], "op"),
+        ("name=d,size=16MiB", [], "over-provisioning blocks"),
+        ("name=d,placement=here", [], "placement=here"),
+        ("name=d,scheduler=cfq", [], "scheduler=cfq"),
+        ("name=d,name=e", [], "twice"),
+        ("name=d,size=1GiB", ["size=1MiB"], "no name"),
+        ("name=d,size=1GiB", ["name=a", "name=a"], "2 times"),
+        ("name=d,size=1GiB", ["name=a,size=2GiB"], "add up to"),
+        ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave nothing"),
+        ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "namespaces' sizes"),
+        ("name=d,size=1GiB", ["name=a,weight=0"], "weight=0"),
+        ("name=d,age=maybe", [], "age=maybe"),
+        ("name=d,mapping=nftl", [], "mapping=nftl"),
+        ("name=d,mapping=page,cluster=2,dies=2", [], "no clustered blocks"),
+        ("name=d,mapping=bast,cluster=3,dies=4", [], "cluster=3"),
+        ("name=d,mapping=fast,cmt=100", [], "whole map in memory"),
+        ("name=d,mapping=fast,victim=random", [], "no GC"),
+        ("name=d,size=1GiB", ["name=a,workload=uniform"], "unknown key workload"),
+    ],
+)
+def test_what_makes_no_device_is_refused(spec: str, namespaces: list[str], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        plan_device(spec, namespaces)
+    assert message in refused.value.message
+    assert refused.value.hint
+    # The planner is that of the replay, which has VMs.
+    assert "VM" not in str(refused.value)

@@ -1,0 +1,54 @@
+"""`slo-ctl` as the tests of this folder call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slo_ctl.cli.app import run
+
+
+class CommandLine:
+    """A command, called with more words; `first` are the words of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *first: str, root: Path | None = None) -> None:
+        """`root` is given to it as --root; None: no such option."""
+        self._capsys = capsys
+        self._first = first
+        self._root = root
+
+    @property
+    def root(self) -> Path:
+        """What it has as --root."""
+        assert self._root is not None
+        return self._root
+
+    def verb(self, name: str) -> CommandLine:
+        """One of its verbs."""
+        return CommandLine(self._capsys, *self._first, name, root=self._root)
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Exit status, stdout, stderr."""
+        where = ["--root", str(self._root)] if self._root is not None else []
+        status = run([*self._first, *words, *where])
+        said = self._capsys.readouterr()
+        return status, said.out, said.err
+
+    def answer(self, *words: str) -> dict[str, Any]:
+        """What it says as JSON."""
+        status, out, err = self(*words, "--json")
+        assert status == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def refused(self, *words: str) -> str:
+        """The error, which is one line and a hint."""
+        status, out, err = self(*words)
+        assert status == 2, (out, err)
+        first, hint = err.strip().splitlines()[-2:]
+        assert first.startswith("slo-ctl: ")
+        assert hint.startswith("hint: ")
+        return err

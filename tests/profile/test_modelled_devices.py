@@ -1,0 +1,96 @@
+"""Devices in virtual time: what their data sheets say comes out again, and SeRRa estimates them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftl_emul import Disks, DriveError, disk_presets
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
+from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Direction
+from slo_ctl.profile.models import (
+    BARRACUDA_XT,
+    CHEETAH_15K7,
+    ArrayParameters,
+    DiskArray,
+    EmulatedSsd,
+    measure_completely,
+)
+from slo_ctl.profile.sweep import Plan, StoppingRule, run
+
+MIB = 1 << 20
+
+
+def test_a_random_access_of_a_disk_by_hand() -> None:
+    # Over the whole of a disk: average seek, half a revolution, a command, and the transfer.
+    parameters = ArrayParameters(BARRACUDA_XT, file_bytes=2_000_000_000_000 // 50 * 49, placed_within=1.0)
+    found = DiskArray(parameters, 1).measure(RAND_READ, 8192, 0, 60.0)
+    expected = 8.5e-3 * 0.98 + 60 / 7200 / 2 + 100e-6 + 8192 / 103.5e6
+    assert found.access_time_s == pytest.approx(expected, rel=0.03)
+
+
+def test_a_stream_runs_at_the_media_rate() -> None:
+    one = ArrayParameters(BARRACUDA_XT, file_bytes=200 * MIB, placed_within=0.001)
+    found = DiskArray(one, 1).measure(SEQ_READ, MIB, 0, None)
+    assert MIB / found.access_time_s == pytest.approx(138e6, rel=0.02)
+    two = ArrayParameters(CHEETAH_15K7, disks=2, file_bytes=200 * MIB, placed_within=0.01)
+    both = DiskArray(two, 1).measure(SEQ_READ, MIB, 0, None)
+    assert MIB / both.access_time_s == pytest.approx(2 * 204e6, rel=0.02)
+
+
+def test_presets_say_where_their_figures_come_from() -> None:
+    known = {preset.name: preset for preset in disk_presets()}
+    assert set(known) == {BARRACUDA_XT, CHEETAH_15K7}
+    assert all("Assumed" in preset.description for preset in known.values())
+    with pytest.raises(ValueError, match="cheetah-15k7"):
+        Disks("cheetah", 1, 65536)
+    with pytest.raises(DriveError, match="disks"):
+        Disks(CHEETAH_15K7, 0, 65536)
+
+
+def test_a_test_cut_short_keeps_to_its_time() -> None:
+    for access in ACCESSES:
+        device = DiskArray(ArrayParameters(BARRACUDA_XT, file_bytes=200 * MIB), 1)
+        found = device.measure(access, 8192, 0, 0.25)
+        # The write cache is emptied within the test.
+        assert 0.25 <= found.elapsed_s < (0.6 if access.direction is Direction.WRITE else 0.3)
+        assert device.now_s() == pytest.approx(found.elapsed_s)
+
+
+def test_the_same_seed_gives_the_same_times() -> None:
+    times = {
+        DiskArray(ArrayParameters(BARRACUDA_XT, file_bytes=40 * MIB), seed)
+        .measure(RAND_WRITE, 65536, 2, None)
+        .access_time_s
+        for seed in (1, 1, 2)
+    }
+    assert len(times) == 2
+
+
+@pytest.mark.parametrize(("disk", "disks"), [(BARRACUDA_XT, 1), (CHEETAH_15K7, 2)])
+def test_two_points_estimate_a_disk_within_the_bars(disk: str, disks: int) -> None:
+    """The issue's bars, with a file of the size where bench/serra.py has more."""
+    parameters = ArrayParameters(disk, disks=disks, file_bytes=400_000_000)
+    complete = measure_completely(DiskArray(parameters, 99), all_sizes(DEFAULT_INTERVALS), tuple(Direction))
+    benchmark = DiskArray(parameters, 1)
+    plan = Plan(draw_points(DEFAULT_INTERVALS, 2, 1), ACCESSES, StoppingRule(), 1.0)
+    session = run(plan, benchmark, [], Silent(), lambda _: None)
+    for summary in analyse(DEFAULT_INTERVALS, session.measurements, Fit.THEIL_SEN).summaries:
+        assert complete.median_error(summary) <= 0.05
+    assert benchmark.now_s() <= complete.spent_s / 168
+
+
+def test_the_emulated_ssd_is_indifferent_to_order() -> None:
+    ssd = EmulatedSsd("preset=fast15,size=256MiB,op=20%", 16 * MIB, 1)
+    times = {access: ssd.measure(access, 65536, 0, None).access_time_s for access in ACCESSES}
+    assert times[RAND_READ] == pytest.approx(times[SEQ_READ], rel=0.3)
+    assert times[SEQ_WRITE] > times[SEQ_READ]
+    begun = ssd.now_s()
+    cut = ssd.measure(SEQ_WRITE, 4096, 1, 0.05)
+    assert 0.05 <= ssd.now_s() - begun == pytest.approx(cut.elapsed_s)
+    assert cut.requests < 16 * MIB // 4096
+
+
+def test_a_file_larger_than_the_drive() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        EmulatedSsd("preset=fast15,size=256MiB,op=20%", 512 * MIB, 1)

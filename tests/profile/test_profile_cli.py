@@ -1,0 +1,299 @@
+"""`slo-ctl device profile` and `policy`, with a fio that answers by formula."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import fake_fio
+import pytest
+from command_line import CommandLine
+
+from slo_ctl.profile.agios import from_agios
+
+SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
+
+
+@pytest.fixture
+def cli(device: CommandLine) -> CommandLine:
+    return device.verb("profile")
+
+
+@pytest.fixture
+def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    log = fake_fio.install(tmp_path / "bin")
+    fake_fio.put_first(monkeypatch, tmp_path / "bin")
+    return log
+
+
+def test_a_directory_is_profiled_and_left_as_it_was(cli: CommandLine, fio: Path, place: Path) -> None:
+    profile = cli.answer(str(place), *SMALL)
+    assert profile["format_version"] == 1
+    assert profile["complete"] is True
+    ratio = profile["ratios"]["read"]["sizes"][0]
+    assert (ratio["size_bytes"], ratio["ratio"]) == (8192, pytest.approx(5080 / 180))
+    assert len(profile["ratios"]["write"]["sizes"]) == 8
+    assert list(place.iterdir()) == []
+    fill, *tests = fake_fio.asked(fio)
+    assert fill["rw"] == "write"
+    assert {test["rw"] for test in tests} == {"read", "randread", "write", "randwrite"}
+    for test in tests:
+        assert test["direct"] == "1"
+        assert "readonly" in test or "write" in test["rw"]
+
+
+def test_profiling_again_refines_the_stored_profile(cli: CommandLine, fio: Path, place: Path) -> None:
+    first = cli.answer(str(place), *SMALL, "--repetitions", "3")
+    calls = len(fake_fio.asked(fio))
+    assert cli.answer(str(place), *SMALL) == first
+    assert len(fake_fio.asked(fio)) == calls, "precise enough: nothing is measured, and no file made"
+    more = cli.answer(str(place), *SMALL, "--min-repetitions", "5")
+    assert len(more["measurement"]) == 5 * 3 * 4
+    assert more["measurement"][: len(first["measurement"])] == first["measurement"]
+    assert more["created"] == first["created"]
+    assert len(list((cli.root / "profiles").iterdir())) == 1
+    fresh = cli.answer(str(place), *SMALL, "--fresh")
+    assert len(fresh["measurement"]) == 3 * 3 * 4
+    assert fio.exists()
+
+
+def test_a_profile_of_another_file_size_is_not_mixed_in(cli: CommandLine, fio: Path, place: Path) -> None:
+    cli.answer(str(place), *SMALL)
+    assert "--file-size 1048576" in cli.refused(str(place), *SMALL[:2], "--file-size", "2MiB", "-q")
+    assert fio.exists()
+
+
+def test_show_and_its_validity(cli: CommandLine, fio: Path, place: Path) -> None:
+    assert "there is no profile" in cli.refused(str(place), "--show")
+    cli.answer(str(place), *SMALL)
+    calls = len(fake_fio.asked(fio))
+    status, out, _ = cli(str(place), "--show", "--every-size")
+    assert status == 0
+    assert "less than a minute ago: valid" in out
+    assert "estimated" in out
+    assert len(fake_fio.asked(fio)) == calls
+    (file,) = (cli.root / "profiles").iterdir()
+    stored = json.loads(file.read_text())
+    stored["identity"]["kernel"] = "2.6.32"
+    file.unlink()
+    (file.parent / f"{file.name.rsplit('-', 1)[0]}-000000000000.json").write_text(json.dumps(stored))
+    status, out, _ = cli(str(place), "--show")
+    assert "stale: kernel was 2.6.32, is " in out
+    assert cli.answer(str(place), "--show")["validity"]["stale"].startswith("stale")
+    # Measured anew, not mixed with the old one.
+    assert len(cli.answer(str(place), *SMALL)["measurement"]) == 3 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", '{"format_version": 2}', '{"format_version": 1, "measurement": [{}]}', "\xff\x00"]
+)
+def test_a_damaged_profile_is_refused_saying_what_to_do(
+    cli: CommandLine, fio: Path, place: Path, damage: str
+) -> None:
+    cli.answer(str(place), *SMALL)
+    (file,) = (cli.root / "profiles").iterdir()
+    file.write_bytes(damage.encode("latin-1"))
+    for words in ((str(place), "--show"), (str(place), *SMALL)):
+        output = cli.refused(*words)
+        assert str(file) in output
+        assert "--fresh" in output
+    assert file.read_bytes() == damage.encode("latin-1")
+    assert cli.answer(str(place), *SMALL, "--fresh")["complete"]
+    assert fio.exists()
+
+
+def test_profile_is_written_for_agios_and_plotted(
+    cli: CommandLine, fio: Path, place: Path, tmp_path: Path
+) -> None:
+    func, svg, png = tmp_path / "access_times.func", tmp_path / "p.svg", tmp_path / "p.png"
+    status, out, err = cli(str(place), *SMALL, "--agios", str(func), "--plot", str(svg))
+    assert status == 0, err
+    assert "read: average" in out
+    assert "poor linear fit" not in out
+    (interval,) = from_agios(func.read_text())
+    assert (interval.low_kb, interval.high_kb) == (8, 64)
+    assert "<svg" in svg.read_text()
+    assert cli(str(place), "--show", "--plot", str(png))[0] == 0
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert ".svg" in cli.refused(str(place), "--show", "--plot", str(tmp_path / "p.jpg"))
+    assert "no directory" in cli.refused(str(place), "--show", "--agios", str(tmp_path / "no" / "x"))
+    assert fio.exists()
+
+
+def test_an_existing_file_is_only_read(cli: CommandLine, fio: Path, place: Path) -> None:
+    file = place / "data"
+    file.write_bytes(b"x" * (1 << 20))
+    profile = cli.answer(str(file), *SMALL)
+    assert set(profile["ratios"]) == {"read"}
+    assert all("readonly" in test for test in fake_fio.asked(fio))
+    assert file.read_bytes() == b"x" * (1 << 20)
+
+
+def test_allow_write_names_exactly_the_target(cli: CommandLine, fio: Path, place: Path) -> None:
+    file, other = place / "data", place / "other"
+    file.write_bytes(b"x" * (1 << 20))
+    other.write_bytes(b"x" * (1 << 20))
+    assert "is not a target" in cli.refused(str(file), *SMALL, "--allow-write", str(other))
+    assert "is not a target" in cli.refused(f"{place}/./data", *SMALL, "--allow-write", str(file))
+    assert not fio.exists()
+    assert set(cli.answer(str(file), *SMALL, "--allow-write", str(file))["ratios"]) == {"read", "write"}
+
+
+@pytest.mark.skipif(
+    shutil.which("mkfs.ext4", path="/usr/sbin:/sbin") is None, reason="mkfs.ext4 is not there"
+)
+def test_a_signature_forbids_writing(cli: CommandLine, fio: Path, place: Path) -> None:
+    import subprocess
+
+    file = place / "image"
+    file.write_bytes(bytes(2 << 20))
+    mkfs = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin")
+    assert mkfs is not None
+    subprocess.run([mkfs, "-q", "-F", str(file)], check=True)
+    before = file.read_bytes()
+    assert "there is something on it: ext4" in cli.refused(str(file), *SMALL, "--allow-write", str(file))
+    assert not fio.exists()
+    assert file.read_bytes() == before
+
+
+def test_preconditioning_tells_what_it_writes(cli: CommandLine, fio: Path, place: Path) -> None:
+    words = [word for word in SMALL if word != "--quiet"]
+    status, _, err = cli(str(place), *words, "--precondition")
+    assert status == 0
+    assert "(28311552 bytes) will be written" in err, "27 times 1 MiB at most"
+    shown = cli.answer(str(place), "--show")
+    # A steady fake: two passes and five rounds.
+    assert shown["conditioning"] == {"written_bytes": 7 << 20, "steady": True}
+    file = place / "data"
+    file.write_bytes(b"x" * (1 << 20))
+    assert "--precondition writes" in cli.refused(str(file), *SMALL, "--precondition")
+    assert fio.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--interval", "8k-64k/8k", "--interval", "32k-128k/32k"), "overlap"),
+        (("--interval", "64k-8k/8k"), "is empty"),
+        (("--interval", "1000-3000/1000"), "not aligned"),
+        (("--interval", "8k"), "is not a valid interval"),
+        (("--file-size", "100KiB"), "hold no two requests"),
+        (("--file-size", "8PiB"), "are needed"),
+        (("--file-size", "much"), "--file-size: much is not a size"),
+        (("--budget", "soon"), "--budget: soon is not a time"),
+        (("--budget", "0s"), "must be more than 0"),
+        (("--precision", "0%"), "must be more than 0"),
+        (("--precision", "x"), "--precision: x is not a number"),
+        (("--fit", "curved"), "--fit: curved is not known"),
+    ],
+)
+def test_bad_options_are_refused(
+    cli: CommandLine, fio: Path, place: Path, words: tuple[str, ...], message: str
+) -> None:
+    assert message in cli.refused(str(place), *words)
+    assert not fio.exists(), "nothing was started"
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{place}/no/such", "there is no such place"),
+        ("{place}/empty", "the file is empty"),
+        ("{place}/fifo", "neither a file"),
+        ("ftp://host/x", "ftp is not supported"),
+        ("nbd+unix:///x", "names no socket"),
+        ("nbd+unix:///x?socket={place}/none.sock", "No such file or directory"),
+        ("nbd://127.0.0.1:1/x", "Connection refused"),
+    ],
+)
+def test_bad_targets_are_refused(cli: CommandLine, fio: Path, place: Path, target: str, message: str) -> None:
+    (place / "empty").touch()
+    os.mkfifo(place / "fifo")
+    assert message in cli.refused(target.format(place=place), *SMALL)
+    assert not fio.exists()
+
+
+def test_read_only_directory_is_refused(
+    cli: CommandLine, fio: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "it is read-only, or not yours" in cli.refused(str(place), *SMALL)
+    assert not fio.exists()
+
+
+def test_missing_fio_is_reported(
+    cli: CommandLine, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "fio is not installed" in cli.refused(str(place), *SMALL)
+    assert list(place.iterdir()) == []
+
+
+def test_fio_is_killed_and_what_was_measured_is_kept(
+    cli: CommandLine, fio: Path, place: Path, tmp_path: Path
+) -> None:
+    fake_fio.install(tmp_path / "bin", fake_fio.killed_after(fio, 10))
+    assert "fio was killed by SIGKILL" in cli.refused(str(place), *SMALL)
+    assert list(place.iterdir()) == []
+    shown = cli.answer(str(place), "--show")
+    assert len(shown["measurement"]) == 9, "one of the ten wrote the file"
+    assert shown["complete"] is False
+
+
+def test_failure_of_fio_is_reported(cli: CommandLine, fio: Path, place: Path, tmp_path: Path) -> None:
+    fake_fio.install(tmp_path / "bin", fake_fio.NO_SPACE)
+    assert "No space left on device" in cli.refused(str(place), *SMALL)
+    assert list(place.iterdir()) == []
+    assert fio.exists()
+
+
+def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> None:
+    node = sys / "block" / "sdx"
+    (node / "queue").mkdir(parents=True)
+    (node / "dev").write_text("8:80\n")
+    (node / "queue" / "scheduler").write_text(schedulers + "\n")
+    (node / "queue" / "rotational").write_text(f"{rotational}\n")
+    for number in range(queues):
+        (node / "mq" / str(number)).mkdir(parents=True)
+    (sys / "dev" / "block").mkdir(parents=True)
+    (sys / "dev" / "block" / "8:80").symlink_to(node)
+
+
+def test_a_device_that_is_not_there_is_not_made_in_memory(cli: CommandLine) -> None:
+    status, _, err = cli("/dev/slo-ctl-nosuch")
+    assert status == 2
+    assert "there is no such device" in err
+    assert not os.path.exists("/dev/slo-ctl-nosuch")  # noqa: PTH110
+
+
+def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Path) -> None:
+    sys = tmp_path / "sys"
+    block_device(sys, "none [mq-deadline] bfq", 1, 1)
+    where = ("--sys", str(sys), "--cgroup-root", str(tmp_path))
+    status, out, _ = device("policy", "sdx", *where, "--weights", "--explain")
+    assert status == 0
+    assert "sdx: scheduler bfq (now mq-deadline)" in out
+    assert "the kernel says that it rotates" in out
+    assert "source: measured: weights 100/300/600" in out
+    assert "no valid profile" in out
+    status, out, _ = device("policy", "/dev/sdx", *where, "--p99", "10ms", "--json")
+    found = json.loads(out)
+    assert found["format_version"] == 1
+    assert (found["scheduler"], found["parameters"]["max_budget"]) == ("bfq", "128")
+    assert not device.root.exists()
+
+
+def test_policy_of_what_is_not_there(device: CommandLine, tmp_path: Path) -> None:
+    status, _, err = device("policy", "nosuch", "--sys", str(tmp_path))
+    assert status == 2
+    assert "there is no such block device" in err
+
+
+def test_policy_of_an_emulated_ssd(device: CommandLine) -> None:
+    assert device("create", "name=d,size=128MiB", "--namespace", "name=a", "--namespace", "name=b")[0] == 0
+    status, out, _ = device("policy", "d")
+    assert status == 0
+    assert "d (EMULATED): scheduler wfq" in out

@@ -1,0 +1,136 @@
+"""The guests of the tests: each boots once, and is taken by one test file after the other."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .build import CannotBuildError, Parts, ensure
+from .drives import Drive, Fdp, Medium, Namespace, NvmeSubsystem, PlainNvme, VirtioDisk
+from .installed import CannotPackageError, built_package, install, reset
+from .machine import Guest
+
+_SMALL = Medium(128 << 20)
+POOL_IOPS = 300
+"""Limit of the drive POOL0, for all of its namespaces together: few, as each costs an emulated CPU much."""
+_POOLED = Medium(128 << 20, iops_max=POOL_IOPS, iops_group="pool")
+
+
+@dataclass(frozen=True)
+class GuestKind:
+    """A guest by its drives. Tests of one kind run one after the other, those of two kinds side by side."""
+
+    name: str
+    drives: tuple[Drive, ...]
+
+
+GENERAL = GuestKind(
+    "general",
+    (
+        PlainNvme("PLAIN0", Medium(256 << 20)),
+        VirtioDisk("VIRTIO0", Medium(64 << 20)),
+        NvmeSubsystem(
+            "MULTI0",
+            (Namespace(1, _SMALL), Namespace(2, _SMALL), Namespace(3, _SMALL, attached=False)),
+            ocp=True,
+        ),
+        NvmeSubsystem(
+            "FDP0",
+            (Namespace(1, _SMALL, fdp_handles="0-3"), Namespace(2, _SMALL, fdp_handles="4-7")),
+            fdp=Fdp(reclaim_unit_bytes=16 << 20, handles=8),
+        ),
+    ),
+)
+"""One drive of each kind, none of them limited."""
+LIMITED = GuestKind(
+    "limited",
+    (
+        PlainNvme("LIMITED0", Medium(64 << 20, iops_max=2000)),
+        NvmeSubsystem(
+            "POOL0", (Namespace(1, _POOLED), Namespace(2, _POOLED), Namespace(5, _POOLED, attached=False))
+        ),
+    ),
+)
+"""Drives with a limit of IOPS, so that their capacity is the same on every machine."""
+
+
+class Guests:
+    """At most one guest at a time in this process."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self._folders = tmp_path_factory
+        self._booted = ExitStack()
+        self._kind: GuestKind | None = None
+        self._guest: Guest | None = None
+        self._has_package = False
+        self._unavailable = ""
+
+    @property
+    def running(self) -> Guest | None:
+        """The guest that is booted now."""
+        return self._guest
+
+    def booted(self, kind: GuestKind) -> Guest:
+        """A guest of this kind, booted if need be. Skips the test where there can be none."""
+        if self._guest is not None and self._kind == kind:
+            return self._guest
+        self.close()
+        self._guest = Guest(self._parts(), kind.drives, self._folders.mktemp(f"guest-{kind.name}"))
+        self._booted.callback(self._guest.close)
+        self._guest.start()
+        self._kind = kind
+        return self._guest
+
+    def installed(self, kind: GuestKind) -> Guest:
+        """The same with this tree's Debian package, configuration and state as installed.
+
+        The daemon runs if this is what installed it.
+        """
+        if self._guest is not None and self._kind == kind and self._has_package:
+            reset(self._guest)
+            return self._guest
+        shared = self._shared_folder()  # asked for here: two threads would both try to make it
+        with ThreadPoolExecutor(1) as beside:  # the guest boots while the package is built
+            package = beside.submit(self._package, shared)
+            guest = self.booted(kind)
+        install(guest, package.result())
+        self._has_package = True
+        return guest
+
+    def close(self) -> None:
+        """End the guest, if one runs."""
+        self._booted.close()
+        self._kind = self._guest = None
+        self._has_package = False
+
+    def _parts(self) -> Parts:
+        """Tried once: what cannot be built now cannot be built for the next test either."""
+        if not self._unavailable:
+            try:
+                return ensure()
+            except CannotBuildError as error:
+                self._unavailable = f"no guest: {error}"
+        pytest.skip(self._unavailable)
+
+    def _shared_folder(self) -> Path:
+        """One folder for all processes of the run."""
+        own = self._folders.getbasetemp()
+        return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def _package(self, shared: Path) -> Path:
+        """Built once a run, by whichever of its processes needs it first."""
+        if self._unavailable:
+            pytest.skip(self._unavailable)
+        with (shared / "package.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                return built_package(shared / "package")
+            except CannotPackageError as error:
+                self._unavailable = f"no package: {error}"
+        pytest.skip(self._unavailable)

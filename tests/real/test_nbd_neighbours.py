@@ -1,0 +1,267 @@
+"""What one client does costs the others nothing beyond their share: dying, discarding, zeroing, flooding."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from nbd_client import READ, REQUEST_MAGIC, TRIM, WRITE, ZERO, NbdClient
+from serving import READY_S, Server, make_device, require, served
+from waiting import until
+
+MIB = 1 << 20
+GIB = 1 << 30
+SIZE = 2 * GIB
+QUEUE_DEPTH = 8
+SLACK_S = 2.0
+"""What a busy machine may keep a thread waiting; large requests that are not split cost 7 to 21 s."""
+LEAST_RATE = 0.1
+"""Of the requests each second next to small ones, which another moment of a busy machine may halve and more;
+large requests that are not split leave 0.01."""
+
+
+@pytest.fixture(params=["none", "real"])
+def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    require("nbdkit")
+    make_device(root, "name=d,size=4GiB,op=10%,dies=8", f"name=a,size={SIZE}", "name=b,size=256MiB")
+    with served(root, "d", "--latency", request.param) as server:
+        first = server.nbdkit()
+        yield server
+        assert server.nbdkit() == first, server.log()
+        with NbdClient(server.run.export("b"), "b") as other, server.control() as control:
+            other.read(0, 4096)
+            control.statistics()
+        assert server.stop() == 0
+
+
+def request(kind: int, offset: int, length: int) -> bytes:
+    return struct.pack(">IHHQQI", REQUEST_MAGIC, 0, kind, offset, offset, length)
+
+
+class Neighbour(threading.Thread):
+    """Reads 4 KiB at a time, and notes how long each took; asks the control socket as well."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self.ended_s: list[float] = []
+        self.took_s: list[float] = []
+        self.control_s: list[float] = []
+        self._server = server
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        with NbdClient(self._server.run.export("b"), "b") as client, self._server.control() as control:
+            while not self._ended.is_set():
+                begun = time.monotonic()
+                client.read(len(self.ended_s) % 1000 * 4096, 4096)
+                self.ended_s.append(time.monotonic())
+                self.took_s.append(self.ended_s[-1] - begun)
+                if len(self.ended_s) % 50 == 1:
+                    control.statistics()
+                    self.control_s.append(time.monotonic() - self.ended_s[-1])
+
+    def __enter__(self) -> Neighbour:
+        self.start()
+        until(lambda: len(self.took_s) > 10, "the neighbour reads")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join(READY_S)
+        assert not self.is_alive()
+
+
+def neighbour_while(server: Server, kind: int, total: int, each: int) -> tuple[float, float]:
+    """The longest that a neighbour waited while so much was asked for, and its requests each second."""
+    with NbdClient(server.run.export("a"), "a") as client:
+        for number in range(8):
+            client.write(number * 32 * MIB, b"x" * 16 * MIB)
+    count = total // each
+    with NbdClient(server.run.export("a"), "a") as client, Neighbour(server) as neighbour:
+        before, begun = len(neighbour.took_s), time.monotonic()
+        for number in range(count):
+            if number >= QUEUE_DEPTH:
+                assert struct.unpack(">IIQ", client._receive(16))[1] == 0
+            client.socket.sendall(request(kind, number * each % SIZE, each))
+        for _ in range(min(QUEUE_DEPTH, count)):
+            assert struct.unpack(">IIQ", client._receive(16))[1] == 0
+        during, lasted_s = len(neighbour.took_s) - before, time.monotonic() - begun
+        until(lambda: len(neighbour.took_s) > before + during + 1, "the neighbour continues")
+    return max(neighbour.took_s[before:] + neighbour.control_s), during / lasted_s
+
+
+@pytest.mark.parametrize(
+    ("kind", "total", "large", "small"),
+    [(TRIM, 16 * GIB, GIB, 4 * MIB), (ZERO, SIZE, SIZE, 256 << 10)],
+    ids=["discard", "zeroes"],
+)
+def test_large_requests_cost_a_neighbour_no_more_than_small_ones(
+    server: Server, kind: int, total: int, large: int, small: int
+) -> None:
+    worst_small_s, small_per_s = neighbour_while(server, kind, total, small)
+    worst_large_s, large_per_s = neighbour_while(server, kind, total, large)
+    figures = {"worst wait": (worst_small_s, worst_large_s), "requests/s": (small_per_s, large_per_s)}
+    assert worst_large_s <= 3 * worst_small_s + SLACK_S, figures
+    assert large_per_s >= LEAST_RATE * small_per_s, figures
+
+
+def test_a_client_that_dies_with_replies_under_way(server: Server) -> None:
+    with NbdClient(server.run.export("a"), "a") as client:
+        client.write(0, b"x" * 16 * MIB)
+    for round_ in range(20):
+        with NbdClient(server.run.export("a"), "a") as client:
+            for number in range(32):
+                client.socket.sendall(request(READ, number * (256 << 10), 256 << 10))
+            client._receive(16 + round_ * 1000)
+
+
+@pytest.mark.parametrize("harm", ["oversized", "half", "noise"])
+def test_a_client_that_lies_with_replies_under_way(server: Server, harm: str) -> None:
+    for _ in range(3):
+        with NbdClient(server.run.export("a"), "a") as client:
+            for number in range(32):
+                client.socket.sendall(request(READ, number * (256 << 10), 256 << 10))
+            if harm == "oversized":
+                client.socket.sendall(request(WRITE, 0, 1 << 31))
+            elif harm == "half":
+                client.socket.sendall(request(WRITE, 0, MIB) + b"x" * 1000)
+                client.socket.shutdown(socket.SHUT_WR)
+            else:
+                client.socket.sendall(b"\xff" * 28)
+            client._receive(16)
+            time.sleep(0.1)
+
+
+def resident_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def pass_through(client: NbdClient, kind: int, total: int, each: int) -> None:
+    """Read or write so many bytes, eight requests at a time."""
+    payload = b"y" * each if kind == WRITE else b""
+
+    def send() -> None:
+        for number in range(total // each):
+            ahead.acquire()
+            client.socket.sendall(request(kind, number * each % SIZE, each) + payload)
+
+    ahead = threading.Semaphore(QUEUE_DEPTH)
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    for _ in range(total // each):
+        assert struct.unpack(">IIQ", client._receive(16))[1] == 0
+        if kind == READ:
+            left = each
+            while left:
+                left -= len(client.socket.recv(min(left, MIB)))
+        ahead.release()
+    sender.join(READY_S)
+
+
+def test_the_largest_requests_take_bounded_memory_and_give_it_back(server: Server) -> None:
+    start = resident_bytes(server.nbdkit())
+    worst = 0
+    with NbdClient(server.run.export("a"), "a") as client:
+        for kind in (WRITE, READ):
+            done = threading.Event()
+            peaks = [0]
+
+            def watch(done: threading.Event = done, peaks: list[int] = peaks) -> None:
+                while not done.wait(0.01):
+                    peaks.append(resident_bytes(server.nbdkit()))
+
+            watcher = threading.Thread(target=watch, daemon=True)
+            watcher.start()
+            pass_through(client, kind, 4 * GIB if kind == READ else GIB, 32 * MIB)
+            done.set()
+            watcher.join(READY_S)
+            worst = max(worst, *peaks)
+    assert worst - start < 400 * MIB
+    until(lambda: resident_bytes(server.nbdkit()) - start < 100 * MIB, "memory is restored")
+
+
+def admitted(server: Server) -> bool:
+    try:
+        NbdClient(server.run.export("a"), "a").close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def is_another(server: Server, before: int) -> bool:
+    return server.run.pid_file.exists() and server.run.pid_file.read_text().strip() not in ("", str(before))
+
+
+def test_connections_of_one_client_keep_nobody_out(server: Server) -> None:
+    crowd: list[socket.socket] = []
+    try:
+        for _ in range(400):
+            crowd.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            crowd[-1].connect(str(server.run.export("a")))
+        assert not admitted(server)
+    finally:
+        for each in crowd:
+            each.close()
+    until(lambda: admitted(server), "connections are restored")
+    assert len(server.log()) < 10_000
+
+
+def test_the_crowd_does_not_keep_a_neighbour_out(server: Server) -> None:
+    code = (
+        "import socket, sys, time\n"
+        "crowd = [socket.socket(socket.AF_UNIX) for _ in range(300)]\n"
+        "for each in crowd: each.connect(sys.argv[1])\n"
+        "print('there', flush=True); time.sleep(600)"
+    )
+    command = ["python3", "-c", code, str(server.run.export("a"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as crowd:
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == "there\n"
+        with NbdClient(server.run.export("b"), "b") as other:
+            other.read(0, 4096)
+        crowd.kill()
+
+
+def holds(image: Path, begins: bytes) -> bool:
+    with image.open("rb") as file:
+        return file.read(len(begins)) == begins
+
+
+def test_a_server_that_was_killed_is_there_again_for_who_reconnects(root: Path) -> None:
+    require("nbdkit", "qemu-io")
+    make_device(root, "name=d,size=64MiB,op=20%,dies=2")
+    with served(root, "d") as server:
+        image = (
+            f"driver=nbd,server.type=unix,server.path={server.run.export('d')},export=d,reconnect-delay=60"
+        )
+        with subprocess.Popen(
+            ["qemu-io", "--image-opts", image],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as guest:
+            assert guest.stdin is not None
+            guest.stdin.write("write -P 7 0 64k\nflush\nread -P 7 0 64k\n")
+            guest.stdin.flush()
+            until(lambda: holds(root / "devices/d/d.img", b"\x07" * 4), "the guest writes")
+            for _ in range(2):
+                before = server.nbdkit()
+                os.kill(before, signal.SIGKILL)
+                until(partial(is_another, server, before), "nbdkit is there again")
+                guest.stdin.write("read -P 7 0 64k\nwrite -P 7 64k 64k\nflush\n")
+                guest.stdin.flush()
+            output, _ = guest.communicate("read -P 7 0 128k\n", timeout=READY_S)
+        assert "rror" not in output
+        assert "failed" not in output
+        assert "starting it again" in server.log()
+        assert server.stop() == 0

@@ -1,0 +1,73 @@
+"""JSON files of typed content: what is written is read again; what is not ours is named and left alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.json_store import JsonStore
+
+
+@dataclass(frozen=True)
+class Content:
+    format_version: Literal[1]
+    numbers: tuple[float, ...] = ()
+
+
+def store(path: Path) -> JsonStore[Content]:
+    return JsonStore(path, Content, repair="restore it")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_content_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[float]
+) -> None:
+    path = tmp_path_factory.mktemp("store") / "new" / "file.json"
+    assert store(path).read() is None
+    store(path).write(Content(1, tuple(numbers)))
+    assert store(path).read() == Content(1, tuple(numbers))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "is damaged: Invalid JSON", "restore it"),
+        ("[" * 100_000, "is damaged", "restore it"),
+        ("[]", "is damaged", "restore it"),
+        ("{}", "is damaged: format_version: Field required", "restore it"),
+        ('{"format_version": 1, "numbers": [1, "x"]}', "is damaged: numbers[1]: ", "restore it"),
+        ('{"format_version": 1, "numbers": "many"}', ", not 'many'", "restore it"),
+        ('{"format_version": 7}', "format_version 7, this program reads 1", "use the slo-ctl that wrote it"),
+    ],
+)
+def test_damaged_file_is_named_and_kept(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        store(path).read()
+    assert str(path) in refused.value.message
+    assert message in refused.value.message
+    assert refused.value.hint.startswith(hint)
+    assert path.read_text() == text
+
+
+def test_fifo_in_place_of_the_file_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file.json")
+    with pytest.raises(UserError, match="is not a regular file"):
+        store(tmp_path / "file.json").read()
+
+
+def test_second_writer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:
+    first, second = store(tmp_path / "file.json"), store(tmp_path / "file.json")
+    with first.locked("busy"), pytest.raises(UserError, match="busy"), second.locked("busy", patience_s=0.0):
+        pytest.fail("two hold the lock")
+    with second.locked("busy", patience_s=0.0):
+        pass
