@@ -1,19 +1,21 @@
 """Weights, limits and latency targets of systemd's units, set through systemd for as long as they run.
 
 What is written to the cgroup of a unit past systemd lasts until systemd sets the unit's properties again. So
-properties are set, at run time only, and it is looked whether the cgroup has them. systemctl takes each
-argument as one word, with no shell between, and units' names as they are in /proc/PID/cgroup.
+properties are set over D-Bus, at run time only, and then the cgroup is read to see whether it has them.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
+
+from jeepney import DBusAddress, DBusErrorResponse, Properties, new_method_call
+from jeepney.io.blocking import DBusConnection, open_dbus_connection
+from jeepney.wrappers import unwrap_msg
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.decide.levers import unit_of
@@ -35,24 +37,35 @@ def io_weight_for(bfq_weight: float) -> int:
 
 
 _ANSWER_S = 20.0
-"""Then systemctl is ended; it is not waited for as long."""
+"""Then a call is given up; no epoch waits as long for it."""
 _LAST_PATIENCE_S = 10.0
 """When no epoch waits any more: settings are restored before the daemon ends."""
 _FOLLOWS = 0.5
 """Of the time that a call is waited for: so that a change that did not take is reported as such."""
 _POLL_S = 0.01
-_WEIGHT = "IOWeight"
-_LIMITS = {
+WEIGHT = "IOWeight"
+LIMITS = {
     "read_iops": "IOReadIOPSMax",
     "write_iops": "IOWriteIOPSMax",
     "read_bytes_s": "IOReadBandwidthMax",
     "write_bytes_s": "IOWriteBandwidthMax",
 }
-_LATENCY_SET, _LATENCY_SHOWN = "IODeviceLatencyTargetSec", "IODeviceLatencyTargetUSec"
-_ENTRY = re.compile(r"(\w+)=(/.*) (\S+)", re.ASCII)
-"""A line of `systemctl show` for a property that has values by device."""
-_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
-_MOST_ANSWERED = 1 << 16
+LATENCY_TARGET = "IODeviceLatencyTargetUSec"
+NOT_SET = (1 << 64) - 1
+"""No weight, limit or latency target of its own."""
+
+Entries = dict[str, int]
+"""Values of a property by the path of the device."""
+
+
+class UnitProperties(Protocol):
+    """What is asked of systemd; a test has one that keeps properties in memory."""
+
+    def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
+        """The values that the unit has by device, for each of these properties."""
+
+    def set(self, unit: str, name: str, value: int | Entries) -> None:
+        """Until the unit ends; other devices' entries stay as they are."""
 
 
 class SystemdActuator:
@@ -71,14 +84,14 @@ class SystemdActuator:
         self,
         cgroups: CgroupActuator,
         sys: Path,
-        run_systemctl: Callable[[Sequence[str]], str] | None = None,
+        properties: UnitProperties | None = None,
         *,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`cgroups` reads the same tree, v2; `sys` names devices. `run_systemctl` takes arguments."""
+        """`cgroups` reads the same tree, v2; `sys` names devices."""
         self._cgroups = cgroups
         self._sys = sys
-        self._run = run_systemctl or _systemctl
+        self._properties = properties or SystemBus()
         self._calls = PatientCalls("systemd", patience_s=patience_s)
         self._follows_s = _FOLLOWS * patience_s
 
@@ -129,14 +142,15 @@ class SystemdActuator:
     def _change(self, unit: str, knob: Knob, value: float | None) -> None:
         foreign: dict[str, float] = {}
         if _is_weight(knob):
-            assignment = f"{_WEIGHT}={'' if value is None else _io_weight(knob, value)}"
+            self._properties.set(unit, WEIGHT, NOT_SET if value is None else _io_weight(knob, value))
         else:
-            shown = self._shown(unit)
-            foreign = self._foreign(knob, shown)
+            name = LATENCY_TARGET if knob.name == LATENCY else LIMITS[knob.name]
+            entries = self._properties.entries(unit, [name] if knob.name == LATENCY else [*LIMITS.values()])
+            foreign = self._foreign(knob, entries)
             if foreign and value is not None:
                 raise _would_be_lost(unit, knob, foreign)
-            assignment = self._assignment(knob, value, shown)
-        self._run(["set-property", "--runtime", "--", unit, assignment])
+            path = self._path(knob, entries[name])
+            self._properties.set(unit, name, {path: NOT_SET if value is None else round(value)})
         # systemd answers before it has written to the cgroup; whoever reads next must not be too early.
         deadline = time.monotonic() + self._follows_s
         while self._in_force(knob) != value and time.monotonic() < deadline:
@@ -145,40 +159,27 @@ class SystemdActuator:
         for name, limit in foreign.items():
             self._cgroups.write(replace(_behind(knob), name=name), limit)
 
-    def _assignment(self, knob: Knob, value: float | None, shown: Mapping[str, Mapping[str, str]]) -> str:
-        is_latency = knob.name == LATENCY
-        entries = shown.get(_LATENCY_SHOWN if is_latency else _LIMITS[knob.name], {})
-        # As the property calls the device already: two names for one would be two entries at odds.
-        path = next((path for path in entries if self._is_device(path, knob)), "")
-        if not path:
-            folder = self._sys / "dev" / "block" / knob.device
-            if not folder.exists():
-                raise ActError(f"the block device {knob.device} no longer exists", gone=True)
-            path = f"/dev/{folder.resolve().name.replace('!', '/')}"
-        wanted = "infinity" if value is None else f"{value:.0f}{'us' if is_latency else ''}"
-        return f"{_LATENCY_SET if is_latency else _LIMITS[knob.name]}={path} {wanted}"
+    def _path(self, knob: Knob, entries: Entries) -> str:
+        """As the property calls the device already: two names for one would be two entries at odds."""
+        for path in entries:
+            if self._is_device(path, knob):
+                return path
+        folder = self._sys / "dev" / "block" / knob.device
+        if not folder.exists():
+            raise ActError(f"the block device {knob.device} no longer exists", gone=True)
+        return f"/dev/{folder.resolve().name.replace('!', '/')}"
 
-    def _foreign(self, knob: Knob, shown: Mapping[str, Mapping[str, str]]) -> dict[str, float]:
+    def _foreign(self, knob: Knob, entries: Mapping[str, Entries]) -> dict[str, float]:
         """Limits beside this one that systemd knows nothing of: it writes all four of a device at once."""
         found = {}
-        for name in _LIMITS if knob.name in _LIMITS else ():
+        for name in LIMITS if knob.name in LIMITS else ():
             beside = replace(knob, name=name)
             in_force = self._in_force(beside) if name != knob.name else None
             if in_force is None:
                 continue
-            entries = shown.get(_LIMITS[name], {}).items()
-            read_back = next((number for path, number in entries if self._is_device(path, knob)), "")
-            if not _NUMBER.fullmatch(read_back) or float(read_back) != in_force:
+            known = entries[LIMITS[name]].items()
+            if not any(limit == in_force and self._is_device(path, knob) for path, limit in known):
                 found[name] = in_force
-        return found
-
-    def _shown(self, unit: str) -> dict[str, dict[str, str]]:
-        """What systemd has of the unit by device: a value for each property and path."""
-        names = ",".join((*_LIMITS.values(), _LATENCY_SHOWN))
-        found: dict[str, dict[str, str]] = {}
-        for line in self._run(["show", f"--property={names}", "--", unit]).splitlines():
-            if entry := _ENTRY.fullmatch(line):
-                found.setdefault(entry[1], {})[entry[2]] = entry[3]
         return found
 
     def _is_device(self, path: str, knob: Knob) -> bool:
@@ -195,7 +196,7 @@ class SystemdActuator:
 
 def _would_be_lost(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActError:
     limits = ", ".join(f"{name} {limit:.0f}" for name, limit in foreign.items())
-    properties = " ".join(f"'{_LIMITS[name]}=DEVICE {limit:.0f}'" for name, limit in foreign.items())
+    properties = " ".join(f"'{LIMITS[name]}=DEVICE {limit:.0f}'" for name, limit in foreign.items())
     return ActError(
         f"somebody limits {unit} on {knob.device} past systemd ({limits}), which systemd would take away",
         f"lift it in io.max, or hand it to systemd: systemctl set-property --runtime {unit} {properties}",
@@ -223,22 +224,52 @@ def _behind(knob: Knob) -> Knob:
     return Knob(Lever.CGROUP_LATENCY if knob.name == LATENCY else lever, knob.place, knob.name, knob.device)
 
 
-def _systemctl(arguments: Sequence[str]) -> str:
-    command = ["systemctl", "--no-ask-password", "--no-pager", *arguments]
+class SystemBus:
+    """Over D-Bus. Each call has a connection of its own, as the bus may be restarted between two."""
+
+    def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
+        """The values that the unit has by device, for each of these properties."""
+        with _connection() as bus:
+            (path,) = _answer(bus, _MANAGER, "GetUnit", "s", (unit,))
+            of_unit = DBusAddress(path, _SYSTEMD, f"{_SYSTEMD}.{unit.rpartition('.')[2].capitalize()}")
+            asked = ((name, Properties(of_unit).get(name)) for name in names)
+            replies = ((name, _reply(bus, message)) for name, message in asked)
+            return {name: dict(value) for name, ((_, value),) in replies}
+
+    def set(self, unit: str, name: str, value: int | Entries) -> None:
+        """Until the unit ends; other devices' entries stay as they are."""
+        variant = ("t", value) if isinstance(value, int) else ("a(st)", list(value.items()))
+        with _connection() as bus:
+            _answer(bus, _MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))
+
+
+_SYSTEMD = "org.freedesktop.systemd1"
+_MANAGER = DBusAddress("/org/freedesktop/systemd1", _SYSTEMD, f"{_SYSTEMD}.Manager")
+_NO_SUCH_UNIT = f"{_SYSTEMD}.NoSuchUnit"
+
+
+def _connection() -> DBusConnection:
     try:
-        done = subprocess.run(  # noqa: S603 - no shell, and the unit's name was checked
-            command,
-            capture_output=True,
-            timeout=_ANSWER_S,
-            check=False,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        )
-    except FileNotFoundError:
-        raise ActError("systemctl is not installed", "install systemd's tools") from None
-    except subprocess.TimeoutExpired:
-        raise ActError(f"systemctl {arguments[0]} has not answered for {_ANSWER_S:.0f} s") from None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[:500]
-        gone = "not loaded" in said or "not found" in said
-        raise ActError(f"systemctl {' '.join(arguments)}: {said}", "" if gone else "run as root", gone=gone)
-    return done.stdout[:_MOST_ANSWERED].decode("utf-8", "replace")
+        return open_dbus_connection("SYSTEM")
+    except (OSError, ValueError) as error:
+        hint = "units' properties are set over D-Bus: is dbus installed, and its socket active?"
+        raise ActError(f"the system bus cannot be reached: {error}", hint) from None
+
+
+def _answer(
+    bus: DBusConnection, address: DBusAddress, method: str, signature: str, body: tuple[Any, ...]
+) -> Any:
+    return _reply(bus, new_method_call(address, method, signature, body))
+
+
+def _reply(bus: DBusConnection, message: Any) -> Any:
+    try:
+        return unwrap_msg(bus.send_and_get_reply(message, timeout=_ANSWER_S))
+    except DBusErrorResponse as error:
+        text = str(error.data[0])[:500] if error.data else error.name
+        gone = error.name == _NO_SUCH_UNIT
+        raise ActError(f"systemd: {text}", "" if gone else "run as root", gone=gone) from None
+    except TimeoutError:
+        raise ActError(f"systemd has not answered for {_ANSWER_S:.0f} s") from None
+    except OSError as error:
+        raise ActError(f"the system bus does not answer: {error}") from None

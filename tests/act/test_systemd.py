@@ -1,20 +1,24 @@
-"""Properties of units, by a systemctl that is made up: it keeps them and writes the cgroup files."""
+"""Properties of units, by a systemd that is made up: it keeps them and writes the cgroup files."""
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jeepney import HeaderFields, Message, Parser, new_error, new_method_return
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.act.systemd import SystemdActuator
+from slo_ctl.act.systemd import LATENCY_TARGET, NOT_SET, WEIGHT, Entries, SystemBus, SystemdActuator
 from slo_ctl.decide.levers import unit_of
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import Knob, Lever, OutcomeState, Setting
@@ -23,6 +27,7 @@ from slo_ctl.model.decision import ActError
 SCOPE = r"machine-qemu\x2d1\x2dweb.scope"
 PLACE = f"/machine.slice/{SCOPE}"
 NVME = "259:0"
+NODE = "/dev/nvme0n1"
 KEYS = {
     "IOReadIOPSMax": "riops",
     "IOWriteIOPSMax": "wiops",
@@ -32,7 +37,7 @@ KEYS = {
 
 
 class FakeSystemd:
-    """Keeps properties of one unit. What it shows has the form of systemd 257's `systemctl show`."""
+    """Keeps properties of one unit, with the values that systemd 257 has on D-Bus."""
 
     def __init__(self, folder: Path) -> None:
         self.group = folder / "cgroup" / PLACE.lstrip("/")
@@ -42,58 +47,49 @@ class FakeSystemd:
         device.mkdir(parents=True)
         (self.sys / "dev" / "block").mkdir(parents=True)
         (self.sys / "dev" / "block" / NVME).symlink_to(device)
-        self.properties: dict[str, dict[str, str]] = {}
-        self.weight = ""
-        self.calls: list[list[str]] = []
+        self.by_device: dict[str, Entries] = {}
+        self.weight = NOT_SET
+        self.assigned: list[tuple[str, int | Entries]] = []
         self.deaf = False
+        self.before_each: Callable[[], object] = lambda: None
         self.realise()
         self._cgroups = CgroupActuator(CgroupTree(2, folder / "cgroup"), self.sys)
         self.actuator = SystemdActuator(self._cgroups, self.sys, self)
 
     def waiting_for(self, moment: Callable[[], object], patience_s: float) -> SystemdActuator:
         """An actuator with little patience, each of whose calls waits for something first."""
-
-        def slow(arguments: Sequence[str]) -> str:
-            moment()
-            return self(arguments)
-
-        return SystemdActuator(self._cgroups, self.sys, slow, patience_s=patience_s)
+        self.before_each = moment
+        return SystemdActuator(self._cgroups, self.sys, self, patience_s=patience_s)
 
     def realise(self) -> None:
-        weight = int(self.weight or 100)
+        weight = 100 if self.weight == NOT_SET else self.weight
         (self.group / "io.weight").write_text(f"default {weight}\n")
         mapped = weight if weight <= 100 else 100 + (weight - 100) * 900 // 9900
         (self.group / "io.bfq.weight").write_text(f"default {mapped}\n")
-        limits = {key: self.properties.get(name, {}) for name, key in KEYS.items()}
-        values = [f"{key}={next(iter(of.values()), 'max')}" for key, of in limits.items()]
-        (self.group / "io.max").write_text(f"{NVME} {' '.join(values)}\n".replace("infinity", "max"))
-        latency = next(iter(self.properties.get("IODeviceLatencyTargetSec", {}).values()), "infinity")
-        text = "" if latency == "infinity" else f"{NVME} target={latency.removesuffix('us')}\n"
-        (self.group / "io.latency").write_text(text)
+        limits = {key: self.by_device.get(name, {}).get(NODE, NOT_SET) for name, key in KEYS.items()}
+        values = [f"{key}={'max' if value == NOT_SET else value}" for key, value in limits.items()]
+        (self.group / "io.max").write_text(f"{NVME} {' '.join(values)}\n")
+        latency = self.by_device.get(LATENCY_TARGET, {}).get(NODE, NOT_SET)
+        (self.group / "io.latency").write_text("" if latency == NOT_SET else f"{NVME} target={latency}\n")
 
-    def __call__(self, arguments: Sequence[str]) -> str:
-        self.calls.append(list(arguments))
-        verb, *_, dashes, unit = arguments if arguments[0] == "show" else arguments[:-1]
-        assert (dashes, unit) == ("--", SCOPE)
-        if verb == "show":
-            names = arguments[1].removeprefix("--property=").split(",")
-            output = [(name, *each) for name in names for each in self.properties.get(name, {}).items()]
-            return "".join(f"{name}={path} {value}\n" for name, path, value in output if value != "infinity")
-        assert verb == "set-property"
-        assert "--runtime" in arguments
-        name, _, value = arguments[-1].partition("=")
+    def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
+        self.before_each()
+        assert unit == SCOPE
+        known = {name: self.by_device.get(name, {}).items() for name in names}
+        return {name: {path: of for path, of in each if of != NOT_SET} for name, each in known.items()}
+
+    def set(self, unit: str, name: str, value: int | Entries) -> None:
+        self.before_each()
+        assert unit == SCOPE
+        self.assigned.append((name, value))
         if self.deaf:
-            return ""
-        if name == "IOWeight":
+            return
+        if isinstance(value, int):
+            assert name == WEIGHT
             self.weight = value
         else:
-            path, _, number = value.rpartition(" ")
-            self.properties.setdefault(name, {})[path] = number
+            self.by_device.setdefault(name, {}).update(value)
         self.realise()
-        return ""
-
-    def assigned(self) -> list[str]:
-        return [call[-1] for call in self.calls if call[0] == "set-property"]
 
 
 @pytest.fixture
@@ -109,52 +105,50 @@ def knob(name: str, device: str = NVME) -> Knob:
 @pytest.mark.parametrize(
     ("name", "value", "assigned"),
     [
-        ("cost_weight", 300.0, "IOWeight=300"),
-        ("weight", 300.0, "IOWeight=2300"),
-        ("weight", 50.0, "IOWeight=50"),
-        ("read_iops", 500.0, "IOReadIOPSMax=/dev/nvme0n1 500"),
-        ("write_iops", 7.0, "IOWriteIOPSMax=/dev/nvme0n1 7"),
-        ("read_bytes_s", 1048576.0, "IOReadBandwidthMax=/dev/nvme0n1 1048576"),
-        ("write_bytes_s", 4096.0, "IOWriteBandwidthMax=/dev/nvme0n1 4096"),
-        ("latency_us", 5000.0, "IODeviceLatencyTargetSec=/dev/nvme0n1 5000us"),
+        ("cost_weight", 300.0, ("IOWeight", 300)),
+        ("weight", 300.0, ("IOWeight", 2300)),
+        ("weight", 50.0, ("IOWeight", 50)),
+        ("read_iops", 500.0, ("IOReadIOPSMax", {NODE: 500})),
+        ("write_iops", 7.0, ("IOWriteIOPSMax", {NODE: 7})),
+        ("read_bytes_s", 1048576.0, ("IOReadBandwidthMax", {NODE: 1048576})),
+        ("write_bytes_s", 4096.0, ("IOWriteBandwidthMax", {NODE: 4096})),
+        ("latency_us", 5000.0, ("IODeviceLatencyTargetUSec", {NODE: 5000})),
     ],
 )
 def test_properties_are_set_read_back_and_taken_back(
-    systemd: FakeSystemd, tmp_path: Path, name: str, value: float, assigned: str
+    systemd: FakeSystemd, tmp_path: Path, name: str, value: float, assigned: tuple[str, int | Entries]
 ) -> None:
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     files = {path: path.read_text() for path in systemd.group.iterdir()}
-    setting = Setting(knob(name), value, "web", "promised")
+    setting = Setting(knob(name), value, "web", "its weight")
     (outcome,) = keeper.apply([setting])
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, None, value)
-    assert systemd.assigned() == [assigned]
+    assert systemd.assigned == [assigned]
     (outcome,) = keeper.apply([setting])
     assert outcome.state is OutcomeState.UNCHANGED
     # As after a crash: the journal alone is left.
     (outcome,) = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json")).undo()
     assert outcome.state is OutcomeState.RESTORED
-    assert systemd.assigned()[-1] == (
-        "IOWeight=" if name.endswith("weight") else f"{assigned.rpartition(' ')[0]} infinity"
-    )
+    assert systemd.assigned[-1] == (assigned[0], NOT_SET if name.endswith("weight") else {NODE: NOT_SET})
     assert {path: path.read_text() for path in systemd.group.iterdir()} == files
 
 
 def test_a_weight_that_the_unit_had_is_given_back(systemd: FakeSystemd, tmp_path: Path) -> None:
-    systemd.weight = "70"
+    systemd.weight = 70
     systemd.realise()
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     keeper.apply([Setting(knob("cost_weight"), 300.0, "web", "")])
     keeper.undo()
-    assert systemd.assigned() == ["IOWeight=300", "IOWeight=70"]
+    assert systemd.assigned == [("IOWeight", 300), ("IOWeight", 70)]
 
 
 def test_a_device_keeps_the_name_that_the_property_has_for_it(systemd: FakeSystemd) -> None:
-    systemd.properties["IOReadIOPSMax"] = {"/dev/nvme0n1": "900", "/dev/gone": "5"}
+    systemd.by_device["IOReadIOPSMax"] = {NODE: 900, "/dev/gone": 5}
     systemd.actuator.write(knob("read_iops"), 400.0)
-    assert systemd.properties["IOReadIOPSMax"]["/dev/nvme0n1"] == "400"
+    assert systemd.by_device["IOReadIOPSMax"] == {NODE: 400, "/dev/gone": 5}
 
 
-def test_what_systemd_does_not_take_is_told(systemd: FakeSystemd, tmp_path: Path) -> None:
+def test_what_systemd_does_not_take_is_reported(systemd: FakeSystemd, tmp_path: Path) -> None:
     systemd.deaf = True
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     outcomes = keeper.apply([Setting(knob(name), 300.0, "web", "") for name in ("cost_weight", "read_iops")])
@@ -170,9 +164,9 @@ def test_a_limit_written_past_systemd_is_not_taken_away(systemd: FakeSystemd, tm
     (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
     assert outcome.state is OutcomeState.UNAPPLIED
     assert "past systemd (write_bytes_s 5000)" in outcome.reason
-    assert systemd.assigned() == []
+    assert systemd.assigned == []
     # A limit that systemd knows is none of those.
-    systemd.properties["IOWriteBandwidthMax"] = {"/dev/nvme0n1": "5000"}
+    systemd.by_device["IOWriteBandwidthMax"] = {NODE: 5000}
     (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
     assert outcome.state is OutcomeState.APPLIED
 
@@ -207,9 +201,9 @@ def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     answers.set()
     # At the end there is time: what hung has ended before anything is restored.
     actuator.take_time()
-    assert systemd.weight == "300"
+    assert systemd.weight == 300
     actuator.write(knob("cost_weight"), None)
-    assert systemd.weight == ""
+    assert systemd.weight == NOT_SET
     actuator.close()
 
 
@@ -228,7 +222,7 @@ def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> Non
     while keeper.apply([setting])[0].state is not OutcomeState.UNCHANGED:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert systemd.properties["IOReadIOPSMax"] == {"/dev/nvme0n1": "400"}
+    assert systemd.by_device["IOReadIOPSMax"] == {NODE: 400}
     slow.set()
     actuator.take_time()
     assert [each.state for each in keeper.undo()] == [OutcomeState.RESTORED]
@@ -249,7 +243,7 @@ def test_somebody_who_writes_past_systemd_is_found_out(systemd: FakeSystemd, tmp
 def test_other_groups_are_refused(systemd: FakeSystemd, place: str) -> None:
     with pytest.raises(ActError, match="not a group of a unit"):
         systemd.actuator.write(Knob(Lever.SYSTEMD_PROPERTY, place, "cost_weight"), 300.0)
-    assert systemd.calls == []
+    assert systemd.assigned == []
 
 
 def test_device_that_is_gone_is_reported(systemd: FakeSystemd) -> None:
@@ -284,19 +278,107 @@ def test_units_have_no_surprising_characters(cgroup: str) -> None:
     assert unit is None or (unit.isascii() and not set(unit) & set(" \n\0'\"$;|&/"))
 
 
-def test_missing_systemctl_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    cgroups = CgroupActuator(CgroupTree(2, tmp_path), tmp_path)
-    with pytest.raises(ActError, match="systemctl is not installed"):
-        SystemdActuator(cgroups, Path("/sys")).write(knob("cost_weight"), 300.0)
+# What goes over D-Bus: a bus of its own, on which a unit's manager answers with recorded replies.
+
+MANAGER = "org.freedesktop.systemd1"
+UNIT_PATH = "/org/freedesktop/systemd1/unit/web"
 
 
-def test_refusal_of_systemctl_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "systemctl"
-    program.write_text("#!/bin/sh\necho 'Unit x.scope is not loaded.' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    cgroups = CgroupActuator(CgroupTree(2, tmp_path), tmp_path)
-    with pytest.raises(ActError, match="is not loaded") as refused:
-        SystemdActuator(cgroups, Path("/sys")).write(knob("cost_weight"), 300.0)
-    assert refused.value.gone
+class BusServer:
+    """One connection after the other: authenticates, greets, and answers calls with what `answers` has."""
+
+    def __init__(self, path: Path, answers: dict[str, tuple[str, tuple[Any, ...]]]) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self._answers = answers
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, suppress(OSError):
+                    self._talk(connection)
+
+    def _talk(self, connection: socket.socket) -> None:
+        # Byte by byte: what follows BEGIN in the same packet is a message.
+        line = b""
+        while not line.endswith(b"BEGIN\r\n"):
+            byte = connection.recv(1)
+            if not byte:
+                return
+            line += byte
+            if line.endswith(b"\r\n") and b"AUTH" in line:
+                connection.sendall(b"OK 00112233445566778899aabbccddeeff\r\n")
+                line = b""
+        parser = Parser()
+        while data := connection.recv(4096):
+            parser.add_data(data)
+            while (message := parser.get_next_message()) is not None:
+                connection.sendall(self._reply(message).serialise(serial=1))
+
+    def _reply(self, call: Message) -> Message:
+        member = call.header.fields[HeaderFields.member]
+        if member == "Hello":
+            return new_method_return(call, "s", (":1.1",))
+        self.calls.append((member, call.body))
+        signature, body = self._answers[member]
+        if signature == "error":
+            name, text = body
+            return new_error(call, name, "s", (text,))
+        return new_method_return(call, signature or None, body)
+
+
+@contextmanager
+def bus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, answers: dict[str, tuple[str, tuple[Any, ...]]]
+) -> Iterator[BusServer]:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={folder / 'bus'}")
+    server = BusServer(folder / "bus", answers)
+    yield server
+    server.close()
+
+
+def test_properties_are_read_over_d_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"GetUnit": ("o", (UNIT_PATH,)), "Get": ("v", (("a(st)", [(NODE, 500)]),))}
+    with bus(tmp_path, monkeypatch, answers) as server:
+        assert SystemBus().entries(SCOPE, ["IOReadIOPSMax"]) == {"IOReadIOPSMax": {NODE: 500}}
+    assert server.calls == [("GetUnit", (SCOPE,)), ("Get", (f"{MANAGER}.Scope", "IOReadIOPSMax"))]
+
+
+def test_properties_are_set_over_d_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bus(tmp_path, monkeypatch, {"SetUnitProperties": ("", ())}) as server:
+        SystemBus().set(SCOPE, "IOWeight", 300)
+        SystemBus().set(SCOPE, "IOReadIOPSMax", {NODE: NOT_SET})
+    assert [body for _, body in server.calls] == [
+        (SCOPE, True, [("IOWeight", ("t", 300))]),
+        (SCOPE, True, [("IOReadIOPSMax", ("a(st)", [(NODE, NOT_SET)]))]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "gone"),
+    [
+        (f"{MANAGER}.NoSuchUnit", "Unit x.scope not loaded.", True),
+        ("org.freedesktop.DBus.Error.AccessDenied", "Permission denied", False),
+    ],
+)
+def test_refusal_by_systemd_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, gone: bool
+) -> None:
+    answers = {"GetUnit": ("error", (name, text))}
+    with bus(tmp_path, monkeypatch, answers), pytest.raises(ActError, match=text) as refused:
+        SystemBus().entries("x.scope", ["IOReadIOPSMax"])
+    assert refused.value.gone == gone
+
+
+def test_missing_system_bus_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path / 'none'}")
+    with pytest.raises(ActError, match="the system bus cannot be reached") as refused:
+        SystemBus().set(SCOPE, "IOWeight", 300)
+    assert "dbus" in refused.value.hint
