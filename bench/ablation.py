@@ -7,8 +7,8 @@ $SLO_CTL_TRACES or ../shared/traces). Columns:
 
 - total, 4 KiB pages per second, and WAF of the whole device
 - share error: the worst VM's, against what it is entitled to when nobody has to wait for a VM that cannot use
-  its share (`proportional`'s promise)
-- off 1:3:6: the worst VM's distance from exact proportions (the promise of `proportional-strict`). Rows
+  its share (the aim of `proportional`)
+- off 1:3:6: the worst VM's distance from exact proportions (the aim of `proportional-strict`). Rows
   that use its levers count requests, the others pages.
 - shares: what the three VMs got
 - p99 of the VM of weight 6, and the worst of any VM

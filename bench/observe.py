@@ -87,13 +87,13 @@ def count_io(folder: Path, count: int, n: int) -> None:
 
 def measure(what: str, observer: HostObserver, rounds: int, between: Callable[[int], None]) -> None:
     began = time.thread_time()
-    found = observer.look()
+    found = observer.observe()
     first_ms = (time.thread_time() - began) * 1e3
     costs_ms = []
     for n in range(rounds):
         between(n + 2)
         began = time.thread_time()
-        found = observer.look()
+        found = observer.observe()
         costs_ms.append((time.thread_time() - began) * 1e3)
     tagged = sum(stream.tenant is not None for stream in found.streams)
     print(f"{what}: {len(found.vms)} VMs, {len(found.streams)} streams, {tagged} tagged")

@@ -10,7 +10,7 @@ first (`slo-ctl device profile`), then three groups of fio load it, each in a cg
 scheduler that the kernel offers, with the parameters and weights that would go with it; rounds are
 interleaved. Objectives:
 
-- throughput: nothing is promised; total IOPS.
+- throughput: no SLO is set; total IOPS.
 - weights: 1:3:6; total IOPS among those that keep every share within 15 %.
 - p99: one VM of three has a latency target; its 99th percentile.
 

@@ -162,7 +162,7 @@ class AgedDrive:
     ) -> RunResult:
         """Play one policy; the last half is measured unless a window is given.
 
-        `exact`: entitlements of `proportional-strict` are those it promises, exact proportions; otherwise
+        `exact`: entitlements of `proportional-strict` are those it aims at, exact proportions; otherwise
         they are those of `proportional`, in its own unit, requests.
         """
         strict = isinstance(getattr(policy, "inner", policy), ProportionalStrict)

@@ -204,9 +204,9 @@ def lines(compared: Compared) -> Iterator[str]:
     if compared.lower:
         yield f"    lower: {compared.lower}"
     for row in compared.vms:
-        promised = "" if row.minimum_iops is None else f" min={row.minimum_iops:g}"
+        minimum = "" if row.minimum_iops is None else f" min={row.minimum_iops:g}"
         yield (
-            f"    {row.vm:7} weight {row.weight:g}{promised:9} got {row.got:9,.0f}, "
+            f"    {row.vm:7} weight {row.weight:g}{minimum:9} got {row.got:9,.0f}, "
             f"entitled {_rate(row.entitled):>9}, shared {row.shared:9,.0f} {row.unit:10} "
             f"p99 {row.p99_ms:7.1f} ms, shared {row.shared_p99_ms:7.1f}  OPS {row.ops_blocks}"
         )

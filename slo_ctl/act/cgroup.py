@@ -155,7 +155,7 @@ class CgroupActuator:
         if knob.name != LATENCY:
             raise ActError(f"a cgroup has no latency target {knob.name}")
         if self._tree.version != 2:
-            raise ActError("io.latency is of cgroup v2, and this host has v1's blkio", "promise no p99")
+            raise ActError("io.latency is of cgroup v2, and this host has v1's blkio", "set no p99")
         _check_device(knob)
 
     def _folder(self, knob: Knob) -> str:

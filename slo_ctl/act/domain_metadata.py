@@ -91,12 +91,12 @@ def find_domain(connection: Any, module: Any, name: str) -> WritableDomain:
 
 
 def read_metadata(domain: WritableDomain) -> SloFields:
-    """What its metadata promise now; of a VM that runs, those of the running one."""
+    """The SLO fields in its metadata now; of a VM that runs, those of the running one."""
     return fields_of(domain.xml(definition=not domain.running))
 
 
 def write_metadata(domain: WritableDomain, fields: Mapping[str, float]) -> None:
-    """Replace what its metadata promise, and read it back. Nothing promised removes the element."""
+    """Replace the SLO fields in its metadata, and read them back. No fields remove the element."""
     element = _element(fields) if fields else None
     if element is None and not any(_has_element(domain, definition) for definition in domain.states):
         return

@@ -114,7 +114,7 @@ class SettingKeeper:
             if kept is not None and not due and _same_wish(kept.setting, setting):
                 outcomes.append(kept.outcome)
                 continue
-            looked = self._look(setting)
+            looked = self._inspect(setting)
             if isinstance(looked, Outcome):
                 outcomes.append(looked)
             else:
@@ -156,10 +156,10 @@ class SettingKeeper:
         for knob, original in self._journal.originals().items():
             if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS and within(knob):
                 setting = Setting(knob, original.value, original.vm, "no longer wanted")
-                looked = self._look(setting, exact=True)
+                looked = self._inspect(setting, exact=True)
                 planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
         for setting in wanted.values():
-            looked = self._look(setting)
+            looked = self._inspect(setting)
             planned.append(looked if isinstance(looked, Outcome) else _planned(looked))
         return [*planned, *outcomes_of_doubles]
 
@@ -177,7 +177,7 @@ class SettingKeeper:
                 return actuator
         raise ActError(f"nothing here can set {knob}", "see `slo-ctl doctor`")
 
-    def _look(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
+    def _inspect(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
         """What there is to do for one setting; `exact` values were read from the knob and are not rounded."""
         knob = setting.knob
         try:

@@ -232,7 +232,7 @@ class LibvirtActuator:
         if limited:
             raise ActError(
                 f"disk {limited[0]} has limits of its own: {_foreign(tunes[limited[0]])}",
-                "remove them with `virsh blkdeviotune`, or promise the VM no maximum",
+                "remove them with `virsh blkdeviotune`, or set no maximum for the VM",
                 gone=len(strangers) == len(targets),
             )
         values = {float(tune.get(name, 0)) for tune in tunes.values()}

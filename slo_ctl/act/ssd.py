@@ -318,7 +318,7 @@ class FtlActuator:
         return None if vm is None else self._tenants[vm]
 
     def finish_moves(self) -> None:
-        """Hand over everything promised, collecting as much as that takes."""
+        """Hand over the blocks of all moves, collecting as much as that takes."""
         while self._device.advance_moves(1024).gc_passes:
             pass
 

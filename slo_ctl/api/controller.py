@@ -10,7 +10,7 @@ from typing import Protocol
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import HostStatus
-from slo_ctl.model.plan import Health, Plan, Promised
+from slo_ctl.model.plan import Health, Plan, VmSlo
 from slo_ctl.model.slo import SloFields
 from slo_ctl.record.history_reader import VmHistory
 
@@ -32,17 +32,17 @@ class Controller(Protocol):
     def health(self) -> Health:
         """Whether it gets on."""
 
-    def promised(self, vm: str) -> Promised:
+    def slo(self, vm: str) -> VmSlo:
         """The SLO in force."""
 
-    def set_slo(self, vm: str, fields: SloFields, *, force: bool) -> Promised:
-        """Promise these fields besides those there are; in force from the next epoch on.
+    def set_slo(self, vm: str, fields: SloFields, *, force: bool) -> VmSlo:
+        """Set these fields besides those there are; in force from the next epoch on.
 
         Without `force` a VM that is not on the host, and minimums that a device cannot keep, are refused.
         """
 
-    def unset_slo(self, vm: str, names: Collection[str] | None) -> Promised:
-        """Take fields back that were promised so, None all of them; in force from the next epoch on."""
+    def unset_slo(self, vm: str, names: Collection[str] | None) -> VmSlo:
+        """Take fields back that were set so, None all of them; in force from the next epoch on."""
 
     def plan(self) -> Plan:
         """What the next epoch would change. Waits for the present one."""

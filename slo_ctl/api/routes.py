@@ -19,7 +19,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import HostStatus, VmStatus
-from slo_ctl.model.plan import Health, Plan, Promised
+from slo_ctl.model.plan import Health, Plan, VmSlo
 from slo_ctl.model.slo import SloError, SloFields, field_named, parse_fields
 from slo_ctl.model.status_json import plain, to_json
 from slo_ctl.record.history_reader import MAX_POINTS, VmHistory
@@ -138,8 +138,8 @@ class VmsReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VmReply(Promised):
-    """What a VM is promised, and how it goes on each device."""
+class VmReply(VmSlo):
+    """The SLO of a VM, and how it goes on each device."""
 
     devices: tuple[VmStatus, ...]
 
@@ -183,10 +183,8 @@ class Api:
             Route("GET", "/v1/health", "Daemon health", self._health, Health),
             Route("GET", "/v1/status", "Everything, as of the last epoch", self._status, HostStatus),
             Route("GET", "/v1/vms", "Every VM on every device", self._vms, VmsReply),
-            Route(
-                "PUT", "/v1/vms/{name}/slo", "Set fields of an SLO", self._set, Promised, SetQuery, SloBody
-            ),
-            Route("DELETE", "/v1/vms/{name}/slo", "Unset fields", self._unset, Promised, UnsetQuery),
+            Route("PUT", "/v1/vms/{name}/slo", "Set fields of an SLO", self._set, VmSlo, SetQuery, SloBody),
+            Route("DELETE", "/v1/vms/{name}/slo", "Unset fields", self._unset, VmSlo, UnsetQuery),
             Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
             Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
             Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
@@ -245,9 +243,9 @@ class Api:
         return _reply({"vms": plain(self._present().vms)})
 
     def _vm(self, _request: Request, name: str) -> Reply:
-        promised = self._controller.promised(name)
+        slo = self._controller.slo(name)
         devices = plain([each for each in self._present().vms if each.vm == name])
-        return _reply({**plain(promised), "devices": devices})
+        return _reply({**plain(slo), "devices": devices})
 
     def _metrics(self, _request: Request, _name: str) -> Reply:
         return Reply(HTTPStatus.OK, CONTENT_TYPE, self._controller.metrics())
@@ -263,10 +261,10 @@ class Api:
         if not fields:
             raise RefusalError(f"VM {name}: no fields to set", 'such as {"fields": {"weight": 3}}')
         force = body.force or request.query(SetQuery).force
-        promised = self._controller.set_slo(name, fields, force=force)
+        slo = self._controller.set_slo(name, fields, force=force)
         given = ", ".join(f"{field}={value:g}" for field, value in fields.items())
         log.info("VM %s: %s set %s", printable(name), request.user, given)
-        return _reply(plain(promised))
+        return _reply(plain(slo))
 
     def _unset(self, request: Request, name: str) -> Reply:
         given = request.query(UnsetQuery).fields
@@ -274,10 +272,10 @@ class Api:
             names = None if given is None else {field_named(key) for key in given.split(",")}
         except SloError as error:
             raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
-        promised = self._controller.unset_slo(name, names)
+        slo = self._controller.unset_slo(name, names)
         what = ", ".join(sorted(names)) if names else "all fields"
         log.info("VM %s: %s unset %s", printable(name), request.user, what)
-        return _reply(plain(promised))
+        return _reply(plain(slo))
 
     # Work of the daemon's loop.
 

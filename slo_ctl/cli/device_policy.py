@@ -35,7 +35,7 @@ def suited_here(
     from slo_ctl.profile.identity import Surroundings, block_facts, device_number, has_io_cost
     from slo_ctl.profile.session import suited
     from slo_ctl.profile.store import ProfileStore
-    from slo_ctl.record.slo_store import PromiseStore
+    from slo_ctl.record.slo_store import SloStore
 
     number = device_number(device, sys)
     if strictly:
@@ -45,8 +45,8 @@ def suited_here(
     around = Surroundings(host.places.devices, sys)
     facts = block_facts(number, around, has_io_cost(cgroup_root_of(host, cgroup_root)))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
-    promised = set(host.config.vms) | set(PromiseStore(host.places.promises).all())
-    vms = vms_on(number, host.inventory.vms, host.inventory.streams, promised)
+    with_slo = set(host.config.vms) | set(SloStore(host.places.slos).all())
+    vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
     needs = needs_of_vms(host, vms, given)
     for note in host.notes:
         warn(f"slo-ctl: {note}")
@@ -57,7 +57,7 @@ def needs_of_vms(host: VmHost, vms: Sequence[str], given: GivenNeeds) -> Needs:
     """What the effective SLOs of these VMs require; options override it."""
     from slo_ctl.decide.scheduler import needs_on
 
-    needs = needs_on(vms, {name: host.promise(name).slo for name in vms})
+    needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})
     p99, weights = given
     if p99 is not None:
         target_s = time_s_of("--p99", p99)

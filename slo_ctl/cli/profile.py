@@ -299,9 +299,9 @@ def _fit(text: str) -> Fit:
 
 
 def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
-    from slo_ctl.profile.session import look
+    from slo_ctl.profile.session import identify_target
 
-    found = store.find(look(target, around))
+    found = store.find(identify_target(target, around))
     if found is None:
         raise UserError(
             f"there is no profile of {target}", f"measure it with: slo-ctl device profile {target}"

@@ -17,7 +17,7 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
-    from slo_ctl.decide.slo_sources import Promise
+    from slo_ctl.decide.slo_sources import ResolvedSlo
     from slo_ctl.model.slo import SloFields
     from slo_ctl.observe.streams import Inventory
 
@@ -68,20 +68,20 @@ def list_(
 @app.command()
 def show(name: VM, json_: JSON = False, connect: CONNECT = None, root: ROOT = None) -> None:
     """Show the SLO of a VM, where each value comes from, its streams and its status."""
-    from slo_ctl.show.vms import promise_json, show_vm
+    from slo_ctl.show.vms import show_vm, slo_json
 
     host = VmHost(root, connect)
     by_source = host.slo_by_source(name)
     if not by_source and host.vm(name) is None and name not in host.config.vms:
         raise host.unknown(name)
-    vm, promise = host.vm(name), host.promise(name)
+    vm, resolved = host.vm(name), host.resolved_slo(name)
     streams, status = host.streams(vm), _status(host, name)
     notes = tuple(dict.fromkeys([*host.notes, *host.config.notes]))
     if json_:
-        value = promise_json(name, promise, by_source, vm, streams)
+        value = slo_json(name, resolved, by_source, vm, streams)
         print_json({**value, "status": status, "notes": list(notes)})
         return
-    show_vm(sys.stdout, name, promise, vm, streams)
+    show_vm(sys.stdout, name, resolved, vm, streams)
     for line in _status_lines(status, host):
         print_lines(line)
     _warn_notes(notes)
@@ -125,14 +125,14 @@ def set_(
     wanted = _parse(name, fields)
     host = VmHost(root, connect)
     if dry_run:
-        promise = _preview(host, name, wanted, METADATA if metadata else "vm set", force)
-        _print_preview(name, promise, wanted, host.notes, json_)
+        resolved = _preview(host, name, wanted, METADATA if metadata else "vm set", force)
+        _print_preview(name, resolved, wanted, host.notes, json_)
         return
     if metadata:
         notes = _change_metadata(host, name, wanted, ())
         where = METADATA
     else:
-        where, notes = _set_promise(host, name, wanted, force)
+        where, notes = _set_slo(host, name, wanted, force)
     _print_change(host, name, where, wanted, notes, json_, "set")
 
 
@@ -155,7 +155,7 @@ def unset(
         notes = _change_metadata(host, name, {}, names)
         where = METADATA
     else:
-        where, notes = _unset_promise(host, name, names)
+        where, notes = _unset_slo(host, name, names)
     _print_change(host, name, where, {}, notes, json_, "unset")
 
 
@@ -208,7 +208,7 @@ def _names(name: str, texts: Iterable[str]) -> tuple[str, ...]:
         raise UserError(f"vm unset {name}: {error.key or 'nothing'} {error.problem}", error.hint) from None
 
 
-def _preview(host: VmHost, name: str, wanted: SloFields, source: str, force: bool) -> Promise:
+def _preview(host: VmHost, name: str, wanted: SloFields, source: str, force: bool) -> ResolvedSlo:
     """The effective SLO after setting `wanted` at `source`. Raises UserError when it is not valid."""
     from slo_ctl.decide.slo_sources import resolve
     from slo_ctl.model.slo import SloError, check_fields
@@ -225,21 +225,23 @@ def _preview(host: VmHost, name: str, wanted: SloFields, source: str, force: boo
     return resolve(name, by_source | {source: changed}, host.config.default_slo)
 
 
-def _print_preview(name: str, promise: Promise, wanted: SloFields, notes: list[str], json_: bool) -> None:
-    from slo_ctl.show.vms import promise_json, promise_line
+def _print_preview(
+    name: str, resolved: ResolvedSlo, wanted: SloFields, notes: list[str], json_: bool
+) -> None:
+    from slo_ctl.show.vms import slo_json, slo_line
 
     if json_:
-        value = promise_json(name, promise, None, None, ())
+        value = slo_json(name, resolved, None, None, ())
         print_json({**value, "changed": None, "dry_run": True, "fields": wanted, "notes": notes})
         return
-    print_lines(f"{name}: dry run, nothing changed", f"effective SLO would be: {promise_line(promise)}")
-    _warn_notes([*(f"conflict: {sentence}" for sentence in promise.conflicts), *notes])
+    print_lines(f"{name}: dry run, nothing changed", f"effective SLO would be: {slo_line(resolved)}")
+    _warn_notes([*(f"conflict: {sentence}" for sentence in resolved.conflicts), *notes])
 
 
-def _set_promise(host: VmHost, name: str, wanted: SloFields, force: bool) -> tuple[str, list[str]]:
+def _set_slo(host: VmHost, name: str, wanted: SloFields, force: bool) -> tuple[str, list[str]]:
     from slo_ctl.api.client import ApiClient
     from slo_ctl.base.errors import UnreachableError
-    from slo_ctl.record.slo_store import PromiseStore
+    from slo_ctl.record.slo_store import SloStore
 
     try:
         reply = ApiClient(host.places.api_socket).put(_path(name), {"fields": wanted, "force": force})
@@ -248,22 +250,22 @@ def _set_promise(host: VmHost, name: str, wanted: SloFields, force: bool) -> tup
         if unknown and not force:
             refusal = host.unknown(name)
             raise UserError(refusal.message, f"{refusal.hint}; use --force to set it anyway") from None
-        PromiseStore(host.places.promises).set(name, wanted)
+        SloStore(host.places.slos).set(name, wanted)
         notes = [_not_running(error)]
         return STORE, [*notes, f"VM {name} does not exist yet"] if unknown else notes
     return DAEMON, [str(note) for note in reply.get("notes", ())]
 
 
-def _unset_promise(host: VmHost, name: str, names: tuple[str, ...]) -> tuple[str, list[str]]:
+def _unset_slo(host: VmHost, name: str, names: tuple[str, ...]) -> tuple[str, list[str]]:
     from slo_ctl.api.client import ApiClient
     from slo_ctl.base.errors import UnreachableError
     from slo_ctl.base.keyvalue import did_you_mean
-    from slo_ctl.record.slo_store import PromiseStore
+    from slo_ctl.record.slo_store import SloStore
 
     try:
         reply = ApiClient(host.places.api_socket).delete(f"{_path(name)}?fields={','.join(names)}")
     except UnreachableError as error:
-        store = PromiseStore(host.places.promises)
+        store = SloStore(host.places.slos)
         stored = store.all()
         if name not in stored:
             hint = did_you_mean(name, stored) if stored else f"see `slo-ctl vm show {name}`"
@@ -294,11 +296,11 @@ def _print_change(
     host: VmHost, name: str, where: str, wanted: SloFields, notes: list[str], json_: bool, verb: str
 ) -> None:
     """What was changed, and the effective SLO."""
-    from slo_ctl.show.vms import promise_json, promise_line
+    from slo_ctl.show.vms import slo_json, slo_line
 
-    promise = _promise_after(host, name, where, notes)
+    resolved = _slo_after(host, name, where, notes)
     if json_:
-        value = promise_json(name, promise, None, None, ()) if promise else {"vm": name}
+        value = slo_json(name, resolved, None, None, ()) if resolved else {"vm": name}
         print_json(
             {"format_version": FORMAT_VERSION, **value, "changed": where, "fields": wanted, "notes": notes}
         )
@@ -309,23 +311,23 @@ def _print_change(
         METADATA: "in libvirt metadata",
     }[where]
     print_lines(f"{name}: {verb}, {done}")
-    if promise:
-        print_lines(f"effective SLO: {promise_line(promise)}")
-        _warn_notes(f"conflict: {sentence}" for sentence in promise.conflicts)
+    if resolved:
+        print_lines(f"effective SLO: {slo_line(resolved)}")
+        _warn_notes(f"conflict: {sentence}" for sentence in resolved.conflicts)
     _warn_notes(notes)
 
 
-def _promise_after(host: VmHost, name: str, where: str, notes: list[str]) -> Promise | None:
+def _slo_after(host: VmHost, name: str, where: str, notes: list[str]) -> ResolvedSlo | None:
     """The effective SLO; None when this user may change but not read the state."""
     try:
-        promise = host.promise(name)
+        resolved = host.resolved_slo(name)
     except UserError as error:
         if where == STORE:
             raise
         notes.append(f"the effective SLO is unknown: {error.message}")
         return None
     notes += [note for note in host.notes if note not in notes]
-    return promise
+    return resolved
 
 
 def _status(host: VmHost, name: str) -> list[dict[str, Any]] | None:

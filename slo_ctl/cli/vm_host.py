@@ -12,7 +12,7 @@ from slo_ctl.base.errors import UserError
 if TYPE_CHECKING:
     from slo_ctl.config import Config
     from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.decide.slo_sources import Promise
+    from slo_ctl.decide.slo_sources import ResolvedSlo
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model import Stream, Vm
     from slo_ctl.model.slo import SloFields
@@ -76,19 +76,19 @@ class VmHost:
 
     def _scan(self) -> Inventory:
         from slo_ctl.host.libvirt import LibvirtError, connect
-        from slo_ctl.observe.streams import look
+        from slo_ctl.observe.streams import read_inventory
 
         tree, cgroups = self._tree_and_cgroups()
         if self.libvirt_uri is None:
-            return look(tree, None, cgroups)
+            return read_inventory(tree, None, cgroups)
         try:
             with connect(self.libvirt_uri) as libvirt:
-                return look(tree, libvirt, cgroups)
+                return read_inventory(tree, libvirt, cgroups)
         except LibvirtError as error:
             if self.connect:
                 raise UserError(error.reason, error.fix) from None
             self.notes.append(f"{error.reason}; only VMs found by their cgroups are known")
-            return look(tree, None, cgroups)
+            return read_inventory(tree, None, cgroups)
 
     def _tree_and_cgroups(self) -> tuple[CgroupTree | None, list[str]]:
         """The cgroup tree, and the groups in it that the configuration defines as VMs."""
@@ -165,14 +165,14 @@ class VmHost:
     def slo_by_source(self, name: str) -> dict[str, SloFields]:
         """SLO fields of the VM by source, as `resolve` takes them."""
         from slo_ctl.decide.slo_sources import METADATA, VM_SET
-        from slo_ctl.record.slo_store import PromiseStore
+        from slo_ctl.record.slo_store import SloStore
 
-        set_by_user = PromiseStore(self.places.promises).all().get(name, {})
+        set_by_user = SloStore(self.places.slos).all().get(name, {})
         given = self.config.vms.get(name)
         found = {VM_SET: set_by_user, METADATA: self.metadata(name), **(given.by_source() if given else {})}
         return {source: fields for source, fields in found.items() if fields}
 
-    def promise(self, name: str) -> Promise:
+    def resolved_slo(self, name: str) -> ResolvedSlo:
         """The effective SLO."""
         from slo_ctl.decide.slo_sources import resolve
 

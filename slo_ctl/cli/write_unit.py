@@ -131,11 +131,11 @@ def logical_block(
 
 def print_stored(target: str, root: Path | None) -> None:
     """A line about the stored optimal write size of a target, if any."""
-    from slo_ctl.profile.session import look
+    from slo_ctl.profile.session import identify_target
     from slo_ctl.profile.write_unit import LogicalBlockStore
     from slo_ctl.show.write_unit import finding_lines
 
-    found = LogicalBlockStore(profiles_folder(root)).find(look(target, surroundings(root)))
+    found = LogicalBlockStore(profiles_folder(root)).find(identify_target(target, surroundings(root)))
     if found is not None:
         line = finding_lines(found.profile, found.profile.finding())[0]
         print_lines(f"{line}{f'; {found.stale}' if found.stale else ''}")
@@ -161,9 +161,9 @@ def _rule(tolerance: str, confidence: str, repetitions: int) -> Rule:
 
 
 def _require(target: str, around: Surroundings, store: LogicalBlockStore) -> FoundLogicalBlock:
-    from slo_ctl.profile.session import look
+    from slo_ctl.profile.session import identify_target
 
-    found = store.find(look(target, around))
+    found = store.find(identify_target(target, around))
     if found is None:
         raise UserError(
             f"there is no stored result for {target}",

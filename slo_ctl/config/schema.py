@@ -69,8 +69,8 @@ def size_bytes(least: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def promise(key: str) -> BeforeValidator:
-    """A field of a promise, by its key in the configuration; in base units."""
+def slo_field(key: str) -> BeforeValidator:
+    """A field of an SLO, by its key in the configuration; in base units."""
     return BeforeValidator(lambda value: parse_field(key, value))
 
 
@@ -230,11 +230,11 @@ class _Metrics(_Table):
 
 
 class _Slo(_Table):
-    weight: Annotated[float, promise("weight")] = 0
-    min_iops: Annotated[float, promise("min_iops")] = 0
-    max_iops: Annotated[float, promise("max_iops")] = 0
-    max_bandwidth: Annotated[float, promise("max_bandwidth")] = 0
-    p99: Annotated[float, promise("p99")] = 0
+    weight: Annotated[float, slo_field("weight")] = 0
+    min_iops: Annotated[float, slo_field("min_iops")] = 0
+    max_iops: Annotated[float, slo_field("max_iops")] = 0
+    max_bandwidth: Annotated[float, slo_field("max_bandwidth")] = 0
+    p99: Annotated[float, slo_field("p99")] = 0
 
 
 class _Device(_Table):

@@ -66,7 +66,7 @@ class VmConfig:
 
     name: str
     slo_fields: dict[str, float]
-    """By field of `model.Slo`; one that is not there is not promised here."""
+    """By field of `model.Slo`; one that is not there is not set here."""
     cgroup: str | None
     """Of a VM without libvirt, as in /proc/PID/cgroup."""
     namespaces: tuple[str, ...]
@@ -77,7 +77,7 @@ class VmConfig:
     """By field of `slo_fields`, `FILE:LINE` of the value in force."""
 
     def by_source(self) -> dict[str, dict[str, float]]:
-        """`slo_fields` as `decide.promises.resolve` takes them: by `config FILE:LINE`."""
+        """`slo_fields` as `decide.slo_sources.resolve` takes them: by `config FILE:LINE`."""
         found: dict[str, dict[str, float]] = {}
         for name, value in self.slo_fields.items():
             found.setdefault(f"config {self.field_sources.get(name, self.source)}", {})[name] = value

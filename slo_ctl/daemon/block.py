@@ -96,7 +96,7 @@ class ReadWriteSplits:
         self._last: dict[_Key, IoCounters] = {}
         self._looked_at_s = 0.0
 
-    def look(
+    def observe(
         self,
         streams: Iterable[Stream],
         slos: Mapping[str, Slo],
@@ -266,7 +266,7 @@ class BlockPart:
             self._watches.leave(self._namespace)
             self._namespace = None
 
-    def look(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
+    def observe(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
         """Take the counters of the epoch into account, and what VMs waited in it; after `find`."""
         if self._device is None:
             return
@@ -315,7 +315,7 @@ class BlockPart:
                 target_iops=shared.target_iops(vm),
                 drive_iops=pool.iops_of(vm) if pool.is_on_several(vm) else None,
                 no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
-                aside=pool.guard.aside(vm),
+                remark=pool.guard.remark(vm),
             )
         return DeviceView(
             name=self.name,
@@ -370,10 +370,10 @@ class Pool:
         """Of the device that has the problem when something goes wrong."""
         return self.parts[0].name
 
-    def look(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
+    def observe(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
         """Take an epoch into account; after the parts did."""
         there = {part.number: part.path for part in self.parts if part.number is not None}
-        self.guard.look(there, streams, delays)
+        self.guard.observe(there, streams, delays)
         self._windows = together(part.windows for part in self.parts)
         total = total_iops(list(self._windows.values()))
         if total is not None:
@@ -398,10 +398,10 @@ class Pool:
         weighted: Collection[str],
         unapplied: Collection[str] = (),
     ) -> None:
-        """Decide who is throttled until the next epoch so that others have what they were promised.
+        """Decide who is throttled until the next epoch so that others have what their SLOs ask for.
 
         `limitable` says whose IOPS can be limited, by VM and device; `weighted` are the VMs whose weight
-        somebody promised; of those in `unapplied` a limit did not take.
+        somebody set; of those in `unapplied` a limit did not take.
         """
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
         can = {vm for vm in here if all((vm, part.name) in limitable for part in self._on(vm))}

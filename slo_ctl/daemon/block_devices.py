@@ -77,7 +77,7 @@ class BlockDevices:
         """Of those that are there."""
         return {part.name: part.number for part in self.parts.values() if part.number is not None}
 
-    def look(self, inventory: Inventory, observer: Observer) -> None:
+    def observe(self, inventory: Inventory, observer: Observer) -> None:
         """Take an epoch into account."""
         parts = self.parts.values()
         # Of VMs that do nothing on any of them it does not matter what they wait for.
@@ -87,7 +87,7 @@ class BlockDevices:
             self._problems.guarded(part.name, partial(_look_at, part, inventory.streams, delays))
         self._form_pools()
         for pool in self._pools.values():
-            self._problems.guarded(pool.name, partial(pool.look, inventory.streams, delays))
+            self._problems.guarded(pool.name, partial(pool.observe, inventory.streams, delays))
 
     def _form_pools(self) -> None:
         members: dict[str, list[BlockPart]] = {}
@@ -106,15 +106,15 @@ class BlockDevices:
         *,
         dry_run: bool,
     ) -> Wanted:
-        """What is to be set for the VMs; after `look`. Those in `weighted` were promised their weight."""
+        """What is to be set for the VMs; after `observe`. The weight of those in `weighted` was set."""
         slos, streams, numbers = host_state.slos, host_state.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
         held = {} if dry_run else self._held(host_state, weighted)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
-        self._splits.look(streams, slos, set(numbers.values()), held)
+        self._splits.observe(streams, slos, set(numbers.values()), held)
         return self._wanted_settings.of(
-            *(host_state.vms, slos, streams, numbers, capabilities, set(host_state.promised)),
+            *(host_state.vms, slos, streams, numbers, capabilities, set(host_state.with_slo)),
             *(default_weight, self._splits.splits, held),
             drives={name: _pool_of(part) for name, part in self.parts.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
@@ -181,7 +181,7 @@ class BlockDevices:
 
 def _look_at(part: BlockPart, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
     part.find()
-    part.look(streams, delays)
+    part.observe(streams, delays)
 
 
 def _pool_of(part: BlockPart) -> str:

@@ -20,11 +20,11 @@ from slo_ctl.config import Config
 from slo_ctl.daemon.slos import said_about
 from slo_ctl.decide.slo_sources import resolve
 from slo_ctl.model import HostStatus
-from slo_ctl.model.plan import Health, Plan, Promised
+from slo_ctl.model.plan import Health, Plan, VmSlo
 from slo_ctl.model.slo import SloFields
 from slo_ctl.record.history_reader import VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
-from slo_ctl.record.slo_store import PromiseStore
+from slo_ctl.record.slo_store import SloStore
 
 Done = TypeVar("Done")
 
@@ -78,7 +78,7 @@ class Waker:
 class DaemonController:
     """The daemon as the API sees it (`api.controller.Controller`)."""
 
-    def __init__(self, published: Published, store: PromiseStore, history: Path, waker: Waker) -> None:
+    def __init__(self, published: Published, store: SloStore, history: Path, waker: Waker) -> None:
         self.published = published
         """Set by the loop."""
         self.metrics_text: Metrics | None = None
@@ -132,16 +132,16 @@ class DaemonController:
             config_problem=now.config_problem,
         )
 
-    def promised(self, vm: str) -> Promised:
+    def slo(self, vm: str) -> VmSlo:
         """The SLO in force."""
         now = self.published
         given = self._store.all()
         if vm not in now.names and vm not in now.config.vms and vm not in given:
             raise self._unknown(vm)
-        return self._promised(vm, given, ())
+        return self._vm_slo(vm, given, ())
 
-    def set_slo(self, vm: str, fields: SloFields, *, force: bool) -> Promised:
-        """Promise fields to a VM."""
+    def set_slo(self, vm: str, fields: SloFields, *, force: bool) -> VmSlo:
+        """Set fields of the SLO of a VM."""
         now = self.published
         with self._changing:
             given = self._store.all()
@@ -154,19 +154,19 @@ class DaemonController:
             self._store.set(vm, fields)
             given = self._store.all()
         self._act_soon()
-        return self._promised(vm, given, tuple(notes))
+        return self._vm_slo(vm, given, tuple(notes))
 
-    def unset_slo(self, vm: str, names: Collection[str] | None) -> Promised:
+    def unset_slo(self, vm: str, names: Collection[str] | None) -> VmSlo:
         """Take fields back."""
         with self._changing:
             given = self._store.all()
             if vm not in given:
-                hint = did_you_mean(vm, given) if given else f"`slo-ctl vm show {vm}` says who promises what"
+                hint = did_you_mean(vm, given) if given else f"`slo-ctl vm show {vm}` says who set what"
                 raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
             self._store.unset(vm, names)
             given = self._store.all()
         self._act_soon()
-        return self._promised(vm, given, ())
+        return self._vm_slo(vm, given, ())
 
     def plan(self) -> Plan:
         """What the next epoch would change."""
@@ -203,10 +203,10 @@ class DaemonController:
                 "the daemon is busy with its epoch", "try again", HTTPStatus.SERVICE_UNAVAILABLE
             ) from None
 
-    def _promised(self, vm: str, given: dict[str, SloFields], notes: tuple[str, ...]) -> Promised:
+    def _vm_slo(self, vm: str, given: dict[str, SloFields], notes: tuple[str, ...]) -> VmSlo:
         now = self.published
-        promise = resolve(vm, said_about(vm, given, now.metadata, now.config), now.config.default_slo)
-        return Promised(vm, promise.slo, promise.source, given.get(vm, {}), promise.conflicts, notes)
+        resolved = resolve(vm, said_about(vm, given, now.metadata, now.config), now.config.default_slo)
+        return VmSlo(vm, resolved.slo, resolved.source, given.get(vm, {}), resolved.conflicts, notes)
 
     def _capacity_exceeded(
         self, vm: str, given: dict[str, SloFields], fields: SloFields, force: bool
@@ -241,7 +241,7 @@ class DaemonController:
                     )
                 if not force:
                     raise RefusalError(
-                        message, "promise less, or force it: all then get less", HTTPStatus.CONFLICT
+                        message, "ask for less, or force it: all then get less", HTTPStatus.CONFLICT
                     )
                 notes.append(f"{message}: overcommitted")
         return notes

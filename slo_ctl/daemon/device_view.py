@@ -92,7 +92,7 @@ class Problems:
 class Observer(Protocol):
     """Sees the host."""
 
-    def look(self) -> Inventory:
+    def observe(self) -> Inventory:
         """What there is now; never fails, but says in notes what it could not see."""
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
@@ -155,8 +155,8 @@ class VmView:
     drive_iops: float | None = None
     """On all namespaces of the drive, of a VM that uses several; a minimum and a share are of these."""
     no_mechanism: str = ""
-    """Why nothing there can keep what was promised."""
-    aside: str = ""
+    """Why nothing there can keep the SLO."""
+    remark: str = ""
     """What else is done about it, such as throttling others."""
 
 

@@ -44,7 +44,7 @@ class DaemonPlaces:
         object.__setattr__(self, "devices", devices)
 
     @property
-    def promises(self) -> Path:
+    def slos(self) -> Path:
         """SLOs given with `slo-ctl vm set`."""
         return self.state / "promises.json"
 

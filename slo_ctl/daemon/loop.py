@@ -181,7 +181,7 @@ class Daemon:
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
         self._epoch_log = EpochLog()
-        self._vm_set = VmSet(places.promises)
+        self._vm_set = VmSet(places.slos)
         self._resolver = Resolver()
         self._recorder = Recorder(places.history, config.history)
         self._config_problem = ""
@@ -201,26 +201,26 @@ class Daemon:
         """Do everything once."""
         cpu_s = self._clock.cpu_s()
         self._vm_set.refresh()
-        inventory = self._observer.look()
+        inventory = self._observer.observe()
         vms, streams = inventory.vms, inventory.streams
         metadata = self._metadata.of(inventory)
         named = named_by(self._vm_set.fields, self.config)
         names = dict.fromkeys([*(vm.name for vm in vms), *named])
-        promises = self._resolver.resolve(names, self._vm_set.fields, metadata, self.config)
-        slos = {vm.name: promises[vm.name].slo for vm in vms}
+        resolved = self._resolver.resolve(names, self._vm_set.fields, metadata, self.config)
+        slos = {vm.name: resolved[vm.name].slo for vm in vms}
 
         self._emulated.refresh(self.config)
         self._blocks.refresh(self.config)
-        notes = self._look(inventory, slos)
-        promised = named.keys() | {vm for vm, promise in promises.items() if promise.source != DEFAULT}
+        notes = self._observe(inventory, slos)
+        with_slo = named.keys() | {vm for vm, each in resolved.items() if each.source != DEFAULT}
         unapplied = {
             each.setting.vm
             for each in self.outcomes
             if each.state is OutcomeState.UNAPPLIED and each.setting.knob.name.endswith("_iops")
         }
-        host_state = HostState(vms, streams, slos, promised, unapplied)
+        host_state = HostState(vms, streams, slos, with_slo, unapplied)
         default_weight = self.config.default_slo.weight
-        weighted = {vm for vm, promise in promises.items() if promise.sources.get("weight") != DEFAULT}
+        weighted = {vm for vm, each in resolved.items() if each.sources.get("weight") != DEFAULT}
         wanted = self._blocks.wanted(
             inventory.tree, host_state, default_weight, weighted, dry_run=self._dry_run
         )
@@ -228,7 +228,7 @@ class Daemon:
         self._act(inventory.tree, wanted, for_devices)
 
         notes += [*wanted.notes, *inventory.notes, *self._standing_notes()]
-        notes += [conflict for vm in names for conflict in promises[vm].conflicts]
+        notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
         self._epochs += 1
         views = self._views(wanted, vms, slos)
         self._counts = self._counted(views)
@@ -236,7 +236,7 @@ class Daemon:
             self._moment(notes),
             views,
             vms,
-            promises,
+            resolved,
             named,
             self.outcomes,
             wanted.backends,
@@ -334,16 +334,16 @@ class Daemon:
 
     # Observing and deciding.
 
-    def _look(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
+    def _observe(self, inventory: Inventory, slos: Mapping[str, Slo]) -> list[str]:
         now_s = self._clock.monotonic_s()
         notes = [*self._emulated.notes, *self._blocks.notes]
         self._problems.begin()
         for part in self._emulated.parts.values():
             occupants, taken = vms_on_namespaces(part.name, inventory.streams, slos, part.occupants)
             notes += taken
-            self._problems.guarded(part.name, partial(part.look, occupants, now_s))
+            self._problems.guarded(part.name, partial(part.observe, occupants, now_s))
             notes += part.without_vm()
-        self._blocks.look(inventory, self._observer)
+        self._blocks.observe(inventory, self._observer)
         return notes
 
     # Acting.

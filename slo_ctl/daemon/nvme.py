@@ -110,14 +110,14 @@ class NvmeWatch:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.look()
+                self.read()
             except Exception as error:
                 # A thread that ends in silence would leave the last WAF standing.
                 log.exception("NVMe drive behind %s", self.block)
                 self._tell(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
             self._stop.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Find out about the drive unless that was done recently, then read its counters once."""
         if self._reader is None or self._clock() - self._found_s > FIND_EVERY_S:
             try:
@@ -143,7 +143,7 @@ class NvmeWatch:
         self._reader = MediaReader(tool, device, groups.get(self.block), self._clock)
 
     def _read(self) -> None:
-        assert self._reader is not None  # noqa: S101 - `look` made it
+        assert self._reader is not None  # noqa: S101 - `read` made it
         counters, problems = self._reader.read()
         for each in counters:
             kept = self._readings.setdefault(each.source, deque())

@@ -1,4 +1,4 @@
-"""The settings that promises need, worked out again only when something that they depend on has changed."""
+"""The settings that SLOs need, worked out again only when something that they depend on has changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WantedSettings:
         streams: Sequence[Stream],
         devices: Mapping[str, DeviceNumber],
         capabilities: Capabilities,
-        promised: Set[str],
+        with_slo: Set[str],
         default_weight: float,
         splits: Mapping[tuple[str, DeviceNumber], Splits],
         held: Mapping[tuple[str, DeviceNumber], HeldBack],
@@ -59,7 +59,7 @@ class WantedSettings:
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
         basis = (
             *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
-            *(promised, default_weight, shares, held, dict(drives), set(by_limits)),
+            *(with_slo, default_weight, shares, held, dict(drives), set(by_limits)),
         )
         if basis != self._basis:
             self._basis = basis
@@ -69,7 +69,7 @@ class WantedSettings:
                 streams,
                 devices,
                 capabilities,
-                promised=promised,
+                with_slo=with_slo,
                 default_weight=default_weight,
                 splits=splits,
                 held=held,
@@ -110,12 +110,12 @@ class ConfiguredScheduler:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """Who is on the host, and what they are promised."""
+    """Who is on the host, and their SLOs."""
 
     vms: Sequence[Vm]
     streams: Sequence[Stream]
     slos: Mapping[str, Slo]
-    promised: Collection[str]
+    with_slo: Collection[str]
     unapplied: Collection[str] = ()
     """VMs of which a limit of IOPS did not take in the epoch before."""
 
@@ -150,7 +150,7 @@ class DevicePolicies:
         for name, number in numbers.items():
             device = self._devices.setdefault(name, _Device(number))
             wish = wishes[name]
-            on = vms_on(number, host_state.vms, host_state.streams, host_state.promised)
+            on = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
             device.believed = believe(device.believed, needs_on(on, host_state.slos), now_s)
             try:
                 found += self._of(name, device, wish, device.believed.needs, io_cost)

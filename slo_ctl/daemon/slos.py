@@ -1,4 +1,4 @@
-"""What libvirt metadata promise, read again only where a domain's XML has changed."""
+"""The SLO fields in libvirt metadata, read again only where a domain's XML has changed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config
-from slo_ctl.decide.slo_sources import METADATA, VM_SET, Promise, resolve
+from slo_ctl.decide.slo_sources import METADATA, VM_SET, ResolvedSlo, resolve
 from slo_ctl.host.libvirt import fields_of
 from slo_ctl.model.slo import SloFields
 from slo_ctl.observe.streams import Inventory
-from slo_ctl.record.slo_store import PromiseStore
+from slo_ctl.record.slo_store import SloStore
 
 
 class Metadata:
-    """Promises by VM."""
+    """SLO fields by VM."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -23,9 +23,9 @@ class Metadata:
         self._known: dict[str, tuple[str, SloFields, list[str]]] = {}
 
     def of(self, inventory: Inventory) -> dict[str, SloFields]:
-        """Those of the VMs that promise anything."""
+        """Of the VMs that have any."""
         known: dict[str, tuple[str, SloFields, list[str]]] = {}
-        promised = {}
+        found = {}
         self.notes = []
         for vm in inventory.vms:
             xml = inventory.domain_xml.get(vm.uuid or "")
@@ -38,20 +38,20 @@ class Metadata:
             known[vm.uuid] = before
             self.notes += before[2]
             if before[1]:
-                promised[vm.name] = before[1]
+                found[vm.name] = before[1]
         self._known = known
-        return promised
+        return found
 
 
 # Which SLO is in force for every VM, from all who say something about it.
 
 
 class VmSet:
-    """What `slo-ctl vm set` promised, read again when its file has changed."""
+    """What `slo-ctl vm set` has set, read again when its file has changed."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file is damaged."""
-        self.store = PromiseStore(path)
+        self.store = SloStore(path)
         self._file = self._identity()
         self.fields: dict[str, SloFields] = self.store.all()
         self.problem = ""
@@ -87,10 +87,10 @@ def said_about(
 
 
 class Resolver:
-    """Promises of all VMs, worked out again only where somebody says something else than before."""
+    """SLOs of all VMs, worked out again only where somebody says something else than before."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[object, Promise]] = {}
+        self._known: dict[str, tuple[object, ResolvedSlo]] = {}
 
     def resolve(
         self,
@@ -98,9 +98,9 @@ class Resolver:
         vm_set: Mapping[str, SloFields],
         metadata: Mapping[str, SloFields],
         config: Config,
-    ) -> dict[str, Promise]:
+    ) -> dict[str, ResolvedSlo]:
         """Of every VM named."""
-        known: dict[str, tuple[object, Promise]] = {}
+        known: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
             said = said_about(vm, vm_set, metadata, config)
             basis = (said, config.default_slo)
@@ -110,7 +110,7 @@ class Resolver:
             else:
                 known[vm] = (basis, resolve(vm, said, config.default_slo))
         self._known = known
-        return {vm: promise for vm, (_, promise) in known.items()}
+        return {vm: resolved for vm, (_, resolved) in known.items()}
 
 
 def named_by(vm_set: Mapping[str, SloFields], config: Config) -> dict[str, str]:

@@ -174,7 +174,7 @@ class _InForce:
 
 
 class EmulatedDevice:
-    """Observes and decides in `look`; `settings` and `move` are for acting upon it afterwards."""
+    """Observes and decides in `observe`; `settings` and `move` are for acting upon it afterwards."""
 
     kind = "emulated"
 
@@ -281,7 +281,7 @@ class EmulatedDevice:
             self._policy, self._in_force, self._taking_over = made, None, True
             self._activity.changed("the policy changed", self._now_s)
 
-    def look(self, occupants: Mapping[str, VmOnNamespace], now_s: float) -> None:
+    def observe(self, occupants: Mapping[str, VmOnNamespace], now_s: float) -> None:
         """Observe, and decide what should change. Raises ObserveGone when the server does not answer.
 
         `occupants` are by namespace; `now_s` is monotonic time.
@@ -384,7 +384,7 @@ class EmulatedDevice:
             paced = _tighter_than_maximum(self.sample).get(occupant.key) if self._taking_over else None
         most = occupant.slo.max_iops
         if paced is not None and (most is None or paced < most):
-            return paced, self.decision.asides.get(occupant.key, "throttled to its share")
+            return paced, self.decision.remarks.get(occupant.key, "throttled to its share")
         return most, "its maximum"
 
     def move(self) -> None:
@@ -492,7 +492,7 @@ class EmulatedDevice:
         total = sum(window.amount(self.share_by) for window in self.windows.values())
         got = sum(window.amount(self.share_by) for window in windows)
         iops = [target.iops for target in due if target.iops is not None]
-        asides = [self.decision.asides[key] for key in keys if key in self.decision.asides]
+        remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
         return VmView(
             windows=windows,
             disks=tuple(occupant.disk for occupant in occupants if occupant.disk),
@@ -502,7 +502,7 @@ class EmulatedDevice:
             target_share=sum(target.share for target in due) if due else None,
             target_iops=sum(iops) if iops else None,
             no_mechanism=self._no_mechanism(occupants),
-            aside="; ".join(asides),
+            remark="; ".join(remarks),
             settling=self._activity.settling(self._now_s),
         )
 

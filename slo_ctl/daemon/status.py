@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
-from slo_ctl.decide.slo_sources import DEFAULT, Promise
+from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
     DeviceStatus,
@@ -45,31 +45,31 @@ def status_of(
     moment: EpochFacts,
     devices: Sequence[DeviceView],
     vms: Sequence[Vm],
-    promises: Mapping[str, Promise],
+    slos: Mapping[str, ResolvedSlo],
     named_by: Mapping[str, str],
     outcomes: Iterable[Outcome],
     backends: Mapping[tuple[str, str], str],
 ) -> HostStatus:
     """The status.
 
-    `promises` are those in force by VM, here or not; `named_by` says who names VMs that may not be here;
+    `slos` are those in force by VM, here or not; `named_by` says who names VMs that may not be here;
     `backends` is by VM and block device what steers it there.
     """
     unapplied = _unapplied(outcomes)
     rows = []
     for vm in vms:
         on = [device for device in devices if vm.name in device.vms]
-        promise = promises[vm.name]
+        resolved = slos[vm.name]
         if not on:
-            rows.append(_nowhere(vm, promise, unapplied[vm.name]))
+            rows.append(_nowhere(vm, resolved, unapplied[vm.name]))
         rows += [
-            _row(vm, promise, device, unapplied[vm.name], backends.get((vm.name, device.name)))
+            _row(vm, resolved, device, unapplied[vm.name], backends.get((vm.name, device.name)))
             for device in on
         ]
     here = {vm.name for vm in vms}
     for name, source in named_by.items():
         if name not in here:
-            rows.append(_unknown(name, source, promises[name]))
+            rows.append(_unknown(name, source, slos[name]))
     return HostStatus(
         at=moment.at,
         window_s=moment.window_s,
@@ -115,7 +115,7 @@ def _device(device: DeviceView, window_s: float) -> DeviceStatus:
 
 
 def _row(
-    vm: Vm, promise: Promise, device: DeviceView, unapplied: Sequence[Outcome], backend: str | None
+    vm: Vm, resolved: ResolvedSlo, device: DeviceView, unapplied: Sequence[Outcome], backend: str | None
 ) -> VmStatus:
     view = device.vms[vm.name]
     got = _delivered(view, device)
@@ -125,12 +125,12 @@ def _row(
     else:
         judgement = judge(
             got,
-            promise.slo,
+            resolved.slo,
             view.target_share,
             unapplied=mine,
             no_mechanism=view.no_mechanism,
             tolerance=device.share_tolerance,
-            aside=view.aside,
+            remark=view.remark,
             settling=view.settling,
         )
     if judgement.verdict is Verdict.IDLE and vm.state in _OFF:
@@ -140,8 +140,8 @@ def _row(
         vm=vm.name,
         device=device.name,
         disks=view.disks,
-        slo=promise.slo,
-        slo_source=promise.source,
+        slo=resolved.slo,
+        slo_source=resolved.source,
         state=_state(vm),
         backend=backend or device.backend,
         verdict=judgement.verdict,
@@ -242,18 +242,18 @@ def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
     return sum(value * weight for value, weight in known) / weights if weights else None
 
 
-def _nowhere(vm: Vm, promise: Promise, unapplied: Sequence[Outcome]) -> VmStatus:
+def _nowhere(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome]) -> VmStatus:
     """A VM that uses no managed device."""
     if vm.state in _OFF:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     elif unapplied:
-        judgement = judge(Delivered(asked=False), promise.slo, None, unapplied=unapplied)
-    elif promise.source == DEFAULT:
-        judgement = Judgement(Verdict.OK, "nothing was promised, and it uses no managed device")
+        judgement = judge(Delivered(asked=False), resolved.slo, None, unapplied=unapplied)
+    elif resolved.source == DEFAULT:
+        judgement = Judgement(Verdict.OK, "no SLO is set, and it uses no managed device")
     else:
-        # A promise that nothing keeps is reported, also where only a weight was promised.
+        # An SLO that nothing keeps is reported, also where it is only a weight.
         judgement = Judgement(Verdict.NO_MECHANISM, f"{_why_nowhere(vm)} ({_HOW_TO_MANAGE})")
-    return _without_device(vm.name, promise, judgement, vm, tuple(unapplied))
+    return _without_device(vm.name, resolved, judgement, vm, tuple(unapplied))
 
 
 def _why_nowhere(vm: Vm) -> str:
@@ -262,13 +262,13 @@ def _why_nowhere(vm: Vm) -> str:
     return "no disk of it is known, and none of its I/O was seen on a managed device"
 
 
-def _unknown(name: str, source: str, promise: Promise) -> VmStatus:
-    return _without_device(name, promise, unknown_vm(source))
+def _unknown(name: str, source: str, resolved: ResolvedSlo) -> VmStatus:
+    return _without_device(name, resolved, unknown_vm(source))
 
 
 def _without_device(
     name: str,
-    promise: Promise,
+    resolved: ResolvedSlo,
     judgement: Judgement,
     vm: Vm | None = None,
     unapplied: tuple[Outcome, ...] = (),
@@ -277,8 +277,8 @@ def _without_device(
         vm=name,
         device="",
         disks=tuple(disk.target for disk in vm.disks) if vm else (),
-        slo=promise.slo,
-        slo_source=promise.source,
+        slo=resolved.slo,
+        slo_source=resolved.source,
         state=_state(vm) if vm else "",
         backend="none",
         verdict=judgement.verdict,

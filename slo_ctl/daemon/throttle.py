@@ -87,7 +87,7 @@ class Throttler:
         self._needed = False
         self._parts: dict[str, dict[DeviceNumber, float]] = {}
 
-    def look(
+    def observe(
         self,
         devices: Mapping[DeviceNumber, Path],
         streams: Sequence[Stream],
@@ -187,7 +187,7 @@ class Throttler:
         done = self._limited(vms)
         return (done, *self._protection.notes) if done else self._protection.notes
 
-    def aside(self, vm: str) -> str:
+    def remark(self, vm: str) -> str:
         """What has to be said of a VM beside its verdict; empty when nothing has."""
         limits = self._protection.limits
         if vm in limits:

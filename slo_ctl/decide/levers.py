@@ -1,4 +1,4 @@
-"""Which knobs have to have which values for the promises made: pure."""
+"""Which knobs have to have which values for the SLOs set: pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm, VmState
 from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
 
-# Weights as people promise them, as the whole numbers that kernels take.
+# Weights as people set them, as the whole numbers that kernels take.
 
 EQUAL = 100
 """What equal weights become: the kernel's default, so that nothing is changed for them."""
@@ -29,7 +29,7 @@ class ScaledWeights:
     """Whole numbers that keep the proportions of weights as well as their range allows."""
 
     values: dict[float, int]
-    """By the weight promised."""
+    """By the weight of the SLO."""
     worst_rounding: float
     """The largest relative distance of a number from its exact proportion."""
 
@@ -39,7 +39,7 @@ def scale_weights(
 ) -> ScaledWeights:
     """Scale positive weights into low..high. Equal weights all become 100.
 
-    Where `default`, the weight of those whom nobody promised anything, can become 100 with all others in the
+    Where `default`, the weight of those without an SLO of their own, can become 100 with all others in the
     range and rounded by half a per cent at most, it does: such a VM has that number already. Otherwise
     the largest comes near the top, where whole numbers are finest: of all tops in the upper half the one
     with the smallest worst relative rounding, the highest of equals; lower tops cannot be better, as twice
@@ -117,8 +117,8 @@ class Use:
     """Disks that QEMU can limit there."""
     untouchable: tuple[str, ...]
     """Disks there whose I/O is another program's."""
-    promised: bool
-    """Somebody promised it something; otherwise its SLO is what everybody has."""
+    own_slo: bool
+    """Somebody set one for it; otherwise its SLO is what everybody has."""
     shares: bool
     """It was seen to do I/O there."""
     by_systemd: bool
@@ -167,7 +167,7 @@ def uses_of(
     streams: Sequence[Stream],
     devices: Mapping[str, DeviceNumber],
     capabilities: Capabilities,
-    promised: Collection[str] | None,
+    with_slo: Collection[str] | None,
 ) -> list[Use]:
     """Every use by a VM that has an SLO and runs; arguments as those of `levers.settings_for`."""
     numbers = {number: name for name, number in devices.items()}
@@ -185,7 +185,7 @@ def uses_of(
     for vm in vms:
         if vm.name not in slos or vm.state in _OFF:
             continue
-        named = promised is None or vm.name in promised or vm.found_by is FoundBy.OPTION
+        named = with_slo is None or vm.name in with_slo or vm.found_by is FoundBy.OPTION
         on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}
         used = on_disks | (listed if named else counted)[vm.name]
         if named and not vm.disks and not used and vm.name not in elsewhere:
@@ -318,13 +318,13 @@ def latency_of(use: Use) -> tuple[list[Setting], list[str]]:
     target_us = use.slo.p99_latency_us
     if target_us is None:
         return [], []
-    promise = f"p99 {target_us / 1000:g} ms"
+    wanted = f"p99 {target_us / 1000:g} ms"
     if not use.can.latency:
-        return [], [f"{promise}: on {use.device} latencies are not measured by VM, and it has no io.latency"]
+        return [], [f"{wanted}: on {use.device} latencies are not measured by VM, and it has no io.latency"]
     if not use.vm.cgroup:
-        return [], [f"{promise}: {use.vm.name} has no cgroup that could have a latency target"]
+        return [], [f"{wanted}: {use.vm.name} has no cgroup that could have a latency target"]
     lever = Lever.SYSTEMD_PROPERTY if use.by_systemd else Lever.CGROUP_LATENCY
-    reason = f"{promise}: io.latency slows neighbours down when more than a tenth of its requests take longer"
+    reason = f"{wanted}: io.latency slows neighbours down when more than a tenth of its requests take longer"
     knob = Knob(lever, use.vm.cgroup, "latency_us", str(use.can.device))
     return [Setting(knob, target_us, use.vm.name, reason)], []
 
@@ -333,29 +333,29 @@ def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Set
     """Settings for the maximums of a VM on one device, and what cannot be limited."""
     settings: list[Setting] = []
     lacking: list[str] = []
-    for promise, kind, value in _maximums(use, held):
+    for maximum, kind, value in _maximums(use, held):
         if use.untouchable:
-            lacking.append(f"{promise}: {', '.join(use.untouchable)} is served by another program than QEMU")
+            lacking.append(f"{maximum}: {', '.join(use.untouchable)} is served by another program than QEMU")
         elif use.by_libvirt and use.targets:
             together = f" over {', '.join(use.targets)} together" if len(use.targets) > 1 else ""
             knob = Knob(Lever.LIBVIRT_LIMIT, use.place, f"total_{kind}", ",".join(use.targets))
-            settings.append(Setting(knob, value, use.vm.name, f"{promise}{together}"))
+            settings.append(Setting(knob, value, use.vm.name, f"{maximum}{together}"))
         elif not use.can.limits:
-            lacking.append(f"{promise}: the kernel cannot limit {use.device} {use.can.problem}".rstrip())
+            lacking.append(f"{maximum}: the kernel cannot limit {use.device} {use.can.problem}".rstrip())
         elif not use.place:
-            lacking.append(f"{promise}: {use.vm.name} has no cgroup that could be limited")
+            lacking.append(f"{maximum}: {use.vm.name} has no cgroup that could be limited")
         else:
             # Neither version of cgroups limits the sum: two limits that add up to it do.
             split = splits.iops if kind == "iops" else splits.bytes_s
             for side, limit in zip(("read", "write"), split.limits(value), strict=True):
                 knob = Knob(use.limit_lever, use.place, f"{side}_{kind}", str(use.can.device))
-                reason = f"{promise}, {split.read_share:.0%} of it for reads as it was used"
+                reason = f"{maximum}, {split.read_share:.0%} of it for reads as it was used"
                 settings.append(Setting(knob, limit, use.vm.name, reason))
     return settings, lacking
 
 
 def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
-    """What is promised or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
+    """What is set or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
     found = []
     most = use.slo.max_iops
     if held is not None and (most is None or held.iops < most):
@@ -377,7 +377,7 @@ class Wanted:
 
     settings: tuple[Setting, ...] = ()
     no_mechanism: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Why a promise cannot be kept by anything there is."""
+    """Why an SLO cannot be kept by anything there is."""
     backends: dict[tuple[str, str], str] = field(default_factory=dict)
     """By what a VM is steered on a block device; `none` where by nothing."""
     notes: tuple[str, ...] = ()
@@ -393,28 +393,28 @@ def settings_for(
     devices: Mapping[str, DeviceNumber],
     capabilities: Capabilities,
     *,
-    promised: Collection[str] | None = None,
+    with_slo: Collection[str] | None = None,
     default_weight: float = 1.0,
     splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
     held: Mapping[tuple[str, DeviceNumber], HeldBack] | None = None,
     drives: Mapping[str, str] = _NO_DRIVES,
     by_limits: Collection[str] = (),
 ) -> Wanted:
-    """Settings that keep the promises, VM by VM in their order.
+    """Settings that keep the SLOs, VM by VM in their order.
 
     `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
     by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
-    `promised` are the VMs that the operator named (None: all); `default_weight` is that of all others.
+    `with_slo` are the VMs that the operator named (None: all); `default_weight` is that of all others.
     `splits` divide maximums where reads and writes are limited apart, by default evenly. `held` are limits
-    for others' sake: of such a one and a maximum promised the tighter is set. `drives` are those that devices
-    are namespaces of, by name of the device, `by_limits` those of them between whose namespaces shares are
-    kept by such limits. A VM is touched on account of a device only
+    for others' sake: of such a one and the maximum of the SLO the tighter is set. `drives` are those that
+    devices are namespaces of, by name of the device, `by_limits` those of them between whose namespaces
+    shares are kept by such limits. A VM is touched on account of a device only
     - that one of its disks is on, or that its cgroup was counted I/O on;
-    - or any of them, when it was promised something and no disk of it is known.
-    One that nobody promised anything gets its weight only beside one that was, and once it did I/O there.
+    - or any of them, when it has an SLO of its own and no disk of it is known.
+    One without an SLO of its own gets its weight only beside one that has one, and once it did I/O there.
     On emulated SSDs only the bandwidth is bounded here, as their policy decides the rest.
     """
-    uses = uses_of(vms, slos, streams, devices, capabilities, promised)
+    uses = uses_of(vms, slos, streams, devices, capabilities, with_slo)
     no_mechanism: dict[tuple[str, str], str] = {}
     settings: list[Setting] = []
     weights, notes = _weights(uses, default_weight)
@@ -441,7 +441,7 @@ def settings_for(
             no_mechanism[use.key] = "; ".join(lacking)
     settings.extend(_emulated(slos, streams))
     backends = {use.key: _backend(use, capabilities) for use in uses}
-    # They are about shares: nothing is wrong where nobody was promised a larger one.
+    # They are about shares: nothing is wrong where nobody was given a larger one.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
     return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions), limitable)
 
@@ -449,9 +449,9 @@ def settings_for(
 def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting], list[str]]:
     """One weight for each VM and kind of weight: a cgroup has the same one on every device."""
     by_scale: dict[WeightScale, dict[str, Use]] = defaultdict(dict)
-    with_promises = {use.device for use in uses if use.promised}
+    devices_with_slos = {use.device for use in uses if use.own_slo}
     for use in uses:
-        wanted = use.promised or (use.shares and use.device in with_promises)
+        wanted = use.own_slo or (use.shares and use.device in devices_with_slos)
         if wanted and use.can.weights is not None and use.place:
             by_scale[use.can.weights].setdefault(use.vm.name, use)
     settings, notes = [], []
@@ -460,7 +460,7 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
         scaled = scale_weights(weights, scale.low, scale.high, default_weight)
         for vm, use in members.items():
             value = scaled.values[use.slo.weight]
-            beside = "" if use.promised else f"shares {use.device} with VMs that were promised something: "
+            beside = "" if use.own_slo else f"shares {use.device} with VMs that have an SLO: "
             reason = (
                 f"{beside}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
                 f"{scale.low}..{scale.high}, "
@@ -485,7 +485,7 @@ def _with_unequal_weights(uses: Sequence[Use]) -> set[str]:
 
 
 def _without_weights(use: Use, unequal: set[str]) -> list[str]:
-    if use.device not in unequal or not use.promised:
+    if use.device not in unequal or not use.own_slo:
         return []
     if use.can.weights is None:
         return [f"nothing shares {use.device} by weight: {use.can.problem}"]
@@ -494,7 +494,7 @@ def _without_weights(use: Use, unequal: set[str]) -> list[str]:
 
 def _without_limits(use: Use, on_drive: Sequence[Use], limitable: Collection[tuple[str, str]]) -> list[str]:
     """Between namespaces of a drive shares are kept by limits: why they are not."""
-    if not use.promised or any(each.key in limitable for each in _others(use, on_drive)):
+    if not use.own_slo or any(each.key in limitable for each in _others(use, on_drive)):
         return []
     return [f"nothing shares the drive of {use.device} by weight: no other VM on it can be limited"]
 

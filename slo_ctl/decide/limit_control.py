@@ -216,14 +216,14 @@ def _aged(state: LimitState, names: Collection[str]) -> LimitState:
 
 
 def _own_minimums(state: LimitState, vms: Sequence[Bounded]) -> LimitState:
-    """Who is limited has been promised more since."""
+    """Who is limited has been given a higher minimum since."""
     least = {v.vm: (1.0 + ROOM / 2.0) * v.min_iops for v in vms}
     return replace(state, limits={vm: max(limit, least[vm]) for vm, limit in state.limits.items()})
 
 
 def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) -> tuple[LimitState, Limits]:
     """Take what is missing, as far as one step goes."""
-    # What was promised comes before shares.
+    # Minimums come before shares.
     urgent = [v for v in short if not v.misses_share_alone] or short
     by_vm = {v.vm: v for v in vms}
     if not state.steps:

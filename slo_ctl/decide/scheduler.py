@@ -344,11 +344,11 @@ _OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED})
 
 
 def vms_on(
-    number: DeviceNumber, vms: Sequence[Vm], streams: Sequence[Stream], promised: Collection[str]
+    number: DeviceNumber, vms: Sequence[Vm], streams: Sequence[Stream], with_slo: Collection[str]
 ) -> tuple[str, ...]:
     """VMs whose SLOs count for the block device `number`, by name.
 
-    Those that have a disk there or did I/O there; and of those that were promised something, the ones of
+    Those that have a disk there or did I/O there; and of those that have an SLO of their own, the ones of
     which nobody knows where their I/O goes.
     """
     there = {each.vm for each in streams if each.device == number and each.tenant is None and did_io(each)}
@@ -361,7 +361,7 @@ def vms_on(
             and (
                 vm.name in there
                 or any(disk.device == number for disk in vm.disks)
-                or (vm.name in promised and not vm.disks and vm.name not in elsewhere)
+                or (vm.name in with_slo and not vm.disks and vm.name not in elsewhere)
             )
         )
     )

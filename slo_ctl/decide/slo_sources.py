@@ -1,4 +1,4 @@
-"""Which SLO is in force when several places promise one: field by field, the nearest to the operator."""
+"""Which SLO is in force when several places set one: field by field, the nearest to the operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDER = (VM_SET, METADATA, CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class ResolvedSlo:
     """The SLO in force for a VM, and where it comes from."""
 
     slo: Slo
@@ -31,7 +31,7 @@ class Promise:
     """By field of the SLO, where it comes from."""
 
 
-def resolve(name: str, fields_by_source: Mapping[str, SloFields], default: Slo) -> Promise:
+def resolve(name: str, fields_by_source: Mapping[str, SloFields], default: Slo) -> ResolvedSlo:
     """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid alone.
 
     A minimum above the maximum of a weaker source lifts that maximum, and the other way round.
@@ -58,7 +58,7 @@ def resolve(name: str, fields_by_source: Mapping[str, SloFields], default: Slo) 
             values[field], sources[field] = fallback, DEFAULT
     conflicts += _settle_bounds(name, values, sources)
     used = dict.fromkeys(sorted((s for s in sources.values() if s != DEFAULT), key=_rank))
-    return Promise(Slo(**values), ", ".join(used) or DEFAULT, tuple(conflicts), sources)
+    return ResolvedSlo(Slo(**values), ", ".join(used) or DEFAULT, tuple(conflicts), sources)
 
 
 def _settle_bounds(name: str, values: dict[str, float], sources: dict[str, str]) -> list[str]:

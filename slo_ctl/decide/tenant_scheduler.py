@@ -1,4 +1,4 @@
-"""How an emulated device divides itself among its namespaces, and when that keeps no promise. Pure."""
+"""How an emulated device divides itself among its namespaces, and when that keeps no SLO. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def choose_tenant_scheduler(needs: Needs, tenants: int, *, rotates: bool = False
 def why_not_kept(
     device: str, scheduler: str, own: Collection[Slo], everybody: Collection[Slo], *, timed: bool, ops: bool
 ) -> str:
-    """Why nothing on the device can keep what a VM is promised; empty: something can.
+    """Why nothing on the device can keep the SLO of a VM; empty: something can.
 
     `own` are the SLOs of the VM's namespaces, `everybody` those of all; `timed`: requests take modelled time;
     `ops`: namespaces have over-provisioning of their own that a policy can move.

@@ -77,7 +77,7 @@ def judge(
     no_mechanism: str = "",
     tolerance: float = SHARE_TOLERANCE,
     at_bound: float = _AT_BOUND,
-    aside: str = "",
+    remark: str = "",
     settling: str = "",
 ) -> Judgement:
     """The verdict on one VM that is there.
@@ -85,7 +85,7 @@ def judge(
     `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
-    the maximum that was asked for makes it capped. `aside` is told beside ok and insufficient; `settling`
+    the maximum that was asked for makes it capped. `remark` is told beside ok and insufficient; `settling`
     says why a miss may be due to a change in the window.
     """
     if unapplied:
@@ -99,13 +99,13 @@ def judge(
         return Judgement(Verdict.CAPPED, reason)
     if reason := _missed(got, slo, target_share, tolerance, at_bound):
         if settling:
-            return Judgement(Verdict.SETTLING, _with(f"{settling}; {reason}", aside))
-        return Judgement(Verdict.INSUFFICIENT, _with(reason, aside))
-    return Judgement(Verdict.OK, _with(_kept(got, slo, target_share), aside))
+            return Judgement(Verdict.SETTLING, _with(f"{settling}; {reason}", remark))
+        return Judgement(Verdict.INSUFFICIENT, _with(reason, remark))
+    return Judgement(Verdict.OK, _with(_kept(got, slo, target_share), remark))
 
 
-def _with(reason: str, aside: str) -> str:
-    return f"{reason}; {aside}" if aside else reason
+def _with(reason: str, remark: str) -> str:
+    return f"{reason}; {remark}" if remark else reason
 
 
 def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
@@ -124,7 +124,7 @@ def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: flo
     if asks and minimum is not None and iops is not None and iops < minimum * (1 - at_bound):
         return f"{iops:,.0f} IOPS, below its minimum of {minimum:,.0f}{_guess(got)}"
     if got.wants_more:
-        # Who was promised a minimum and has it is not said to miss a share on a mere guess.
+        # Who has its minimum is not said to miss a share on a mere guess.
         judged = target_share and not (got.guessed and slo.min_iops is not None)
         if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
             text = f"{got.share_told}, below the {_percent(target_share)} that it is entitled to"
@@ -147,7 +147,7 @@ def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
         return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
     if target_share and got.share is not None:
         return f"{got.share_told}, target {_percent(target_share)}"
-    return "nothing that was promised is missed"
+    return "nothing in the SLO is missed"
 
 
 def _percent(share: float) -> str:

@@ -57,7 +57,7 @@ class ControlClient:
         return self.command("stats")
 
     def move_ops(self, source: str | None, target: str | None, blocks: int) -> None:
-        """Promise OPS blocks of one namespace to another; None is the spare of the device."""
+        """Move OPS blocks of one namespace to another; None is the spare of the device."""
         self.command("move", **{"from": source, "to": target, "blocks": blocks})
 
     def cancel_moves(self) -> None:

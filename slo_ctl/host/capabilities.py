@@ -134,6 +134,6 @@ def _text(path: Path) -> str:
     try:
         file = read_bounded(path)
     except OSError:
-        # What cannot be read is not there for us: a weight is promised only where its file says so.
+        # What cannot be read is not there for us: a weight is said to be there only where its file says so.
         return ""
     return "" if file is None else file.text

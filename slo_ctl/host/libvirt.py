@@ -268,7 +268,7 @@ ELEMENT = "slo"
 
 
 def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
-    """What `<slo-ctl:slo .../>` in the metadata of a domain promises; nothing where there is none.
+    """The fields of `<slo-ctl:slo .../>` in the metadata of a domain; none where there is none.
 
     A field that cannot be is left out. `note` takes one sentence for each, naming the VM.
     """

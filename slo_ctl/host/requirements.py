@@ -70,7 +70,7 @@ class Requirement:
 
     name: str
     needed_for: str
-    look: Callable[[Host], Finding]
+    find: Callable[[Host], Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Checked:
 def check(host: Host) -> list[Checked]:
     """Look at every requirement. Changes nothing; starts no program but nvme, which changes
     nothing either."""
-    return [Checked(requirement, requirement.look(host)) for requirement in REQUIREMENTS]
+    return [Checked(requirement, requirement.find(host)) for requirement in REQUIREMENTS]
 
 
 def _root(host: Host) -> Finding:
@@ -222,13 +222,13 @@ def _nvme_namespaces(host: Host) -> Finding:
 
 
 def _program(name: str, package: str) -> Callable[[Host], Finding]:
-    def look(host: Host) -> Finding:
+    def find(host: Host) -> Finding:
         found = host.which(name)
         if found:
             return Finding(True, found)
         return Finding(False, f"{name} is not installed", f"install the package {package}")
 
-    return look
+    return find
 
 
 REQUIREMENTS = (

@@ -56,7 +56,7 @@ class Decision:
     targets: dict[str, Target] = field(default_factory=dict)
     plans: tuple[MovePlan, ...] = ()
     """Moves under way, which `moves` are the next step of."""
-    asides: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, str] = field(default_factory=dict)
     """By VM, what is done for it or because of others."""
     reasons: tuple[str, ...] = ()
     """One plain sentence per thing that was decided, for status, history and logs."""

@@ -1,4 +1,4 @@
-"""What the daemon says of itself besides its status: what a VM is promised, and what it would do next."""
+"""What the daemon says of itself besides its status: the SLO of a VM, and what it would do next."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from slo_ctl.model.slo import SloFields
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
-    """What a VM is promised, and by whom."""
+class VmSlo:
+    """The SLO of a VM, and who set it."""
 
     vm: str
     slo: Slo

@@ -1,4 +1,4 @@
-"""What was promised, and what was done in a window."""
+"""The SLO of a VM, and what was done in a window."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ShareBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What one VM was promised. Bounds are absent when None."""
+    """The SLO of one VM. Bounds are absent when None."""
 
     weight: float = 1.0
     min_iops: float | None = None

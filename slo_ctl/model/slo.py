@@ -20,7 +20,7 @@ from slo_ctl.base.quantity import (
 )
 
 SloFields = dict[str, float]
-"""Some fields of `model.Slo` by name, in its units; a field that is not there was not promised."""
+"""Some fields of `model.Slo` by name, in its units; a field that is not there is not set."""
 
 FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
 """Those of `model.Slo`."""
@@ -111,7 +111,7 @@ def parse_field(key: str, value: object) -> float:
 
 
 def check_fields(fields: Mapping[str, float]) -> None:
-    """Raise SloError unless these fields of `model.Slo` can be promised, each and together."""
+    """Raise SloError unless these fields of `model.Slo` can be set, each and together."""
     for name, value in fields.items():
         if name not in FIELD_NAMES:
             raise SloError(name, value, "is not a field of an SLO", did_you_mean(name, FIELD_NAMES))

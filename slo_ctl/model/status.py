@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     CAPPED = "capped"
     """As fast as its maximum lets it be."""
     NO_MECHANISM = "no-mechanism"
-    """Nothing on this host can do what was promised."""
+    """Nothing on this host can keep the SLO."""
     UNAPPLIED = "unapplied"
     """A setting did not take."""
     UNKNOWN_VM = "unknown-vm"

@@ -42,7 +42,7 @@ ended."""
 
 
 class HostObserver:
-    """What `inventory.look` finds, for one look per epoch."""
+    """What `streams.read_inventory` finds, for one look per epoch."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class HostObserver:
         self._namespaces = dict(namespaces)
         self._joined_from = (-1, None)
 
-    def look(self) -> Inventory:
+    def observe(self) -> Inventory:
         """See what there is now. Never waits for libvirt, but for a moment the first time."""
         notes: list[str] = [text for text in (self._processes.problem, self._blocks.problem) if text]
         changed = self._processes.changed()
@@ -168,7 +168,7 @@ class HostObserver:
         if self._unsettled > 0:
             self._unsettled -= 1
             self._walked_at_s = now_s
-            self._groups.look(self._tree)
+            self._groups.observe(self._tree)
         for sentence in self._groups.notes:
             note(sentence)
 
@@ -224,7 +224,7 @@ class _MachineGroups:
         """The same object as before when nothing has changed."""
         self.notes: list[str] = []
 
-    def look(self, tree: CgroupTree) -> None:
+    def observe(self, tree: CgroupTree) -> None:
         notes: list[str] = []
         known: dict[tuple[str, int], MachineGroup] = {}
         for cgroup, inode, machine in walk_groups(tree, machine_of, notes.append):

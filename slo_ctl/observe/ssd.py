@@ -250,7 +250,7 @@ class FtlObserver:
 # Unit of time: with latency, modelled seconds throughout: window, IOPS, waits, and the percentiles, which
 # the server measures by the wall clock and which are divided by the time scale. The limits that the control
 # socket takes are of the same time, so a decision needs no conversion, and SLOs of VMs on a device with a
-# time scale are promises about the modelled drive. Without latency there is no model of time: the window is
+# time scale are about the modelled drive. Without latency there is no model of time: the window is
 # real time, requests are those that were answered, and the timing model is `none`, so that policies go by
 # writes instead of by a flash timing that nobody waits for.
 

@@ -185,8 +185,8 @@ def with_named(vms: Sequence[Vm], cgroups: Mapping[str, str] | Iterable[str]) ->
     """`vms`, and one for each cgroup that the operator named and that is not a VM's already.
 
     With names where they are given, else each goes by its path. A VM of libvirt's with that name keeps it.
-    One that is only known by its cgroup's name goes by its path where another has that name as well: what
-    was promised to the operator's VM must not be kept for a stranger.
+    One that is only known by its cgroup's name goes by its path where another has that name as well: the
+    SLO of the operator's VM must not be kept for a stranger.
     """
     count = Counter(vm.name for vm in vms)
     given = cgroups if isinstance(cgroups, Mapping) else {}
@@ -272,7 +272,7 @@ class Inventory:
     """Of libvirt's VMs, by UUID: for `observe.domain_metadata`."""
 
 
-def look(
+def read_inventory(
     tree: CgroupTree | None,
     libvirt: LibvirtHost | None,
     named_cgroups: Mapping[str, str] | Iterable[str] = (),

@@ -298,7 +298,7 @@ def begin_profile(
     )
 
 
-def look(request_target: str, around: Surroundings) -> Identity:
+def identify_target(request_target: str, around: Surroundings) -> Identity:
     """The identity of a target that is not touched, and need not be there if it is an NBD export."""
     return identify(find_target(request_target, connect=False), around)
 

@@ -1,4 +1,4 @@
-"""`promises.json`: the SLOs given with `slo-ctl vm set`. They survive crashes of every kind."""
+"""The SLOs given with `slo-ctl vm set`, in `promises.json`. They survive crashes of every kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _File(BaseModel):
     vms: dict[str, dict[str, float]]
 
 
-class PromiseStore:
+class SloStore:
     """Some fields of an SLO for each of some VMs. Every method raises UserError on a damaged file, or none
     that can be read or written; the file is then left as it is.
     """
@@ -31,12 +31,12 @@ class PromiseStore:
         self._store = JsonStore(
             path,
             _File,
-            repair="restore it, or move it away to start without what `slo-ctl vm set` promised",
+            repair="restore it, or move it away to start without what `slo-ctl vm set` has set",
             mode=0o644,
         )
 
     def all(self) -> dict[str, SloFields]:
-        """Everything promised, by VM. A file that is not there promises nothing."""
+        """All fields set, by VM. A file that is not there sets none."""
         file = self._store.read()
         if file is None:
             return {}
@@ -48,7 +48,7 @@ class PromiseStore:
         return file.vms
 
     def set(self, vm: str, fields: Mapping[str, float]) -> None:
-        """Promise these fields besides those there are. Raises UserError when they cannot all be promised."""
+        """Set these fields besides those there are. Raises UserError when they cannot all be set."""
         check_vm_name(vm)
         with self.locked():
             vms = self.all()

@@ -72,7 +72,7 @@ class TraceSource:
 
 @dataclass(frozen=True, slots=True)
 class VmSpec:
-    """One VM: what it was promised and what it does."""
+    """One VM: its SLO and what it does."""
 
     name: str
     slo: Slo

@@ -28,7 +28,7 @@ from slo_ctl.model.slo import FIELD_NAMES, KEY_OF
 from slo_ctl.show.terminal import console_for
 
 if TYPE_CHECKING:
-    from slo_ctl.decide.slo_sources import Promise
+    from slo_ctl.decide.slo_sources import ResolvedSlo
     from slo_ctl.model import DeviceNumber, Stream, Vm
     from slo_ctl.model.mapping import NamespaceMapping, Step
     from slo_ctl.model.nvme import NvmeDevice
@@ -140,14 +140,16 @@ def _text(text: str | None) -> str:
     return printable(text) if text else numbers.UNKNOWN
 
 
-def show_vm(stream: TextIO, name: str, promise: Promise, vm: Vm | None, streams: Sequence[Stream]) -> None:
+def show_vm(
+    stream: TextIO, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream]
+) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     console = console_for(stream)
     state = f"{vm.state.value}, found by {vm.found_by.value}" if vm else "not on this host"
     console.print(Text(f"VM {printable(name)}: {state}", style="bold"), soft_wrap=True)
     console.print()
-    console.print(_promise_table(promise))
-    for sentence in promise.conflicts:
+    console.print(_slo_table(resolved))
+    for sentence in resolved.conflicts:
         console.print(Text(f"conflict: {printable(sentence)}", "yellow"), soft_wrap=True)
     if streams:
         console.print()
@@ -155,12 +157,12 @@ def show_vm(stream: TextIO, name: str, promise: Promise, vm: Vm | None, streams:
     console.print()
 
 
-def promise_line(promise: Promise) -> str:
+def slo_line(resolved: ResolvedSlo) -> str:
     """`weight 3 (vm set), max_iops 500 (metadata)`."""
     return ", ".join(
-        f"{KEY_OF[field]} {field_cell(field, getattr(promise.slo, field))} ({promise.sources[field]})"
+        f"{KEY_OF[field]} {field_cell(field, getattr(resolved.slo, field))} ({resolved.sources[field]})"
         for field in FIELD_NAMES
-        if field in promise.sources
+        if field in resolved.sources
     )
 
 
@@ -179,9 +181,9 @@ def field_cell(field: str, value: float | None) -> str:
             return f"{numbers.count(value)} IOPS"
 
 
-def promise_json(
+def slo_json(
     name: str,
-    promise: Promise,
+    resolved: ResolvedSlo,
     by_source: Mapping[str, SloFields] | None,
     vm: Vm | None,
     streams: Sequence[Stream],
@@ -190,15 +192,15 @@ def promise_json(
     value: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "vm": name,
-        "slo": asdict(promise.slo),
-        "source": promise.source,
-        "sources": promise.sources,
-        "conflicts": list(promise.conflicts),
+        "slo": asdict(resolved.slo),
+        "source": resolved.source,
+        "sources": resolved.sources,
+        "conflicts": list(resolved.conflicts),
     }
     if by_source is None:
         return value
     return value | {
-        "promised": {source: dict(fields) for source, fields in by_source.items()},
+        "by_source": {source: dict(fields) for source, fields in by_source.items()},
         "state": vm.state.value if vm else None,
         "found_by": vm.found_by.value if vm else None,
         "disks": disks_json(vm) if vm else [],
@@ -206,13 +208,13 @@ def promise_json(
     }
 
 
-def _promise_table(promise: Promise) -> Table:
+def _slo_table(resolved: ResolvedSlo) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("SLO", "VALUE", "SOURCE"):
         table.add_column(heading, justify="right" if heading == "VALUE" else "left", overflow="fold")
     for field in FIELD_NAMES:
-        source = promise.sources.get(field, "")
-        cells = (KEY_OF[field], field_cell(field, getattr(promise.slo, field)), source)
+        source = resolved.sources.get(field, "")
+        cells = (KEY_OF[field], field_cell(field, getattr(resolved.slo, field)), source)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 

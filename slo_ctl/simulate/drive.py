@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NS_PER_S = 1_000_000_000
 _UPKEEP_NS = NS_PER_S // 5
-"""As the server: how often promised blocks are handed over without the help of host writes."""
+"""As the server: how often blocks of moves are handed over without the help of host writes."""
 _DRAIN_NS = NS_PER_S // 100
 _RECENT_S = 10
 _PERCENTILES = [50.0, 99.0, 99.9]

@@ -14,7 +14,7 @@ import numpy as np
 
 from slo_ctl.decide.entitlement import shares_of
 from slo_ctl.model import Slo
-from slo_ctl.simulate.result import Promised, Result
+from slo_ctl.simulate.result import Result, SloChange
 from slo_ctl.simulate.scenario import DISTURBANCES
 
 BLOCK_S = 10
@@ -65,7 +65,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """Seconds in which the same VMs want more, and neither promises nor VMs change."""
+    """Seconds in which the same VMs want more, and neither SLOs nor VMs change."""
 
     start_s: int
     end_s: int
@@ -79,9 +79,9 @@ class Ledger:
         self.measure = measure
         self._row = {vm: row for row, vm in enumerate(run.vms)}
         self._dues: dict[tuple[int, int], Due] = {}
-        self._promised: dict[str, list[Promised]] = {}
-        for promised in run.promised:
-            self._promised.setdefault(promised.vm, []).append(promised)
+        self._slo_changes: dict[str, list[SloChange]] = {}
+        for change in run.slo_changes:
+            self._slo_changes.setdefault(change.vm, []).append(change)
         dies = run.scenario.drive.record().geometry.dies
         self._saturates = {
             vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
@@ -103,9 +103,9 @@ class Ledger:
     def slo(self, vm: str, at_s: float) -> Slo:
         """In force at a moment."""
         found = Slo()
-        for promised in self._promised.get(vm, ()):
-            if promised.at_s <= at_s:
-                found = promised.slo
+        for change in self._slo_changes.get(vm, ()):
+            if change.at_s <= at_s:
+                found = change.slo
         return found
 
     def wanting(self, vm: str, start_s: int, end_s: int) -> float:

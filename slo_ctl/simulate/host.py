@@ -126,7 +126,7 @@ class SimulatedObserver:
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
-    def look(self) -> Inventory:
+    def observe(self) -> Inventory:
         """The VMs that are there."""
         return self._host.inventory()
 

@@ -61,17 +61,17 @@ def _sleep_and_wake(drive: Drive) -> Scenario:
     return Scenario("sleep-and-wake", drive, vms, tuple(events))
 
 
-def _promises(drive: Drive) -> Scenario:
+def _slo_changes(drive: Drive) -> Scenario:
     """`vm set` again and again, then not at all."""
     events = []
     for burst in range(6):
         for number in range(16):
             vm, weight = f"vm{(number * 5 + burst) % 8}", float(1 + (number * 7 + burst * 3) % 9)
-            events.append(Event(200 + 600 * burst + 0.7 * number, What.PROMISE, vm, (("weight", weight),)))
-    events.append(Event(900, What.PROMISE, "vm1", (("min_iops", 300.0),)))
-    events.append(Event(1500, What.PROMISE, "vm2", (("max_iops", 100.0),)))
-    events.append(Event(2700, What.UNPROMISE, "vm2"))
-    return Scenario("promises", drive, _vms(8), tuple(sorted(events, key=lambda event: event.at_s)))
+            events.append(Event(200 + 600 * burst + 0.7 * number, What.SET_SLO, vm, (("weight", weight),)))
+    events.append(Event(900, What.SET_SLO, "vm1", (("min_iops", 300.0),)))
+    events.append(Event(1500, What.SET_SLO, "vm2", (("max_iops", 100.0),)))
+    events.append(Event(2700, What.UNSET_SLO, "vm2"))
+    return Scenario("slo-changes", drive, _vms(8), tuple(sorted(events, key=lambda event: event.at_s)))
 
 
 def _come_and_go(drive: Drive) -> Scenario:
@@ -132,19 +132,19 @@ def _late(drive: Drive) -> Scenario:
 
 def _slow_device(drive: Drive) -> Scenario:
     """Everything takes 1.6 times as long as the daemon is told; one VM has a minimum."""
-    vms = _with_load(_vms(8), 1, promised=(("weight", 1.0), ("min_iops", 150.0)))
+    vms = _with_load(_vms(8), 1, slo_fields=(("weight", 1.0), ("min_iops", 150.0)))
     return Scenario("slow-device", replace(drive, slowdown=1.6), vms)
 
 
 def _bounds(drive: Drive) -> Scenario:
     """Minimums and maximums, some of which cannot all be had."""
     vms = _vms(8)
-    vms = _with_load(vms, 0, promised=(("min_iops", 200.0),))
-    vms = _with_load(vms, 3, promised=(("max_iops", 120.0),))
-    vms = _with_load(vms, 4, promised=(("weight", 4.0), ("min_iops", 300.0), ("max_iops", 500.0)))
+    vms = _with_load(vms, 0, slo_fields=(("min_iops", 200.0),))
+    vms = _with_load(vms, 3, slo_fields=(("max_iops", 120.0),))
+    vms = _with_load(vms, 4, slo_fields=(("weight", 4.0), ("min_iops", 300.0), ("max_iops", 500.0)))
     events = (
-        Event(1200, What.PROMISE, "vm6", (("min_iops", 5000.0),)),
-        Event(1800, What.UNPROMISE, "vm6"),
+        Event(1200, What.SET_SLO, "vm6", (("min_iops", 5000.0),)),
+        Event(1800, What.UNSET_SLO, "vm6"),
     )
     return Scenario("bounds", drive, vms, events)
 
@@ -172,13 +172,13 @@ def _many(_drive: Drive) -> Scenario:
         for number in range(MANY_VMS)
     )
     events = tuple(
-        Event(5 + n, What.PROMISE, f"vm{10 * n}", (("weight", float(1 + n % 5)),)) for n in range(40)
+        Event(5 + n, What.SET_SLO, f"vm{10 * n}", (("weight", float(1 + n % 5)),)) for n in range(40)
     )
     return Scenario("many", Drive(_MANY, MANY_VMS), vms, events, length_s=60, stops=False)
 
 
 def _hostile(drive: Drive, name: str, load: Load) -> Scenario:
-    vms = tuple(replace(vm, promised=()) for vm in _vms(6, (_WRITER, _READER)))
+    vms = tuple(replace(vm, slo_fields=()) for vm in _vms(6, (_WRITER, _READER)))
     return Scenario(name, drive, _with_load(vms, 0, load=load, honest=_WRITER), length_s=900)
 
 
@@ -207,7 +207,7 @@ def _hostile_trim(drive: Drive) -> Scenario:
 _MADE: dict[str, Callable[[Drive], Scenario]] = {
     "steady": _steady,
     "sleep-and-wake": _sleep_and_wake,
-    "promises": _promises,
+    "slo-changes": _slo_changes,
     "come-and-go": _come_and_go,
     "hot-sets": _hot_sets,
     "trim": _trim,

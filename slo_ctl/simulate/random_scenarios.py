@@ -39,15 +39,15 @@ def random_scenario(seed: int) -> Scenario:
 
 
 def _vm(random: Random, number: int) -> SimulatedVm:
-    promised = {}
+    fields = {}
     if random.random() < 0.6:
-        promised["weight"] = float(random.choice((1, 2, 3, 6, 10)))
+        fields["weight"] = float(random.choice((1, 2, 3, 6, 10)))
     if random.random() < 0.12:
-        promised["min_iops"] = float(random.choice((50, 150, 300)))
+        fields["min_iops"] = float(random.choice((50, 150, 300)))
     if random.random() < 0.12:
-        promised["max_iops"] = float(random.choice((300, 500, 1000)))
+        fields["max_iops"] = float(random.choice((300, 500, 1000)))
     here = number < 2 or random.random() < 0.85
-    return SimulatedVm(f"vm{number}", number, _load(random), tuple(promised.items()), here)
+    return SimulatedVm(f"vm{number}", number, _load(random), tuple(fields.items()), here)
 
 
 def _load(random: Random) -> Load:
@@ -83,18 +83,18 @@ def _hostile(random: Random, vm: SimulatedVm) -> SimulatedVm:
 
 
 def _event(random: Random, vms: list[SimulatedVm], namespaces: int, length_s: float) -> Event:
-    what = random.choice((*(What.PROMISE,) * 4, *What))
+    what = random.choice((*(What.SET_SLO,) * 4, *What))
     at_s = round(random.uniform(0.05, 0.95) * length_s, random.choice((0, 1, 3)))
     event = Event(at_s, what)
     # Whether a hostile VM gains is seen where it is there all the time.
     candidates = [vm.name for vm in vms if vm.honest is None] or [vms[-1].name]
     vm = random.choice(candidates)
     match what:
-        case What.PROMISE:
+        case What.SET_SLO:
             name = random.choice(("weight", "weight", "weight", "min_iops", "max_iops"))
             value = random.choice((1, 2, 5, 9)) if name == "weight" else random.choice((50, 100, 400))
             return replace(event, vm=vm, fields=((name, float(value)),))
-        case What.UNPROMISE | What.SLEEP | What.WAKE | What.ARRIVE | What.LEAVE:
+        case What.UNSET_SLO | What.SLEEP | What.WAKE | What.ARRIVE | What.LEAVE:
             return replace(event, vm=vm)
         case What.MIGRATE:
             return replace(event, vm=vm, namespace=random.randrange(namespaces))

@@ -51,7 +51,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class SloChange:
     """The SLO of a VM from a moment on."""
 
     at_s: float
@@ -78,7 +78,7 @@ class Result:
     commands: list[Command] = field(default_factory=list)
     happened: list[tuple[float, Event]] = field(default_factory=list)
     """Events that took place."""
-    promised: list[Promised] = field(default_factory=list)
+    slo_changes: list[SloChange] = field(default_factory=list)
     failures: list[tuple[float, str]] = field(default_factory=list)
     """Epochs and commands of operators that raised what they never should."""
     not_given_back: tuple[str, ...] = ()

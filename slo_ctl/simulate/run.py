@@ -23,7 +23,7 @@ from slo_ctl.model.slo import SloError, check_fields
 from slo_ctl.simulate.control import DaemonKilled, SimulatedServer
 from slo_ctl.simulate.drive import NS_PER_S, SimulatedDrive
 from slo_ctl.simulate.host import SimulatedHost, SimulatedObserver
-from slo_ctl.simulate.result import Command, Epoch, Promised, Recorder, Result
+from slo_ctl.simulate.result import Command, Epoch, Recorder, Result, SloChange
 from slo_ctl.simulate.scenario import DEVICE, Event, Fields, Scenario, What, slo_of
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
@@ -37,7 +37,7 @@ _LATE_S = 5.0
 
 
 def simulate(scenario: Scenario, *, daemon: bool = True) -> Result:
-    """Run a scenario; without the daemon, weights are set by hand, as promised, and nothing else is.
+    """Run a scenario; without the daemon, weights are set by hand, as the SLOs say, and nothing else is.
 
     What both runs have in common is everything that happens, at the same moments.
     """
@@ -77,7 +77,7 @@ class _Simulation:
         self._before: dict[str, float] = {}
         self._epochs: list[Epoch] = []
         self._happened: list[tuple[float, Event]] = []
-        self._promised: list[Promised] = []
+        self._slo_changes: list[SloChange] = []
         self._failures: list[tuple[float, str]] = []
         self._missed = 0
         self._stop_s = 0.0
@@ -117,7 +117,7 @@ class _Simulation:
                 for at_ns, op, fields in self._server.commands[:commands]
             ],
             happened=self._happened,
-            promised=self._promised,
+            slo_changes=self._slo_changes,
             failures=self._failures,
             not_given_back=not_given_back,
             stop_s=self._stop_s,
@@ -142,8 +142,8 @@ class _Simulation:
 
     def _begin(self) -> None:
         for vm in self._scenario.vms:
-            if vm.promised:
-                self._promise(vm.name, vm.promised)
+            if vm.slo_fields:
+                self._set_slo(vm.name, vm.slo_fields)
             if vm.load.asleep_s > 0:
                 self._at(vm.load.awake_s, self._rest(vm.name, vm.load.awake_s, vm.load.asleep_s))
         for event in self._scenario.events:
@@ -258,10 +258,10 @@ class _Simulation:
 
     def _carry_out(self, event: Event) -> None:
         match event.what:
-            case What.PROMISE:
-                took_place = self._promise(event.vm, event.fields)
-            case What.UNPROMISE:
-                took_place = self._unpromise(event.vm)
+            case What.SET_SLO:
+                took_place = self._set_slo(event.vm, event.fields)
+            case What.UNSET_SLO:
+                took_place = self._unset_slo(event.vm)
             case What.SLEEP | What.WAKE:
                 self._host.sleep(event.vm, asleep=event.what is What.SLEEP)
                 took_place = True
@@ -278,7 +278,7 @@ class _Simulation:
             if not self._with_daemon:
                 self._set_weights_by_hand()
 
-    def _promise(self, vm: str, fields: Fields) -> bool:
+    def _set_slo(self, vm: str, fields: Fields) -> bool:
         """False where it is refused, such as a minimum above the maximum."""
         merged = self._fields.get(vm, {}) | dict(fields)
         try:
@@ -286,7 +286,7 @@ class _Simulation:
         except SloError:
             return False
         self._fields[vm] = merged
-        self._now_promised(vm)
+        self._record_slo(vm)
         if not self._with_daemon:
             self._set_weights_by_hand()
             return True
@@ -294,10 +294,10 @@ class _Simulation:
             self._with_store(lambda daemon: daemon.controller.set_slo(vm, dict(fields), force=True))
         return True
 
-    def _unpromise(self, vm: str) -> bool:
+    def _unset_slo(self, vm: str) -> bool:
         if not self._fields.pop(vm, {}):
             return False
-        self._now_promised(vm)
+        self._record_slo(vm)
         if self._with_daemon:
             with self._timed():
                 self._with_store(lambda daemon: daemon.controller.unset_slo(vm, None))
@@ -320,11 +320,11 @@ class _Simulation:
             daemon.waker.close()
         # Files of one moment, and of one size, are distinguished by when they were made.
         at_ns = round(self._clock.time_s() * NS_PER_S) + next(self._number)
-        os.utime(self._places.promises, ns=(at_ns, at_ns))
+        os.utime(self._places.slos, ns=(at_ns, at_ns))
 
-    def _now_promised(self, vm: str) -> None:
+    def _record_slo(self, vm: str) -> None:
         slo = slo_of(tuple(self._fields.get(vm, {}).items()))
-        self._promised.append(Promised(self._now_s, vm, slo))
+        self._slo_changes.append(SloChange(self._now_s, vm, slo))
 
     def _set_weights_by_hand(self) -> None:
         for vm in self._scenario.vms:

@@ -1,4 +1,4 @@
-"""What is simulated: a drive, VMs with their loads and promises, and what happens to them. Values only."""
+"""What is simulated: a drive, VMs with their loads and SLOs, and what happens to them. Values only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICE = "ssd0"
 """Name of the simulated drive."""
 
 Fields = tuple[tuple[str, float], ...]
-"""Fields of `model.Slo` and their values, as `vm set` promises them."""
+"""Fields of `model.Slo` and their values, as `vm set` sets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class SimulatedVm:
     name: str
     namespace: int
     load: Load = field(default_factory=Load)
-    promised: Fields = ()
+    slo_fields: Fields = ()
     """By `vm set`, before the daemon starts."""
     here: bool = True
     """From the beginning; else an event brings it."""
@@ -95,16 +95,16 @@ class SimulatedVm:
 
     @property
     def slo(self) -> Slo:
-        """What it is promised in the beginning."""
-        return slo_of(self.promised)
+        """Its SLO in the beginning."""
+        return slo_of(self.slo_fields)
 
 
 class What(StrEnum):
     """Kinds of events."""
 
-    PROMISE = "promise"
+    SET_SLO = "set slo"
     """`vm set` for a VM."""
-    UNPROMISE = "unpromise"
+    UNSET_SLO = "unset slo"
     """`vm unset`."""
     SLEEP = "sleep"
     """The VM asks for nothing any more."""
@@ -200,5 +200,5 @@ class Scenario:
 
 
 def slo_of(fields: Fields) -> Slo:
-    """The SLO in force where only `vm set` promises anything."""
+    """The SLO in force where only `vm set` sets anything."""
     return Slo(**{name: value for name, value in fields if name in FIELD_NAMES})

@@ -162,7 +162,7 @@ def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str
             "" if limit == float("inf") else f"{limit:.0f}",
         )
         figures = "".join(f"{cell:>9}" for cell in cells)
-        lines.append(f"{vm.name:8.8}{figures}  {_promise(dict(vm.promised))}{vm.load}")
+        lines.append(f"{vm.name:8.8}{figures}  {_fields(dict(vm.slo_fields))}{vm.load}")
     if len(run.vms) > _MOST_ROWS:
         lines.append(f"and {len(run.vms) - _MOST_ROWS} more")
     return lines
@@ -172,5 +172,5 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.1%}"
 
 
-def _promise(fields: dict[str, float]) -> str:
+def _fields(fields: dict[str, float]) -> str:
     return "".join(f"{name}={value:g} " for name, value in fields.items())

@@ -26,7 +26,7 @@ def originals() -> dict[Knob, float | None]:
 
 
 def want(knob: Knob, value: float | None, vm: str = "web") -> Setting:
-    return Setting(knob, value, vm, "as promised")
+    return Setting(knob, value, vm, "as set")
 
 
 class World:

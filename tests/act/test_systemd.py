@@ -120,7 +120,7 @@ def test_properties_are_set_read_back_and_taken_back(
 ) -> None:
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     files = {path: path.read_text() for path in systemd.group.iterdir()}
-    setting = Setting(knob(name), value, "web", "its weight")
+    setting = Setting(knob(name), value, "web", "as set")
     (outcome,) = keeper.apply([setting])
     assert (outcome.state, outcome.before, outcome.after) == (OutcomeState.APPLIED, None, value)
     assert systemd.assigned == [assigned]

@@ -25,7 +25,7 @@ from slo_ctl.api.controller import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
-from slo_ctl.model.plan import DevicePlan, Health, Plan, Promised
+from slo_ctl.model.plan import DevicePlan, Health, Plan, VmSlo
 from slo_ctl.model.status_json import from_json
 from slo_ctl.record.history_reader import Point, VmHistory
 from slo_ctl.record.history_schema import HistoryError
@@ -54,19 +54,19 @@ class FakeController:
     def health(self) -> Health:
         return Health(42, "1", 9e8, 7, 0, 1e9, "")
 
-    def promised(self, vm: str) -> Promised:
+    def slo(self, vm: str) -> VmSlo:
         if vm != "web/1":
             raise RefusalError(f"there is no VM {vm}", "see `vm list`", HTTPStatus.NOT_FOUND)
-        return Promised(vm, Slo(**self.fields), "vm set", self.fields)
+        return VmSlo(vm, Slo(**self.fields), "vm set", self.fields)
 
-    def set_slo(self, vm: str, fields: dict[str, float], *, force: bool) -> Promised:
+    def set_slo(self, vm: str, fields: dict[str, float], *, force: bool) -> VmSlo:
         self.fields = {**self.fields, **fields}
         self.forced = force
-        return self.promised(vm)
+        return self.slo(vm)
 
-    def unset_slo(self, vm: str, names: Collection[str] | None) -> Promised:
+    def unset_slo(self, vm: str, names: Collection[str] | None) -> VmSlo:
         self.fields = {k: v for k, v in self.fields.items() if names is not None and k not in names}
-        return self.promised(vm)
+        return self.slo(vm)
 
     def plan(self) -> Plan:
         return Plan(devices=(DevicePlan("ssd0", "static", ("3 blocks",), ("why",)),))
@@ -114,7 +114,7 @@ def test_status_is_the_dataclass(served: Served) -> None:
     assert [vm["vm"] for vm in served.client.get("/v1/vms")["vms"]] == ["web/1"]
 
 
-def test_promising_and_taking_back(served: Served) -> None:
+def test_setting_and_unsetting(served: Served) -> None:
     reply = served.client.put("/v1/vms/web/1/slo?force=true", {"fields": {"weight": 3, "p99": "5ms"}})
     assert reply["slo"]["weight"] == 3
     assert reply["vm_set"] == {"weight": 3.0, "p99_latency_us": 5000.0}

@@ -17,7 +17,7 @@ import pytest
 
 from slo_ctl.cli import app
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.record.slo_store import PromiseStore
+from slo_ctl.record.slo_store import SloStore
 
 WEB = '[libvirt]\nuri = "none"\n[cgroup]\nroot = "{root}/cgroup"\n[vm.web]\nweight = 1\ncgroup = "/slo/web"\n'
 
@@ -39,7 +39,7 @@ def vm(root: Path, *words: str) -> int:
 
 
 def stored(root: Path) -> dict[str, dict[str, float]]:
-    return PromiseStore(DaemonPlaces(root).promises).all()
+    return SloStore(DaemonPlaces(root).slos).all()
 
 
 def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_vm_set_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     output = json.loads(capsys.readouterr().out)
     assert output["format_version"] == 1
     assert output["sources"] == {"weight": "vm set"}
-    assert output["promised"] == {"vm set": {"weight": 3.0}, "config slo-ctl.toml:6": {"weight": 1.0}}
+    assert output["by_source"] == {"vm set": {"weight": 3.0}, "config slo-ctl.toml:6": {"weight": 1.0}}
     assert [stream["device"] for stream in output["streams"]] == ["8:0"]
     assert output["status"] is None
     assert vm(root, "unset", "web", "--json") == 0

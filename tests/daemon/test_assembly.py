@@ -8,7 +8,7 @@ import pytest
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
 from slo_ctl.daemon.status import EpochFacts, status_of
-from slo_ctl.decide.slo_sources import DEFAULT, Promise
+from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.model import (
     Disk,
     FoundBy,
@@ -47,22 +47,20 @@ VIEW = VmView((WINDOW,), ("vda",), target_share=0.5, target_iops=100.0)
 SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", total_iops=200.0, vms={"web": VIEW})
 
 
-def promise(source: str = "vm set", **fields: float) -> Promise:
-    return Promise(Slo(**fields), source, (), {})
+def resolved(source: str = "vm set", **fields: float) -> ResolvedSlo:
+    return ResolvedSlo(Slo(**fields), source, (), {})
 
 
 def build(
     device: DeviceView | None = SSD,
     vm: Vm | None = WEB,
-    promised: Promise | None = None,
+    slo: ResolvedSlo | None = None,
     outcomes: tuple[Outcome, ...] = (),
     named_by: dict[str, str] | None = None,
 ) -> tuple[HostStatus, VmStatus]:
     named_by = named_by or {}
-    promises = {name: promised or promise() for name in ("web", *named_by)}
-    status = status_of(
-        MOMENT, [device] if device else [], [vm] if vm else [], promises, named_by, outcomes, {}
-    )
+    slos = {name: slo or resolved() for name in ("web", *named_by)}
+    status = status_of(MOMENT, [device] if device else [], [vm] if vm else [], slos, named_by, outcomes, {})
     assert from_json(to_json(status)) == status
     return status, status.vms[0]
 
@@ -99,13 +97,13 @@ def test_a_device_with_a_problem_and_a_vm_that_is_off() -> None:
     ],
 )
 def test_a_vm_on_no_managed_device(state: VmState, source: str, verdict: Verdict) -> None:
-    _, row = build(None, replace(WEB, state=state), promise(source))
+    _, row = build(None, replace(WEB, state=state), resolved(source))
     assert (row.verdict, row.device, row.backend, row.disks) == (verdict, "", "none", ("vda",))
     if verdict is Verdict.NO_MECHANISM:
         assert row.reason.startswith(
             "none of its disks is on a managed device (name its device under [[device]]"
         )
-        _, row = build(None, replace(WEB, disks=()), promise(source))
+        _, row = build(None, replace(WEB, disks=()), resolved(source))
         assert row.reason.startswith("no disk of it is known")
 
 
@@ -135,14 +133,16 @@ def test_minimums_above_the_capacity_are_reported() -> None:
 
 def test_a_vm_on_a_drive_that_is_shared_as_a_whole() -> None:
     """Its row has what it does on that namespace; share and minimum are of the drive."""
-    on_two = replace(VIEW, target_share=0.4, target_iops=200.0, drive_iops=200.0, aside="limited to 200 IOPS")
+    on_two = replace(
+        VIEW, target_share=0.4, target_iops=200.0, drive_iops=200.0, remark="limited to 200 IOPS"
+    )
     device = DeviceView("fast-n1", "block", "", "", total_iops=150.0, drive_iops=500.0, vms={"web": on_two})
-    _, row = build(device, promised=promise(weight=4.0, min_iops=190.0))
+    _, row = build(device, slo=resolved(weight=4.0, min_iops=190.0))
     assert (row.verdict, row.iops, row.share) == (Verdict.OK, 100.0, 0.4)
     assert row.reason == "200 IOPS, minimum 190; limited to 200 IOPS"
-    _, row = build(device, promised=promise(weight=4.0))
+    _, row = build(device, slo=resolved(weight=4.0))
     assert row.reason == "40.0 % of the drive's IOPS, target 40.0 %; limited to 200 IOPS"
     alone = replace(device, vms={"web": replace(on_two, drive_iops=None)})
-    _, row = build(alone, promised=promise(weight=4.0))
+    _, row = build(alone, slo=resolved(weight=4.0))
     assert (row.verdict, row.share) == (Verdict.INSUFFICIENT, 0.2)
     assert "20.0 % of the drive's IOPS, below the 40.0 % that it is entitled to" in row.reason

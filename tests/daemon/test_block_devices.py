@@ -43,7 +43,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, BlockPlace]:
 
 
 def pools(blocks: BlockDevices) -> list[set[str]]:
-    blocks.look(Inventory(None, None, (), (), ()), Observer())  # type: ignore[arg-type]
+    blocks.observe(Inventory(None, None, (), (), ()), Observer())  # type: ignore[arg-type]
     return sorted(({part.name for part in pool.parts} for pool in blocks._pools.values()), key=min)
 
 

@@ -20,7 +20,7 @@ def test_all_paths_are_below_a_given_root() -> None:
 def test_paths_without_a_root_are_those_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     places = DaemonPlaces()
-    paths = [places.config, places.promises, places.journal, places.history, places.api_socket]
+    paths = [places.config, places.slos, places.journal, places.history, places.api_socket]
     assert [str(each) for each in paths] == [
         "/etc/slo-ctl",
         "/var/lib/slo-ctl/promises.json",

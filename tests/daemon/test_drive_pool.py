@@ -96,7 +96,7 @@ class Host:
             ]
             for part in self.parts.values():
                 part.device.update(streams)
-            self.pool.look(streams, {})
+            self.pool.observe(streams, {})
             limitable = {(vm, part.name) for vm in self.slos for part in self.parts.values()} - {
                 (vm, part.name) for vm in self.unlimitable for part in self.parts.values()
             }
@@ -154,7 +154,7 @@ def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
     host.run(40)
     assert [host.iops(vm) for vm in "abc"] == [pytest.approx(each, rel=0.05) for each in (100, 300, 600)]
     assert {vm for vm, _ in host.pool.guard.held} == {"a", "b"}
-    assert host.pool.guard.aside("a") == "limited to 100 IOPS for c"
+    assert host.pool.guard.remark("a") == "limited to 100 IOPS for c"
     assert host.pool.guard.reasons({"a"}) == ("a is limited to 100 IOPS for c",)
     assert host.pool.guard.reasons({"c"}) == ()
     host.pool.slos = host.slos
@@ -165,7 +165,7 @@ def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
     assert host.pool.capacity.iops == pytest.approx(1000, rel=0.01)
 
 
-def test_where_nobody_was_promised_a_weight_nothing_is_done() -> None:
+def test_where_nobody_was_given_a_weight_nothing_is_done() -> None:
     host = three(a=Slo(), b=Slo(), c=Slo())
     host.weighted = set()
     host.queues["a", 1] = 200.0
@@ -174,7 +174,7 @@ def test_where_nobody_was_promised_a_weight_nothing_is_done() -> None:
     assert host.pool.guard.held == {}
     host.pool.slos = host.slos
     assert host.pool.shared(host.pool.parts[0]).shares == {"a": 1.0}
-    # Equal weights that somebody promised are kept as any others.
+    # Equal weights that somebody set are kept as any others.
     host.weighted = {"b"}
     host.run(40)
     assert host.iops("b") == pytest.approx(333, rel=0.06)

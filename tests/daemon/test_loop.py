@@ -41,7 +41,7 @@ class FakeObserver:
         self.closed = False
         self.tree: CgroupTree | None = None
 
-    def look(self) -> Inventory:
+    def observe(self) -> Inventory:
         return Inventory(self.tree, None, self.vms, (), self.notes)
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
@@ -75,7 +75,7 @@ def verdicts(daemon: Daemon) -> dict[str, Verdict]:
     return {row.vm: row.verdict for row in daemon.epoch().vms}
 
 
-def test_promises_from_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
+def test_slos_of_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         assert verdicts(daemon) == {"web": Verdict.OK}
         reply = daemon.controller.set_slo("web", {"weight": 3.0}, force=False)
@@ -225,7 +225,7 @@ def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
-    """A promise in force is not a reason to set anything in the course of it."""
+    """An SLO in force is not a reason to set anything in the course of it."""
     group = tmp_path / "cgroup" / "web"
     group.mkdir(parents=True)
     weight = group / "io.bfq.weight"
@@ -244,7 +244,7 @@ def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "history.db").exists()
 
 
-def test_promises_are_resolved_again_only_where_something_changed() -> None:
+def test_slos_are_resolved_again_only_where_something_changed() -> None:
     resolver, config = Resolver(), dataclasses.replace(CONFIG, daemon=DaemonConfig())
     first = resolver.resolve(["a", "b"], {"a": {"weight": 2.0}}, {}, config)
     second = resolver.resolve(["a", "b"], {"a": {"weight": 3.0}}, {}, config)

@@ -17,18 +17,18 @@ def test_limits_follow_what_a_vm_does() -> None:
     now_s = [10.0]
     mixes = ReadWriteSplits(lambda: now_s[0])
 
-    def look(reads: int, writes: int) -> float:
+    def read_share(reads: int, writes: int) -> float:
         streams = [stream("web", reads, writes), stream("free", 5, 5), stream("web", 9, 9, OTHER)]
-        mixes.look(streams, SLOS, {DISK})
+        mixes.observe(streams, SLOS, {DISK})
         assert set(mixes.splits) == {("web", DISK)}
         now_s[0] += 1.0
         return mixes.splits["web", DISK].iops.read_share
 
-    assert look(300, 100) == 0.75
+    assert read_share(300, 100) == 0.75
     held = mixes.splits
-    assert look(300, 100) == 0.75
+    assert read_share(300, 100) == 0.75
     assert mixes.splits is held
     # Throttled on writes, with room for reads: at once.
-    assert look(325, 125) == 0.5
+    assert read_share(325, 125) == 0.5
     # A group of that name that began anew did nothing that would count.
-    assert look(0, 0) == 0.5
+    assert read_share(0, 0) == 0.5

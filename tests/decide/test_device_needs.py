@@ -37,8 +37,8 @@ def test_who_counts_for_a_device() -> None:
         io("idle", HERE, reads=0),
         io("flash", None, tenant=Tenant("ssd0", "a")),
     ]
-    promised = {"idle", "nowhere", "flash", "elsewhere"}
-    assert vms_on(HERE, vms, streams, promised) == ("disk", "io", "nowhere")
+    with_slo = {"idle", "nowhere", "flash", "elsewhere"}
+    assert vms_on(HERE, vms, streams, with_slo) == ("disk", "io", "nowhere")
     assert vms_on(HERE, vms, streams, ()) == ("disk", "io")
     assert tenants_on("ssd0", streams) == ("flash",)
     assert tenants_on("ssd1", streams) == ()

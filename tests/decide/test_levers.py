@@ -1,4 +1,4 @@
-"""From promises to knobs."""
+"""From SLOs to knobs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_weights_of_groups() -> None:
     assert not wanted.notes
 
 
-def test_a_vm_without_a_promise_is_left_alone() -> None:
+def test_a_vm_without_an_slo_is_left_alone() -> None:
     assert decide([group("a")], {}) == Wanted()
 
 
@@ -182,7 +182,7 @@ def seen(counters: IoCounters | None, device: DeviceNumber = FAST) -> Stream:
 
 def beside(stranger: Vm, *streams: Stream, slos: dict[str, Slo] | None = None) -> Wanted:
     return settings_for(
-        [group("web"), stranger], slos or NAMED, streams, DEVICES, PLAIN, promised=frozenset({"web"})
+        [group("web"), stranger], slos or NAMED, streams, DEVICES, PLAIN, with_slo=frozenset({"web"})
     )
 
 
@@ -201,30 +201,30 @@ def test_a_stranger_without_io_on_a_managed_device_is_never_touched(streams: tup
 def test_a_stranger_that_shares_a_managed_device_gets_the_kernels_default() -> None:
     wanted = beside(STRANGER, seen(IoCounters(reads=1)))
     assert values(wanted) == {("/slo/web", "weight", ""): 300, (STRANGER.cgroup, "weight", ""): 100}
-    assert wanted.settings[1].reason.startswith("shares fast with VMs that were promised something")
+    assert wanted.settings[1].reason.startswith("shares fast with VMs that have an SLO")
 
 
-def test_nobody_is_touched_where_nobody_was_promised_anything() -> None:
+def test_nobody_is_touched_where_nobody_has_an_slo() -> None:
     stream = seen(IoCounters(reads=1))
-    wanted = settings_for([STRANGER], NAMED, [stream], DEVICES, PLAIN, promised=frozenset())
+    wanted = settings_for([STRANGER], NAMED, [stream], DEVICES, PLAIN, with_slo=frozenset())
     assert not wanted.settings
     assert wanted.backends == {("stranger", "fast"): "cgroup v1 bfq"}
 
 
-def test_a_disk_on_a_managed_device_without_io_and_promise_is_shown_and_not_touched() -> None:
+def test_a_disk_on_a_managed_device_without_io_and_slo_is_shown_and_not_touched() -> None:
     vm = domain("stranger", disk("vda"))
     wanted = beside(vm)
     assert {s.vm for s in wanted.settings} == {"web"}
     assert wanted.backends["stranger", "fast"] == "libvirt, cgroup v1 bfq"
-    promised = settings_for([vm], NAMED, (), DEVICES, PLAIN, promised=frozenset({"stranger"}))
-    assert {s.vm for s in promised.settings} == {"stranger"}
+    named = settings_for([vm], NAMED, (), DEVICES, PLAIN, with_slo=frozenset({"stranger"}))
+    assert {s.vm for s in named.settings} == {"stranger"}
 
 
-def test_what_nothing_was_promised_of_lacks_no_mechanism() -> None:
+def test_what_no_slo_asks_for_lacks_no_mechanism() -> None:
     stream = Stream("b", None, "/slo/b", FAST, IoCounters(reads=1))
     vms = [group("a"), Vm("b", FoundBy.CGROUP_NAME, cgroup="/slo/b")]
     slos = {"a": Slo(2), "b": Slo()}
-    wanted = settings_for(vms, slos, [stream], DEVICES, NO_BFQ, promised=frozenset({"a"}))
+    wanted = settings_for(vms, slos, [stream], DEVICES, NO_BFQ, with_slo=frozenset({"a"}))
     assert set(wanted.no_mechanism) == {("a", "fast")}
 
 

@@ -195,7 +195,7 @@ def test_formats_with_metadata_are_not_used() -> None:
     kept=st.integers(0, 60 * GIB),
     left=st.integers(0, 100 * GIB),
 )
-def test_nothing_is_promised_twice(size: int, spare: int, kept: int, left: int) -> None:
+def test_nothing_is_given_away_twice(size: int, spare: int, kept: int, left: int) -> None:
     """What a new namespace takes, its spare and the earlier spares never exceed what is unallocated."""
     device = replace(drive(), controller=replace(CONTROLLER, unallocated_bytes=left))
     earlier = plan(drive(), MapRequest("db", GRANULARITY_BYTES)).mapping

@@ -15,14 +15,14 @@ from slo_ctl.model import Slo
 
 from .contended_plant import Loop, Plant, PlantVm
 
-UNPROMISED = Slo()
+NO_SLO = Slo()
 
 
 def noisy_pair(minimum: float = 300, **of_web: float) -> dict[str, PlantVm]:
     return {
         "web": PlantVm(Slo(min_iops=minimum), of_web.get("queue", 4), of_web.get("demand", float("inf"))),
-        "x": PlantVm(UNPROMISED, 32),
-        "y": PlantVm(UNPROMISED, 64),
+        "x": PlantVm(NO_SLO, 32),
+        "y": PlantVm(NO_SLO, 64),
     }
 
 
@@ -59,8 +59,8 @@ def test_limits_change_in_steps_and_leave_everybody_something(
                 assert limit >= LEAST_SHARE * each.slo.weight / weights * state.known_iops * (1 - 1e-9)
                 assert not fits or limit >= (each.slo.min_iops or 0)
             elif limit > last:
-                promised = (1 + ROOM) * (each.slo.min_iops or 0)
-                assert limit <= (1 + MOST_INCREASE) * max(last, promised) * (1 + 1e-9)
+                minimum = (1 + ROOM) * (each.slo.min_iops or 0)
+                assert limit <= (1 + MOST_INCREASE) * max(last, minimum) * (1 + 1e-9)
 
 
 @given(contenders())
@@ -134,7 +134,7 @@ def test_simulated_minimums_beyond_the_device_shrink_alike_and_that_is_told() ->
     vms = {
         "a": PlantVm(Slo(min_iops=900), 40),
         "b": PlantVm(Slo(min_iops=600), 10),
-        "c": PlantVm(UNPROMISED, 50),
+        "c": PlantVm(NO_SLO, 50),
     }
     loop = Loop(Plant(vms, 1000)).run(150)
     a, b, c = (loop.mean(vm, 20) for vm in "abc")
@@ -177,7 +177,7 @@ def test_simulated_a_device_that_becomes_slower_keeps_the_minimum() -> None:
     assert loop.mean("web", 3) >= 0.97 * 300
 
 
-def test_simulated_who_is_limited_and_promised_a_minimum_then_has_it() -> None:
+def test_simulated_who_is_limited_and_given_a_minimum_then_has_it() -> None:
     loop = Loop(Plant(noisy_pair(), 2000)).run(40)
     loop.plant.vms["x"].slo = Slo(min_iops=1200)
     loop.run(40)
@@ -200,7 +200,7 @@ def test_simulated_a_device_where_little_of_what_others_give_arrives() -> None:
 def test_vms_that_cannot_be_limited_are_not() -> None:
     vms = [
         Contender("web", Slo(min_iops=300), 50.0, True),
-        Contender("x", UNPROMISED, 1950.0, True, limitable=False),
+        Contender("x", NO_SLO, 1950.0, True, limitable=False),
     ]
     state = Protection()
     for _ in range(20):

@@ -34,7 +34,7 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
             Verdict.INSUFFICIENT,
             "10.0 % of the device's IOPS, below the 12.0 % that it is entitled to",
         ),
-        (BUSY, Slo(), None, Verdict.OK, "nothing that was promised"),
+        (BUSY, Slo(), None, Verdict.OK, "nothing in the SLO"),
         (BUSY, Slo(min_iops=120), 0.1, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 120"),
         (BUSY, Slo(min_iops=102), 0.1, Verdict.OK, "100 IOPS, minimum 102"),
         (BUSY, Slo(max_iops=102), 0.2, Verdict.CAPPED, "maximum of 102 IOPS"),
@@ -112,9 +112,9 @@ def test_more_iops_never_give_a_worse_verdict(
 
 def test_a_minimum_that_is_kept_is_not_spoiled_by_a_guess() -> None:
     got = Delivered(asked=True, guessed=True, iops=120, share=0.05)
-    aside = "x is limited to 900 IOPS for web"
-    judgement = judge(got, Slo(min_iops=100), 0.5, aside=aside)
-    assert judgement == Judgement(Verdict.OK, f"120 IOPS, minimum 100; {aside}")
-    seen = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100), 0.5, aside=aside)
+    remark = "x is limited to 900 IOPS for web"
+    judgement = judge(got, Slo(min_iops=100), 0.5, remark=remark)
+    assert judgement == Judgement(Verdict.OK, f"120 IOPS, minimum 100; {remark}")
+    seen = judge(dataclasses.replace(got, guessed=False), Slo(min_iops=100), 0.5, remark=remark)
     assert seen.verdict is Verdict.INSUFFICIENT
-    assert seen.reason.endswith(f"; {aside}")
+    assert seen.reason.endswith(f"; {remark}")

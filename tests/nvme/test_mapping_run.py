@@ -60,7 +60,7 @@ class Host:
         self.domains = XmlDomains("web", "db")
         self._path = folder / "mappings.json"
 
-    def look(self) -> NvmeDevice:
+    def read_device(self) -> NvmeDevice:
         return discover(NvmeTool(str(self.drive.program)), "nvme1", self.drive.sys)
 
     def namespaces(self, device: NvmeDevice) -> Namespaces:
@@ -70,12 +70,12 @@ class Host:
     def run(
         self, mapping: NamespaceMapping, previous: NamespaceMapping | None, store: MappingStore | None = None
     ) -> NamespaceMapping | None:
-        device = self.look()
+        device = self.read_device()
         run = MappingRun(store or self.store, device, self.namespaces(device), self.domains, self.drive.dev)
         return run.carry_out(mapping, previous, lambda _step: None)
 
     def plan(self, request: MapRequest) -> NamespaceMapping:
-        device = self.look()
+        device = self.read_device()
         around = Surroundings(
             formats=self.namespaces(device).formats(),
             users={},
@@ -92,7 +92,7 @@ class Host:
         (found,) = self.store.all()
         todo = found
         if found.nsid is None and found.namespaces_before is not None:
-            nsid = ours_after_crash(found, self.look(), ())
+            nsid = ours_after_crash(found, self.read_device(), ())
             todo = replace(found, nsid=nsid, done=1) if nsid else replace(found, namespaces_before=None)
         return self.run(todo, found)
 
@@ -112,7 +112,7 @@ def test_a_namespace_is_made_attached_and_given_and_all_of_it_undone(host: Host)
     assert made["nsze"] * made["block"] == 4 * GIB
     assert made["block"] == 4096
     assert host.domains.by_name["web"].targets == ["vda"]
-    undo = plan_unmap(mapping, host.look(), "", delete=True, unplug=False)
+    undo = plan_unmap(mapping, host.read_device(), "", delete=True, unplug=False)
     assert host.run(undo, mapping) is None
     assert host.drive.namespaces == {}
     assert host.store.all() == ()
@@ -123,7 +123,7 @@ def test_a_namespace_is_made_attached_and_given_and_all_of_it_undone(host: Host)
 def test_without_delete_the_data_stay(host: Host) -> None:
     mapping = host.run(host.plan(MapRequest("web", GIB)), None)
     assert mapping is not None
-    host.run(plan_unmap(mapping, host.look(), "", delete=False, unplug=False), mapping)
+    host.run(plan_unmap(mapping, host.read_device(), "", delete=False, unplug=False), mapping)
     assert [each["attached"] for each in host.drive.namespaces.values()] == [False]
 
 
@@ -134,8 +134,8 @@ def test_a_detached_namespace_of_somebody_else_is_adopted_and_never_deleted(host
     assert not mapping.created
     assert host.drive.namespaces[7]["attached"]
     with pytest.raises(UserError, match="never deleted"):
-        plan_unmap(mapping, host.look(), "", delete=True, unplug=False)
-    host.run(plan_unmap(mapping, host.look(), "", delete=False, unplug=False), mapping)
+        plan_unmap(mapping, host.read_device(), "", delete=True, unplug=False)
+    host.run(plan_unmap(mapping, host.read_device(), "", delete=False, unplug=False), mapping)
     assert not host.drive.namespaces[7]["attached"]
 
 
@@ -156,7 +156,7 @@ def test_a_vm_that_is_not_there_keeps_what_was_done_until_it_is_undone(host: Hos
         host.run(host.plan(MapRequest("mail", GIB)), None)
     (left,) = host.store.all()
     assert (left.done, left.nsid) == (2, 1)
-    host.run(plan_unmap(left, host.look(), "", delete=True, unplug=False), left)
+    host.run(plan_unmap(left, host.read_device(), "", delete=True, unplug=False), left)
     assert host.drive.namespaces == {}
 
 
@@ -170,7 +170,7 @@ def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: b
     try:
         mapping = host.run(host.plan(MapRequest("web", GIB)), None, store)
         assert mapping is not None
-        undo = plan_unmap(mapping, host.look(), "", delete=True, unplug=False)
+        undo = plan_unmap(mapping, host.read_device(), "", delete=True, unplug=False)
         host.run(undo, mapping, store)
     except Crash:
         assert store.crashed
@@ -200,10 +200,10 @@ def test_two_candidates_after_a_crash_are_not_guessed_between(host: Host) -> Non
     host.drive.add(4, GIB)
     host.drive.add(5, GIB)
     with pytest.raises(UserError, match="4, 5"):
-        ours_after_crash(mapping, host.look(), ())
-    assert ours_after_crash(mapping, host.look(), (4,)) == 5
+        ours_after_crash(mapping, host.read_device(), ())
+    assert ours_after_crash(mapping, host.read_device(), (4,)) == 5
     host.drive.add(5, 2 * GIB)
-    assert ours_after_crash(replace(mapping, namespaces_before=(4,)), host.look(), ()) is None
+    assert ours_after_crash(replace(mapping, namespaces_before=(4,)), host.read_device(), ()) is None
 
 
 def test_a_namespace_that_was_replaced_is_not_touched(host: Host) -> None:
@@ -211,18 +211,18 @@ def test_a_namespace_that_was_replaced_is_not_touched(host: Host) -> None:
     assert mapping is not None
     other = replace(mapping, nguid="f" * 32)
     with pytest.raises(UserError, match="not the one that was mapped"):
-        plan_unmap(other, host.look(), "", delete=True, unplug=False)
+        plan_unmap(other, host.read_device(), "", delete=True, unplug=False)
     gone = replace(mapping, nsid=77)
     with pytest.raises(UserError, match="no namespace 77 any more"):
-        plan_unmap(gone, host.look(), "", delete=True, unplug=False)
-    assert identity_of(host.look()) == mapping.drive
+        plan_unmap(gone, host.read_device(), "", delete=True, unplug=False)
+    assert identity_of(host.read_device()) == mapping.drive
 
 
 def test_a_namespace_in_use_is_not_taken_away(host: Host) -> None:
     mapping = host.run(host.plan(MapRequest("web", GIB)), None)
     assert mapping is not None
     with pytest.raises(UserError, match="in use: disk vda of VM web"):
-        plan_unmap(mapping, host.look(), "disk vda of VM web", delete=True, unplug=False)
+        plan_unmap(mapping, host.read_device(), "disk vda of VM web", delete=True, unplug=False)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_what_somebody_uses_by_now_is_not_detached(host: Host, monkeypatch: pyte
     """Such as a mount that came after the plan was made."""
     mapping = host.run(host.plan(MapRequest("web", 4 * GIB)), None)
     assert mapping is not None
-    device = host.look()
+    device = host.read_device()
     undo = plan_unmap(mapping, device, "", delete=True, unplug=False)
     monkeypatch.setattr("slo_ctl.act.mapping._CLOSE_PATIENCE_S", 0.0)
     users = {1: "mounted"}

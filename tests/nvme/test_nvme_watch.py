@@ -30,7 +30,7 @@ def watch(fake: FakeNvme, sys: Path, clock: Clock, block: str = "nvme1n1") -> Nv
 
 
 def looked_at(made: NvmeWatch, clock: Clock) -> Any:
-    made.look()
+    made.read()
     clock.now_s += READ_EVERY_S
     return made.seen
 
@@ -113,7 +113,7 @@ def test_missing_nvme_cli_is_the_reason_for_no_waf(tmp_path: Path) -> None:
         raise UserError("nvme-cli is not installed", "install package nvme-cli")
 
     made = NvmeWatch("nvme1n1", sysfs(tmp_path / "sys", NAMES), 10.0, make_tool=missing)
-    made.look()
+    made.read()
     waf = made.seen.waf
     assert waf is not None
     assert "not installed" in waf.reason

@@ -14,7 +14,7 @@ from slo_ctl.host.libvirt import KnownDomain
 from slo_ctl.host.libvirt_events import Domains, LibvirtWatch
 from slo_ctl.model import Disk, FoundBy, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
-from slo_ctl.observe.streams import look
+from slo_ctl.observe.streams import read_inventory
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 STAT = "8:0 rbytes={n} wbytes=0 rios={n} wios=0 dbytes=0 dios=0\n"
@@ -62,7 +62,7 @@ def test_the_same_as_a_fresh_look(host: FakeHost, tmp_path: Path) -> None:
     )
     try:
         for _ in range(3):
-            found, fresh = observer.look(), look(tree, None, {"db": "/own"}, host.roots)
+            found, fresh = observer.observe(), read_inventory(tree, None, {"db": "/own"}, host.roots)
             assert (found.vms, found.streams, found.tree) == (fresh.vms, fresh.streams, fresh.tree)
         assert [vm.name for vm in found.vms] == ["db", "web"]
     finally:
@@ -75,7 +75,7 @@ def test_counters_are_fresh_in_every_look(tmp_path: Path) -> None:
         host.group(PLAIN.format(id=1, name="a"), io__stat=STAT.format(n=n))
         if n == 1:
             observer = HostObserver(cgroup_root=host.root, libvirt_uri=None, roots=host.roots)
-        (stream,) = observer.look().streams
+        (stream,) = observer.observe().streams
         assert stream.counters is not None
         assert stream.counters.reads == n
     observer.close()
@@ -84,27 +84,27 @@ def test_counters_are_fresh_in_every_look(tmp_path: Path) -> None:
 def test_a_vm_that_starts_restarts_and_stops(
     host: FakeHost, watch: TestWatch, observer: HostObserver
 ) -> None:
-    assert observer.look().vms == ()
+    assert observer.observe().vms == ()
     off = Vm("web", FoundBy.LIBVIRT, VmState.SHUT_OFF, UUID)
     watch.tell(off)
-    assert observer.look().vms == (off,)
+    assert observer.observe().vms == (off,)
     for number in (1, 2):
         folder = host.group(PLAIN.format(id=number, name="web"), cgroup__procs=f"{number}0\n")
         host.process(number * 10, "qemu-system-x86_64", "-name", "guest=web", "-uuid", UUID)
         watch.tell(Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, UUID, number))
-        (vm,) = observer.look().vms
+        (vm,) = observer.observe().vms
         assert (vm.libvirt_id, vm.cgroup) == (number, "/" + PLAIN.format(id=number, name="web"))
         shutil.rmtree(folder)
     watch.tell(off)
-    assert observer.look().vms == (off,)
+    assert observer.observe().vms == (off,)
 
 
 def test_a_qemu_that_starts_after_its_group_was_made(host: FakeHost, observer: HostObserver) -> None:
     host.group(PLAIN.format(id=1, name="x"), cgroup__procs="")
-    assert [vm.uuid for vm in observer.look().vms] == [None]
+    assert [vm.uuid for vm in observer.observe().vms] == [None]
     host.group(PLAIN.format(id=1, name="x"), cgroup__procs="5\n")
     host.process(5, "qemu-system-x86_64", "-uuid", UUID)
-    assert [vm.uuid for vm in observer.look().vms] == [UUID]
+    assert [vm.uuid for vm in observer.observe().vms] == [UUID]
 
 
 def test_a_disk_that_is_attached_leads_to_its_namespace(
@@ -112,24 +112,24 @@ def test_a_disk_that_is_attached_leads_to_its_namespace(
 ) -> None:
     source = f"nbd+unix:///web?socket={tmp_path}/run/ssd0/exports/web.sock"
     watch.tell(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1))
-    assert observer.look().streams == ()
+    assert observer.observe().streams == ()
     disk = Disk("vdb", "network", source)
     watch.tell(Vm("a", FoundBy.LIBVIRT, VmState.RUNNING, UUID, 1, disks=(disk,)))
-    found = observer.look()
+    found = observer.observe()
     assert [(s.disk, s.tenant) for s in found.streams] == [(disk, Tenant("ssd0", "web"))]
     assert found.domain_xml == {UUID: "<domain>a</domain>"}
 
 
 def test_configured_names_and_namespaces(host: FakeHost, observer: HostObserver) -> None:
     host.group("slo/web")
-    assert observer.look().vms == ()
+    assert observer.observe().vms == ()
     observer.configure({"web": "slo/web/"}, {"web": ["ssd0/w"]})
-    found = observer.look()
+    found = observer.observe()
     assert [(vm.name, vm.cgroup, vm.found_by) for vm in found.vms] == [("web", "/slo/web", FoundBy.OPTION)]
     assert [(s.vm, s.tenant) for s in found.streams] == [("web", Tenant("ssd0", "w"))]
 
 
 def test_no_cgroups_is_a_note(tmp_path: Path) -> None:
     observer = HostObserver(cgroup_root=tmp_path / "nowhere", libvirt_uri=None)
-    assert any("no cgroup tree" in note for note in observer.look().notes)
+    assert any("no cgroup tree" in note for note in observer.observe().notes)
     observer.close()

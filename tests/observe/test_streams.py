@@ -16,7 +16,7 @@ from slo_ctl.host.cgroup import require_tree
 from slo_ctl.host.libvirt import LibvirtHost
 from slo_ctl.host.processes import QemuProcess, identity
 from slo_ctl.model import DeviceNumber, FoundBy, IoCounters, Vm, VmState
-from slo_ctl.observe.streams import Inventory, look, with_named
+from slo_ctl.observe.streams import Inventory, read_inventory, with_named
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 OTHER_UUID = "11111111-2222-3333-4444-555555555555"
@@ -85,7 +85,7 @@ def libvirt(*domains: FakeDomain, **options: str) -> LibvirtHost:
 
 def seen(host: FakeHost, *domains: FakeDomain, named: tuple[str, ...] = (), **options: str) -> Inventory:
     connection = libvirt(*domains, **options) if domains else None
-    return look(require_tree(host.root), connection, named, host.roots)
+    return read_inventory(require_tree(host.root), connection, named, host.roots)
 
 
 def only(inventory: Inventory) -> Vm:

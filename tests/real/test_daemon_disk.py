@@ -25,11 +25,11 @@ def test_weights_divide_a_served_hard_disk(root: Path) -> None:
         clients(groups, root) as readers,
         served(root, "d", "--latency", "real") as server,
     ):
-        promises = "".join(
+        slos = "".join(
             f'[vm.{vm}]\nweight = {weight}\ncgroup = "{groups.path(vm)}"\n'
             for vm, weight in zip(VMS, (1, 3), strict=True)
         )
-        (root / "slo-ctl.toml").write_text(CONFIG + promises)
+        (root / "slo-ctl.toml").write_text(CONFIG + slos)
         for vm in VMS:
             load = ("--rw=randread", "--bs=4k", "--iodepth=8", "--size=1g", "--time_based", "--runtime=600")
             readers.start(vm, "--ioengine=nbd", f"--uri={server.uri(vm)}", *load)
@@ -38,7 +38,7 @@ def test_weights_divide_a_served_hard_disk(root: Path) -> None:
             status = daemon.eventually("no mechanism", lambda status: verdicts(status) == output)
             assert "by fifo, by which weights have no effect" in row_of(status, "a").reason
 
-            (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n' + promises)
+            (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n' + slos)
             assert daemon.api.post("/v1/reload")["config_problem"] == ""
 
             def kept(status: HostStatus) -> bool:

@@ -181,7 +181,7 @@ def test_metrics_over_tcp(root: Path) -> None:
         daemon.stop()
 
 
-def test_promises_survive_a_crash(root: Path) -> None:
+def test_slos_survive_a_crash(root: Path) -> None:
     (root / "slo-ctl.toml").write_text(CONFIG)
     with running(root) as daemon:
         with pytest.raises(UserError, match="no VM ghost"):

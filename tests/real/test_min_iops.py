@@ -39,7 +39,7 @@ def kept_and_told(status: HostStatus) -> bool:
     return kept(status) and output
 
 
-def as_promised(held: dict[str, float], without: dict[str, float]) -> bool:
+def minimum_kept(held: dict[str, float], without: dict[str, float]) -> bool:
     """The others have most of what they had: nobody is throttled by more than it takes."""
     web_kept = held["web"] >= max(0.8 * MINIMUM, 2 * without["web"])
     return web_kept and held["noisy1"] + held["noisy2"] >= 0.4 * (without["noisy1"] + without["noisy2"])
@@ -68,7 +68,7 @@ def test_a_minimum_against_two_noisy_ones(root: Path) -> None:
             daemon.eventually("the minimum", kept_and_told)
             # Over some time, not just once. Other work on this machine may spoil one time, but not all.
             held: list[dict[str, float]] = []
-            while not (held and as_promised(held[-1], without)):
+            while not (held and minimum_kept(held[-1], without)):
                 assert len(held) < TRIES, (without, held)
                 held.append(rates(groups, number, 8.0))
 

@@ -43,7 +43,7 @@ def observer(libvirt_host: LibvirtHost, tmp_path: Path) -> Iterator[HostObserver
 
 
 def seen(observer: HostObserver, name: str) -> Vm | None:
-    return next((vm for vm in observer.look().vms if vm.name == name), None)
+    return next((vm for vm in observer.observe().vms if vm.name == name), None)
 
 
 def state(observer: HostObserver, name: str) -> VmState | None:
@@ -58,7 +58,7 @@ def targets(observer: HostObserver, name: str) -> list[str]:
 
 def timed_look(observer: HostObserver) -> float:
     began = time.monotonic()
-    observer.look()
+    observer.observe()
     return time.monotonic() - began
 
 
@@ -84,7 +84,9 @@ def test_a_vm_comes_gets_a_disk_and_goes(libvirt_host: LibvirtHost, observer: Ho
     until(lambda: targets(observer, name) == ["vda", "vdb"], "its disk")
     element = 2  # VIR_DOMAIN_METADATA_ELEMENT
     domain.setMetadata(element, "<note/>", "x", "urn:slo-ctl:test")
-    until(lambda: any("urn:slo-ctl:test" in xml for xml in observer.look().domain_xml.values()), "metadata")
+    until(
+        lambda: any("urn:slo-ctl:test" in xml for xml in observer.observe().domain_xml.values()), "metadata"
+    )
 
     domain.destroy()
     until(lambda: seen(observer, name) is None, "that it is gone")
@@ -96,10 +98,10 @@ def test_libvirtd_dies_and_comes_back(libvirt_host: LibvirtHost, observer: HostO
     domain = libvirt_host.start_domain(name)
     until(lambda: seen(observer, name) is not None, "the VM")
     libvirt_host.kill()
-    until(lambda: any("libvirt at" in note for note in observer.look().notes), "a note")
+    until(lambda: any("libvirt at" in note for note in observer.observe().notes), "a note")
     assert seen(observer, name) is not None
     libvirt_host.start()
-    until(lambda: not any("libvirt at" in note for note in observer.look().notes), "a connection")
+    until(lambda: not any("libvirt at" in note for note in observer.observe().notes), "a connection")
     connection = libvirt_host.connect()
     try:
         connection.lookupByName(name).suspend()
@@ -114,7 +116,7 @@ def test_libvirtd_dies_and_comes_back(libvirt_host: LibvirtHost, observer: HostO
 @pytest.mark.slow
 def test_a_libvirtd_that_hangs_stops_no_epoch(libvirt_host: LibvirtHost, tmp_path: Path) -> None:  # noqa: F811
     observer = HostObserver(libvirt_uri=libvirt_host.uri, run=tmp_path)
-    observer.look()
+    observer.observe()
     assert observer._watch is not None
     libvirt_host.freeze()
     try:
@@ -126,10 +128,10 @@ def test_a_libvirtd_that_hangs_stops_no_epoch(libvirt_host: LibvirtHost, tmp_pat
             time.sleep(0.1)
         # Not a measurement: a look that waited for libvirt would have taken all the time that there was.
         assert slowest_s < FROZEN_S / 2
-        until(lambda: any("has not answered for" in note for note in observer.look().notes), "a note")
+        until(lambda: any("has not answered for" in note for note in observer.observe().notes), "a note")
     finally:
         libvirt_host.thaw()
-    until(lambda: not any("libvirt" in note for note in observer.look().notes), "an answer")
+    until(lambda: not any("libvirt" in note for note in observer.observe().notes), "an answer")
     observer.close()
 
 
@@ -177,10 +179,10 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
         device = ServedDevice("ssd0", server.run.control, DeviceStore(places(root)).load("ssd0"))
 
         def tenants() -> set[Tenant | None]:
-            return {s.tenant for s in observer.look().streams if s.vm == "web" and s.tenant}
+            return {s.tenant for s in observer.observe().streams if s.vm == "web" and s.tenant}
 
         def keys() -> dict[str, str]:
-            return tenant_keys(observer.look().streams, "ssd0")
+            return tenant_keys(observer.observe().streams, "ssd0")
 
         fio = None
         try:

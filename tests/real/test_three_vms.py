@@ -1,4 +1,4 @@
-"""The main promise, from the outside: three real VMs on an emulated SSD under libvirtd, and the daemon.
+"""What it is all for, from the outside: three real VMs on an emulated SSD under libvirtd, and the daemon.
 
 Everything an operator would do is done by the commands an operator would type.
 """
@@ -158,7 +158,7 @@ def host(libvirt_host: LibvirtHost) -> Iterator[Host]:  # noqa: F811 - the fixtu
 
 
 @contextmanager
-def promised(host: Host, vm: str, weight: int) -> Iterator[None]:
+def weight_set(host: Host, vm: str, weight: int) -> Iterator[None]:
     """By `vm set`, and no longer afterwards, whatever becomes of the test."""
     host.slo_ctl("vm", "set", vm, f"weight={weight}")
     try:
@@ -172,7 +172,7 @@ def test_shares_follow_the_weights(host: Host) -> None:
 
 
 def test_vm_set_changes_a_weight_and_it_converges_again(host: Host) -> None:
-    with promised(host, "web", 6):
+    with weight_set(host, "web", 6):
         host.settle(WEIGHTS | {"web": 6})
     host.settle(WEIGHTS)
 
@@ -203,7 +203,7 @@ def test_status_and_shares_survive_a_killed_libvirtd(host: Host) -> None:
     time.sleep(3)
     assert (host.status() or {}).keys() >= WEIGHTS.keys(), "status continues without libvirtd"
     host.libvirt.start()
-    with promised(host, "web", 3):
+    with weight_set(host, "web", 3):
         host.settle(WEIGHTS | {"web": 3})
 
 

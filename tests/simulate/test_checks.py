@@ -7,7 +7,7 @@ import pytest
 
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
 from slo_ctl.simulate.checks import Violation, check
-from slo_ctl.simulate.result import COUNTED, GAUGED, Epoch, Promised, Result
+from slo_ctl.simulate.result import COUNTED, GAUGED, Epoch, Result, SloChange
 from slo_ctl.simulate.scenario import DEVICE, Drive, Event, Load, Scenario, SimulatedVm, What
 
 SECONDS = 600
@@ -49,7 +49,7 @@ def result(weights: dict[str, float], hostile: str = "") -> Result:
         total_ops_blocks=1000,
         moves_ns=np.zeros(SECONDS),
         epochs=[Epoch(float(at_s), status(at_s, well)) for at_s in range(SECONDS)],
-        promised=[Promised(0.0, vm, Slo(weight)) for vm, weight in weights.items()],
+        slo_changes=[SloChange(0.0, vm, Slo(weight)) for vm, weight in weights.items()],
     )
 
 
@@ -79,7 +79,7 @@ def test_fewer_pages_than_without_the_daemon() -> None:
     lumpy.of("pages")[:, 115:130] *= 0.8
     assert check(run, lumpy, names=["conserved"]) == [], "without the daemon it serves no more around then"
     say(run, "b", Verdict.OK, 90, 125, "500 IOPS, minimum 400")
-    assert check(run, without, names=["conserved"]), "nobody was promised a minimum"
+    assert check(run, without, names=["conserved"]), "nobody was given a minimum"
 
 
 def test_a_smaller_total_is_by_weight_only_where_pages_go_to_somebody_else_and_status_says_so() -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_due_within_a_minute_of_a_change() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.of("pages")[0, 300:360] *= 0.5
     assert check(run, names=["entitled"])
-    run.happened.append((300.0, Event(300.0, What.PROMISE, "a")))
+    run.happened.append((300.0, Event(300.0, What.SET_SLO, "a")))
     assert check(run, names=["entitled"]) == []
 
 
@@ -143,7 +143,7 @@ def test_false_verdicts() -> None:
 
 def test_a_minimum_that_is_missed_is_not_ok() -> None:
     run = result({"a": 1.0, "b": 1.0})
-    run.promised.append(Promised(100.0, "a", Slo(1.0, min_iops=800.0)))
+    run.slo_changes.append(SloChange(100.0, "a", Slo(1.0, min_iops=800.0)))
     assert {each.vm for each in check(run, names=["ok"])} >= {"a"}
 
 

@@ -9,7 +9,7 @@ use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::settings::Settings;
 
-/// GC passes for each block of the drive, at most, that promised blocks are freed with at start.
+/// GC passes for each block of the drive, at most, to free the blocks of moves with at start.
 const GC_PASSES_PER_BLOCK: u64 = 8;
 const GC_PASSES_AT_ONCE: u64 = 1024;
 
@@ -137,7 +137,7 @@ fn give_surplus(
     Ok(())
 }
 
-/// Hands over what has been promised, in no time. What cannot be freed yet stays promised.
+/// Hands over the blocks of moves, in no time. What cannot be freed yet stays pending.
 fn carry_out_moves(drive: &mut Drive) {
     let most = GC_PASSES_PER_BLOCK * drive.geometry().blocks();
     let mut passes = 0;

@@ -16,7 +16,7 @@ from slo_ctl.decide.policies.interface import without_pacing
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Placement, TimingModel, VmSample
 
 _WORTH_MOVING = 0.003
-"""Share of all GC writes that a correction must promise to save."""
+"""Share of all GC writes that a correction is expected to save at least."""
 _SETTLED_POOL_SHARE = 0.5
 _GAIN = 0.7
 _RATE_MEMORY_SAMPLES = 8.0

@@ -191,9 +191,9 @@ class Proportional:
         limited, limits = control(state.limits, _bounded(sample, meters))
         wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         limited_for = and_list(limited.beneficiaries)
-        asides = dict.fromkeys(limited.served, f"{and_list(limits.limits)} limited for it")
-        asides |= _costly(sample, meters)
-        asides |= {
+        remarks = dict.fromkeys(limited.served, f"{and_list(limits.limits)} limited for it")
+        remarks |= _costly(sample, meters)
+        remarks |= {
             vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limits.limits.items()
         }
         decision = Decision(
@@ -202,7 +202,7 @@ class Proportional:
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
             scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
             targets=_targets(sample, meters, due),
-            asides=asides,
+            remarks=remarks,
             reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
         )
         return ProportionalState(meters, ops, limited, moving, circumstances, resumed, level), decision

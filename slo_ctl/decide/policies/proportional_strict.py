@@ -77,7 +77,7 @@ class StrictState:
     """All that is remembered between windows."""
 
     circumstances: tuple[object, ...] = ()
-    """Who is active, and what is promised: a change is answered at once."""
+    """Who is active, and what the SLOs are: a change is answered at once."""
     meters: dict[str, Meter] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
     speeds: dict[str, Speed] = field(default_factory=dict)

@@ -19,14 +19,14 @@ import json, pathlib, subprocess, sys, time
 from slo_ctl.daemon.nvme import NvmeWatch
 from slo_ctl.model.status_json import plain
 watch = NvmeWatch(sys.argv[1], pathlib.Path("/sys"), 0.1)
-watch.look()
+watch.read()
 seen = [plain(watch.seen)]
 for mib in (0, int(sys.argv[2])):
     if mib:
         target = f"of=/dev/{sys.argv[1]}"
         subprocess.run(["dd", "if=/dev/zero", target, "bs=1M", f"count={mib}", "oflag=direct"], check=True)
     time.sleep(0.2)
-    watch.look()
+    watch.read()
     seen.append(plain(watch.seen))
 print(json.dumps(seen))
 """

@@ -117,8 +117,8 @@ def assert_shares(guest: Guest, weights: dict[str, int]) -> None:
 
 def test_weights_come_out_as_shares_by_the_profile(guest: Guest) -> None:
     before = state(guest)
-    unpromised, _ = shares(guest)
-    assert unpromised["c"] < 0.45
+    without, _ = shares(guest)
+    assert without["c"] < 0.45
     guest.run(
         "cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION.replace("{name}", guest.disk("PLAIN0"))
     )

@@ -36,9 +36,9 @@ class VmScope:
     def folder(self) -> str:
         return f"/sys/fs/cgroup{self.group}"
 
-    def configuration(self, **promises: object) -> str:
-        """The lines of slo-ctl.toml that say what the VM is promised."""
-        lines = "".join(f"{name} = {value}\n" for name, value in promises.items())
+    def configuration(self, **slo: object) -> str:
+        """The lines of slo-ctl.toml with the SLO of the VM."""
+        lines = "".join(f"{name} = {value}\n" for name, value in slo.items())
         return f"[vm.{self.vm}]\ncgroup = '{self.group}'\n{lines}"
 
 

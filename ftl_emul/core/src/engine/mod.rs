@@ -212,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// Hands over promised OPS blocks in no time, as before a run begins.
+    /// Hands over the OPS blocks of moves in no time, as before a run begins.
     pub fn advance_moves<M: Mapping>(&mut self, mapping: &mut M, max_gc_passes: u64) -> crate::MoveProgress {
         mapping.advance_moves(max_gc_passes, &mut Untimed)
     }

@@ -65,10 +65,10 @@ impl Change {
             Self::Move(a, b, n, passes) => {
                 let end = |x: u8| if x % 5 == 4 { None } else { pick(contents, x) };
                 let _ = ftl.request_move(end(a), end(b), u64::from(n));
-                let promised = ftl.moves_pending();
+                let pending = ftl.moves_pending();
                 let progress = ftl.advance_moves(u64::from(passes), nand);
                 prop_assert!(progress.gc_passes <= u64::from(passes));
-                prop_assert!(promised || progress.moved_blocks == 0);
+                prop_assert!(pending || progress.moved_blocks == 0);
             }
             Self::Create(pages, shared, ops) => {
                 let placement = if shared { Placement::Shared } else { Placement::Isolated };

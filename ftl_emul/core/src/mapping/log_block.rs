@@ -68,7 +68,7 @@ pub(super) struct Domain {
     data_blocks: u64,
     /// Log blocks in `logs`.
     pub log_blocks: u64,
-    promised_blocks: u64,
+    pending_out_blocks: u64,
     /// Erased blocks of each cluster of dies.
     free: Vec<FreeBlocks>,
     /// Log blocks in the order in which they are to be merged.
@@ -300,7 +300,7 @@ impl<S: LogScheme> Mapping for Store<S> {
     }
 
     fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
-        self.promise(from, to, blocks)
+        self.start_move(from, to, blocks)
     }
 
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
@@ -313,11 +313,11 @@ impl<S: LogScheme> Mapping for Store<S> {
     }
 
     fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
-        self.promises()
+        self.unfinished_moves()
     }
 
     fn cancel_moves(&mut self) {
-        self.withdraw_all_promises();
+        self.cancel_all_moves();
     }
 
     fn spare_blocks(&self) -> u64 {

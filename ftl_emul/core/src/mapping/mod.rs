@@ -108,7 +108,7 @@ pub struct TenantSpace {
     pub free_blocks: u64,
     /// Least and most worn of the blocks owned, in erases.
     pub erases_min_max: (u32, u32),
-    /// OPS blocks promised to others but not yet handed over.
+    /// OPS blocks that moves have not handed over to others yet.
     pub pending_out_blocks: u64,
 }
 
@@ -172,20 +172,20 @@ pub trait Mapping {
     /// growing takes spare blocks first, OPS after.
     fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError>;
 
-    /// Promises OPS blocks of `from` to `to` (None: the device's spare). Refused when `from` could not work without
-    /// them. They change hands in [`Mapping::advance_moves`].
+    /// Starts a move of OPS blocks of `from` to `to` (None: the device's spare). Refused when `from` could not work
+    /// without them. They change hands in [`Mapping::advance_moves`].
     fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError>;
 
-    /// Hands over promised blocks, collecting at most `max_gc_passes` victims to free them.
+    /// Hands over the blocks of moves, collecting at most `max_gc_passes` victims to free them.
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress;
 
-    /// True when blocks are promised but not yet handed over.
+    /// True when moves have blocks to hand over.
     fn moves_pending(&self) -> bool;
 
     /// Moves under way: from, to (None: the spare), blocks still to come.
     fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)>;
 
-    /// Withdraws what has been promised and not handed over yet.
+    /// Cancels what moves have not handed over yet.
     fn cancel_moves(&mut self);
 
     /// Blocks that no tenant owns.

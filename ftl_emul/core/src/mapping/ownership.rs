@@ -1,6 +1,6 @@
 //! Who owns how many blocks, whatever the mapping, and how OPS blocks change hands while the drive runs.
 //!
-//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. A move is first promised,
+//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. A move is first requested,
 //! which checks that the giver can live without the blocks, and then handed over block by block. A block is handed over
 //! erased; where the giver has none to spare, its own GC or merges free one, a bounded number of times a call, so that
 //! no call takes long and the floor of free blocks always stands.
@@ -19,7 +19,7 @@ use crate::pool::FreeBlocks;
 /// Domain of the sharing tenants.
 pub(in crate::mapping) const SHARED_DOMAIN: u32 = 0;
 
-/// Blocks promised and not yet handed over; None as an end is the spare.
+/// Blocks that a move has not handed over yet; None as an end is the spare.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::mapping) struct Transfer {
     pub from: Option<TenantId>,
@@ -34,8 +34,8 @@ pub(in crate::mapping) struct DomainBlocks {
     pub owned: u64,
     /// Sum of the tenants' logical sizes in blocks, each rounded up.
     pub logical: u64,
-    /// Blocks promised to others.
-    pub promised: u64,
+    /// Blocks that moves have not handed over to others yet.
+    pub pending_out: u64,
 }
 
 /// What became of one attempt to hand over one block.
@@ -61,8 +61,8 @@ pub(in crate::mapping) trait Ownership: Mapping {
     /// What a domain has.
     fn blocks_of(&self, domain: u32) -> DomainBlocks;
 
-    /// A domain's count of promised blocks.
-    fn promised_of(&mut self, domain: u32) -> &mut u64;
+    /// A domain's count of blocks not handed over yet.
+    fn pending_out_of(&mut self, domain: u32) -> &mut u64;
 
     /// The fewest OPS blocks with which a domain works.
     fn min_ops_blocks(&self) -> u64;
@@ -116,7 +116,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
         require_pages(pages)?;
         let logical = self.blocks_for(pages);
         let needed = logical.saturating_add(ops_blocks);
-        let available = self.unpromised_spare();
+        let available = self.available_spare();
         if needed > available {
             return Err(FtlError::NotEnoughBlocks { needed, available, what: "logical size and over-provisioning" });
         }
@@ -130,9 +130,9 @@ pub(in crate::mapping) trait Ownership: Mapping {
     fn require_blocks_to_resize(&self, domain: u32, old_pages: u64, pages: u64) -> Result<u64, FtlError> {
         require_pages(pages)?;
         let extra = self.blocks_for(pages).saturating_sub(self.blocks_for(old_pages));
-        let from_spare = extra.min(self.unpromised_spare());
-        let promised = signed(self.blocks_of(domain).promised);
-        self.require_ops(self.ops_blocks(domain) - promised - signed(extra - from_spare))?;
+        let from_spare = extra.min(self.available_spare());
+        let pending = signed(self.blocks_of(domain).pending_out);
+        self.require_ops(self.ops_blocks(domain) - pending - signed(extra - from_spare))?;
         Ok(from_spare)
     }
 
@@ -153,51 +153,51 @@ pub(in crate::mapping) trait Ownership: Mapping {
         }
     }
 
-    /// Takes back promises from and to a tenant.
-    fn withdraw_promises(&mut self, tenant: TenantId) {
+    /// Cancels the moves from and to a tenant.
+    fn cancel_moves_of(&mut self, tenant: TenantId) {
         self.transfers_mut().retain(|t| t.from != Some(tenant) && t.to != Some(tenant));
-        self.recount_promises();
+        self.recount_pending_out();
     }
 
-    /// Takes back all promises.
-    fn withdraw_all_promises(&mut self) {
+    /// Cancels all moves.
+    fn cancel_all_moves(&mut self) {
         self.transfers_mut().clear();
-        self.recount_promises();
+        self.recount_pending_out();
     }
 
-    /// Promises that have not been kept yet.
-    fn promises(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+    /// Moves that have blocks to hand over.
+    fn unfinished_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
         self.transfers().iter().filter(|t| t.blocks > 0).map(|t| (t.from, t.to, t.blocks)).collect()
     }
 
-    /// Promises blocks, if the giver can live without them.
-    fn promise(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
+    /// Starts a move, if the giver can live without the blocks.
+    fn start_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
         let (giver, taker) = (self.domain_of_end(from)?, self.domain_of_end(to)?);
         if giver == taker || blocks == 0 {
             return Ok(());
         }
         match giver {
             Some(domain) => {
-                let leaves = self.blocks_of(domain).promised.saturating_add(blocks);
+                let leaves = self.blocks_of(domain).pending_out.saturating_add(blocks);
                 let leaves = i64::try_from(leaves).unwrap_or(i64::MAX);
                 self.require_ops(self.ops_blocks(domain).saturating_sub(leaves))?;
             }
             None => self.require_spare(blocks)?,
         }
         self.transfers_mut().push(Transfer { from, to, blocks });
-        self.recount_promises();
+        self.recount_pending_out();
         Ok(())
     }
 
-    /// Spare blocks that have not been promised to anybody.
-    fn unpromised_spare(&self) -> u64 {
-        let promised: u64 = self.transfers().iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
-        self.spare_blocks().saturating_sub(promised)
+    /// Spare blocks that no move takes.
+    fn available_spare(&self) -> u64 {
+        let taken: u64 = self.transfers().iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
+        self.spare_blocks().saturating_sub(taken)
     }
 
-    /// Refuses what the spare cannot give beyond what it has promised already.
+    /// Refuses what the spare cannot give beyond what moves take already.
     fn require_spare(&self, needed: u64) -> Result<(), FtlError> {
-        let available = self.unpromised_spare();
+        let available = self.available_spare();
         if needed > available {
             return Err(FtlError::NotEnoughBlocks { needed, available, what: "a move from the spare" });
         }
@@ -205,12 +205,12 @@ pub(in crate::mapping) trait Ownership: Mapping {
     }
 
     /// After a sharing tenant is gone, what its logical size filled goes back to the spare.
-    fn promise_shared_to_spare(&mut self, blocks: u64) -> Result<(), FtlError> {
+    fn return_shared_to_spare(&mut self, blocks: u64) -> Result<(), FtlError> {
         let remaining = self.tenants().into_iter().find(|&t| self.domain_of(t).is_ok_and(|d| d == SHARED_DOMAIN));
-        self.promise(remaining, None, blocks)
+        self.start_move(remaining, None, blocks)
     }
 
-    /// Hands over promised blocks, freeing at most `max_gc_passes` of them by GC or merges.
+    /// Hands over the blocks of moves, freeing at most `max_gc_passes` of them by GC or merges.
     fn hand_over<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
         let mut progress = MoveProgress::default();
         let mut index = 0;
@@ -227,7 +227,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
                 Step::HandedOver => {
                     progress.moved_blocks += 1;
                     self.transfers_mut()[index].blocks -= 1;
-                    self.recount_promises();
+                    self.recount_pending_out();
                 }
                 Step::NeedsRoom(place) => {
                     if progress.gc_passes == max_gc_passes {
@@ -250,15 +250,15 @@ pub(in crate::mapping) trait Ownership: Mapping {
         end.map(|tenant| self.domain_of(tenant)).transpose()
     }
 
-    /// Has every domain's promised blocks agree with the moves under way.
-    fn recount_promises(&mut self) {
+    /// Has every domain's `pending_out_blocks` agree with the moves under way.
+    fn recount_pending_out(&mut self) {
         for domain in 0..self.domains() {
-            *self.promised_of(domain) = 0;
+            *self.pending_out_of(domain) = 0;
         }
         for index in 0..self.transfers().len() {
             let Transfer { from, blocks, .. } = self.transfers()[index];
             if let Ok(Some(domain)) = self.domain_of_end(from) {
-                *self.promised_of(domain) += blocks;
+                *self.pending_out_of(domain) += blocks;
             }
         }
     }

@@ -71,8 +71,8 @@ struct Domain {
     logical_blocks: u64,
     /// Blocks over all pools.
     blocks: u64,
-    /// Blocks promised to others.
-    promised_blocks: u64,
+    /// Blocks that moves have not handed over to others yet.
+    pending_out_blocks: u64,
     /// Counted anew when a snapshot is restored.
     #[serde(skip)]
     wear: Wear,
@@ -308,7 +308,7 @@ impl Mapping for PageMapping {
     }
 
     fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
-        self.promise(from, to, blocks)
+        self.start_move(from, to, blocks)
     }
 
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
@@ -321,11 +321,11 @@ impl Mapping for PageMapping {
     }
 
     fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
-        self.promises()
+        self.unfinished_moves()
     }
 
     fn cancel_moves(&mut self) {
-        self.withdraw_all_promises();
+        self.cancel_all_moves();
     }
 
     fn spare_blocks(&self) -> u64 {

@@ -30,7 +30,7 @@ enum Command {
     Hello {},
     /// Counters and space of every namespace.
     Stats {},
-    /// Promise OPS blocks; an end that is absent or null is the spare of the device.
+    /// Move OPS blocks; an end that is absent or null is the spare of the device.
     Move {
         #[serde(default)]
         from: Option<String>,

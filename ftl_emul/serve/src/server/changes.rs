@@ -14,7 +14,7 @@ use crate::server::Server;
 const UNMAPPED_AT_ONCE: u64 = 16 << 10;
 
 impl Server {
-    /// Promises OPS blocks of one namespace to another (None: the spare of the device).
+    /// Moves OPS blocks of one namespace to another (None: the spare of the device).
     pub fn move_ops(&self, from: Option<&Namespace>, to: Option<&Namespace>, blocks: u64) -> Result<(), ServeError> {
         let ends = (from.map(|n| n.tenant), to.map(|n| n.tenant));
         if ends.0 == ends.1 {
@@ -220,7 +220,7 @@ fn moved(ops_blocks: &mut [u64], from: Option<TenantId>, to: Option<TenantId>, b
     }
 }
 
-/// Takes back a move that was requested last; what it has handed over meanwhile is promised the other way.
+/// Takes back a move that was requested last; what it has handed over meanwhile is moved the other way.
 fn withdraw(drive: &mut Drive, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
     let mut pending = drive.pending_moves();
     let under_way = pending.iter_mut().rev().find(|(f, t, _)| (*f, *t) == (from, to));

@@ -13,7 +13,7 @@ use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::server::{Server, lock_anyway};
 
-/// How often gathered requests are applied, promised blocks handed over and the checkpoint considered.
+/// How often gathered requests are applied, blocks of moves handed over and the checkpoint considered.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
 /// Victims collected at each of these moments while OPS blocks are under way, without a clock. With one, the model
 /// moves them in its own time.

@@ -17,7 +17,7 @@ use crate::op::TenantId;
 pub enum Purpose {
     /// A host write needs room.
     Collect,
-    /// Its owner promised a block to another tenant.
+    /// A move takes a block from its owner.
     Reclaim,
 }
 

@@ -28,7 +28,7 @@ impl<S: LogScheme> Store<S> {
             logical_blocks: 0,
             data_blocks: 0,
             log_blocks: 0,
-            promised_blocks: 0,
+            pending_out_blocks: 0,
             free: vec![FreeBlocks::default(); self.spare.len()],
             logs: BlockList::EMPTY,
             sequential_log: NO_BLOCK,
@@ -94,7 +94,7 @@ impl<S: LogScheme> Store<S> {
     pub(super) fn delete(&mut self, tenant: TenantId) -> Result<(), FtlError> {
         let domain = self.domain_of(tenant)?;
         let pages = self.pages(tenant);
-        self.withdraw_promises(tenant);
+        self.cancel_moves_of(tenant);
         self.trim_pages(tenant, 0..pages);
         self.set_pages(tenant, 0);
         self.tenants[tenant.0 as usize] = None;
@@ -103,7 +103,7 @@ impl<S: LogScheme> Store<S> {
         if others {
             // They keep their data and log blocks; what the deleted size filled goes back.
             self.domains[domain as usize].logical_blocks -= logical_blocks;
-            return self.promise_shared_to_spare(logical_blocks);
+            return self.return_shared_to_spare(logical_blocks);
         }
         self.dissolve(domain);
         Ok(())
@@ -140,7 +140,7 @@ impl<S: LogScheme> Store<S> {
             min_ops_blocks: self.min_ops_blocks(),
             free_blocks: domain.free.iter().map(|cluster| u64::from(cluster.len())).sum(),
             erases_min_max: domain.wear.min_max(),
-            pending_out_blocks: domain.promised_blocks,
+            pending_out_blocks: domain.pending_out_blocks,
         })
     }
 

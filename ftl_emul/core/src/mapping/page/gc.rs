@@ -12,7 +12,7 @@ use crate::pool::{Frontier, HOST};
 pub(super) enum Purpose {
     /// A host write needs room.
     Collect,
-    /// Its owner promised a block to another tenant.
+    /// A move takes a block from its owner.
     Reclaim,
     /// It has been erased far less often than others.
     LevelWear,

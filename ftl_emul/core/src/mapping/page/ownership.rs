@@ -23,12 +23,12 @@ impl Ownership for PageMapping {
     }
 
     fn blocks_of(&self, domain: u32) -> DomainBlocks {
-        let Domain { blocks, logical_blocks, promised_blocks, .. } = self.domains[domain as usize];
-        DomainBlocks { owned: blocks, logical: logical_blocks, promised: promised_blocks }
+        let Domain { blocks, logical_blocks, pending_out_blocks, .. } = self.domains[domain as usize];
+        DomainBlocks { owned: blocks, logical: logical_blocks, pending_out: pending_out_blocks }
     }
 
-    fn promised_of(&mut self, domain: u32) -> &mut u64 {
-        &mut self.domains[domain as usize].promised_blocks
+    fn pending_out_of(&mut self, domain: u32) -> &mut u64 {
+        &mut self.domains[domain as usize].pending_out_blocks
     }
 
     /// The fewest OPS blocks of a domain: on each die what is held, and a block's worth of slack.

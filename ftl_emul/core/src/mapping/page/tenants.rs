@@ -45,7 +45,7 @@ impl PageMapping {
     pub(super) fn delete(&mut self, tenant: TenantId) -> Result<(), FtlError> {
         let domain = self.domain_of(tenant)?;
         let pages = self.namespaces.pages(tenant);
-        self.withdraw_promises(tenant);
+        self.cancel_moves_of(tenant);
         self.trim_pages(tenant, 0..pages);
         let logical_blocks = self.blocks_for(pages);
         if domain == SHARED_DOMAIN {
@@ -55,7 +55,7 @@ impl PageMapping {
             if others {
                 self.tenants[tenant.0 as usize] = None;
                 self.namespaces.delete(tenant);
-                return self.promise_shared_to_spare(logical_blocks);
+                return self.return_shared_to_spare(logical_blocks);
             }
         }
         self.dissolve(domain);
@@ -91,7 +91,7 @@ impl PageMapping {
             min_ops_blocks: self.min_ops_blocks(),
             free_blocks: pools.map(|p| u64::from(self.pools[p as usize].free.len())).sum(),
             erases_min_max: domain.wear.min_max(),
-            pending_out_blocks: domain.promised_blocks,
+            pending_out_blocks: domain.pending_out_blocks,
         })
     }
 

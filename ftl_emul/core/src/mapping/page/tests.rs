@@ -243,7 +243,7 @@ fn wear_levelling_narrows_the_spread() {
 }
 
 #[test]
-fn busy_tenants_keep_their_promises() {
+fn moves_are_completed_while_the_givers_write() {
     let mut ftl = drive(400, 1, 32, PageMappingOptions::default());
     let pages = 32 * 86;
     let (tight, ample, taker) = (TenantId(0), TenantId(1), TenantId(2));

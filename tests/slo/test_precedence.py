@@ -12,14 +12,14 @@ from slo_ctl.model import Slo
 WEB = "config conf.d/web.toml:4"
 
 
-def test_nothing_promised_is_the_default() -> None:
-    promise = resolve("web", {}, Slo(weight=2))
-    assert (promise.slo, promise.source, promise.conflicts) == (Slo(weight=2), "default", ())
-    assert promise.sources == {"weight": "default"}
+def test_no_slo_set_is_the_default() -> None:
+    resolved = resolve("web", {}, Slo(weight=2))
+    assert (resolved.slo, resolved.source, resolved.conflicts) == (Slo(weight=2), "default", ())
+    assert resolved.sources == {"weight": "default"}
 
 
 def test_the_nearest_to_the_operator_wins_field_by_field() -> None:
-    promise = resolve(
+    resolved = resolve(
         "web",
         {
             WEB: {"weight": 1.0, "max_iops": 50.0},
@@ -28,15 +28,15 @@ def test_the_nearest_to_the_operator_wins_field_by_field() -> None:
         },
         Slo(p99_latency_us=5000),
     )
-    assert promise.slo == Slo(weight=3, min_iops=5, max_iops=50, p99_latency_us=5000)
-    assert promise.source == f"vm set, metadata, {WEB}"
-    assert promise.sources == {
+    assert resolved.slo == Slo(weight=3, min_iops=5, max_iops=50, p99_latency_us=5000)
+    assert resolved.source == f"vm set, metadata, {WEB}"
+    assert resolved.sources == {
         "weight": "vm set",
         "min_iops": "metadata",
         "max_iops": WEB,
         "p99_latency_us": "default",
     }
-    assert promise.conflicts == (
+    assert resolved.conflicts == (
         "web: weight: 3 by `vm set` overrides 2 in libvirt metadata",
         "web: weight: 3 by `vm set` overrides 1 in conf.d/web.toml:4",
     )
@@ -47,16 +47,16 @@ def test_the_same_twice_is_no_conflict() -> None:
 
 
 def test_the_weaker_bound_gives_way() -> None:
-    promise = resolve("web", {WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, Slo())
-    assert promise.slo == Slo(min_iops=200)
-    assert promise.conflicts == (
+    resolved = resolve("web", {WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, Slo())
+    assert resolved.slo == Slo(min_iops=200)
+    assert resolved.conflicts == (
         (
             "web: min_iops: 200 by `vm set` leaves no room for max_iops 100 "
             "in conf.d/web.toml:4, which is ignored"
         ),
     )
-    promise = resolve("web", {"vm set": {"max_iops": 100.0}, "metadata": {"min_iops": 200.0}}, Slo())
-    assert promise.slo == Slo(max_iops=100)
+    resolved = resolve("web", {"vm set": {"max_iops": 100.0}, "metadata": {"min_iops": 200.0}}, Slo())
+    assert resolved.slo == Slo(max_iops=100)
 
 
 def test_unknown_sources_are_a_mistake_of_the_program() -> None:
@@ -77,10 +77,10 @@ some = st.fixed_dictionaries(
 
 @given(st.dictionaries(st.sampled_from(["vm set", "metadata", WEB]), some), st.permutations(range(3)))
 def test_order_of_the_sources_has_no_say(said: dict[str, dict[str, float]], order: list[int]) -> None:
-    promise = resolve("web", said, Slo())
+    resolved = resolve("web", said, Slo())
     keys = list(said)
     shuffled = {keys[i]: said[keys[i]] for i in order if i < len(keys)}
-    assert resolve("web", shuffled, Slo()) == promise
-    for field, source in promise.sources.items():
-        value = getattr(promise.slo, field)
+    assert resolve("web", shuffled, Slo()) == resolved
+    for field, source in resolved.sources.items():
+        value = getattr(resolved.slo, field)
         assert value == (said[source][field] if source != "default" else getattr(Slo(), field))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slo_ctl.base import json_store
 from slo_ctl.base.errors import UserError
 from slo_ctl.model.slo import FIELD_NAMES
-from slo_ctl.record.slo_store import PromiseStore
+from slo_ctl.record.slo_store import SloStore
 
 vms = st.sampled_from(["web", "db", "a/b", "ü\n\x00"])
 fields = st.dictionaries(st.sampled_from(["weight", "max_iops", "p99_latency_us"]), st.floats(1, 1000))
@@ -36,7 +36,7 @@ def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -
         path, model = Path(folder) / "promises.json", dict[str, dict[str, float]]()
         for what, vm, value in steps:
             # A new store each time: nothing is remembered but in the file.
-            store = PromiseStore(path)
+            store = SloStore(path)
             if what == "set":
                 assert isinstance(value, dict)
                 store.set(vm, value)
@@ -48,15 +48,15 @@ def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -
                     k: v for k, v in model.get(vm, {}).items() if value is not None and k not in value
                 }
             model = {vm: fields for vm, fields in model.items() if fields}
-            assert PromiseStore(path).all() == model
+            assert SloStore(path).all() == model
         assert not list(Path(folder).glob("*.partial"))
 
 
 _WRITER = """
 import sys
 from pathlib import Path
-from slo_ctl.record.slo_store import PromiseStore
-store = PromiseStore(Path(sys.argv[1]))
+from slo_ctl.record.slo_store import SloStore
+store = SloStore(Path(sys.argv[1]))
 for number in range(1, 11):
     store.set(f"{sys.argv[2]}-{number}", {"weight": number})
 """
@@ -66,7 +66,7 @@ def test_writers_do_not_lose_each_others(tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), name]) for name in ("a", "b", "c")]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert set(PromiseStore(path).all()) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
+    assert set(SloStore(path).all()) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_writers_do_not_lose_each_others(tmp_path: Path) -> None:
 def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     path.write_text(damage)
-    store = PromiseStore(path)
+    store = SloStore(path)
     attempts = (store.all, lambda: store.set("web", {"weight": 1.0}), lambda: store.unset("web"))
     for attempt in attempts:
         with pytest.raises(UserError) as caught:
@@ -101,7 +101,7 @@ def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
 
 
 def test_contradictions_with_what_was_set_before(tmp_path: Path) -> None:
-    store = PromiseStore(tmp_path / "promises.json")
+    store = SloStore(tmp_path / "promises.json")
     store.set("web", {"max_iops": 100.0})
     with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
         store.set("web", {"min_iops": 200.0})
@@ -109,7 +109,7 @@ def test_contradictions_with_what_was_set_before(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = PromiseStore(tmp_path / "promises.json")
+    store = SloStore(tmp_path / "promises.json")
     store.set("web", {"weight": 3.0})
 
     def full(_descriptor: int) -> None:
@@ -137,7 +137,7 @@ def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", renamed)
-    PromiseStore(tmp_path / "promises.json").set("web", {"weight": 3.0})
+    SloStore(tmp_path / "promises.json").set("web", {"weight": 3.0})
     assert done == ["sync", "rename", "sync"]
 
 
@@ -147,26 +147,26 @@ def test_folder_or_fifo_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path in (folder, fifo):
         with pytest.raises(UserError):
-            PromiseStore(path).set("web", {"weight": 1.0})
+            SloStore(path).set("web", {"weight": 1.0})
     with pytest.raises(UserError):
-        PromiseStore(tmp_path / "fifo" / "promises.json").set("web", {"weight": 1.0})
+        SloStore(tmp_path / "fifo" / "promises.json").set("web", {"weight": 1.0})
 
 
 @pytest.mark.parametrize("name", ["", "\udcff", "x" * 5000])
 def test_names_that_cannot_be_stored_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a valid name"):
-        PromiseStore(tmp_path / "promises.json").set(name, {"weight": 1.0})
+        SloStore(tmp_path / "promises.json").set(name, {"weight": 1.0})
 
 
 def test_held_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_store, "_LOCK_PATIENCE_S", 0.05)
-    first, second = PromiseStore(tmp_path / "p.json"), PromiseStore(tmp_path / "p.json")
+    first, second = SloStore(tmp_path / "p.json"), SloStore(tmp_path / "p.json")
     with first.locked(), pytest.raises(UserError, match="another slo-ctl is changing"):
         second.set("web", {"weight": 1.0})
 
 
 def test_the_format_is_versioned(tmp_path: Path) -> None:
     path = tmp_path / "state" / "promises.json"
-    PromiseStore(path).set("web", {"weight": 3.0})
+    SloStore(path).set("web", {"weight": 3.0})
     assert json.loads(path.read_text()) == {"format_version": 1, "vms": {"web": {"weight": 3.0}}}
     assert path.stat().st_mode & 0o777 == 0o644
