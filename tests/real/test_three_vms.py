@@ -33,7 +33,7 @@ GROUP = "libvirt"
 pytestmark = pytest.mark.slow
 
 DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,age=yes"
-TIME_SCALE = "0.6"
+TIME_SCALE = "1.5"
 WEIGHTS = {"web": 1, "db": 3, "mail": 6}
 CONVERGE_S = 120.0
 RECOVER_S = 120.0

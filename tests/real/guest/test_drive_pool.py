@@ -29,9 +29,11 @@ _MINIMUM = 135
 _WITHIN = 0.15
 _KEPT = 0.97
 _SECONDS = 12.0
+_LOOKS = 8
+"""A guest that waited for a CPU of this machine for seconds shows it in one look, not in all."""
 _SETTLE_S = 45.0
 _IN_FORCE_S = 900.0
-# An emulated systemd takes a second or two to set a property: epochs are longer.
+# A second of an emulated guest is no time to see what a limit does: epochs are longer.
 _CONFIGURATION = "\n".join(
     (
         '[daemon]\nepoch = "3s"\n[libvirt]\nuri = "none"',
@@ -39,9 +41,6 @@ _CONFIGURATION = "\n".join(
         *(each.configuration(weight=_WEIGHTS[each.vm]) for each in (_DB, _WEB)),
         _MAIL.configuration(min_iops=_MINIMUM),
     )
-)
-_SLOW_TO_SET = pytest.mark.xfail(
-    reason="systemd takes seconds to set a limit in a guest without KVM, and limits swing"
 )
 _SHOW = "slo-ctl status; journalctl -u slo-ctld --no-pager -n 30"
 
@@ -103,7 +102,6 @@ def ratio(iops: dict[str, float]) -> float:
     return iops["web"] / iops["db"]
 
 
-@_SLOW_TO_SET
 def test_weights_count_between_namespaces_of_a_drive(guest: Guest) -> None:
     time.sleep(3.0)
     without = first_that(_in_turn, lambda: measured(guest, "without slo-ctl"))
@@ -116,7 +114,7 @@ def test_weights_count_between_namespaces_of_a_drive(guest: Guest) -> None:
     guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
     until_limited(guest, _DB)
     time.sleep(_SETTLE_S)
-    shared = first_that(_as_weights, lambda: measured(guest, "weights 1:3"))
+    shared = first_that(_as_weights, lambda: measured(guest, "weights 1:3"), looks=_LOOKS)
     assert _as_weights(shared), guest.run(_SHOW, check=False).stdout
     rows = status_that(guest, _tells_of_shares)
     assert (rows["db"]["device"], rows["web"]["device"]) == ("fast-n1", "fast-n2")
@@ -142,7 +140,6 @@ def _as_weights(iops: dict[str, float]) -> bool:
     return found == {vm: pytest.approx(weight / total, rel=_WITHIN) for vm, weight in _WEIGHTS.items()}
 
 
-@_SLOW_TO_SET
 def test_a_namespace_that_is_attached_later_has_its_minimum(guest: Guest) -> None:
     attach(guest, "attach-ns")
     nsid_files = f"/sys/block/{guest.controller('POOL0')}n*/nsid"
@@ -151,7 +148,8 @@ def test_a_namespace_that_is_attached_later_has_its_minimum(guest: Guest) -> Non
     read_in(guest, _MAIL)
     until_limited(guest, _WEB)
     time.sleep(_SETTLE_S)
-    kept = first_that(_has_minimum, lambda: measured(guest, f"a minimum of {_MINIMUM} beside them"))
+    title = f"a minimum of {_MINIMUM} beside them"
+    kept = first_that(_has_minimum, lambda: measured(guest, title), looks=_LOOKS)
     assert _has_minimum(kept), guest.run(_SHOW, check=False).stdout
     rows = status_that(guest, lambda rows: bool(rows["mail"]["verdict"] == "ok"))
     assert rows["mail"]["device"] == f"fast-n{_NSIDS['mail']}"

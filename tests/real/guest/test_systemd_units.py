@@ -28,7 +28,7 @@ from slo_ctl.model import Knob, Lever, Setting
 from slo_ctl.host.cgroup import find_tree
 
 what, place, number = sys.argv[1:]
-# Under emulation systemctl alone takes a second.
+# Under emulation a call may take longer than an epoch would wait for it.
 actuator = SystemdActuator(CgroupActuator(find_tree()), Path("/sys"), patience_s=30.0)
 keeper = SettingKeeper([actuator], Journal(Path("/root/journal.json")))
 if what == "undo":
