@@ -90,6 +90,7 @@ class MoveRecord:
     budget: float
     done_ns: int
     owed_ns: int
+    moved_blocks: int
     pending: list[tuple[int | None, int | None, int]]
 
 @final

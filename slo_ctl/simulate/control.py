@@ -156,6 +156,7 @@ class SimulatedServer:
             "budget": moves.budget,
             "done_ns": moves.done_ns,
             "owed_ns": moves.owed_ns,
+            "moved_blocks": moves.moved_blocks,
             "pending": pending,
         }
 

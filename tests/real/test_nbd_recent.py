@@ -25,12 +25,16 @@ def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
             client.write(number * 4096, b"x" * 4096)
             client.read(number * 4096, 4096)
         with server.control() as control:
-            first, second = (each["recent"] for each in control.statistics()["namespaces"])
+            namespaces = control.statistics()["namespaces"]
+    first, second = (each["recent"] for each in namespaces)
     for kind in ("read", "write"):
         output = first["latency_us"][kind]
         assert output["count"] == 50
         assert 0 < output["p50"] <= output["p99"] <= output["p999"]
         assert output["mean"] > 0
+        counted = [each["latency_histogram"][kind] for each in namespaces]
+        assert [sum(each["counts"]) for each in counted] == [50, 0]
+        assert counted[0]["sum_us"] == pytest.approx(50 * output["mean"])
         assert second["latency_us"][kind] == {
             "count": 0,
             "mean": None,
@@ -39,6 +43,20 @@ def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
             "p999": None,
         }
     assert first["throttle_wait_us"] is None
+
+
+def test_the_histogram_is_of_modelled_time_and_the_last_seconds_of_real_time(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=32MiB,dies=2")
+    options = ("--latency", "real", "--time-scale", "4")
+    with served(root, "d", *options) as server, NbdClient(server.run.export("d"), "d") as client:
+        for number in range(20):
+            client.write(number * 4096, b"x" * 4096)
+        with server.control() as control:
+            (told,) = control.statistics()["namespaces"]
+    histogram, last = told["latency_histogram"]["write"], told["recent"]["latency_us"]["write"]
+    assert sum(histogram["counts"]) == last["count"] == 20
+    assert 4 * histogram["sum_us"] == pytest.approx(20 * last["mean"], rel=1e-6)
 
 
 TRIES = 4

@@ -154,6 +154,7 @@ pub struct MoveRecord {
     budget: f64,
     done_ns: u64,
     owed_ns: u64,
+    moved_blocks: u64,
     /// From, to (None: the spare), blocks still to come.
     pending: Vec<(Option<u16>, Option<u16>, u64)>,
 }
@@ -163,7 +164,13 @@ impl From<&Drive> for MoveRecord {
         let status = drive.move_status();
         let number = |tenant: Option<TenantId>| tenant.map(|t| t.0);
         let pending = drive.pending_moves().into_iter().map(|(from, to, blocks)| (number(from), number(to), blocks));
-        Self { budget: status.budget, done_ns: status.done_ns, owed_ns: status.owed_ns, pending: pending.collect() }
+        Self {
+            budget: status.budget,
+            done_ns: status.done_ns,
+            owed_ns: status.owed_ns,
+            moved_blocks: status.moved_blocks,
+            pending: pending.collect(),
+        }
     }
 }
 

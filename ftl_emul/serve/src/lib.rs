@@ -29,6 +29,7 @@ mod division;
 mod error;
 #[cfg(test)]
 mod faults;
+mod histogram;
 mod model;
 mod namespace;
 mod nbdkit;

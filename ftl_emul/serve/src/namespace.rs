@@ -12,6 +12,7 @@ use ftl_core::{Op, TenantId};
 
 use crate::backing::{self, Backing};
 use crate::error::ServeError;
+use crate::histogram::Histograms;
 use crate::model::{Model, Request, Ticket};
 use crate::recent::Latencies;
 
@@ -60,6 +61,8 @@ pub struct Namespace {
     pub answered: Answered,
     /// How long reads and writes took, as the client saw it.
     pub latencies: Latencies,
+    /// The same in modelled time, since the start.
+    pub histograms: Histograms,
     size_bytes: AtomicU64,
     /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
     /// many it asks for at once.
@@ -85,6 +88,7 @@ impl Namespace {
             backing,
             answered: Answered::default(),
             latencies: Latencies::default(),
+            histograms: Histograms::default(),
             size_bytes: AtomicU64::new(size_bytes),
             in_pieces: Mutex::new(()),
         })
@@ -226,7 +230,9 @@ impl Namespace {
             }
         }
         self.answered.count(op, length);
-        self.latencies.record(op, arrived.elapsed() + model.on_top());
+        let took = arrived.elapsed() + model.on_top();
+        self.latencies.record(op, took);
+        self.histograms.record(op, model.modelled(took));
         Ok(())
     }
     /// Waits until this namespace has no other such request in work. Err once nobody waits for the answer any more.

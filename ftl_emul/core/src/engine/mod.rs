@@ -214,7 +214,9 @@ impl Engine {
 
     /// Hands over the OPS blocks of moves in no time, as before a run begins.
     pub fn advance_moves<M: Mapping>(&mut self, mapping: &mut M, max_gc_passes: u64) -> crate::MoveProgress {
-        mapping.advance_moves(max_gc_passes, &mut Untimed)
+        let progress = mapping.advance_moves(max_gc_passes, &mut Untimed);
+        self.move_budget.moved_blocks += progress.moved_blocks;
+        progress
     }
 
     fn handle<M: Mapping>(&mut self, mapping: &mut M, event: Event) {

@@ -23,6 +23,8 @@ pub(super) struct MoveBudget {
     dies: f64,
     saved_ns: f64,
     counted_ns: u64,
+    /// Blocks handed over since the start.
+    pub moved_blocks: u64,
     /// Victims that a step may collect: twice as many after each that freed no block. The giver's own writes otherwise
     /// take what each step frees. The time is paid within the budget all the same.
     gc_passes: u64,
@@ -37,6 +39,7 @@ impl MoveBudget {
             dies: f64::from(dies),
             saved_ns: 0.0,
             counted_ns: 0,
+            moved_blocks: 0,
             gc_passes: 1,
             step_scheduled: false,
         }
@@ -62,6 +65,8 @@ pub struct MoveStatus {
     pub done_ns: u64,
     /// Die time of GC that has been decided on and is still to be done.
     pub owed_ns: u64,
+    /// Blocks that have changed hands since the start.
+    pub moved_blocks: u64,
 }
 
 impl Engine {
@@ -72,6 +77,7 @@ impl Engine {
             budget: self.move_budget.share,
             done_ns: self.timeline.background_done_ns,
             owed_ns: self.timeline.background_ns(),
+            moved_blocks: self.move_budget.moved_blocks,
         }
     }
 
@@ -103,6 +109,7 @@ impl Engine {
             self.timeline.begin();
             let passes = self.move_budget.gc_passes;
             let progress = mapping.advance_moves(passes, &mut self.timeline);
+            self.move_budget.moved_blocks += progress.moved_blocks;
             let in_vain = progress.moved_blocks == 0 && progress.gc_passes == passes;
             self.move_budget.gc_passes = if in_vain { (2 * passes).min(MOST_GC_PASSES) } else { 1 };
             going |= progress.gc_passes > 0 || progress.moved_blocks > 0;

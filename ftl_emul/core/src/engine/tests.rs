@@ -311,7 +311,11 @@ fn moves_on_an_idle_device_need_no_budget() {
     mapping.request_move(Some(from), Some(to), 100).unwrap();
     engine.run(&mut mapping, Until { time_ns: 60_000_000_000, host_page_writes: u64::MAX });
     assert_eq!(mapping.space(to).unwrap().ops_blocks, 400);
+    assert_eq!(engine.move_status().moved_blocks, 100);
     assert!(!mapping.moves_pending());
+    mapping.request_move(Some(to), Some(from), 30).unwrap();
+    engine.advance_moves(&mut mapping, u64::MAX);
+    assert_eq!(engine.move_status().moved_blocks, 130);
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     for (number, namespace) in server.namespaces.iter().enumerate() {
         told["namespaces"][number]["recent"] =
             server.history.of(number, &namespace.latencies, throttled.get(number).copied());
+        told["namespaces"][number]["latency_histogram"] = namespace.histograms.told();
     }
     Ok(told)
 }
@@ -195,7 +196,13 @@ fn of_moves(server: &Server, drive: &Drive) -> Value {
         .into_iter()
         .map(|(from, to, blocks)| json!({"from": name(from), "to": name(to), "blocks": blocks}))
         .collect();
-    json!({"budget": status.budget, "done_ns": status.done_ns, "owed_ns": status.owed_ns, "pending": pending})
+    json!({
+        "budget": status.budget,
+        "done_ns": status.done_ns,
+        "owed_ns": status.owed_ns,
+        "moved_blocks": status.moved_blocks,
+        "pending": pending,
+    })
 }
 
 fn of_queue(queue: &QueueCounters) -> Value {

@@ -111,6 +111,15 @@ impl Model {
         }
     }
 
+    /// How long it is in modelled time; without a clock, as long as it was.
+    pub fn modelled(&self, took: Duration) -> Duration {
+        match self {
+            Self::Counted(_) | Self::Still => took,
+            Self::Timed(timed) => timed.modelled(took),
+            Self::Disks(timed) => timed.modelled(took),
+        }
+    }
+
     /// Returns when the model says that the request is done. `moved`: its data is where it should be; `gone` is asked
     /// now and then whether nobody cares any more how long it takes: the server is stopping, or the client is gone.
     pub fn end(&self, request: Request, ticket: Ticket, moved: bool, gone: impl FnMut() -> bool) {

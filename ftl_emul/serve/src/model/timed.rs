@@ -185,6 +185,11 @@ impl<D: Modelled> Timed<D> {
         Duration::from_nanos(unsigned(self.lessons.round_trip_ns()))
     }
 
+    /// Wall-clock time as modelled time.
+    pub fn modelled(&self, took: Duration) -> Duration {
+        took.div_f64(self.clock.scale)
+    }
+
     /// Gives access to the drive at the present moment; None after a panic in it.
     pub fn with<R>(&self, work: impl FnOnce(&mut D) -> R) -> Option<R> {
         let mut state = self.state.lock().ok()?;
