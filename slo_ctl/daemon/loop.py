@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,7 @@ from slo_ctl.daemon.slos import Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd import vms_on_namespaces
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EpochFacts, status_of
+from slo_ctl.daemon.tally import Tally
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
@@ -138,7 +138,6 @@ class Schedule:
 
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
 _MS_PER_S = 1e3
-_COUNTED_STATES = frozenset({OutcomeState.APPLIED, OutcomeState.RESTORED, OutcomeState.UNAPPLIED})
 _RESTORE_OPS_S = 1.5
 """How long a stop waits for OPS on its way back; the device finishes by itself."""
 
@@ -192,7 +191,7 @@ class Daemon:
         published = Published(config, started_at=self._started_at)
         self.controller = DaemonController(published, self._vm_set.store, places.history, self.waker)
         self.controller.do_plan, self.controller.do_reload = self.plan, self.reload
-        self._settings_done: Counter[tuple[str, str]] = Counter()
+        self._tally = Tally()
         self._counts = Counts()
         self.metrics = Metrics(self.controller.status, lambda: self._counts)
         self.controller.metrics_text = self.metrics
@@ -231,7 +230,9 @@ class Daemon:
         notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
         self._epochs += 1
         views = self._views(wanted, vms, slos)
-        self._counts = self._counted(views)
+        self._counts = self._tally.add(
+            self.outcomes, views, self._blocks.numbers, epochs=self._epochs, missed_epochs=self.missed_epochs
+        )
         status = status_of(
             self._moment(notes),
             views,
@@ -391,25 +392,6 @@ class Daemon:
             started_at=self._started_at,
             config_problem=self._config_problem,
             notes=tuple(notes),
-        )
-
-    def _counted(self, views: Sequence[DeviceView]) -> Counts:
-        """A new object each time: the threads that serve metrics read the one before."""
-        self._settings_done.update(
-            (str(outcome.setting.knob.lever), str(outcome.state))
-            for outcome in self.outcomes
-            if outcome.state in _COUNTED_STATES
-        )
-        return Counts(
-            epochs=self._epochs,
-            missed_epochs=self.missed_epochs,
-            settings=self._settings_done.copy(),
-            vms={
-                (vm, device.name): tuple(window.totals for window in view.windows)
-                for device in views
-                for vm, view in device.vms.items()
-            },
-            moved_s={device.name: device.moved_s for device in views if device.moved_s is not None},
         )
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:

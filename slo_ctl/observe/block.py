@@ -17,6 +17,16 @@ Reading = TypeVar("Reading")
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyCounts:
+    """How long requests of one kind took since the device was served, counted between bounds."""
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    """One more than there are bounds: the last is of what took longer than all of them."""
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StreamTotals:
     """What was counted of one VM on one device since its cgroup was made or the device was served.
 
@@ -29,6 +39,8 @@ class StreamTotals:
     written_bytes: int | None = None
     host_page_writes: int | None = None
     gc_page_writes: int | None = None
+    read_latency: LatencyCounts | None = None
+    write_latency: LatencyCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)

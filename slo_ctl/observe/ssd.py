@@ -13,7 +13,7 @@ from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
 from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.model import DeviceSample, FlashTiming, ShareBy, Slo, TimingModel, VmSample
-from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
+from slo_ctl.observe.block import LatencyCounts, Sliding, StreamTotals, StreamWindow
 
 if TYPE_CHECKING:
     from ftl_emul import Device
@@ -453,6 +453,8 @@ class ServedDevice:
                 now.write_bytes,
                 now.host_page_writes if ssd else None,
                 now.gc_page_writes if ssd else None,
+                _latency(namespace, "read"),
+                _latency(namespace, "write"),
             ),
             iops=rate(window.requests),
             read_iops=rate(window.reads),
@@ -540,3 +542,12 @@ def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
     recent = namespace.get("recent")
     value = recent["latency_us"][kind].get("p99") if recent else None
     return None if value is None else float(value) / scale
+
+
+def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
+    """Since it was served; None from a server that does not tell."""
+    told = namespace.get("latency_histogram")
+    if told is None:
+        return None
+    bounds_s = tuple(bound / _US_PER_S for bound in told["bounds_us"])
+    return LatencyCounts(bounds_s, tuple(told[kind]["counts"]), told[kind]["sum_us"] / _US_PER_S)

@@ -6,16 +6,23 @@ Names end in their units; what is not known is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.version import tool_version
-from slo_ctl.model import DeviceStatus, HostStatus, Verdict, VmStatus
-from slo_ctl.observe.block import StreamTotals
+from slo_ctl.model import DeviceStatus, HostStatus, OutcomeState, Verdict, VmStatus
+from slo_ctl.observe.block import LatencyCounts, StreamTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _US_PER_S = 1e6
@@ -97,6 +104,9 @@ _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], in
 }
 """By name of the counter: help text, and its samples by the label `kind`."""
 
+COUNTED_STATES = (OutcomeState.APPLIED, OutcomeState.RESTORED, OutcomeState.UNAPPLIED)
+"""Of settings: those in which something was done, or tried."""
+
 
 @dataclass(slots=True)
 class Counts:
@@ -110,6 +120,11 @@ class Counts:
     """By VM and device."""
     moved_s: dict[str, float] = field(default_factory=dict)
     """By device, die time that moves of OPS have taken."""
+    moved_blocks: dict[str, int] = field(default_factory=dict)
+    """By device, OPS blocks that have changed hands."""
+    limits_iops: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    """In force, by VM, device and requests that they are of: total, read or write."""
+    limits_bytes_s: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
 
 def _seconds(us: float | None) -> float | None:
@@ -133,7 +148,8 @@ class StatusCollector:
         yield InfoMetricFamily(
             "slo_ctl_build", "Version of the daemon that runs.", {"version": tool_version()}
         )
-        yield from _counters(self._counts())
+        counts = self._counts()
+        yield from _counters(counts)
         for name, (text, of_daemon) in _OF_DAEMON.items():
             yield GaugeMetricFamily(f"slo_ctl_{name}", text, of_daemon(status))
         yield _device_info(status)
@@ -148,6 +164,8 @@ class StatusCollector:
                 _add(family, (vm.vm, vm.device), of_vm(vm))
             yield family
         yield _verdicts(status)
+        yield from _limits(counts)
+        yield _latencies(counts.vms)
 
 
 def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
@@ -165,14 +183,16 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
     for (lever, result), number in sorted(counts.settings.items()):
         settings.add_metric((lever, result), number)
     yield settings
-    moves = CounterMetricFamily(
+    yield _by_device(
         "slo_ctl_device_move_seconds",
         "Die time that moves of over-provisioning space have taken.",
-        labels=("device",),
+        counts.moved_s,
     )
-    for device, seconds in sorted(counts.moved_s.items()):
-        moves.add_metric((device,), seconds)
-    yield moves
+    yield _by_device(
+        "slo_ctl_device_moved_ops_blocks",
+        "Blocks of over-provisioning space that were moved between VMs, or to and from the spare.",
+        counts.moved_blocks,
+    )
     for name, (text, kinds) in _TOTALS_OF_VM.items():
         family = CounterMetricFamily(f"slo_ctl_vm_{name}", text, labels=("vm", "device", "kind"))
         for (vm, device), streams in sorted(counts.vms.items()):
@@ -181,6 +201,56 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
                 if known:
                     family.add_metric((vm, device, kind), sum(known))
         yield family
+
+
+def _by_device(name: str, text: str, counted: Mapping[str, float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=("device",))
+    for device, number in sorted(counted.items()):
+        family.add_metric((device,), number)
+    return family
+
+
+def _limits(counts: Counts) -> Iterator[GaugeMetricFamily]:
+    for name, text, limits in (
+        (
+            "iops",
+            "Limit on requests per second in force, of the kind of requests it is for.",
+            counts.limits_iops,
+        ),
+        (
+            "bytes_per_second",
+            "Limit on bytes per second in force, of the kind of requests it is for.",
+            counts.limits_bytes_s,
+        ),
+    ):
+        family = GaugeMetricFamily(f"slo_ctl_vm_limit_{name}", text, labels=("vm", "device", "kind"))
+        for labels, limit in sorted(limits.items()):
+            family.add_metric(labels, limit)
+        yield family
+
+
+def _latencies(vms: Mapping[tuple[str, str], Iterable[StreamTotals]]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(
+        "slo_ctl_vm_latency_seconds",
+        "How long requests of the VM took as it saw it, on emulated SSDs in modelled time.",
+        labels=("vm", "device", "kind"),
+    )
+    for (vm, device), streams in sorted(vms.items()):
+        totals = list(streams)
+        for kind, known in (
+            ("read", [each.read_latency for each in totals if each.read_latency is not None]),
+            ("write", [each.write_latency for each in totals if each.write_latency is not None]),
+        ):
+            if known:
+                family.add_metric((vm, device, kind), _buckets(known), sum(each.sum_s for each in known))
+    return family
+
+
+def _buckets(latencies: list[LatencyCounts]) -> list[tuple[str, float]]:
+    """Of several namespaces of one device, whose bounds are the same: each with all below its bound."""
+    below = accumulate(map(sum, zip(*(each.counts for each in latencies), strict=True)))
+    bounds = [*(str(bound) for bound in latencies[0].bounds_s), "+Inf"]
+    return [(bound, float(number)) for bound, number in zip(bounds, below, strict=True)]
 
 
 def _device_info(status: HostStatus) -> GaugeMetricFamily:

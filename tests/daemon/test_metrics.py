@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
-from slo_ctl.observe.block import StreamTotals
+from slo_ctl.observe.block import LatencyCounts, StreamTotals
 from slo_ctl.record.metrics import Counts, Metrics
 
 VMS = tuple(
@@ -42,6 +42,9 @@ def test_counters_by_vm_device_and_kind() -> None:
             ("db", "sda"): (StreamTotals(reads=7),),
         },
         moved_s={"ssd0": 1.5},
+        moved_blocks={"ssd0": 12},
+        limits_iops={("web", "ssd0", "total"): 300.0},
+        limits_bytes_s={("db", "sda", "read"): 1e6},
     )
     text = Metrics(lambda: STATUS, lambda: counts).text().decode()
     samples = {
@@ -52,11 +55,31 @@ def test_counters_by_vm_device_and_kind() -> None:
     assert samples["slo_ctl_epochs_total",] == 3
     assert samples["slo_ctl_settings_total", "cgroup limit", "applied"] == 2
     assert samples["slo_ctl_device_move_seconds_total", "ssd0"] == 1.5
+    assert samples["slo_ctl_device_moved_ops_blocks_total", "ssd0"] == 12
+    assert samples["slo_ctl_vm_limit_iops", "web", "ssd0", "total"] == 300
+    assert samples["slo_ctl_vm_limit_bytes_per_second", "db", "sda", "read"] == 1e6
     assert samples["slo_ctl_vm_requests_total", "web", "ssd0", "write"] == 22
     assert samples["slo_ctl_vm_bytes_total", "web", "ssd0", "read"] == 33
     assert samples["slo_ctl_vm_page_writes_total", "web", "ssd0", "gc"] == 6
     assert samples["slo_ctl_vm_requests_total", "db", "sda", "read"] == 7
     assert ("slo_ctl_vm_requests_total", "db", "sda", "write") not in samples
+
+
+def test_latencies_of_all_namespaces_of_a_vm_are_one_histogram() -> None:
+    first = StreamTotals(read_latency=LatencyCounts((0.001, 0.1), (5, 3, 1), 0.75))
+    second = StreamTotals(read_latency=LatencyCounts((0.001, 0.1), (0, 2, 0), 0.05))
+    counts = Counts(vms={("web", "ssd0"): (first, second), ("db", "sda"): (StreamTotals(reads=7),)})
+    text = Metrics(lambda: STATUS, lambda: counts).text().decode()
+    families = {f.name: f for f in text_string_to_metric_families(text)}
+    assert families["slo_ctl_vm_latency_seconds"].type == "histogram"
+    labels = {"vm": "web", "device": "ssd0", "kind": "read"}
+    assert [(s.name[27:], s.labels, s.value) for s in families["slo_ctl_vm_latency_seconds"].samples] == [
+        ("bucket", labels | {"le": "0.001"}, 5),
+        ("bucket", labels | {"le": "0.1"}, 10),
+        ("bucket", labels | {"le": "+Inf"}, 11),
+        ("count", labels, 11),
+        ("sum", labels, pytest.approx(0.8)),
+    ]
 
 
 def test_every_metric_has_a_help_text_that_is_a_sentence() -> None:

@@ -17,6 +17,7 @@ from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import needs_flash
 from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.model import Slo, TimingModel
+from slo_ctl.observe.block import LatencyCounts
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
 
 RECORD = needs_flash(
@@ -95,6 +96,11 @@ def stats(
             "queued_ns": now_ns // 8,
         }
         namespace["recent"] = {"latency_us": {"read": {"p99": 300.0}, "write": {"p99": None}}}
+        namespace["latency_histogram"] = {
+            "bounds_us": [100, 1000],
+            "read": {"counts": [done, 0, 1], "sum_us": 5000.0},
+            "write": {"counts": [0, 0, 0], "sum_us": 0.0},
+        }
     return {
         "time_scale": scale if timed else None,
         "now_ns": now_ns if timed else None,
@@ -146,6 +152,7 @@ def test_a_window_of_a_timed_device(server: FakeServer) -> None:
     window = served.windows["vm1"]
     assert (window.iops, window.read_iops, window.waf) == (200.0, 100.0, 1.5)
     assert (window.p99_read_us, window.p99_write_us, window.throttle_wait_us) == (300.0, None, 0.5)
+    assert window.totals.read_latency == LatencyCounts((1e-4, 1e-3), (300, 0, 1), 5e-3)
 
 
 def test_blocks_of_log_blocks_are_clustered_and_one_is_held(server: FakeServer) -> None:
