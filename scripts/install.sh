@@ -144,6 +144,15 @@ for_system() { # for_system STAGE
     install -m 755 systemd/device-is-idle "$1$HOME_DIR/device-is-idle"
 }
 
+# For a Prometheus and a Grafana, wherever they run.
+for_monitoring() { # for_monitoring STAGE
+    local share=$1$PREFIX/share/slo-ctl
+    mkdir -p "$share"/{prometheus,grafana}
+    sed -e "s|/usr/share/slo-ctl/|$PREFIX/share/slo-ctl/|g" etc/prometheus/slo-ctl.rules.yml \
+        >"$share/prometheus/slo-ctl.rules.yml"
+    cp etc/grafana/slo-ctl.json "$share/grafana/"
+}
+
 texts() { # texts STAGE
     local doc=$1$PREFIX/share/doc/slo-ctl
     mkdir -p "$doc/docs"
@@ -157,6 +166,7 @@ stage() { # stage STAGE: all of the above, with modes that do not depend on the 
     program "$1"
     pages_and_completions "$1"
     for_system "$1"
+    for_monitoring "$1"
     texts "$1"
     find "$1" -name __pycache__ -type d -prune -exec rm -rf {} +
     chmod -R u=rwX,go=rX "$1"
@@ -200,7 +210,7 @@ remove_listed() {
             *) die 1 "$DESTDIR$LIST: not below $PREFIX: $path" ;;
         esac
     done <"$DESTDIR$LIST"
-    rm -rf -- "$DESTDIR$HOME_DIR" "$DESTDIR$PREFIX/share/doc/slo-ctl"
+    rm -rf -- "$DESTDIR$HOME_DIR" "$DESTDIR$PREFIX/share/doc/slo-ctl" "$DESTDIR$PREFIX/share/slo-ctl"
 }
 
 do_uninstall() {

@@ -277,6 +277,27 @@ apt_install_if_there() {
     apt_install "$@" || echo "not installable here: $*"
 }
 
+# Prometheus and its promtool, which the tests of metrics and alerts run. Unpacked and not installed: Debian's package would
+# start a server that listens on all addresses. The tests say so when they skip for want of it.
+prometheus_programs() {
+    ! { has promtool && has prometheus; } && [ ! -x build/prometheus/promtool ] && has apt-get || return 0
+    ! can_apt || fresh_lists
+    step "fetching Prometheus for the tests of metrics" prometheus_if_possible
+}
+
+prometheus_if_possible() {
+    rm -rf build/prometheus build/prometheus.new
+    mkdir build/prometheus.new
+    if (cd build/prometheus.new && apt-get download prometheus) &&
+        dpkg-deb --fsys-tarfile build/prometheus.new/prometheus_*.deb |
+        tar -x -C build/prometheus.new --strip-components=3 ./usr/bin/prometheus ./usr/bin/promtool; then
+        rm build/prometheus.new/*.deb
+        mv build/prometheus.new build/prometheus
+    else
+        echo "tests that need Prometheus are skipped here"
+    fi
+}
+
 # The extra `host`: it is built here, against the system's libvirt. Its tests say so when they skip for want of it.
 libvirt_python() {
     local packages=() host
@@ -445,6 +466,7 @@ main() {
     python_deps
     [ -z "$real" ] || libvirt_python
     [ -z "$real" ] || mpi_python
+    [ -z "$real" ] || prometheus_programs
     core
     [ -z "$real" ] || guest
     [ -z "$real" ] || guest_host

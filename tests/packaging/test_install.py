@@ -32,6 +32,8 @@ EXPECTED = {
     "usr/share/doc/slo-ctl/LICENSE",
     "usr/share/doc/slo-ctl/docs/install.md",
     "usr/share/fish/vendor_completions.d/slo-ctl.fish",
+    "usr/share/slo-ctl/grafana/slo-ctl.json",
+    "usr/share/slo-ctl/prometheus/slo-ctl.rules.yml",
     "usr/share/man/man1/slo-ctl-device-serve.1",
     "usr/share/man/man1/slo-ctl.1",
     "usr/share/zsh/site-functions/_slo-ctl",

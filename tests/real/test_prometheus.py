@@ -1,0 +1,209 @@
+"""Metrics, alerts and dashboard against a real daemon, a real Prometheus and its promtool."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_host import DaemonProcess
+from own_process import READY_S
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_server import RULES, TREE, Prometheus, free_address, program, prometheus, promtool
+from serving import Server, make_device, require, served
+from waiting import until
+
+ALERT_TESTS = Path(__file__).with_name("alert_rules.yml")
+DASHBOARD = TREE / "etc" / "grafana" / "slo-ctl.json"
+pytestmark = pytest.mark.slow
+NAME = re.compile(r"\bslo_ctl_\w+")
+CONFIG = """
+[daemon]
+epoch = "200ms"
+window = "1s"
+[libvirt]
+uri = "none"
+[metrics]
+listen = "{address}"
+[vm.web]
+namespaces = ["ssd0/web"]
+min_iops = 10
+[vm.db]
+namespaces = ["ssd0/db"]
+max_iops = 200
+[vm.gone]
+weight = 2
+"""
+
+
+@contextmanager
+def asking(server: Server, namespace: str) -> Iterator[None]:
+    """Somebody who reads and writes pages at random, and always wants more."""
+    process = subprocess.Popen(
+        [
+            *("fio", "--thread", f"--name={namespace}", "--ioengine=nbd", f"--uri={server.uri(namespace)}"),
+            *("--rw=randrw", "--bs=4k", "--iodepth=8", "--size=16m", "--time_based", "--runtime=600"),
+        ],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where the metrics of a daemon are whose two VMs write to an aged SSD."""
+    require("nbdkit", "fio")
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
+        root, address = Path(folder), free_address()
+        make_device(
+            root, "name=ssd0,preset=fast15,size=32MiB,op=25%,channels=1,dies=2,age=yes", "name=web", "name=db"
+        )
+        server = stack.enter_context(served(root, "ssd0", "--latency", "real"))
+        for namespace in ("web", "db"):
+            stack.enter_context(asking(server, namespace))
+        (root / "slo-ctl.toml").write_text(CONFIG.format(address=address))
+        daemon = DaemonProcess(root)
+        stack.callback(daemon.stop)
+        daemon.eventually(
+            "GC", lambda s: s.devices[0].capacity_iops and all(vm.waf for vm in s.vms if vm.device)
+        )
+        yield address
+
+
+def metrics(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_S) as reply:
+        return bytes(reply.read()).decode()
+
+
+@pytest.fixture(scope="module")
+def server(address: str) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes that daemon."""
+    program("prometheus")
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder, prometheus(Path(folder), address) as server:
+        yield server
+
+
+def samples(address: str) -> dict[str, list[Any]]:
+    """By name of the series."""
+    found: dict[str, list[Any]] = {}
+    for family in text_string_to_metric_families(metrics(address)):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+def test_promtool_finds_nothing_to_complain_about(address: str) -> None:
+    text = metrics(address)
+    assert "slo_ctl_vm_latency_seconds_bucket" in text
+    assert promtool("check", "metrics", stdin=text.encode()) == ""
+
+
+def test_latencies_are_a_histogram(address: str) -> None:
+    found = samples(address)
+    for vm in ("web", "db"):
+        for kind in ("read", "write"):
+            labels = {"vm": vm, "device": "ssd0", "kind": kind}
+            (count,) = [s for s in found["slo_ctl_vm_latency_seconds_count"] if s.labels == labels]
+            (total,) = [s for s in found["slo_ctl_vm_latency_seconds_sum"] if s.labels == labels]
+            buckets = [
+                (float(s.labels["le"]), s.value)
+                for s in found["slo_ctl_vm_latency_seconds_bucket"]
+                if labels.items() <= s.labels.items()
+            ]
+            below = [number for _, number in buckets]
+            assert below == sorted(below)
+            assert (len(buckets), buckets[0][0], buckets[-1]) == (15, 50e-6, (float("inf"), count.value))
+            # Between what it would be if every request had taken the least, and the most, of its bucket.
+            steps = [
+                (bound, now - before) for (bound, now), before in zip(buckets, [0, *below], strict=False)
+            ]
+            assert 0 < total.value <= sum(bound * number for bound, number in steps if number)
+
+
+def test_the_limit_in_force_is_told(address: str) -> None:
+    limits = {(s.labels["vm"], s.labels["kind"]): s.value for s in samples(address)["slo_ctl_vm_limit_iops"]}
+    assert limits["db", "total"] <= 200
+
+
+def test_alerts_stay_silent_and_fire_as_they_should() -> None:
+    promtool("test", "rules", str(ALERT_TESTS))
+
+
+def test_every_alert_is_tested_silent_and_firing() -> None:
+    text = ALERT_TESTS.read_text()
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    assert len(alerts) > 9
+    assert sorted(re.findall(r"alertname: (\w+), exp_alerts: \[\]", text)) == sorted(alerts)
+    assert sorted(re.findall(r"alertname: (\w+)\n +exp_alerts:\n +- exp_labels", text)) == sorted(alerts)
+
+
+def test_alerts_are_of_metrics_that_there_are(address: str, server: Prometheus) -> None:
+    (group,) = server.ask("rules")["groups"]
+    there = samples(address).keys()
+    for rule in group["rules"]:
+        assert set(NAME.findall(rule["query"])) <= there, rule["name"]
+    until(
+        lambda: all(rule["health"] == "ok" for rule in server.ask("rules")["groups"][0]["rules"]),
+        "every rule was evaluated",
+    )
+
+
+def test_an_alert_of_the_daemon_is_pending_in_prometheus(server: Prometheus) -> None:
+    """VM `gone` is in the configuration and not on the host."""
+
+    def pending() -> bool:
+        alerts = server.ask("alerts")["alerts"]
+        return any(a["labels"].get("vm") == "gone" and a["state"] == "pending" for a in alerts)
+
+    until(pending, "the alert for a VM that is not there")
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Of the dashboard, by title of the panel, with its variables as when all is chosen."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    found = [(panel["title"], target["expr"]) for panel in panels for target in panel["targets"]]
+    return [
+        (title, re.sub(r"\$(instance|device|vm)\b", ".*", text).replace("$__rate_interval", "1m"))
+        for title, text in found
+    ]
+
+
+@pytest.mark.parametrize(("title", "text"), expressions(), ids=[title for title, _ in expressions()])
+def test_every_panel_of_the_dashboard_shows_something(
+    address: str, server: Prometheus, title: str, text: str
+) -> None:
+    assert "$" not in text, title
+    assert set(NAME.findall(text)) <= samples(address).keys()
+    # Settings that are not changed at the moment are no series, which is how it is meant.
+    if not text.endswith(" > 0"):
+        until(lambda: server.query(text) != [], f"{title}: {text}")
+    else:
+        server.query(text)
+
+
+def test_the_variables_of_the_dashboard_are_labels_that_there_are(address: str) -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert dashboard["uid"] == "slo-ctl"
+    there = samples(address)
+    kinds = {each["name"]: each for each in dashboard["templating"]["list"]}
+    assert kinds.pop("datasource")["query"] == "prometheus"
+    for name, variable in kinds.items():
+        asked = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variable["query"]["query"])
+        assert asked is not None
+        assert asked[2] == name
+        # Prometheus itself adds the label `instance`.
+        assert name == "instance" or all(name in sample.labels for sample in there[asked[1]])
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
