@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 import uuid
@@ -78,6 +79,25 @@ def running(root: Path, *options: str) -> Iterator[DaemonProcess]:
         yield daemon
     finally:
         daemon.stop()
+
+
+def free_address() -> str:
+    """It may be somebody's a moment later."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def with_metrics(root: Path, config: str, tries: int = 5) -> tuple[DaemonProcess, str]:
+    """A daemon, and where its metrics are."""
+    address = free_address()
+    (root / "slo-ctl.toml").write_text(f'{config}[metrics]\nlisten = "{address}"\n')
+    try:
+        return DaemonProcess(root), address
+    except AssertionError as error:
+        if tries == 1 or "in use" not in str(error):
+            raise
+        return with_metrics(root, config, tries - 1)
 
 
 class Cgroups:

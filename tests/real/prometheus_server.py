@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daemon_host import free_address
 from own_process import READY_S
 from waiting import until
 
@@ -38,13 +38,6 @@ def promtool(*words: str, stdin: bytes = b"") -> str:
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
     return said
-
-
-def free_address() -> str:
-    """It may be somebody's a moment later."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 class Prometheus:

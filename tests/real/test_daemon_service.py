@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_host import DaemonProcess, row_of, running
+from daemon_host import DaemonProcess, row_of, running, with_metrics
 from own_process import READY_S
 
 from slo_ctl.base.errors import UserError
@@ -158,22 +158,8 @@ def test_a_dry_run_and_one_epoch(root: Path) -> None:
     assert (root / "history.db").exists()
 
 
-def _with_metrics(root: Path, tries: int = 5) -> tuple[DaemonProcess, str]:
-    """A daemon, and where its metrics are. A port that is free now may be somebody's a moment later."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    (root / "slo-ctl.toml").write_text(f'{CONFIG}[metrics]\nlisten = "{address}"\n')
-    try:
-        return DaemonProcess(root), address
-    except AssertionError as error:
-        if tries == 1 or "in use" not in str(error):
-            raise
-        return _with_metrics(root, tries - 1)
-
-
 def test_metrics_over_tcp(root: Path) -> None:
-    daemon, address = _with_metrics(root)
+    daemon, address = with_metrics(root, CONFIG)
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_S) as reply:
             assert b"slo_ctl_epoch_cpu_seconds" in reply.read()

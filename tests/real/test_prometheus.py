@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_host import DaemonProcess
+from daemon_host import with_metrics
 from own_process import READY_S
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_server import RULES, TREE, Prometheus, free_address, program, prometheus, promtool
+from prometheus_server import RULES, TREE, Prometheus, program, prometheus, promtool
 from serving import Server, make_device, require, served
 from waiting import until
 
@@ -30,8 +30,6 @@ epoch = "200ms"
 window = "1s"
 [libvirt]
 uri = "none"
-[metrics]
-listen = "{address}"
 [vm.web]
 namespaces = ["ssd0/web"]
 min_iops = 10
@@ -66,15 +64,14 @@ def address() -> Iterator[str]:
     """Where the metrics of a daemon are whose two VMs write to an aged SSD."""
     require("nbdkit", "fio")
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
-        root, address = Path(folder), free_address()
+        root = Path(folder)
         make_device(
             root, "name=ssd0,preset=fast15,size=32MiB,op=25%,channels=1,dies=2,age=yes", "name=web", "name=db"
         )
         server = stack.enter_context(served(root, "ssd0", "--latency", "real"))
         for namespace in ("web", "db"):
             stack.enter_context(asking(server, namespace))
-        (root / "slo-ctl.toml").write_text(CONFIG.format(address=address))
-        daemon = DaemonProcess(root)
+        daemon, address = with_metrics(root, CONFIG)
         stack.callback(daemon.stop)
         daemon.eventually(
             "GC", lambda s: s.devices[0].capacity_iops and all(vm.waf for vm in s.vms if vm.device)
