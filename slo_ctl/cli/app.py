@@ -32,6 +32,7 @@ COMMAND_GROUPS = {
         "doctor": "slo_ctl.cli.doctor:command",
     },
     "Validation": {
+        "try": "slo_ctl.cli.try_it:command",
         "replay": "slo_ctl.cli.replay:command",
         "demo": "slo_ctl.cli.demo:command",
         "trace": "slo_ctl.cli.trace:app",

@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 DEGRADED = frozenset({Verdict.INSUFFICIENT, Verdict.NO_MECHANISM, Verdict.UNAPPLIED, Verdict.UNKNOWN_VM})
-"""Verdicts for which `slo-ctl status` exits with 2."""
+"""Verdicts for which `slo-ctl status` exits with 3."""
 
 
 @dataclass(frozen=True, slots=True)

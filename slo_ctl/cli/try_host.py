@@ -1,0 +1,320 @@
+"""What `slo-ctl try` starts, and how all of it is removed: a served drive, clients in cgroups, a daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import slo_ctl
+from slo_ctl.api.client import ApiClient
+from slo_ctl.base.errors import UserError
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.drives.control import ControlClient, ControlError
+from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import places
+from slo_ctl.drives.status import nbd_uri
+from slo_ctl.drives.store import Aged, DeviceStore, age
+from slo_ctl.host.cgroup import CgroupTree, find_tree
+from slo_ctl.model import HostStatus
+from slo_ctl.model.status_json import from_json
+from slo_ctl.profile.fio import find_fio
+
+DEVICE = "ssd0"
+READY_PATIENCE_S = 60.0
+STOP_PATIENCE_S = 20.0
+"""A clean stop of this drive takes a second or two; after so long a program is killed."""
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
+_LEAST_FREE_BYTES = 2 << 30
+_POLL_S = 0.1
+_CLIENT_RUNTIME_S = 86400
+_ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
+
+
+class StopRequest:
+    """Ctrl-C, SIGTERM or SIGHUP: noted at once, raised as KeyboardInterrupt only in `pause`.
+
+    So that none comes between the start of a program and the note of its process number.
+    """
+
+    def __init__(self) -> None:
+        self._made = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of the signals."""
+        self._made = True
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises KeyboardInterrupt as soon as a signal came."""
+        end_s = time.monotonic() + seconds
+        while True:
+            if self._made:
+                raise KeyboardInterrupt
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(left_s, _POLL_S))
+
+
+@contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Have the signals noted instead of acted upon; one that was ignored before stays so."""
+    request = StopRequest()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    taken = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, request.note)
+    try:
+        yield request
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+class TryHost:
+    """Everything below `root`, and cgroups of its own. `close` removes all of it, whatever there is."""
+
+    def __init__(self, root: Path | None, vms: Mapping[str, float], stop: StopRequest) -> None:
+        """`vms` are their weights. Raises UserError when a program is missing, or `root` is not empty."""
+        find_nbdkit()
+        find_plugin()
+        _check_fio_has_nbd()
+        self.notes: list[str] = []
+        self.stop = stop
+        self._vms = dict(vms)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._groups: dict[str, str] = {}
+        self._tree: CgroupTree | None = None
+        self._keep_root = root is not None and root.is_dir()
+        self.root = _made_root(root)
+        self.store = DeviceStore(places(self.root))
+        self.api = ApiClient(DaemonPlaces(self.root).api_socket)
+
+    # Starting.
+
+    def make_drive(self, spec: str, progress: Callable[[float], None]) -> Aged:
+        """Make and precondition the drive, with a namespace for each VM."""
+        record = plan_device(f"name={DEVICE},{spec}", [f"name={vm}" for vm in self._vms])
+        self.store.create(record)
+        return age(self.store, record, progress)
+
+    def start_server(self) -> None:
+        """Serve the drive with the latency of the modelled one; it takes clients when this returns."""
+        self._start_slo_ctl("server", "device", "serve", DEVICE, "--latency", "real")
+        self._wait_for("server", self._serves)
+
+    def start_client(self, vm: str, queue_depth: int) -> None:
+        """Write 4 KiB at random for as long as it is let, in a cgroup of its own where one can be made."""
+        command = [
+            *(find_fio(), "--thread", f"--name={vm}", "--ioengine=nbd"),
+            f"--uri={nbd_uri(self.store.places.run_of(DEVICE).export(vm), vm)}",
+            *("--rw=randwrite", "--bs=4k", f"--iodepth={queue_depth}", "--norandommap", "--zero_buffers"),
+            *("--time_based", f"--runtime={_CLIENT_RUNTIME_S}"),
+        ]
+        group = self._groups.get(vm)
+        if group is not None and self._tree is not None:
+            enter = str(self._tree.folder(group) / "cgroup.procs")
+            command = ["/bin/sh", "-c", _ENTER_GROUP, "sh", enter, *command]
+        self._start(f"client {vm}", command)
+
+    def make_groups(self) -> None:
+        """A cgroup for each VM. Where none can be made, the daemon is told of their namespaces instead."""
+        tree = find_tree()
+        parent = f"/slo-try-{os.getpid()}"
+        if tree is None:
+            self.notes.append("this host has no cgroup tree: the daemon knows VMs by their namespaces")
+            return
+        try:
+            tree.folder(parent).mkdir()
+            self._tree, self._groups[""] = tree, parent
+            for vm in self._vms:
+                tree.folder(f"{parent}/{vm}").mkdir()
+                self._groups[vm] = f"{parent}/{vm}"
+        except OSError as error:
+            self._remove_groups()
+            self.notes.append(
+                f"no cgroup can be made ({error.strerror}): the daemon knows VMs by their namespaces"
+            )
+
+    def start_daemon(self, window_s: float) -> None:
+        """Configure it, and start it; it has a status when this returns."""
+        parts = [
+            f'[daemon]\nwindow = "{window_s:g}s"\n',
+            '[libvirt]\nuri = "none"\n',
+            f'[[device]]\nname = "{DEVICE}"\nscheduler = "auto"\n',
+        ]
+        for vm, weight in self._vms.items():
+            group = self._groups.get(vm)
+            where = f'cgroup = "{group}"' if group else f'namespaces = ["{DEVICE}/{vm}"]'
+            parts.append(f'[vm."{vm}"]\nweight = {weight:g}\n{where}\n')
+        (self.root / "slo-ctl.toml").write_text("".join(parts))
+        self._start_slo_ctl("daemon", "daemon")
+        self._wait_for("daemon", self._has_status)
+
+    def status(self) -> HostStatus:
+        """Of the daemon. Raises UserError when it does not answer."""
+        return from_json(self.api.get("/v1/status"))
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises UserError when something that was started has ended, KeyboardInterrupt at a signal."""
+        self.stop.pause(seconds)
+        for name, process in self._running.items():
+            if (code := process.poll()) is not None:
+                raise UserError(f"the {name} has ended with {code}: {self._last_line(name)}", "see above")
+
+    def _start_slo_ctl(self, name: str, *words: str) -> None:
+        # As this program was started, whatever lies in the current directory.
+        command = [sys.executable, "-P", "-m", "slo_ctl.cli", *words, "--root", str(self.root)]
+        package = Path(slo_ctl.__path__[0]).parent
+        self._start(name, command, {**os.environ, "PYTHONPATH": str(package)})
+
+    def _start(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        with self._log(name).open("xb") as log:
+            self._running[name] = subprocess.Popen(  # noqa: S603 - no shell but our own line, words are ours
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.root,
+                env=environment,
+                # Ctrl-C is for us: we end them in order.
+                start_new_session=True,
+            )
+
+    def _wait_for(self, name: str, ready: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + READY_PATIENCE_S
+        while not ready():
+            self.pause(_POLL_S)
+            if time.monotonic() > deadline_s:
+                last = self._last_line(name)
+                raise UserError(f"the {name} is not ready after {READY_PATIENCE_S:g} s: {last}", "see above")
+
+    def _serves(self) -> bool:
+        run = self.store.places.run_of(DEVICE)
+        try:
+            with ControlClient(run.control) as control:
+                control.hello()
+        except ControlError:
+            return False
+        return all(run.export(vm).exists() for vm in self._vms)
+
+    def _has_status(self) -> bool:
+        try:
+            self.status()
+        except UserError:
+            return False
+        return True
+
+    def _log(self, name: str) -> Path:
+        return self.root / f"{name.replace(' ', '-')}.log"
+
+    def _last_line(self, name: str) -> str:
+        lines = self._log(name).read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+    # Removing.
+
+    def close(self) -> list[str]:
+        """End and remove everything; what could not be removed, one sentence each. Never raises."""
+        left: list[str] = []
+        # Clients first, then who steers them, then the drive.
+        for name in sorted(self._running, key=lambda name: (name == "server", name == "daemon")):
+            try:
+                _end(self._running.pop(name))
+            except (OSError, subprocess.TimeoutExpired) as error:
+                left.append(f"the {name} could not be ended: {error}")
+        left += self._remove_groups()
+        try:
+            _empty(self.root)
+            if not self._keep_root:
+                self.root.rmdir()
+        except OSError as error:
+            left.append(f"{self.root} could not be removed: {error}")
+        return left
+
+    def _remove_groups(self) -> list[str]:
+        left = []
+        for vm in [*self._vms, ""]:
+            group = self._groups.pop(vm, None)
+            if group is None or self._tree is None:
+                continue
+            try:
+                _remove_group(self._tree.folder(group))
+            except OSError as error:
+                left.append(f"cgroup {group} could not be removed: {error.strerror}")
+        return left
+
+
+def _check_fio_has_nbd() -> None:
+    done = subprocess.run(  # noqa: S603 - a fixed command
+        [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=READY_PATIENCE_S
+    )
+    if done.returncode:
+        raise UserError(
+            "this fio cannot write to NBD exports", "install a fio that was built with libnbd (Debian's is)"
+        )
+
+
+def _made_root(root: Path | None) -> Path:
+    if root is None:
+        return Path(tempfile.mkdtemp(prefix="slo-try-", dir=_scratch()))
+    try:
+        root.mkdir(parents=False, exist_ok=True)
+        if any(root.iterdir()):
+            raise UserError(f"--root: {root} is not empty", "name a directory that is not there yet")
+    except OSError as error:
+        raise UserError(f"--root: {root}: {error.strerror}", "name a directory that can be made") from None
+    return root.absolute()
+
+
+def _scratch() -> Path | None:
+    """Memory where there is enough, so that the host's own disk neither waits nor is waited for."""
+    try:
+        enough = shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES
+    except OSError:
+        return None
+    return _MEMORY if enough and os.access(_MEMORY, os.W_OK) else None
+
+
+def _empty(folder: Path) -> None:
+    for item in folder.iterdir():
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that leads a process group of its own, and whatever is left of the group."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(STOP_PATIENCE_S)
+
+
+def _remove_group(folder: Path) -> None:
+    """Remove a cgroup once its last process is gone: one that has ended is in it a moment longer."""
+    deadline_s = time.monotonic() + STOP_PATIENCE_S
+    while True:
+        try:
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_POLL_S)

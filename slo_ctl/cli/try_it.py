@@ -1,0 +1,123 @@
+"""`slo-ctl try`: a drive, VMs and the daemon on this host for a minute, without slo-ctl and with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
+from slo_ctl.cli.options import JSON
+from slo_ctl.cli.output import print_json, print_lines, warn
+
+if TYPE_CHECKING:
+    from slo_ctl.cli.try_host import TryHost
+    from slo_ctl.cli.try_run import Tried
+
+DEFAULT_WEIGHTS = "web=1,db=3,mail=6"
+LEAST_SECONDS = 40
+"""A quarter of it are the 10 s that the server's p99 is of."""
+MOST_VMS = 16
+
+
+def command(
+    seconds: Annotated[
+        int,
+        typer.Option(
+            min=LEAST_SECONDS,
+            max=3600,
+            help="Time for all of it: a quarter is measured without slo-ctl, a quarter with it.",
+        ),
+    ] = 60,
+    weights: Annotated[
+        str, typer.Option(metavar="VM=WEIGHT,...", help="The VMs and their weights, at least two.")
+    ] = DEFAULT_WEIGHTS,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory for everything, emptied in the end. [default: a new one in /dev/shm or /tmp]",
+        ),
+    ] = None,
+    no_top: Annotated[
+        bool, typer.Option("--no-top", help="Print lines instead of a live table, also in a terminal.")
+    ] = False,
+    json_: JSON = False,
+) -> None:
+    """Try it: an EMULATED SSD, a client per VM and the daemon, first without slo-ctl, then with it.
+
+    Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
+    to it from a cgroup per VM. The VM with the least weight is a noisy neighbour. Then the daemon is
+    started. All is removed in the end, also after Ctrl-C. Needs nbdkit and fio, and root for the cgroups:
+    without root the clients are in none.
+
+    Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be
+    removed, or another error; 2: a usage error, or something is missing.
+
+    Examples:
+    slo-ctl try
+    slo-ctl try --seconds 120 --weights a=1,b=1,c=2
+    slo-ctl try --json > try.json
+    """
+    from slo_ctl.cli.try_host import TryHost, stop_request
+    from slo_ctl.cli.try_run import run
+
+    vms = weights_of(weights)
+    with stop_request() as stop:
+        host = TryHost(root, vms, stop)
+        try:
+            tried = run(host, vms, seconds, live=sys.stderr.isatty() and not no_top)
+        except KeyboardInterrupt:
+            warn("slo-ctl: interrupted, removing everything")
+            raise
+        finally:
+            removed = _remove(host)
+    if json_:
+        print_json(tried.to_json())
+    else:
+        _print(tried)
+    if not removed:
+        raise typer.Exit(EXIT_FAILURE)
+    if tried.degraded:
+        raise typer.Exit(EXIT_CHECK)
+
+
+def weights_of(text: str) -> dict[str, float]:
+    """Weights by VM, from `web=1,db=3`. Raises UserError."""
+    from slo_ctl.base.keyvalue import Fields, split_pairs
+    from slo_ctl.drives.record import check_name
+
+    pairs = split_pairs("--weights", text)
+    if not 2 <= len(pairs) <= MOST_VMS:
+        raise UserError(f"--weights: {len(pairs)} VMs", f"name 2 to {MOST_VMS}, such as {DEFAULT_WEIGHTS}")
+    fields = Fields("--weights", pairs)
+    return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
+
+
+def _remove(host: TryHost) -> bool:
+    """Whether nothing is left; says what is."""
+    left = host.close()
+    for sentence in left:
+        warn(f"slo-ctl: {sentence}")
+    if not left:
+        warn("stopped and removed everything that was started and made")
+    return not left
+
+
+def _print(tried: Tried) -> None:
+    from slo_ctl.show.comparison import comparison_table, gains
+    from slo_ctl.show.terminal import PIPE_WIDTH, console_for
+
+    console = console_for(sys.stdout)
+    width = console.width if sys.stdout.isatty() else None
+    if width is None:
+        console.width = PIPE_WIDTH
+    console.print()
+    console.print(comparison_table(tried.vms, width))
+    print_lines("", *gains(tried.vms))
+    for vm in tried.vms:
+        if vm.verdict is not None and vm.reason:
+            print_lines(f"  {vm.vm}: {vm.verdict}: {vm.reason}")

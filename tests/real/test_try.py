@@ -1,0 +1,126 @@
+"""`slo-ctl try` as an operator runs it: what it shows, and that nothing of it is left however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from own_process import READY_S
+from serving import require
+
+from slo_ctl.api.client import ApiClient
+from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.host.cgroup import find_tree
+
+DAEMON_STARTED = "the daemon has been started"
+
+
+class Trying:
+    """A run in a process of its own, which says where it makes everything."""
+
+    def __init__(self, *words: str) -> None:
+        require("nbdkit", "fio")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slo_ctl.cli", "try", "--seconds", "40", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A background job of a shell is started with Ctrl-C ignored, and would stay so.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self.said = ""
+        self.root = Path(re.split("all below ", self.until("all below "))[1].strip())
+
+    def until(self, words: str) -> str:
+        """Wait for a line on stderr."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said += line
+            if words in line:
+                return line
+        raise AssertionError(f"it ended before it said {words!r}: {self.said}")
+
+    def end(self) -> str:
+        """Wait for the end; returns its stdout."""
+        out, said = self.process.communicate(timeout=READY_S)
+        self.said += said
+        return out
+
+    def left(self) -> list[str]:
+        """Processes, cgroups and files of a run that is over."""
+        own = str(self.root).encode()
+        found = [each.parent.name for each in Path("/proc").glob("[0-9]*/cmdline") if own in _read(each)]
+        tree = find_tree()
+        group = tree.folder(f"/slo-try-{self.process.pid}") if tree else None
+        return [*found, *(str(each) for each in (group, self.root) if each and each.exists())]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def trying(*words: str) -> Iterator[Trying]:
+    run = Trying(*words)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.terminate()
+            run.end()
+
+
+def test_a_run_shows_the_gain_and_leaves_nothing() -> None:
+    with trying("--json") as run:
+        result = json.loads(run.end())
+    before = {vm["vm"]: vm["before"] for vm in result["vms"]}
+    after = {vm["vm"]: vm["after"] for vm in result["vms"]}
+    # Without: as many requests as each has outstanding. With: as the weights say, in their order at least.
+    assert before["web"]["share"] > 0.5, run.said
+    assert after["mail"]["share"] > after["db"]["share"] > after["web"]["share"], result
+    assert after["mail"]["share"] > 2 * before["mail"]["share"]
+    assert all(vm[key] > 0 for vm in (*before.values(), *after.values()) for key in ("iops", "p99_us"))
+    assert result["gains"][0].startswith("Gained: ")
+    missed = any(vm["verdict"] in ("insufficient", "unapplied") for vm in result["vms"])
+    assert run.process.returncode == (3 if missed else 0), result
+    assert run.left() == []
+
+
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [
+        ("preconditioning", signal.SIGINT),
+        ("of 3: without", signal.SIGHUP),
+        (DAEMON_STARTED, signal.SIGTERM),
+    ],
+)
+def test_a_signal_leaves_nothing(when: str, number: signal.Signals) -> None:
+    with trying() as run:
+        run.until(when)
+        run.process.send_signal(number)
+        run.end()
+    assert run.process.returncode == 130, run.said
+    assert "stopped and removed everything" in run.said
+    assert run.left() == []
+
+
+def test_a_daemon_that_is_killed_ends_the_run_with_the_reason_and_leaves_nothing() -> None:
+    with trying() as run:
+        run.until(DAEMON_STARTED)
+        status = ApiClient(DaemonPlaces(run.root).api_socket).get("/v1/status")
+        os.kill(status["daemon_pid"], signal.SIGKILL)
+        run.end()
+    assert run.process.returncode == 2
+    assert "the daemon has ended with -9" in run.said
+    assert run.left() == []
