@@ -132,9 +132,9 @@ class Throttler:
             # From the next look on; what was before is not a valid window.
             self._needed, self._protection, self._parts = needed, Protection(), {}
             return
-        waits = self._waited < WAITS_FOR and any(vm in unapplied for vm in self._protection.limits)
+        waits = any(vm in unapplied for vm in self._protection.limits)
         self._waited = self._waited + 1 if waits else 0
-        if waits:
+        if waits and self._waited <= WAITS_FOR:
             return
         windows = {vm: window for vm, window in self._windows.items() if vm in slos}
         window_s = max((window.window_s for window in windows.values()), default=0.0)
