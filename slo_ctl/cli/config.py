@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -44,8 +45,20 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
 
 
 @app.command()
-def show(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
-    """Show every value of the configuration and its origin: FILE:LINE or default."""
+def show(
+    origin: Annotated[
+        bool, typer.Option("--origin/--no-origin", help="Show where each value comes from.")
+    ] = True,
+    config: CONFIG = None,
+    root: ROOT = None,
+    json_: JSON = False,
+) -> None:
+    """Show every value of the configuration and its origin: FILE:LINE or default.
+
+    Examples:
+    slo-ctl config show
+    slo-ctl config show --no-origin | grep vm.web
+    """
     from slo_ctl.config.load import values_with_origin
     from slo_ctl.daemon.files import DaemonPlaces
 
@@ -65,9 +78,10 @@ def show(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
     from slo_ctl.show.terminal import console_for
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("TABLE", "KEY", "VALUE", "ORIGIN"):
+    columns = ("TABLE", "KEY", "VALUE", "ORIGIN")[: None if origin else -1]
+    for heading in columns:
         table.add_column(heading, overflow="fold")
     for each in values:
-        cells = (each.table, each.key, each.value, each.origin)
+        cells = (each.table, each.key, each.value, each.origin)[: len(columns)]
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console_for(sys.stdout).print(table)

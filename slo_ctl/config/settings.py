@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model import ShareBy, Slo
+from slo_ctl.model.slo import SloClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class VmConfig:
     """`FILE:LINE` where it is named first; files are relative to the folder of the configuration."""
     field_sources: dict[str, str] = field(default_factory=dict)
     """By field of `slo_fields`, `FILE:LINE` of the value in force."""
+    class_name: str | None = None
+    class_source: str = ""
+    """`FILE:LINE` of `class_name`."""
 
     def by_source(self) -> dict[str, dict[str, float]]:
         """`slo_fields` as `decide.slo_sources.resolve` takes them: by `config FILE:LINE`."""
@@ -99,6 +103,7 @@ class Config:
     """`HOST:PORT`; None: no metrics."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
+    classes: dict[str, SloClass] = field(default_factory=dict)
     vms: dict[str, VmConfig] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     """Those that were read, in order."""

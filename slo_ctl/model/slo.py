@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
@@ -25,6 +26,22 @@ SloFields = dict[str, float]
 FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
 """Those of `model.Slo`."""
 
+
+@dataclass(frozen=True, slots=True)
+class SloClass:
+    """An SLO with a name, which VMs take their fields from."""
+
+    name: str
+    fields: SloFields
+    source: str
+    """`FILE:LINE` where the configuration names it first."""
+    field_sources: dict[str, str] = field(default_factory=dict)
+    """By field, `FILE:LINE` of the value in force."""
+
+
+CLASS_KEY = "class"
+"""Beside the fields, wherever an SLO is written."""
+
 CONFIG_KEYS = {
     "weight": "weight",
     "min_iops": "min_iops",
@@ -34,17 +51,23 @@ CONFIG_KEYS = {
 }
 """As the configuration and libvirt metadata spell them."""
 
+SYNONYMS = {
+    "min": "min_iops",
+    "max": "max_iops",
+    "bandwidth": "max_bandwidth",
+    # As in libvirt's <iotune>.
+    "total_iops_sec": "max_iops",
+    "total_bytes_sec": "max_bandwidth",
+}
+"""Other names that are taken for keys of the configuration."""
+
 KEY_OF = {name: key for key, name in CONFIG_KEYS.items()}
 """The inverse."""
 
 _SPELLINGS = {
     **CONFIG_KEYS,
     **{name: name for name in FIELD_NAMES},
-    "min": "min_iops",
-    "max": "max_iops",
-    # As in libvirt's <iotune>.
-    "total_iops_sec": "max_iops",
-    "total_bytes_sec": "max_bandwidth_bytes_s",
+    **{synonym: CONFIG_KEYS[key] for synonym, key in SYNONYMS.items()},
 }
 _ONE_DIRECTION = {
     "read_iops_sec": "max",
@@ -79,7 +102,7 @@ def field_named(key: str) -> str:
     if key in _ONE_DIRECTION:
         raise SloError(key, "", "limits one direction only", f"limit both with {_ONE_DIRECTION[key]}")
     if name is None:
-        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, CONFIG_KEYS))
+        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, (*CONFIG_KEYS, CLASS_KEY)))
     return name
 
 
@@ -134,6 +157,15 @@ def check_vm_name(vm: str) -> None:
         usable = False
     if not usable:
         raise UserError(f"{vm[:60] or 'nothing'} is not a valid name of a VM", "see `slo-ctl vm list`")
+
+
+def class_named(name: str, classes: Mapping[str, SloClass]) -> SloClass:
+    """One of the classes of the configuration. Raises SloError with the nearest."""
+    found = classes.get(name)
+    if found is None:
+        none = f"there is none: write [class.{name}] in slo-ctl.toml"
+        raise SloError(CLASS_KEY, name, "is not a class", did_you_mean(name, classes) if classes else none)
+    return found
 
 
 def field_text(name: str, value: float) -> str:
@@ -197,6 +229,7 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "max_iops": _iops,
     "total_iops_sec": _iops,
     "max_bandwidth": _bandwidth,
+    "bandwidth": _bandwidth,
     "total_bytes_sec": _bandwidth,
     "max_bandwidth_bytes_s": _bandwidth,
     "p99": _microseconds,

@@ -48,6 +48,39 @@ def test_errors_across_tables(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "min_iops=50 is more than max_iops=5" in capsys.readouterr().err
 
 
+def test_all_errors_across_tables_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[daemon]\nepoch = '20s'\n"
+        "[class.gold]\nmin = 5\nmax_iops = 2\n"
+        "[vm.web]\nclass = 'glod'\ncgroup = '/a'\n"
+        "[vm.db]\ncgroup = 'a'\n"
+    )
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = {int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")}
+    assert places == {2, 4, 7, 10}
+    assert sum(line.startswith("hint: ") for line in lines) == 4
+
+
+def test_fields_of_a_class_are_shown_with_their_origin(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[class.gold]\nweight = 5\nbandwidth = '1MiB'\n[vm.web]\nclass = 'gold'\n"
+    )
+    assert config(folder, "show", "--origin", "--json") == 0
+    values = {
+        (each["table"], each["key"]): (each["value"], each["origin"])
+        for each in json.loads(capsys.readouterr().out)["values"]
+    }
+    assert values["class.gold", "max_bandwidth"] == ("1MiB", "slo-ctl.toml:3")
+    assert values["vm.web", "class"] == ("gold", "slo-ctl.toml:5")
+    assert values["vm.web", "weight"] == ("3", "conf.d/web.toml:3")
+    assert values["vm.web", "max_bandwidth"] == ("1MiB", "slo-ctl.toml:3 (class gold)")
+    assert config(folder, "show", "--no-origin") == 0
+    assert "slo-ctl.toml" not in capsys.readouterr().out
+
+
 def test_values_are_shown_with_their_origin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert config(folder, "show", "--json") == 0
     values = {

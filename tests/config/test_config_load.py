@@ -148,6 +148,24 @@ def test_later_files_override_key_by_key(tmp_path: Path) -> None:
     )
 
 
+def test_classes_and_synonyms(tmp_path: Path) -> None:
+    config = load(
+        write(
+            tmp_path,
+            "[vm.web]\nclass = 'gold'\nmax = '2.5k'\n[vm.db]\ntotal_iops_sec = '1k'\nbandwidth = '1MiB/s'\n",
+            a="[class.gold]\nweight = 3\nmin = '1k'\n",
+            b="[class.gold]\nweight = 4\n",
+        )
+    )
+    web, db, gold = config.vms["web"], config.vms["db"], config.classes["gold"]
+    assert (web.class_name, web.class_source) == ("gold", "slo-ctl.toml:2")
+    assert web.slo_fields == {"max_iops": 2500.0}
+    assert db.slo_fields == {"max_iops": 1000.0, "max_bandwidth_bytes_s": 2.0**20}
+    assert gold.fields == {"weight": 4.0, "min_iops": 1000.0}
+    assert gold.field_sources == {"weight": "conf.d/b.toml:2", "min_iops": "conf.d/a.toml:3"}
+    assert config.notes == ("class gold: weight: 4 in conf.d/b.toml:2 overrides 3 in conf.d/a.toml:2",)
+
+
 def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
     write(tmp_path, None, a="")
     for name in (".hidden.toml", "b.toml.bak", "c.toml~", "README"):
@@ -210,7 +228,26 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ),
         ("[vm]\nname = 'web'\nweight = 3", 2, "[vm] name is not a table", "[[vm]]"),
         ("[[vm]]\nweight = 3", 1, "[[vm]] name is missing", "add name"),
-        ("[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmin = 3", 5, "[[vm]] unknown key min", "min_iops"),
+        (
+            "[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmni_iops = 3",
+            5,
+            "[[vm]] unknown key mni_iops",
+            "did you mean min_iops?",
+        ),
+        ("[vm.web]\nmax = 5\n\ntotal_iops_sec = 9", 4, "max_iops is given twice, as max and as", "once"),
+        ("[vm.web]\ntotal_iops_sec = 'x'", 2, 'total_iops_sec = "x" is not a number', "5000"),
+        (
+            "[class.gold]\n[vm.web]\nclass = 'glod'",
+            3,
+            "VM web: class=glod is not a class",
+            "did you mean gold?",
+        ),
+        ("[vm.web]\nclass = 'gold'", 2, "VM web: class=gold is not a class", "write [class.gold]"),
+        ("[vm.web]\nclass = 3", 2, "[vm.web] class = 3 is not valid text", "[class.gold]"),
+        ("[class.gold]\n\nwieght = 1", 3, "[class.gold] unknown key wieght", "did you mean weight?"),
+        ("[class.gold]\nmin=2\nmax=1", 2, "class gold: min_iops=2 is more than max_iops=1", "lower"),
+        ("[class.'a/b']", 1, "is not a valid name", "letters"),
+        ("[[class]]\nname = 'gold'", 1, "class is not a table", "[class.gold]"),
         ("[vm.web]\nname = 'a'", 2, "[vm.web] unknown key name", "known"),
         ("[vm.web]\n\nweight = nan", 3, "[vm.web] weight = nan is not a finite number", "weight = 3"),
         ("[vm.web]\nweight = inf", 2, "[vm.web] weight = inf is not a finite number", "weight = 3"),
