@@ -45,7 +45,7 @@ def suited_here(
     around = Surroundings(host.places.devices, sys)
     facts = block_facts(number, around, has_io_cost(cgroup_root_of(host, cgroup_root)))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
-    with_slo = set(host.config.vms) | set(SloStore(host.places.slos).all())
+    with_slo = set(host.config.vms) | set(SloStore(host.places.slos).read().vms)
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
     needs = needs_of_vms(host, vms, given)
     for note in host.notes:

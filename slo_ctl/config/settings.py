@@ -87,6 +87,10 @@ class VmConfig:
             found.setdefault(f"config {self.field_sources.get(name, self.source)}", {})[name] = value
         return found
 
+    def class_by_source(self) -> dict[str, str]:
+        """`class_name` likewise; empty when there is none."""
+        return {f"config {self.class_source}": self.class_name} if self.class_name is not None else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -38,6 +38,30 @@ class SloClass:
     field_sources: dict[str, str] = field(default_factory=dict)
     """By field, `FILE:LINE` of the value in force."""
 
+    def by_source(self) -> dict[str, SloFields]:
+        """The fields by where they are from: `class NAME (FILE:LINE)`."""
+        found: dict[str, SloFields] = {}
+        for name, value in self.fields.items():
+            place = self.field_sources.get(name, self.source)
+            found.setdefault(f"class {self.name} ({place})", {})[name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SloUpdate:
+    """What is to be changed in the SLO of a VM, or of several."""
+
+    fields: SloFields = field(default_factory=dict)
+    class_name: str | None = None
+    """None: the class stays as it is."""
+    unset: frozenset[str] = frozenset()
+    """Fields, and CLASS_KEY for the class."""
+
+    @property
+    def sets(self) -> bool:
+        """Something is set, not only unset."""
+        return bool(self.fields) or self.class_name is not None
+
 
 CLASS_KEY = "class"
 """Beside the fields, wherever an SLO is written."""
@@ -76,6 +100,9 @@ _ONE_DIRECTION = {
     "write_bytes_sec": "max_bandwidth",
 }
 """Limits of libvirt that an SLO does not have, and the one for both directions."""
+
+SLO_KEYS = (*FIELD_NAMES, CLASS_KEY)
+"""All that can be unset."""
 
 MAX_NAME_BYTES = 4096
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
@@ -116,6 +143,24 @@ def parse_fields(values: Mapping[str, object]) -> SloFields:
         fields[name] = parse_field(key, value)
     check_fields(fields)
     return fields
+
+
+def parse_change(values: Mapping[str, object]) -> SloUpdate:
+    """As `parse_fields`; besides, `class` may be among them, and what is None is to be unset."""
+    given = {key: value for key, value in values.items() if value is not None}
+    class_name = given.pop(CLASS_KEY, None)
+    if class_name is not None and not (isinstance(class_name, str) and class_name):
+        raise SloError(CLASS_KEY, class_name, "is not the name of a class", "such as class=gold")
+    fields = parse_fields(given)
+    unset = frozenset(slo_key(key) for key, value in values.items() if value is None)
+    for name in unset & fields.keys():
+        raise SloError(KEY_OF[name], "", "is both set and unset", "do one of them")
+    return SloUpdate(fields, class_name, unset)
+
+
+def slo_key(key: str) -> str:
+    """As `field_named`, and CLASS_KEY for the class."""
+    return CLASS_KEY if key == CLASS_KEY else field_named(key)
 
 
 def parse_field(key: str, value: object) -> float:
