@@ -75,12 +75,12 @@ def show(
     from slo_ctl.show.vms import FORMAT_VERSION, show_vm, slo_json
 
     host = VmHost(root, connect)
-    shown = []
-    for name in host.expand(names, sorted({*host.names(), *host.stored().vms})):
-        said, vm = host.said(name), host.vm(name)
+    stored, shown = host.stored(), []
+    for name in host.expand(names, sorted({*host.names(), *stored.vms})):
+        said, vm = host.said(name, stored), host.vm(name)
         if not (said.fields or said.classes or vm or name in host.config.vms):
             raise host.unknown(name)
-        shown.append((name, said, host.resolved_slo(name), vm, host.streams(vm)))
+        shown.append((name, said, host.resolved_slo(name, said), vm, host.streams(vm)))
     status = _status(host)
     notes = list(dict.fromkeys([*host.notes, *host.config.notes]))
     if json_:

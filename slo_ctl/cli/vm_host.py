@@ -192,14 +192,12 @@ class VmHost:
         metadata = self.metadata(name) if metadata is None else metadata
         return said_about(name, stored, {name: metadata}, self.config)
 
-    def resolved_slo(
-        self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None
-    ) -> ResolvedSlo:
-        """The effective SLO; arguments as in `said`."""
+    def resolved_slo(self, name: str, said: Said | None = None) -> ResolvedSlo:
+        """The effective SLO, when sources say `said` of the VM instead of what they say now."""
         from slo_ctl.decide.slo_sources import resolve
 
-        config = self.config
-        return resolve(name, self.said(name, stored, metadata), config.default_slo, config.classes)
+        said = self.said(name) if said is None else said
+        return resolve(name, said, self.config.default_slo, self.config.classes)
 
     def expand(self, words: Sequence[str], among: Sequence[str] | None = None) -> list[str]:
         """Names of VMs; patterns replaced with those that match, of `among` or of all.

@@ -295,7 +295,7 @@ def _change(
         where, notes = METADATA, _set_in_metadata(host, request)
     else:
         where, notes = _set_in_store(host, request)
-    resolved = {vm: _effective(host, vm, request, where, notes) for vm in request.vms}
+    resolved = _effective(host, request, where, notes)
     notes = [*dict.fromkeys([*notes, *host.notes])]
     if json_:
         _print_json(request, where, resolved, notes, as_list=as_list)
@@ -311,19 +311,26 @@ def _change(
         warn(f"note: {note}")
 
 
-def _effective(host: VmHost, vm: str, request: _Request, where: str, notes: list[str]) -> ResolvedSlo | None:
-    """The SLO after the change; None when this user may change but not read the state."""
+def _effective(
+    host: VmHost, request: _Request, where: str, notes: list[str]
+) -> dict[str, ResolvedSlo | None]:
+    """The SLOs after the change; None when this user may change but not read the state."""
     try:
-        if not request.dry_run:
-            return host.resolved_slo(vm)
-        if where == METADATA:
-            return host.resolved_slo(vm, metadata=_metadata_after(vm, host.metadata(vm), request))
-        return host.resolved_slo(vm, stored=host.stored().changed([vm], request.change))
+        stored = host.stored()
+        if request.dry_run and where != METADATA:
+            stored = stored.changed(request.vms, request.change)
     except UserError as error:
         if where == STORE:
             raise
         notes.append(f"the effective SLO is unknown: {error.message}")
-        return None
+        return dict.fromkeys(request.vms)
+    resolved: dict[str, ResolvedSlo | None] = {}
+    for vm in request.vms:
+        metadata = host.metadata(vm)
+        if request.dry_run and where == METADATA:
+            metadata = _metadata_after(vm, metadata, request)
+        resolved[vm] = host.resolved_slo(vm, host.said(vm, stored, metadata))
+    return resolved
 
 
 def _print_json(

@@ -36,7 +36,8 @@ class ResolvedSlo:
     """Every place that has a say, strongest first, such as `vm set` or `vm set, config web.toml:4`;
     `default` when there is none."""
     conflicts: tuple[str, ...]
-    """One sentence for each field that a stronger place overrides with something else."""
+    """One sentence for each field that a stronger place overrides with something else. Those of a class are
+    meant to be overridden."""
     sources: dict[str, str]
     """By field of the SLO, where it comes from; `class NAME (FILE:LINE)` of those of its class."""
     class_name: str | None = None
@@ -54,12 +55,9 @@ def resolve(name: str, said: Said, default: Slo, classes: Mapping[str, SloClass]
     """
     class_name, class_source, conflicts = _class_in_force(name, said.classes, classes)
     ranks = {source: float(_rank(source)) for source in (*said.fields, DEFAULT)}
-    by_source = dict(said.fields)
-    if class_name is not None:
-        by_class = classes[class_name].by_source()
-        by_source |= by_class
-        ranks |= dict.fromkeys(by_class, _rank(class_source) + 0.5)
-    ranked = sorted(by_source.items(), key=lambda item: ranks[item[0]])
+    by_class = {} if class_name is None else classes[class_name].by_source()
+    ranks |= {source: _rank(class_source) + 0.5 for source in by_class}
+    ranked = sorted({**said.fields, **by_class}.items(), key=lambda item: ranks[item[0]])
     values: dict[str, float] = {}
     sources: dict[str, str] = {}
     for field in FIELD_NAMES:
@@ -71,7 +69,7 @@ def resolve(name: str, said: Said, default: Slo, classes: Mapping[str, SloClass]
             f"{name}: {KEY_OF[field]}: {field_text(field, values[field])} {_by(sources[field])} overrides "
             f"{field_text(field, value)} {_in(source)}"
             for source, value in weaker
-            if value != values[field]
+            if value != values[field] and source not in by_class
         ]
     for field in FIELD_NAMES:
         fallback = getattr(default, field)
