@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.patterns import is_pattern, matches
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
@@ -23,14 +22,9 @@ if TYPE_CHECKING:
     from slo_ctl.record.slo_store import StoredSlos
 
 
-def is_glob(word: str) -> bool:
-    """A pattern for names of VMs."""
-    return re.search(r"[*?]|\[.+\]", word) is not None
-
-
 def is_many(words: Sequence[str]) -> bool:
     """Not one VM by its name."""
-    return len(words) > 1 or any(map(is_glob, words))
+    return len(words) > 1 or any(map(is_pattern, words))
 
 
 @dataclass
@@ -206,11 +200,11 @@ class VmHost:
         """
         found: dict[str, None] = {}
         for word in words:
-            if not is_glob(word):
+            if not is_pattern(word):
                 found[word] = None
                 continue
             known = self.names() if among is None else among
-            matched = [word] if word in known else [name for name in known if fnmatchcase(name, word)]
+            matched = [word] if word in known else [name for name in known if matches(word, name)]
             if not matched:
                 raise UserError(
                     f"no VM matches {word}: {self._existing(known)}", "`slo-ctl vm list` shows them all"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.patterns import is_pattern
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
-from slo_ctl.cli.vm_host import VmHost, is_glob, is_many
+from slo_ctl.cli.vm_host import VmHost, is_many
 
 if TYPE_CHECKING:
     from slo_ctl.decide.slo_sources import ResolvedSlo
@@ -160,7 +161,7 @@ def _names_and_keys(
         try:
             keys += [slo_key(part.strip()) for part in word.split(",")]
         except SloError as error:
-            if not (is_glob(word) or word in vms or word in host.names()):
+            if not (is_pattern(word) or word in vms or word in host.names()):
                 said = f"vm unset {words[0]}: {error.key or 'nothing'} {error.problem}"
                 raise UserError(said, error.hint) from None
             names.append(word)

@@ -33,10 +33,15 @@ Table = dict[str, Placed]
 class NamedTable:
     """A table with a name, from one or several files."""
 
-    source: str
-    """`FILE:LINE` of its first mention."""
+    first: Placed
+    """The table itself, where it is mentioned first."""
     last_file: str
     keys: Table = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """`FILE:LINE` of its first mention."""
+        return self.first.shown
 
 
 class Layers:
@@ -84,7 +89,9 @@ class Layers:
             problem = f"{kind} {name} is there already ({earlier.source})"
             self.problems.append(file.fail(where, problem, "put all its keys into one table"))
             return
-        named = known.setdefault(name, NamedTable(f"{shown}:{file.line(where)}", shown))
+        named = known.setdefault(
+            name, NamedTable(Placed(name, file, where, f"{shown}:{file.line(where)}"), shown)
+        )
         named.last_file = shown
         for key, placed in self._placed(f"{kind} {name}", values, file, where, shown).items():
             before = named.keys.get(key)

@@ -94,7 +94,7 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     ]
     found += [
         ConfigValue(f"vm.{vm.name}", KEY_OF[name], field_text(name, value), _by_class(chosen, name))
-        for vm in config.vms.values()
+        for vm in (*config.vms.values(), *config.patterns.values())
         if vm.class_name is not None and (chosen := config.classes[vm.class_name])
         for name, value in chosen.fields.items()
         if name not in vm.slo_fields

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.patterns import common_name, is_pattern, specificity
 from slo_ctl.base.quantity import format_number
 from slo_ctl.config.layers import Layers, NamedTable, Placed, Table
 from slo_ctl.config.schema import BLOCK_SCHEDULERS, TENANT_SCHEDULERS
@@ -38,8 +40,11 @@ class _Whole:
     def config(self, files: tuple[Path, ...]) -> Config:
         layers = self._layers
         classes = {name: self._class(name, named) for name, named in layers.classes.items()}
-        vms = {name: self._vm(name, named, classes) for name, named in layers.vms.items()}
+        tables = {name: self._vm(name, named, classes) for name, named in layers.vms.items()}
+        vms = {name: vm for name, vm in tables.items() if not is_pattern(name)}
+        patterns = {name: vm for name, vm in tables.items() if is_pattern(name)}
         self._refuse_shared(vms)
+        self._check_patterns(patterns)
         default = _slo_fields(layers.sections.get("defaults", {}))
         self._check_slo("[defaults]", default)
         uri = self._value("libvirt", "uri", DEFAULTS.libvirt.uri)
@@ -57,6 +62,7 @@ class _Whole:
             devices=self._device_configs(),
             classes=classes,
             vms=vms,
+            patterns=patterns,
             files=files,
             notes=tuple(layers.notes),
         )
@@ -171,6 +177,29 @@ class _Whole:
                         f"VM {name}: {key}: {value} is that of VM {owner}",
                         "give each VM its own",
                     )
+
+    def _check_patterns(self, patterns: dict[str, VmConfig]) -> None:
+        """They are about SLOs only, and for each VM one of them is the most specific."""
+        for name in patterns:
+            keys = self._layers.vms[name].keys
+            for key in ("cgroup", "namespaces"):
+                if key in keys:
+                    problem = f'[vm."{name}"]: {key} cannot be that of several VMs'
+                    self._wrong(
+                        keys[key], problem, f"write {key} into the table of each VM, such as [vm.web]"
+                    )
+        by_length = defaultdict[int, list[str]](list)
+        for name in patterns:
+            others = by_length[specificity(name)]
+            for other in others:
+                if (both := common_name(other, name)) is not None:
+                    self._wrong(
+                        self._layers.vms[name].first,
+                        f'[vm."{name}"] and [vm."{other}"] ({patterns[other].source}) are equally specific, '
+                        f"and both match {both}",
+                        "make one of them longer",
+                    )
+            others.append(name)
 
     def _check_slo(self, whose: str, given: Table) -> None:
         """Single values are checked by now; what is left is how they go together."""

@@ -78,7 +78,7 @@ class VmSet:
 
 def said_about(vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config) -> Said:
     """What each source says about a VM, as `resolve` takes it."""
-    given = config.vms.get(vm)
+    given = config.with_slo_of(vm)
     found = {VM_SET: vm_set.fields.get(vm, {}), METADATA: metadata.get(vm, {})}
     found |= given.by_source() if given else {}
     classes = {VM_SET: vm_set.classes[vm]} if vm in vm_set.classes else {}

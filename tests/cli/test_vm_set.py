@@ -165,7 +165,7 @@ def test_several_vms_and_patterns(root: Path, capsys: pytest.CaptureFixture[str]
         "db": {"p99_latency_us": 5000.0},
     }
     capsys.readouterr()
-    assert vm(root, "set", "[w]eb", "weight=2", "--dry-run", "--json") == 0
+    assert vm(root, "set", "w?b", "weight=2", "--dry-run", "--json") == 0
     assert [each["slo"]["weight"] for each in json.loads(capsys.readouterr().out)["vms"]] == [2.0]
     assert vm(root, "unset", "*") == 0
     assert stored(root) == {}

@@ -166,6 +166,27 @@ def test_classes_and_synonyms(tmp_path: Path) -> None:
     assert config.notes == ("class gold: weight: 4 in conf.d/b.toml:2 overrides 3 in conf.d/a.toml:2",)
 
 
+def test_patterns_for_names_of_vms(tmp_path: Path) -> None:
+    config = load(
+        write(
+            tmp_path,
+            "[class.gold]\nweight = 3\n[vm.'*']\nweight = 2\n[vm.'web*']\nclass = 'gold'\n"
+            "[vm.'web-??']\nweight = 5\n"
+            "[vm.web-10]\nmin = 7\n[vm.web-20]\ncgroup = '/web'\n",
+        )
+    )
+    assert list(config.vms) == ["web-10", "web-20"]
+    found = {vm: config.with_slo_of(vm) for vm in ("db", "web", "web-1", "web-10", "web-20")}
+    assert {vm: table and table.name for vm, table in found.items()} == {
+        "db": "*",
+        "web": "web*",
+        "web-1": "web*",
+        "web-10": "web-10",
+        "web-20": "web-??",
+    }
+    assert Config().with_slo_of("web") is None
+
+
 def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
     write(tmp_path, None, a="")
     for name in (".hidden.toml", "b.toml.bak", "c.toml~", "README"):
@@ -246,6 +267,13 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[vm.web]\nclass = 3", 2, "[vm.web] class = 3 is not valid text", "[class.gold]"),
         ("[class.gold]\n\nwieght = 1", 3, "[class.gold] unknown key wieght", "did you mean weight?"),
         ("[class.gold]\nmin=2\nmax=1", 2, "class gold: min_iops=2 is more than max_iops=1", "lower"),
+        ("[vm.'web*']\nweight=1\ncgroup='/a'", 3, "cgroup cannot be that of several VMs", "[vm.web]"),
+        (
+            "[vm.'a*']\n[vm.'*b']",
+            2,
+            '[vm."*b"] and [vm."a*"] (slo-ctl.toml:1) are equally specific, and both match ab',
+            "longer",
+        ),
         ("[class.'a/b']", 1, "is not a valid name", "letters"),
         ("[[class]]\nname = 'gold'", 1, "class is not a table", "[class.gold]"),
         ("[vm.web]\nname = 'a'", 2, "[vm.web] unknown key name", "known"),

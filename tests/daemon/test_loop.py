@@ -124,6 +124,13 @@ def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:
         assert "web: class: gold by `vm set` is not in the configuration and is ignored" in status.notes
 
 
+def test_a_vm_that_a_pattern_matches_has_its_slo(tmp_path: Path) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm."w*"]\nweight = 3\n')
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        (row,) = daemon.epoch().vms
+        assert (row.vm, row.slo.weight, row.slo_source) == ("web", 3.0, "config slo-ctl.toml:4")
+
+
 def test_several_vms_are_changed_together_or_not_at_all(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
