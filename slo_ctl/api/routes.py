@@ -329,7 +329,8 @@ def _told(change: SloUpdate) -> str:
     done = [f"{name}={value:g}" for name, value in change.fields.items()]
     done += [f"class={printable(change.class_name)}"] if change.class_name is not None else []
     texts = [f"set {', '.join(done)}"] if done else []
-    texts += [f"unset {', '.join(sorted(change.unset))}"] if change.unset else []
+    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(sorted(change.unset))
+    texts += [f"unset {unset}"] if change.unset else []
     return "; ".join(texts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,8 +120,10 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
             continue
         raise UserError(f'vm set {words[0]}: "{word}" is not key=value', f"write {word}=VALUE")
     if not pairs:
-        known = "weight=3, min=500, max=2k, max_bandwidth=100MiB/s, p99=5ms, class=gold"
-        raise UserError(f"vm set {' '.join(names)}: nothing to set", f"such as {known}")
+        quoted = shlex.join(names)
+        raise UserError(
+            f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500"
+        )
     return names, ",".join(pairs)
 
 
@@ -301,9 +304,13 @@ def _change(
     if json_:
         _print_json(request, where, resolved, notes, as_list=as_list)
         return
-    done = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}[where]
+    if request.dry_run:
+        done = "dry run, nothing changed" + (", the daemon would accept it" if where == DAEMON else "")
+    else:
+        by = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}[where]
+        done = f"{verb}, {by}"
     for vm, slo in resolved.items():
-        print_lines(f"{vm}: dry run, nothing changed" if request.dry_run else f"{vm}: {verb}, {done}")
+        print_lines(f"{vm}: {done}")
         if slo is not None:
             print_lines(f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}")
             for sentence in slo.conflicts:

@@ -177,7 +177,7 @@ def test_several_vms_and_patterns(root: Path, capsys: pytest.CaptureFixture[str]
         (("set", "vm*", "weight=1"), "no VM matches vm*: there are db, web, web2", "vm list"),
         (("set", "web", "dbb", "weight=1"), "there is no VM dbb", "did you mean db?"),
         (("set", "web", "min=100", "weight"), '"weight" is not key=value', "write weight=VALUE"),
-        (("set", "web*"), "vm set web*: nothing to set", "weight=3"),
+        (("set", "web*"), "vm set 'web*': nothing to set", "slo-ctl vm set 'web*' weight=3"),
         (("set", "web*", "class=glod"), "class=glod is not a class", "did you mean gold?"),
         (
             ("set", "web", "class=gold", "--metadata", "--connect", "test:///default"),
@@ -348,6 +348,7 @@ def test_a_dry_run_asks_the_daemon(root: Path, capsys: pytest.CaptureFixture[str
         assert vm(root, "set", "web", "min=500", "--dry-run") == 0
         assert fake.asked[0][2]["dry_run"] is True
         shown = capsys.readouterr()
+        assert "web: dry run, nothing changed, the daemon would accept it" in shown.out
         assert (
             "effective SLO would be: weight 1 (config slo-ctl.toml:6), min_iops 500 IOPS (vm set)"
             in shown.out
@@ -392,6 +393,28 @@ def test_slo_from_libvirt_metadata_is_shown(root: Path, capsys: pytest.CaptureFi
         assert "slo-ctl" not in connection.lookupByName("test").XMLDesc(0)
         assert vm(root, "set", "tset", "weight=1", "--metadata", *here) == 2
         assert "did you mean test?" in capsys.readouterr().err
+    finally:
+        connection.close()
+
+
+def test_metadata_of_several_vms(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+    connection = libvirt.open("test:///default")
+    here = ("--metadata", "--connect", "test:///default")
+    try:
+        xml = "<domain type='test'><name>test2</name><memory>1024</memory><os><type>hvm</type></os></domain>"
+        other = connection.defineXML(xml)
+        assert vm(root, "set", "test*", "weight=4", *here) == 0
+        assert vm(root, "set", "test2", "max=100", *here) == 0
+        assert vm(root, "set", "test*", "min=200", "--dry-run", *here) == 2
+        assert vm(root, "set", "test*", "min=200", *here) == 2
+        assert "VM test2: min_iops=200 is more than max_iops=100" in capsys.readouterr().err
+        assert "min_iops" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
+        assert vm(root, "set", "test*", "p99=5ms", "--dry-run", *here) == 0
+        assert capsys.readouterr().out.count("p99 5 ms (metadata)") == 2
+        assert "p99" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
+        assert vm(root, "unset", "test*", *here) == 0
+        assert "slo-ctl" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
     finally:
         connection.close()
 
