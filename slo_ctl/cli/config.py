@@ -1,4 +1,4 @@
-"""`slo-ctl config`: check the configuration, and show it with the origin of each value."""
+"""`slo-ctl config`: check the configuration, show the origin of each value, have the daemon take it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_codes import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 FORMAT_VERSION = 1
 
-app = typer.Typer(help="Check and show the configuration.", rich_markup_mode=None)
+app = typer.Typer(help="Check, show and reload the configuration.", rich_markup_mode=None)
 
 
 @app.command()
@@ -23,7 +25,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     Exit status 0: valid; 2: errors.
 
     Examples:
-    slo-ctl config check && systemctl reload slo-ctld
+    slo-ctl config check && slo-ctl config reload
     """
     from slo_ctl.config.load import find_errors
     from slo_ctl.daemon.files import DaemonPlaces
@@ -85,3 +87,23 @@ def show(
         cells = (each.table, each.key, each.value, each.origin)[: len(columns)]
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console_for(sys.stdout).print(table)
+
+
+@app.command()
+def reload(root: ROOT = None) -> None:
+    """Have the running daemon read the configuration again, as `systemctl reload slo-ctld` does.
+
+    With an error in it the daemon keeps the configuration that it has.
+
+    Exit status 0: taken; 2: an error; 4: the daemon is not reachable.
+
+    Examples:
+    slo-ctl config reload
+    """
+    problem = post(root, "/v1/reload").get("config_problem")
+    if problem:
+        raise UserError(
+            f"the daemon keeps the configuration that it has: {problem}",
+            "see all errors: slo-ctl config check",
+        )
+    print_lines("the daemon has read the configuration again")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_daemon import FakeDaemon
 
 from slo_ctl.cli import app
 
@@ -79,6 +80,20 @@ def test_fields_of_a_class_are_shown_with_their_origin(
     assert values["vm.web", "max_bandwidth"] == ("1MiB", "slo-ctl.toml:3 (class gold)")
     assert config(folder, "show", "--no-origin") == 0
     assert "slo-ctl.toml" not in capsys.readouterr().out
+
+
+def test_reload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = ("--root", str(tmp_path))
+    with FakeDaemon(tmp_path, {"/v1/reload": {"format_version": 1, "config_problem": ""}}) as daemon:
+        assert app.run(["config", "reload", *root]) == 0
+        assert "read the configuration again" in capsys.readouterr().out
+        daemon.answers["/v1/reload"] = {"format_version": 1, "config_problem": "slo-ctl.toml:3: bad"}
+        assert app.run(["config", "reload", *root]) == 2
+        refused = capsys.readouterr().err.splitlines()
+        assert refused[0].endswith("slo-ctl.toml:3: bad")
+        assert refused[1] == "hint: see all errors: slo-ctl config check"
+    assert app.run(["config", "reload", *root]) == 4
+    assert "start it with" in capsys.readouterr().err
 
 
 def test_values_are_shown_with_their_origin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
