@@ -33,8 +33,8 @@ def load(folder: Path) -> Config:
 
 
 def find_errors(folder: Path) -> list[UserError]:
-    """All errors of the files in `folder`; those across tables and files only when each file is valid."""
-    errors: list[UserError] = []
+    """All errors of the files in `folder`; those across tables and files only when each file is TOML."""
+    errors, unread, layers = list[UserError](), list[UserError](), Layers()
     try:
         paths = _paths(folder)
     except UserError as error:
@@ -43,13 +43,13 @@ def find_errors(folder: Path) -> list[UserError]:
         try:
             file = read_file(path)
         except UserError as error:
-            errors.append(error)
-        else:
-            errors += find_table_errors(file) if file is not None else []
-    if errors:
-        return errors
-    layers, _ = _read(folder)
-    return assemble(layers, ())[1]
+            unread.append(error)
+            continue
+        if file is not None:
+            found, valid = find_table_errors(file)
+            errors += found
+            layers.add(valid, str(path.relative_to(folder)))
+    return [*errors, *(unread or assemble(layers, ())[1])]
 
 
 def _read(folder: Path) -> tuple[Layers, list[ConfigFile]]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_time_s
-from slo_ctl.config.toml_file import ConfigFile
+from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
 from slo_ctl.model import ShareBy
@@ -327,13 +327,23 @@ def check_tables(file: ConfigFile) -> dict[str, Any]:
         raise _errors(file, error)[0] from None
 
 
-def find_table_errors(file: ConfigFile) -> list[UserError]:
-    """All that `check_tables` could raise, by line."""
+def find_table_errors(file: ConfigFile) -> tuple[list[UserError], ConfigFile]:
+    """All that `check_tables` could raise, by line, and the file without what is not valid in it."""
     try:
         _model(file).model_validate(file.tables)
     except ValidationError as error:
-        return _errors(file, error)
-    return []
+        return _errors(file, error), file.without(_removed(problem["loc"]) for problem in error.errors())
+    return [], file
+
+
+def _removed(where: Location) -> Location:
+    """What cannot be judged together with the rest when the value at `where` is not valid."""
+    if where[0] == "device":
+        return where[:2]
+    if where[0] not in ("vm", "class"):
+        return where[:1]
+    # Without its name, the whole table.
+    return where[:2] if where[-1] in ("name", "[key]") else where[:3]
 
 
 def _model(file: ConfigFile) -> type[_File]:

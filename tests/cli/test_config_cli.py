@@ -63,6 +63,24 @@ def test_all_errors_across_tables_are_reported(folder: Path, capsys: pytest.Capt
     assert sum(line.startswith("hint: ") for line in lines) == 4
 
 
+def test_values_that_are_not_valid_hide_no_other_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[daemon]\nepoch = 5\n"  # 2: no unit; nothing is said of a window shorter than that
+        "[class.gold]\nwieght = 3\n"  # 4: the class is there all the same
+        "[[vm]]\nweight = 3\n"  # 5: no name
+        "[[vm]]\nname = 'web'\np99 = 5\nclass = 'gold'\ncgroup = '/a'\n"  # 9: no unit
+        "[[vm]]\nname = 'db'\nclass = 'glod'\ncgroup = '/a'\n"  # 14: no such class; 15: cgroup of web
+        "[[device]]\nname = 'a/b'\n"  # 17
+        "[[device]]\nname = 'fast'\npath = '/dev/x'\npolicy = 'static'\n"  # 21: no policy with path
+    )
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = [int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")]
+    assert sorted(places) == [2, 4, 5, 9, 14, 15, 17, 21]
+
+
 def test_fields_of_a_class_are_shown_with_their_origin(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import DEFAULTS, Config, DaemonConfig, DeviceConfig, HistoryConfig, load
 from slo_ctl.config import toml_file as file_module
+from slo_ctl.config.load import find_errors
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.host.cgroup import DEFAULT_ROOT
 from slo_ctl.host.libvirt import DEFAULT_URI
@@ -315,6 +316,7 @@ def test_mistakes_are_refused_with_file_and_line(
     assert output.isprintable()
     assert message in error.message or message in output
     assert hint in output
+    assert str(error) in [str(each) for each in find_errors(tmp_path)]
 
 
 def test_contradicting_bounds_of_two_files_are_refused(tmp_path: Path) -> None:
@@ -369,7 +371,9 @@ def test_encodings_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     st.lists(
         st.sampled_from(FULL.splitlines())
         | st.tuples(
-            st.sampled_from(["epoch", "weight", "name", "listen", "namespaces", "cgroup", "x"]),
+            st.sampled_from(
+                ["epoch", "weight", "name", "listen", "namespaces", "cgroup", "class", "path", "x"]
+            ),
             st.sampled_from(["1", "-1", "nan", '""', '"5ms"', "[]", "{}", "[[]]", "1979-01-01", "true"]),
         ).map(" = ".join),
         max_size=12,
@@ -390,3 +394,4 @@ def test_anything_is_read_or_refused_with_its_line(
         assert found
         assert 1 <= int(found[1]) <= max(1, len(lines))
         assert output.hint
+    assert (str(output) if output else None) == next(iter(map(str, find_errors(folder))), None)
