@@ -33,6 +33,10 @@ class ApiClient:
         """Replace a resource."""
         return self._request("PUT", path, body)
 
+    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Change a part of a resource."""
+        return self._request("PATCH", path, body)
+
     def delete(self, path: str) -> dict[str, Any]:
         """Remove a resource."""
         return self._request("DELETE", path)

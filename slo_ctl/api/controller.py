@@ -4,14 +4,14 @@ longer than a moment unless it says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import HostStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
-from slo_ctl.model.slo import SloFields
+from slo_ctl.model.slo import SloUpdate
 from slo_ctl.record.history_reader import VmHistory
 
 
@@ -35,14 +35,14 @@ class Controller(Protocol):
     def slo(self, vm: str) -> VmSlo:
         """The SLO in force."""
 
-    def set_slo(self, vm: str, fields: SloFields, *, force: bool) -> VmSlo:
-        """Set these fields besides those there are; in force from the next epoch on.
+    def change_slos(
+        self, vms: Sequence[str], change: SloUpdate, *, force: bool = False, dry_run: bool = False
+    ) -> tuple[VmSlo, ...]:
+        """Change the SLOs of all these VMs or, when any is refused, of none; in force from the next epoch on.
 
         Without `force` a VM that is not on the host, and minimums that a device cannot keep, are refused.
+        `dry_run` only checks. The SLOs afterwards, in the order of `vms`.
         """
-
-    def unset_slo(self, vm: str, names: Collection[str] | None) -> VmSlo:
-        """Take fields back that were set so, None all of them; in force from the next epoch on."""
 
     def plan(self) -> Plan:
         """What the next epoch would change. Waits for the present one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import HostStatus, VmStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
-from slo_ctl.model.slo import SloError, SloFields, field_named, parse_fields
+from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change
 from slo_ctl.model.status_json import plain, to_json
 from slo_ctl.record.history_reader import MAX_POINTS, VmHistory
 from slo_ctl.record.history_schema import HistoryError
@@ -45,9 +45,17 @@ class SloBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     fields: dict[str, Any] = Field(
-        description='Any of weight, min_iops, max_iops, max_bandwidth and p99, such as {"p99": "5ms"}.'
+        description="Any of weight, min_iops, max_iops, max_bandwidth, p99 and class; null unsets one. "
+        'Such as {"p99": "5ms"}.'
     )
     force: bool = Field(False, description="Even for a VM that is not here, or above what a device can do.")
+    dry_run: bool = Field(False, description="Check only: nothing is changed.")
+
+
+class SlosBody(SloBody):
+    """The same change for several VMs."""
+
+    vms: list[str] = Field(min_length=1, description="Their names.")
 
 
 class SetQuery(BaseModel):
@@ -137,6 +145,13 @@ class VmsReply:
     vms: tuple[VmStatus, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SlosReply:
+    """The SLOs after a change."""
+
+    vms: tuple[VmSlo, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmReply(VmSlo):
     """The SLO of a VM, and how it goes on each device."""
@@ -185,6 +200,7 @@ class Api:
             Route("GET", "/v1/vms", "Every VM on every device", self._vms, VmsReply),
             Route("PUT", "/v1/vms/{name}/slo", "Set fields of an SLO", self._set, VmSlo, SetQuery, SloBody),
             Route("DELETE", "/v1/vms/{name}/slo", "Unset fields", self._unset, VmSlo, UnsetQuery),
+            Route("PATCH", "/v1/slos", "Change several SLOs or none", self._change, SlosReply, body=SlosBody),
             Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
             Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
             Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
@@ -254,28 +270,36 @@ class Api:
 
     def _set(self, request: Request, name: str) -> Reply:
         body = request.json(SloBody)
-        try:
-            fields: SloFields = parse_fields(body.fields)
-        except SloError as error:
-            raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
-        if not fields:
-            raise RefusalError(f"VM {name}: no fields to set", 'such as {"fields": {"weight": 3}}')
-        force = body.force or request.query(SetQuery).force
-        slo = self._controller.set_slo(name, fields, force=force)
-        given = ", ".join(f"{field}={value:g}" for field, value in fields.items())
-        log.info("VM %s: %s set %s", printable(name), request.user, given)
-        return _reply(plain(slo))
+        body.force = body.force or request.query(SetQuery).force
+        return _reply(plain(self._changed(request, [name], body)[0]))
+
+    def _change(self, request: Request, _name: str) -> Reply:
+        body = request.json(SlosBody)
+        return _reply({"vms": plain(self._changed(request, list(dict.fromkeys(body.vms)), body))})
 
     def _unset(self, request: Request, name: str) -> Reply:
         given = request.query(UnsetQuery).fields
+        keys = SLO_KEYS if given is None else given.split(",")
+        return _reply(
+            plain(
+                self._changed(
+                    request, [name], SloBody(fields=dict.fromkeys(keys), force=False, dry_run=False)
+                )[0]
+            )
+        )
+
+    def _changed(self, request: Request, vms: Sequence[str], body: SloBody) -> tuple[VmSlo, ...]:
+        names = ", ".join(vms)
         try:
-            names = None if given is None else {field_named(key) for key in given.split(",")}
+            change = parse_change(body.fields)
         except SloError as error:
-            raise RefusalError(f"VM {name}: {error.message}", error.hint) from None
-        slo = self._controller.unset_slo(name, names)
-        what = ", ".join(sorted(names)) if names else "all fields"
-        log.info("VM %s: %s unset %s", printable(name), request.user, what)
-        return _reply(plain(slo))
+            raise RefusalError(f"VM {names}: {error.message}", error.hint) from None
+        if not change.sets and not change.unset:
+            raise RefusalError(f"VM {names}: no fields to set", 'such as {"fields": {"weight": 3}}')
+        slos = self._controller.change_slos(vms, change, force=body.force, dry_run=body.dry_run)
+        if not body.dry_run:
+            log.info("VM %s: %s %s", printable(names), request.user, _told(change))
+        return slos
 
     # Work of the daemon's loop.
 
@@ -298,6 +322,16 @@ class Api:
     @cached_property
     def _description(self) -> bytes:
         return json.dumps(_openapi(self._routes)).encode()
+
+
+def _told(change: SloUpdate) -> str:
+    """`set weight=3, class=gold, unset p99_latency_us`."""
+    done = [f"{name}={value:g}" for name, value in change.fields.items()]
+    done += [f"class={printable(change.class_name)}"] if change.class_name is not None else []
+    texts = [f"set {', '.join(done)}"] if done else []
+    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(sorted(change.unset))
+    texts += [f"unset {unset}"] if change.unset else []
+    return "; ".join(texts)
 
 
 def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 128
 """More are hung up on, so that files are left for the daemon's own work."""
 MAX_CONNECTION_S = 30.0
 """A connection lasts no longer: clients ask and go."""
-MAX_BODY_BYTES = 64 << 10
+MAX_BODY_BYTES = 1 << 20
 _MAX_DISCARDED_BYTES = 16 << 20
 _IDLE_S = 5.0
 _POLL_S = 0.25

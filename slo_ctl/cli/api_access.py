@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,19 @@ def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
 
 def get(root: Path | None, path: str) -> dict[str, Any]:
     """The reply of the daemon. When it is not reachable, reports how to start it and raises typer.Exit(4)."""
+    return _reply(root, lambda: client(root).get(path))
+
+
+def post(root: Path | None, path: str) -> dict[str, Any]:
+    """As `get`."""
+    return _reply(root, lambda: client(root).post(path))
+
+
+def _reply(root: Path | None, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     from slo_ctl.base.errors import UnreachableError
 
     try:
-        return client(root).get(path)
+        return ask()
     except UnreachableError as error:
         report_unreachable(str(error), root)
         raise typer.Exit(EXIT_UNREACHABLE) from None

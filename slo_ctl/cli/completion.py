@@ -42,9 +42,21 @@ def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[st
     return complete_device(ctx, incomplete) + complete_namespace(ctx, incomplete)
 
 
-def complete_slo_field(incomplete: str) -> list[str]:
-    """Fields of an SLO as `KEY=`; of a list, the last."""
-    return _last_of_list(["weight=", "min=", "max=", "max_bandwidth=", "p99="], incomplete)
+_SLO_FIELDS = ("weight", "min", "max", "max_bandwidth", "p99", "class")
+
+
+def complete_vm_or_slo_field(ctx: typer.Context, incomplete: str) -> list[str]:
+    """VMs, and fields of an SLO as `KEY=`; of a list, the last. Classes after `class=`."""
+    before, chosen, name = incomplete.rpartition("class=")
+    if chosen:
+        root = _root(ctx)
+        return [f"{before}{chosen}{each}" for each in _matching(_or_none(lambda: _classes(root)), name)]
+    return complete_vm(ctx, incomplete) + _last_of_list([f"{key}=" for key in _SLO_FIELDS], incomplete)
+
+
+def complete_vm_or_slo_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """VMs, and fields of an SLO; of a list, the last."""
+    return complete_vm(ctx, incomplete) + _last_of_list(_SLO_FIELDS, incomplete)
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -100,6 +112,13 @@ def _from_libvirt() -> list[str]:
 
     with connect() as libvirt:
         return [vm.name for vm in libvirt.vms(lambda _: None)]
+
+
+def _classes(root: Path | None) -> Iterable[str]:
+    from slo_ctl.config import load
+    from slo_ctl.daemon.files import DaemonPlaces
+
+    return load(DaemonPlaces(root).config).classes
 
 
 def _from_store(root: Path | None) -> list[str]:

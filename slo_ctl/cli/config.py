@@ -1,18 +1,21 @@
-"""`slo-ctl config`: check the configuration, and show it with the origin of each value."""
+"""`slo-ctl config`: check the configuration, show the origin of each value, have the daemon take it."""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_codes import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 FORMAT_VERSION = 1
 
-app = typer.Typer(help="Check and show the configuration.", rich_markup_mode=None)
+app = typer.Typer(help="Check, show and reload the configuration.", rich_markup_mode=None)
 
 
 @app.command()
@@ -22,7 +25,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     Exit status 0: valid; 2: errors.
 
     Examples:
-    slo-ctl config check && systemctl reload slo-ctld
+    slo-ctl config check && slo-ctl config reload
     """
     from slo_ctl.config.load import find_errors
     from slo_ctl.daemon.files import DaemonPlaces
@@ -44,8 +47,20 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
 
 
 @app.command()
-def show(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
-    """Show every value of the configuration and its origin: FILE:LINE or default."""
+def show(
+    origin: Annotated[
+        bool, typer.Option("--origin/--no-origin", help="Show where each value comes from.")
+    ] = True,
+    config: CONFIG = None,
+    root: ROOT = None,
+    json_: JSON = False,
+) -> None:
+    """Show every value of the configuration and its origin: FILE:LINE or default.
+
+    Examples:
+    slo-ctl config show
+    slo-ctl config show --no-origin | grep vm.web
+    """
     from slo_ctl.config.load import values_with_origin
     from slo_ctl.daemon.files import DaemonPlaces
 
@@ -65,9 +80,30 @@ def show(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None:
     from slo_ctl.show.terminal import console_for
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("TABLE", "KEY", "VALUE", "ORIGIN"):
+    columns = ("TABLE", "KEY", "VALUE", "ORIGIN")[: None if origin else -1]
+    for heading in columns:
         table.add_column(heading, overflow="fold")
     for each in values:
-        cells = (each.table, each.key, each.value, each.origin)
+        cells = (each.table, each.key, each.value, each.origin)[: len(columns)]
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console_for(sys.stdout).print(table)
+
+
+@app.command()
+def reload(root: ROOT = None) -> None:
+    """Have the running daemon read the configuration again, as `systemctl reload slo-ctld` does.
+
+    With an error in it the daemon keeps the configuration that it has.
+
+    Exit status 0: taken; 2: an error; 4: the daemon is not reachable.
+
+    Examples:
+    slo-ctl config reload
+    """
+    problem = post(root, "/v1/reload").get("config_problem")
+    if problem:
+        raise UserError(
+            f"the daemon keeps the configuration that it has: {problem}",
+            "see all errors: slo-ctl config check",
+        )
+    print_lines("the daemon has read the configuration again")

@@ -45,7 +45,8 @@ def suited_here(
     around = Surroundings(host.places.devices, sys)
     facts = block_facts(number, around, has_io_cost(cgroup_root_of(host, cgroup_root)))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
-    with_slo = set(host.config.vms) | set(SloStore(host.places.slos).all())
+    with_slo = {*host.config.vms, *SloStore(host.places.slos).read().vms}
+    with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
     needs = needs_of_vms(host, vms, given)
     for note in host.notes:

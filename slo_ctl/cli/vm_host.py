@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.patterns import is_pattern, matches
 
 if TYPE_CHECKING:
     from slo_ctl.config import Config
     from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.decide.slo_sources import ResolvedSlo
+    from slo_ctl.decide.slo_sources import ResolvedSlo, Said
     from slo_ctl.host.cgroup import CgroupTree
     from slo_ctl.model import Stream, Vm
     from slo_ctl.model.slo import SloFields
     from slo_ctl.observe.streams import Inventory
+    from slo_ctl.record.slo_store import StoredSlos
+
+
+def is_many(words: Sequence[str]) -> bool:
+    """Not one VM by its name."""
+    return len(words) > 1 or any(map(is_pattern, words))
 
 
 @dataclass
@@ -143,13 +151,15 @@ class VmHost:
 
         names = self.names()
         near = get_close_matches(name, names, n=1)
-        listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-        existing = f"there are {listed}" if names else "there are none"
         guess = f"did you mean {near[0]}? " if near else ""
-        unseen = f" ({self.notes[-1]})" if self.notes else ""
         return UserError(
-            f"there is no VM {name}: {existing}{unseen}", f"{guess}`slo-ctl vm list` shows them all"
+            f"there is no VM {name}: {self._existing(names)}", f"{guess}`slo-ctl vm list` shows them all"
         )
+
+    def _existing(self, names: Sequence[str]) -> str:
+        listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        unseen = f" ({self.notes[-1]})" if self.notes else ""
+        return (f"there are {listed}" if names else "there are none") + unseen
 
     def metadata(self, name: str) -> SloFields:
         """The SLO fields in libvirt's metadata of the VM."""
@@ -162,18 +172,42 @@ class VmHost:
         xml = read_xml(self.libvirt_uri, vm.name)
         return fields_of(xml, self.notes.append) if xml else {}
 
-    def slo_by_source(self, name: str) -> dict[str, SloFields]:
-        """SLO fields of the VM by source, as `resolve` takes them."""
-        from slo_ctl.decide.slo_sources import METADATA, VM_SET
+    def stored(self) -> StoredSlos:
+        """What `vm set` has set, as it is now. Raises UserError."""
         from slo_ctl.record.slo_store import SloStore
 
-        set_by_user = SloStore(self.places.slos).all().get(name, {})
-        given = self.config.vms.get(name)
-        found = {VM_SET: set_by_user, METADATA: self.metadata(name), **(given.by_source() if given else {})}
-        return {source: fields for source, fields in found.items() if fields}
+        return SloStore(self.places.slos).read()
 
-    def resolved_slo(self, name: str) -> ResolvedSlo:
-        """The effective SLO."""
+    def said(self, name: str, stored: StoredSlos | None = None, metadata: SloFields | None = None) -> Said:
+        """What each source says of the VM; with `stored` and `metadata` instead of what they are now."""
+        from slo_ctl.daemon.slos import said_about
+
+        stored = self.stored() if stored is None else stored
+        metadata = self.metadata(name) if metadata is None else metadata
+        return said_about(name, stored, {name: metadata}, self.config)
+
+    def resolved_slo(self, name: str, said: Said | None = None) -> ResolvedSlo:
+        """The effective SLO, when sources say `said` of the VM instead of what they say now."""
         from slo_ctl.decide.slo_sources import resolve
 
-        return resolve(name, self.slo_by_source(name), self.config.default_slo)
+        said = self.said(name) if said is None else said
+        return resolve(name, said, self.config.default_slo, self.config.classes)
+
+    def expand(self, words: Sequence[str], among: Sequence[str] | None = None) -> list[str]:
+        """Names of VMs; patterns replaced with those that match, of `among` or of all.
+
+        Raises UserError for a pattern that none matches.
+        """
+        found: dict[str, None] = {}
+        for word in words:
+            if not is_pattern(word):
+                found[word] = None
+                continue
+            known = self.names() if among is None else among
+            matched = [word] if word in known else [name for name in known if matches(word, name)]
+            if not matched:
+                raise UserError(
+                    f"no VM matches {word}: {self._existing(known)}", "`slo-ctl vm list` shows them all"
+                )
+            found |= dict.fromkeys(matched)
+        return list(found)

@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_time_s
-from slo_ctl.config.toml_file import ConfigFile
+from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
 from slo_ctl.model import ShareBy
-from slo_ctl.model.slo import parse_field
+from slo_ctl.model.slo import SYNONYMS, parse_field
 
 # What one value of the configuration may be: each checked and brought into base units.
 
@@ -159,6 +159,14 @@ def _device_name(value: object) -> str:
     return name
 
 
+def _class_name(value: object) -> str:
+    hint = "such as class = \"gold\", with [class.gold] beside it: letters, digits, '.', '_' and '-'"
+    name = _text(value, hint)
+    if not is_name(name):
+        raise FieldError("is not a valid name", hint)
+    return name
+
+
 def _vm_name(value: object) -> str:
     hint = f"the name of a VM as in `slo-ctl vm list`, at most {MAX_NAME} characters"
     name = _text(value, hint)
@@ -186,6 +194,7 @@ GroupName = Annotated[str, BeforeValidator(_group)]
 ListenAddress = Annotated[str, BeforeValidator(_listen)]
 """HOST:PORT."""
 DeviceName = Annotated[str, BeforeValidator(_device_name)]
+ClassName = Annotated[str, BeforeValidator(_class_name)]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
 NamespacePath = Annotated[str, BeforeValidator(_namespace)]
 """DEVICE/NAMESPACE."""
@@ -235,6 +244,12 @@ class _Slo(_Table):
     max_iops: Annotated[float, slo_field("max_iops")] = 0
     max_bandwidth: Annotated[float, slo_field("max_bandwidth")] = 0
     p99: Annotated[float, slo_field("p99")] = 0
+    # Synonyms, which become the keys above when files are laid over each other.
+    min: Annotated[float, slo_field("min")] = 0
+    max: Annotated[float, slo_field("max")] = 0
+    bandwidth: Annotated[float, slo_field("bandwidth")] = 0
+    total_iops_sec: Annotated[float, slo_field("total_iops_sec")] = 0
+    total_bytes_sec: Annotated[float, slo_field("total_bytes_sec")] = 0
 
 
 class _Device(_Table):
@@ -245,6 +260,7 @@ class _Device(_Table):
 
 
 class _Vm(_Slo):
+    class_: Annotated[ClassName, Field(alias="class")] = ""
     cgroup: CgroupPath = ""
     namespaces: list[NamespacePath] = Field(default=[], max_length=1024)
 
@@ -263,6 +279,7 @@ class _File(_Table):
     api: _Api = _Api()
     metrics: _Metrics = _Metrics()
     defaults: _Slo = _Slo()
+    classes: Annotated[dict[ClassName, _Slo], Field(alias="class")] = {}
     device: list[_Device] = []
 
 
@@ -282,6 +299,7 @@ _MODELS: dict[str, type[_Table]] = {
     "api": _Api,
     "metrics": _Metrics,
     "defaults": _Slo,
+    "class": _Slo,
     "device": _Device,
 }
 SECTIONS = (*_MODELS, "vm")
@@ -290,27 +308,42 @@ SECTIONS = (*_MODELS, "vm")
 def known_keys() -> dict[str, tuple[str, ...]]:
     """Every key there is, by table."""
     models: dict[str, type[_Table]] = {**_MODELS, "vm": _ListedVm}
-    return {name: tuple(model.model_fields) for name, model in models.items()}
+    return {name: tuple(key for key in _keys(model) if key not in SYNONYMS) for name, model in models.items()}
+
+
+def _keys(model: type[_Table]) -> tuple[str, ...]:
+    """As they are written."""
+    return tuple(field.alias or name for name, field in model.model_fields.items())
 
 
 def check_tables(file: ConfigFile) -> dict[str, Any]:
     """Everything given in the file, as checked values in base units. Raises UserError with file and line.
 
-    `vm` is a list of tables with a `name` or a table of tables by name, as it was written.
+    `class` is a table of tables by name; `vm` is that or a list of tables with a `name`, as it was written.
     """
     try:
-        return _model(file).model_validate(file.tables).model_dump(exclude_unset=True)
+        return _model(file).model_validate(file.tables).model_dump(exclude_unset=True, by_alias=True)
     except ValidationError as error:
         raise _errors(file, error)[0] from None
 
 
-def find_table_errors(file: ConfigFile) -> list[UserError]:
-    """All that `check_tables` could raise, by line."""
+def find_table_errors(file: ConfigFile) -> tuple[list[UserError], ConfigFile]:
+    """All that `check_tables` could raise, by line, and the file without what is not valid in it."""
     try:
         _model(file).model_validate(file.tables)
     except ValidationError as error:
-        return _errors(file, error)
-    return []
+        return _errors(file, error), file.without(_removed(problem["loc"]) for problem in error.errors())
+    return [], file
+
+
+def _removed(where: Location) -> Location:
+    """What cannot be judged together with the rest when the value at `where` is not valid."""
+    if where[0] == "device":
+        return where[:2]
+    if where[0] not in ("vm", "class"):
+        return where[:1]
+    # Without its name, the whole table.
+    return where[:2] if where[-1] in ("name", "[key]") else where[:3]
 
 
 def _model(file: ConfigFile) -> type[_File]:
@@ -359,7 +392,7 @@ def _known(where: tuple[str | int, ...]) -> tuple[str, ...]:
         model: type[_Table] = _ListedVm if isinstance(where[1], int) else _Vm
     else:
         model = _MODELS[str(where[0])]
-    return tuple(model.model_fields)
+    return _keys(model)
 
 
 def _shape(where: tuple[str | int, ...]) -> str:
@@ -374,6 +407,8 @@ def _shape_hint(where: tuple[str | int, ...]) -> str:
             return 'write namespaces = ["DEVICE/NAMESPACE"]'
         case "device":
             return 'write [[device]] with two brackets, and name = "..." below it'
+        case "class":
+            return "write [class.gold] and the fields of the SLO below it"
         case "vm":
             return 'write [[vm]] and name = "web" below it, or [vm.web]'
         case section:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model import ShareBy, Slo
+from slo_ctl.model.slo import SloClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class VmConfig:
-    """What the configuration says about one VM."""
+    """What the configuration says about one VM, or about all whose names match a pattern."""
 
     name: str
     slo_fields: dict[str, float]
@@ -75,6 +77,14 @@ class VmConfig:
     """`FILE:LINE` where it is named first; files are relative to the folder of the configuration."""
     field_sources: dict[str, str] = field(default_factory=dict)
     """By field of `slo_fields`, `FILE:LINE` of the value in force."""
+    class_name: str | None = None
+    class_source: str = ""
+    """`FILE:LINE` of `class_name`."""
+
+    @property
+    def has_slo(self) -> bool:
+        """It has a class or a field of an SLO."""
+        return bool(self.slo_fields) or self.class_name is not None
 
     def by_source(self) -> dict[str, dict[str, float]]:
         """`slo_fields` as `decide.slo_sources.resolve` takes them: by `config FILE:LINE`."""
@@ -82,6 +92,10 @@ class VmConfig:
         for name, value in self.slo_fields.items():
             found.setdefault(f"config {self.field_sources.get(name, self.source)}", {})[name] = value
         return found
+
+    def class_by_source(self) -> dict[str, str]:
+        """`class_name` likewise; empty when there is none."""
+        return {f"config {self.class_source}": self.class_name} if self.class_name is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +113,24 @@ class Config:
     """`HOST:PORT`; None: no metrics."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
+    classes: dict[str, SloClass] = field(default_factory=dict)
     vms: dict[str, VmConfig] = field(default_factory=dict)
+    patterns: dict[str, VmConfig] = field(default_factory=dict)
+    """SLOs of VMs by patterns for their names."""
     files: tuple[Path, ...] = ()
     """Those that were read, in order."""
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
+
+    def with_slo_of(self, vm: str) -> VmConfig | None:
+        """The table with the SLO of a VM: its own if there is any SLO in it, else that of the most specific
+        pattern.
+        """
+        own = self.vms.get(vm)
+        if own is not None and own.has_slo:
+            return own
+        found = [pattern for pattern in self.patterns if matches(pattern, vm)]
+        return self.patterns[max(found, key=specificity)] if found else None
 
 
 DEFAULTS = Config()

@@ -7,6 +7,8 @@ import re
 import stat
 import tomllib
 from bisect import bisect_right
+from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,9 +209,36 @@ class ConfigFile:
             value = value[key]
         return value
 
+    def without(self, places: Iterable[Location]) -> ConfigFile:
+        """The file as if what is at these places were not in it; what is left keeps its lines."""
+        tables, lines = deepcopy(self.tables), self.lines
+        # The last elements of a list first: those before them keep their places.
+        for *outer, last in sorted(
+            set(places), key=lambda where: [str(part).zfill(9) for part in where], reverse=True
+        ):
+            holder: Any = tables
+            for key in outer:
+                holder = holder[key]
+            del holder[last]
+            if isinstance(last, int):
+                lines = _without_element(lines, tuple(outer), last)
+        return ConfigFile(self.path, tables, lines)
+
     def fail(self, where: Location, problem: str, hint: str) -> UserError:
         """The error about what is at `where`."""
         return UserError(f"{self.path}:{self.line(where)}: {problem}", hint)
+
+
+def _without_element(lines: dict[Location, int], array: Location, removed: int) -> dict[Location, int]:
+    """Lines of keys by their places once an element of the array is gone: those after it move up."""
+    left: dict[Location, int] = {}
+    for where, line in lines.items():
+        index = where[len(array)] if where[: len(array)] == array and len(where) > len(array) else None
+        if isinstance(index, int) and index > removed:
+            left[*array, index - 1, *where[len(array) + 1 :]] = line
+        elif index != removed:
+            left[where] = line
+    return left
 
 
 def read_file(path: Path) -> ConfigFile | None:

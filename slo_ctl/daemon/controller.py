@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
 from slo_ctl.daemon.slos import said_about
-from slo_ctl.decide.slo_sources import resolve
+from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
 from slo_ctl.model import HostStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
-from slo_ctl.model.slo import SloFields
+from slo_ctl.model.slo import SloError, SloFields, SloUpdate, class_named
 from slo_ctl.record.history_reader import VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
-from slo_ctl.record.slo_store import SloStore
+from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 Done = TypeVar("Done")
 
@@ -134,39 +134,44 @@ class DaemonController:
 
     def slo(self, vm: str) -> VmSlo:
         """The SLO in force."""
-        now = self.published
-        given = self._store.all()
-        if vm not in now.names and vm not in now.config.vms and vm not in given:
+        now, stored = self.published, self._store.read()
+        if vm not in now.names and vm not in now.config.vms and vm not in stored:
             raise self._unknown(vm)
-        return self._vm_slo(vm, given, ())
+        return self._vm_slo(vm, stored, ())
 
-    def set_slo(self, vm: str, fields: SloFields, *, force: bool) -> VmSlo:
-        """Set fields of the SLO of a VM."""
+    def change_slos(
+        self, vms: Sequence[str], change: SloUpdate, *, force: bool = False, dry_run: bool = False
+    ) -> tuple[VmSlo, ...]:
+        """Change the SLOs of all these VMs, or of none."""
+        with self._changing:
+            before = self._store.read()
+            notes = {vm: self._check_change(vm, before, change, force=force) for vm in vms}
+            after = before.changed(vms, change)
+            for vm, note in self._overcommitted(vms, after, force=force):
+                notes[vm].append(note)
+            if not dry_run:
+                self._store.change(vms, change)
+        if not dry_run:
+            self._act_soon()
+        return tuple(self._vm_slo(vm, after, tuple(notes[vm])) for vm in vms)
+
+    def _check_change(self, vm: str, before: StoredSlos, change: SloUpdate, *, force: bool) -> list[str]:
+        """What is to be minded. Raises RefusalError."""
         now = self.published
-        with self._changing:
-            given = self._store.all()
-            notes = []
-            if vm not in now.names and vm not in now.config.vms:
-                if not force:
-                    raise self._unknown(vm)
-                notes.append(f"{vm} is a VM that is not here yet")
-            notes += self._capacity_exceeded(vm, given, fields, force)
-            self._store.set(vm, fields)
-            given = self._store.all()
-        self._act_soon()
-        return self._vm_slo(vm, given, tuple(notes))
-
-    def unset_slo(self, vm: str, names: Collection[str] | None) -> VmSlo:
-        """Take fields back."""
-        with self._changing:
-            given = self._store.all()
-            if vm not in given:
-                hint = did_you_mean(vm, given) if given else f"`slo-ctl vm show {vm}` says who set what"
-                raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
-            self._store.unset(vm, names)
-            given = self._store.all()
-        self._act_soon()
-        return self._vm_slo(vm, given, ())
+        if not change.sets and vm not in before:
+            known = before.vms
+            hint = did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` says who set what"
+            raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
+        if change.class_name is not None:
+            try:
+                class_named(change.class_name, now.config.classes)
+            except SloError as error:
+                raise RefusalError(f"VM {vm}: {error.message}", error.hint) from None
+        if not change.sets or vm in now.names or vm in now.config.vms:
+            return []
+        if not force:
+            raise self._unknown(vm)
+        return [f"{vm} is a VM that is not here yet"]
 
     def plan(self) -> Plan:
         """What the next epoch would change."""
@@ -203,48 +208,57 @@ class DaemonController:
                 "the daemon is busy with its epoch", "try again", HTTPStatus.SERVICE_UNAVAILABLE
             ) from None
 
-    def _vm_slo(self, vm: str, given: dict[str, SloFields], notes: tuple[str, ...]) -> VmSlo:
-        now = self.published
-        resolved = resolve(vm, said_about(vm, given, now.metadata, now.config), now.config.default_slo)
-        return VmSlo(vm, resolved.slo, resolved.source, given.get(vm, {}), resolved.conflicts, notes)
+    def _vm_slo(self, vm: str, stored: StoredSlos, notes: tuple[str, ...]) -> VmSlo:
+        resolved = self._resolved(vm, stored)
+        return VmSlo(
+            vm=vm,
+            slo=resolved.slo,
+            slo_source=resolved.source,
+            vm_set=stored.fields.get(vm, {}),
+            class_name=resolved.class_name,
+            vm_set_class=stored.classes.get(vm),
+            conflicts=resolved.conflicts,
+            notes=notes,
+        )
 
-    def _capacity_exceeded(
-        self, vm: str, given: dict[str, SloFields], fields: SloFields, force: bool
-    ) -> list[str]:
-        """A note for each device whose minimums would exceed what it can do; a refusal without `force`."""
+    def _resolved(self, vm: str, stored: StoredSlos) -> ResolvedSlo:
         now = self.published
-        wanted = {**given, vm: {**given.get(vm, {}), **fields}}
-        minimum = resolve(
-            vm, said_about(vm, wanted, now.metadata, now.config), now.config.default_slo
-        ).slo.min_iops
-        if now.status is None or "min_iops" not in fields or minimum is None:
-            return []
-        notes = []
-        devices = {device.name: device for device in now.status.devices}
-        for row in now.status.vms:
-            device = devices.get(row.device)
-            if row.vm != vm or device is None:
-                continue
+        said = said_about(vm, stored, now.metadata, now.config)
+        return resolve(vm, said, now.config.default_slo, now.config.classes)
+
+    def _overcommitted(
+        self, vms: Sequence[str], after: StoredSlos, *, force: bool
+    ) -> Iterator[tuple[str, str]]:
+        """A note, with its VM, for each device that cannot keep its minimums once they are raised.
+
+        Raises RefusalError instead without `force`.
+        """
+        now = self.published
+        if now.status is None:
+            return
+        minimums = {vm: self._resolved(vm, after).slo.min_iops or 0.0 for vm in vms}
+        for device in now.status.devices:
+            rows = [row for row in now.status.vms if row.device == device.name and row.vm in minimums]
+            raised = [row.vm for row in rows if minimums[row.vm] > (row.slo.min_iops or 0.0)]
             measured, estimated = device.capacity_iops, device.estimated_iops
             capacity = estimated if measured is None else measured
-            if capacity is None:
+            if capacity is None or not raised:
                 continue
-            total = device.sum_min_iops - (row.slo.min_iops or 0.0) + minimum
-            if total > capacity:
-                message = (
-                    f"VM {vm}: min_iops={minimum:g}: the minimums on {device.name} would be {total:,.0f} "
-                    f"IOPS, and it can do {capacity:,.0f}"
+            total = device.sum_min_iops + sum(minimums[row.vm] - (row.slo.min_iops or 0.0) for row in rows)
+            if total <= capacity:
+                continue
+            vm = raised[0]
+            message = (
+                f"VM {vm}: min_iops={minimums[vm]:g}: the minimums on {device.name} would be {total:,.0f} "
+                f"IOPS, and it can do {capacity:,.0f}"
+            )
+            if measured is None:
+                message += " at most, by its timing and write amplification; nothing has been measured yet"
+            if not force:
+                raise RefusalError(
+                    message, "ask for less, or force it: all then get less", HTTPStatus.CONFLICT
                 )
-                if measured is None:
-                    message += (
-                        " at most, by its timing and write amplification; nothing has been measured yet"
-                    )
-                if not force:
-                    raise RefusalError(
-                        message, "ask for less, or force it: all then get less", HTTPStatus.CONFLICT
-                    )
-                notes.append(f"{message}: overcommitted")
-        return notes
+            yield vm, f"{message}: overcommitted"
 
     def _unknown(self, vm: str) -> RefusalError:
         names = sorted({*self.published.names, *self.published.config.vms})

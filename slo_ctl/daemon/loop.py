@@ -203,9 +203,9 @@ class Daemon:
         inventory = self._observer.observe()
         vms, streams = inventory.vms, inventory.streams
         metadata = self._metadata.of(inventory)
-        named = named_by(self._vm_set.fields, self.config)
+        named = named_by(self._vm_set.slos, self.config)
         names = dict.fromkeys([*(vm.name for vm in vms), *named])
-        resolved = self._resolver.resolve(names, self._vm_set.fields, metadata, self.config)
+        resolved = self._resolver.resolve(names, self._vm_set.slos, metadata, self.config)
         slos = {vm.name: resolved[vm.name].slo for vm in vms}
 
         self._emulated.refresh(self.config)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import Config
-from slo_ctl.decide.slo_sources import METADATA, VM_SET, ResolvedSlo, resolve
+from slo_ctl.decide.slo_sources import METADATA, VM_SET, ResolvedSlo, Said, resolve
 from slo_ctl.host.libvirt import fields_of
 from slo_ctl.model.slo import SloFields
 from slo_ctl.observe.streams import Inventory
-from slo_ctl.record.slo_store import SloStore
+from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 
 class Metadata:
@@ -53,7 +53,7 @@ class VmSet:
         """Raises UserError when the file is damaged."""
         self.store = SloStore(path)
         self._file = self._identity()
-        self.fields: dict[str, SloFields] = self.store.all()
+        self.slos = self.store.read()
         self.problem = ""
         """Why the file on disk is not what is in force."""
 
@@ -64,7 +64,7 @@ class VmSet:
             return
         self._file = file
         try:
-            self.fields, self.problem = self.store.all(), ""
+            self.slos, self.problem = self.store.read(), ""
         except UserError as error:
             self.problem = str(error)
 
@@ -76,14 +76,14 @@ class VmSet:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def said_about(
-    vm: str, vm_set: Mapping[str, SloFields], metadata: Mapping[str, SloFields], config: Config
-) -> dict[str, SloFields]:
+def said_about(vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config) -> Said:
     """What each source says about a VM, as `resolve` takes it."""
-    given = config.vms.get(vm)
-    found = {VM_SET: vm_set.get(vm, {}), METADATA: metadata.get(vm, {})}
+    given = config.with_slo_of(vm)
+    found = {VM_SET: vm_set.fields.get(vm, {}), METADATA: metadata.get(vm, {})}
     found |= given.by_source() if given else {}
-    return {source: fields for source, fields in found.items() if fields}
+    classes = {VM_SET: vm_set.classes[vm]} if vm in vm_set.classes else {}
+    classes |= given.class_by_source() if given else {}
+    return Said({source: fields for source, fields in found.items() if fields}, classes)
 
 
 class Resolver:
@@ -95,7 +95,7 @@ class Resolver:
     def resolve(
         self,
         vms: Iterable[str],
-        vm_set: Mapping[str, SloFields],
+        vm_set: StoredSlos,
         metadata: Mapping[str, SloFields],
         config: Config,
     ) -> dict[str, ResolvedSlo]:
@@ -103,17 +103,17 @@ class Resolver:
         known: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
             said = said_about(vm, vm_set, metadata, config)
-            basis = (said, config.default_slo)
+            basis = (said, config.default_slo, [config.classes.get(name) for name in said.classes.values()])
             before = self._known.get(vm)
             if before is not None and before[0] == basis:
                 known[vm] = before
             else:
-                known[vm] = (basis, resolve(vm, said, config.default_slo))
+                known[vm] = (basis, resolve(vm, said, config.default_slo, config.classes))
         self._known = known
         return {vm: resolved for vm, (_, resolved) in known.items()}
 
 
-def named_by(vm_set: Mapping[str, SloFields], config: Config) -> dict[str, str]:
+def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:
     """Who names VMs that may not be on the host."""
     named = {vm: f"config {given.source}" for vm, given in config.vms.items()}
-    return {**dict.fromkeys(vm_set, "`vm set`"), **named}
+    return {**dict.fromkeys(vm_set.vms, "`vm set`"), **named}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slo_ctl.model import Slo
-from slo_ctl.model.slo import FIELD_NAMES, KEY_OF, SloFields, field_text
+from slo_ctl.model.slo import FIELD_NAMES, KEY_OF, SloClass, SloFields, field_text
 
 VM_SET = "vm set"
 METADATA = "metadata"
@@ -18,6 +18,16 @@ _ORDER = (VM_SET, METADATA, CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What all sources say of one VM."""
+
+    fields: dict[str, SloFields]
+    """By source."""
+    classes: dict[str, str]
+    """By source, the class that it names."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedSlo:
     """The SLO in force for a VM, and where it comes from."""
 
@@ -26,47 +36,77 @@ class ResolvedSlo:
     """Every place that has a say, strongest first, such as `vm set` or `vm set, config web.toml:4`;
     `default` when there is none."""
     conflicts: tuple[str, ...]
-    """One sentence for each field that a stronger place overrides with something else."""
+    """One sentence for each field that a stronger place overrides with something else. Those of a class are
+    meant to be overridden."""
     sources: dict[str, str]
-    """By field of the SLO, where it comes from."""
+    """By field of the SLO, where it comes from; `class NAME (FILE:LINE)` of those of its class."""
+    class_name: str | None = None
+    """The class in force."""
+    class_source: str = ""
+    """Who chose it."""
 
 
-def resolve(name: str, fields_by_source: Mapping[str, SloFields], default: Slo) -> ResolvedSlo:
+def resolve(name: str, said: Said, default: Slo, classes: Mapping[str, SloClass]) -> ResolvedSlo:
     """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid alone.
 
+    One class is in force, that of the strongest source; its fields count right after those of that source.
     A minimum above the maximum of a weaker source lifts that maximum, and the other way round.
     Raises ValueError for a source of another kind.
     """
-    ranked = sorted(fields_by_source.items(), key=lambda item: _rank(item[0]))
+    class_name, class_source, conflicts = _class_in_force(name, said.classes, classes)
+    ranks = {source: float(_rank(source)) for source in (*said.fields, DEFAULT)}
+    by_class = {} if class_name is None else classes[class_name].by_source()
+    ranks |= {source: _rank(class_source) + 0.5 for source in by_class}
+    ranked = sorted({**said.fields, **by_class}.items(), key=lambda item: ranks[item[0]])
     values: dict[str, float] = {}
     sources: dict[str, str] = {}
-    conflicts: list[str] = []
     for field in FIELD_NAMES:
-        said = [(source, fields[field]) for source, fields in ranked if field in fields]
-        if not said:
+        given = [(source, fields[field]) for source, fields in ranked if field in fields]
+        if not given:
             continue
-        (sources[field], values[field]), *weaker = said
+        (sources[field], values[field]), *weaker = given
         conflicts += [
             f"{name}: {KEY_OF[field]}: {field_text(field, values[field])} {_by(sources[field])} overrides "
             f"{field_text(field, value)} {_in(source)}"
             for source, value in weaker
-            if value != values[field]
+            if value != values[field] and source not in by_class
         ]
     for field in FIELD_NAMES:
         fallback = getattr(default, field)
         if field not in values and fallback is not None:
             values[field], sources[field] = fallback, DEFAULT
-    conflicts += _settle_bounds(name, values, sources)
-    used = dict.fromkeys(sorted((s for s in sources.values() if s != DEFAULT), key=_rank))
-    return ResolvedSlo(Slo(**values), ", ".join(used) or DEFAULT, tuple(conflicts), sources)
+    conflicts += _settle_bounds(name, values, sources, ranks)
+    used = dict.fromkeys(sorted((s for s in sources.values() if s != DEFAULT), key=lambda s: ranks[s]))
+    source = ", ".join(used) or DEFAULT
+    return ResolvedSlo(Slo(**values), source, tuple(conflicts), sources, class_name, class_source)
 
 
-def _settle_bounds(name: str, values: dict[str, float], sources: dict[str, str]) -> list[str]:
+def _class_in_force(
+    name: str, named: Mapping[str, str], classes: Mapping[str, SloClass]
+) -> tuple[str | None, str, list[str]]:
+    """The class that the strongest source names, that source, and a sentence for each that has no say."""
+    sentences = []
+    chosen, chosen_by = None, ""
+    for source, each in sorted(named.items(), key=lambda item: _rank(item[0])):
+        if each not in classes:
+            sentences.append(
+                f"{name}: class: {each} {_by(source)} is not in the configuration and is ignored"
+            )
+        elif chosen is None:
+            chosen, chosen_by = each, source
+        elif each != chosen:
+            sentences.append(f"{name}: class: {chosen} {_by(chosen_by)} overrides {each} {_in(source)}")
+    return chosen, chosen_by, sentences
+
+
+def _settle_bounds(
+    name: str, values: dict[str, float], sources: dict[str, str], ranks: Mapping[str, float]
+) -> list[str]:
     """Drop the bound of the weaker source when the two contradict each other; says so."""
     low, high = values.get("min_iops"), values.get("max_iops")
     if low is None or high is None or low <= high:
         return []
-    weak, strong = sorted(("min_iops", "max_iops"), key=lambda field: _rank(sources[field]), reverse=True)
+    weak, strong = sorted(("min_iops", "max_iops"), key=lambda field: ranks[sources[field]], reverse=True)
     sentence = (
         f"{name}: {strong}: {field_text(strong, values[strong])} {_by(sources[strong])} leaves no room for "
         f"{weak} {field_text(weak, values[weak])} {_in(sources[weak])}, which is ignored"

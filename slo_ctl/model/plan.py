@@ -19,6 +19,10 @@ class VmSlo:
     slo_source: str
     vm_set: SloFields
     """Given by `slo-ctl vm set`, or by this API."""
+    class_name: str | None = None
+    """In force."""
+    vm_set_class: str | None = None
+    """Given as `vm_set`."""
     conflicts: tuple[str, ...] = ()
     """Where a stronger source overrides a weaker one."""
     notes: tuple[str, ...] = ()

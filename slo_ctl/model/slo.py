@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
@@ -25,6 +26,46 @@ SloFields = dict[str, float]
 FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
 """Those of `model.Slo`."""
 
+
+@dataclass(frozen=True, slots=True)
+class SloClass:
+    """An SLO with a name, which VMs take their fields from."""
+
+    name: str
+    fields: SloFields
+    source: str
+    """`FILE:LINE` where the configuration names it first."""
+    field_sources: dict[str, str] = field(default_factory=dict)
+    """By field, `FILE:LINE` of the value in force."""
+
+    def by_source(self) -> dict[str, SloFields]:
+        """The fields by where they are from: `class NAME (FILE:LINE)`."""
+        found: dict[str, SloFields] = {}
+        for name, value in self.fields.items():
+            place = self.field_sources.get(name, self.source)
+            found.setdefault(f"class {self.name} ({place})", {})[name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SloUpdate:
+    """What is to be changed in the SLO of a VM, or of several."""
+
+    fields: SloFields = field(default_factory=dict)
+    class_name: str | None = None
+    """None: the class stays as it is."""
+    unset: frozenset[str] = frozenset()
+    """Fields, and CLASS_KEY for the class."""
+
+    @property
+    def sets(self) -> bool:
+        """Something is set, not only unset."""
+        return bool(self.fields) or self.class_name is not None
+
+
+CLASS_KEY = "class"
+"""Beside the fields, wherever an SLO is written."""
+
 CONFIG_KEYS = {
     "weight": "weight",
     "min_iops": "min_iops",
@@ -34,17 +75,23 @@ CONFIG_KEYS = {
 }
 """As the configuration and libvirt metadata spell them."""
 
+SYNONYMS = {
+    "min": "min_iops",
+    "max": "max_iops",
+    "bandwidth": "max_bandwidth",
+    # As in libvirt's <iotune>.
+    "total_iops_sec": "max_iops",
+    "total_bytes_sec": "max_bandwidth",
+}
+"""Other names that are taken for keys of the configuration."""
+
 KEY_OF = {name: key for key, name in CONFIG_KEYS.items()}
 """The inverse."""
 
 _SPELLINGS = {
     **CONFIG_KEYS,
     **{name: name for name in FIELD_NAMES},
-    "min": "min_iops",
-    "max": "max_iops",
-    # As in libvirt's <iotune>.
-    "total_iops_sec": "max_iops",
-    "total_bytes_sec": "max_bandwidth_bytes_s",
+    **{synonym: CONFIG_KEYS[key] for synonym, key in SYNONYMS.items()},
 }
 _ONE_DIRECTION = {
     "read_iops_sec": "max",
@@ -53,6 +100,9 @@ _ONE_DIRECTION = {
     "write_bytes_sec": "max_bandwidth",
 }
 """Limits of libvirt that an SLO does not have, and the one for both directions."""
+
+SLO_KEYS = (*FIELD_NAMES, CLASS_KEY)
+"""All that can be unset."""
 
 MAX_NAME_BYTES = 4096
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
@@ -79,7 +129,7 @@ def field_named(key: str) -> str:
     if key in _ONE_DIRECTION:
         raise SloError(key, "", "limits one direction only", f"limit both with {_ONE_DIRECTION[key]}")
     if name is None:
-        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, CONFIG_KEYS))
+        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, (*CONFIG_KEYS, CLASS_KEY)))
     return name
 
 
@@ -93,6 +143,24 @@ def parse_fields(values: Mapping[str, object]) -> SloFields:
         fields[name] = parse_field(key, value)
     check_fields(fields)
     return fields
+
+
+def parse_change(values: Mapping[str, object]) -> SloUpdate:
+    """As `parse_fields`; besides, `class` may be among them, and what is None is to be unset."""
+    given = {key: value for key, value in values.items() if value is not None}
+    class_name = given.pop(CLASS_KEY, None)
+    if class_name is not None and not (isinstance(class_name, str) and class_name):
+        raise SloError(CLASS_KEY, class_name, "is not the name of a class", "such as class=gold")
+    fields = parse_fields(given)
+    unset = frozenset(slo_key(key) for key, value in values.items() if value is None)
+    for name in unset & fields.keys():
+        raise SloError(KEY_OF[name], "", "is both set and unset", "do one of them")
+    return SloUpdate(fields, class_name, unset)
+
+
+def slo_key(key: str) -> str:
+    """As `field_named`, and CLASS_KEY for the class."""
+    return CLASS_KEY if key == CLASS_KEY else field_named(key)
 
 
 def parse_field(key: str, value: object) -> float:
@@ -134,6 +202,15 @@ def check_vm_name(vm: str) -> None:
         usable = False
     if not usable:
         raise UserError(f"{vm[:60] or 'nothing'} is not a valid name of a VM", "see `slo-ctl vm list`")
+
+
+def class_named(name: str, classes: Mapping[str, SloClass]) -> SloClass:
+    """One of the classes of the configuration. Raises SloError with the nearest."""
+    found = classes.get(name)
+    if found is None:
+        none = f"there is none: write [class.{name}] in slo-ctl.toml"
+        raise SloError(CLASS_KEY, name, "is not a class", did_you_mean(name, classes) if classes else none)
+    return found
 
 
 def field_text(name: str, value: float) -> str:
@@ -197,6 +274,7 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "max_iops": _iops,
     "total_iops_sec": _iops,
     "max_bandwidth": _bandwidth,
+    "bandwidth": _bandwidth,
     "total_bytes_sec": _bandwidth,
     "max_bandwidth_bytes_s": _bandwidth,
     "p99": _microseconds,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.model.slo import SloError, SloFields, check_fields, check_vm_name
+from slo_ctl.model.slo import CLASS_KEY, SloError, SloFields, SloUpdate, check_fields, check_vm_name
 
 
 class _File(BaseModel):
@@ -19,6 +20,42 @@ class _File(BaseModel):
 
     format_version: Literal[1]
     vms: dict[str, dict[str, float]]
+    classes: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSlos:
+    """What is set, by VM."""
+
+    fields: dict[str, SloFields] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, vm: str) -> bool:
+        return vm in self.fields or vm in self.classes
+
+    @property
+    def vms(self) -> list[str]:
+        """Those of which anything is set."""
+        return sorted({*self.fields, *self.classes})
+
+    def changed(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
+        """After a change of these VMs. Raises UserError when fields contradict each other."""
+        fields, classes = dict(self.fields), dict(self.classes)
+        for vm in vms:
+            before = fields.pop(vm, {})
+            after = {name: value for name, value in before.items() if name not in change.unset}
+            after |= change.fields
+            try:
+                check_fields(after)
+            except SloError as error:
+                raise UserError(f"VM {vm}: {error.message}", error.hint) from None
+            if after:
+                fields[vm] = after
+            if change.class_name is not None:
+                classes[vm] = change.class_name
+            elif CLASS_KEY in change.unset:
+                classes.pop(vm, None)
+        return StoredSlos(fields, classes)
 
 
 class SloStore:
@@ -35,41 +72,31 @@ class SloStore:
             mode=0o644,
         )
 
-    def all(self) -> dict[str, SloFields]:
-        """All fields set, by VM. A file that is not there sets none."""
+    def read(self) -> StoredSlos:
+        """All that is set. A file that is not there sets nothing."""
         file = self._store.read()
         if file is None:
-            return {}
+            return StoredSlos()
         try:
             for fields in file.vms.values():
                 check_fields(fields)
         except SloError as error:
             raise self._store.damaged(error.message) from None
-        return file.vms
+        return StoredSlos(file.vms, file.classes)
 
-    def set(self, vm: str, fields: Mapping[str, float]) -> None:
-        """Set these fields besides those there are. Raises UserError when they cannot all be set."""
-        check_vm_name(vm)
-        with self.locked():
-            vms = self.all()
-            merged = vms.get(vm, {}) | dict(fields)
-            try:
-                check_fields(merged)
-            except SloError as error:
-                raise UserError(f"VM {vm}: {error.message}", error.hint) from None
-            if not merged or vms.get(vm) == merged:
-                return
-            self._write(vms | {vm: merged})
+    def change(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
+        """Change the SLOs of all these VMs, or raise UserError and change none. What is set afterwards.
 
-    def unset(self, vm: str, names: Collection[str] | None = None) -> None:
-        """Take back the fields of these names, or all of the VM's. What is not there is no error."""
+        Unsetting what is not there is no error.
+        """
+        for vm in vms:
+            check_vm_name(vm)
         with self.locked():
-            vms = self.all()
-            before = vms.pop(vm, {})
-            left = {} if names is None else {name: before[name] for name in before if name not in names}
-            if left == before:
-                return
-            self._write(vms | ({vm: left} if left else {}))
+            before = self.read()
+            after = before.changed(vms, change)
+            if after != before:
+                self._write(after)
+        return after
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -77,5 +104,11 @@ class SloStore:
         with self._store.locked(f"another slo-ctl is changing {self.path}"):
             yield
 
-    def _write(self, vms: Mapping[str, SloFields]) -> None:
-        self._store.write(_File(format_version=1, vms={vm: dict(vms[vm]) for vm in sorted(vms)}))
+    def _write(self, slos: StoredSlos) -> None:
+        self._store.write(
+            _File(
+                format_version=1,
+                vms=dict(sorted(slos.fields.items())),
+                classes=dict(sorted(slos.classes.items())),
+            )
+        )

@@ -19,7 +19,7 @@ from slo_ctl.config.settings import DaemonConfig, DeviceConfig, LibvirtConfig
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.drives.record import RECORD_FILE, to_toml
-from slo_ctl.model.slo import SloError, check_fields
+from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, check_fields
 from slo_ctl.simulate.control import DaemonKilled, SimulatedServer
 from slo_ctl.simulate.drive import NS_PER_S, SimulatedDrive
 from slo_ctl.simulate.host import SimulatedHost, SimulatedObserver
@@ -291,7 +291,8 @@ class _Simulation:
             self._set_weights_by_hand()
             return True
         with self._timed():
-            self._with_store(lambda daemon: daemon.controller.set_slo(vm, dict(fields), force=True))
+            change = SloUpdate(dict(fields))
+            self._with_store(lambda daemon: daemon.controller.change_slos([vm], change, force=True))
         return True
 
     def _unset_slo(self, vm: str) -> bool:
@@ -300,7 +301,8 @@ class _Simulation:
         self._record_slo(vm)
         if self._with_daemon:
             with self._timed():
-                self._with_store(lambda daemon: daemon.controller.unset_slo(vm, None))
+                change = SloUpdate(unset=frozenset(SLO_KEYS))
+                self._with_store(lambda daemon: daemon.controller.change_slos([vm], change))
         return True
 
     def _with_store(self, do: Callable[[Daemon], object]) -> None:

@@ -11,7 +11,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
 from slo_ctl.model.plan import DevicePlan, Health, Plan, VmSlo
+from slo_ctl.model.slo import SloUpdate
 from slo_ctl.model.status_json import from_json
 from slo_ctl.record.history_reader import Point, VmHistory
 from slo_ctl.record.history_schema import HistoryError
@@ -59,14 +60,16 @@ class FakeController:
             raise RefusalError(f"there is no VM {vm}", "see `vm list`", HTTPStatus.NOT_FOUND)
         return VmSlo(vm, Slo(**self.fields), "vm set", self.fields)
 
-    def set_slo(self, vm: str, fields: dict[str, float], *, force: bool) -> VmSlo:
-        self.fields = {**self.fields, **fields}
-        self.forced = force
-        return self.slo(vm)
-
-    def unset_slo(self, vm: str, names: Collection[str] | None) -> VmSlo:
-        self.fields = {k: v for k, v in self.fields.items() if names is not None and k not in names}
-        return self.slo(vm)
+    def change_slos(
+        self, vms: Sequence[str], change: SloUpdate, *, force: bool = False, dry_run: bool = False
+    ) -> tuple[VmSlo, ...]:
+        before = self.fields
+        kept = {name: value for name, value in before.items() if name not in change.unset}
+        self.fields, self.forced = {**kept, **change.fields}, force
+        slos = tuple(self.slo(vm) for vm in vms)
+        if dry_run:
+            self.fields = before
+        return slos
 
     def plan(self) -> Plan:
         return Plan(devices=(DevicePlan("ssd0", "static", ("3 blocks",), ("why",)),))
@@ -126,6 +129,17 @@ def test_setting_and_unsetting(served: Served) -> None:
     assert served.client.delete("/v1/vms/web/1/slo")["vm_set"] == {}
 
 
+def test_several_vms_are_changed_at_once(served: Served) -> None:
+    body = {"vms": ["web/1", "web/1"], "fields": {"weight": 3, "p99": "5ms"}}
+    (reply,) = served.client.patch("/v1/slos", body)["vms"]
+    assert reply["vm_set"] == {"weight": 3.0, "p99_latency_us": 5000.0}
+    checked = served.client.patch("/v1/slos", {**body, "fields": {"weight": 4}, "dry_run": True})
+    assert checked["vms"][0]["slo"]["weight"] == 4.0
+    assert served.controller.fields["weight"] == 3.0
+    (reply,) = served.client.patch("/v1/slos", {**body, "fields": {"weight": None, "p99": None}})["vms"]
+    assert reply["vm_set"] == {}
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "message"),
     [
@@ -136,6 +150,15 @@ def test_setting_and_unsetting(served: Served) -> None:
         ("put", "/v1/vms/web/1/slo", {"weight": 1}, "fields"),
         ("put", "/v1/vms/nobody/slo", {"fields": {"weight": 1}}, "there is no VM nobody"),
         ("delete", "/v1/vms/web/1/slo?fields=colour", None, "colour"),
+        ("patch", "/v1/slos", {"fields": {"weight": 1}}, "vms"),
+        ("patch", "/v1/slos", {"vms": [], "fields": {"weight": 1}}, "vms"),
+        ("patch", "/v1/slos", {"vms": ["web/1"], "fields": {"class": 3}}, "class=3 is not the name"),
+        (
+            "patch",
+            "/v1/slos",
+            {"vms": ["web/1"], "fields": {"min": None, "min_iops": 3}},
+            "both set and unset",
+        ),
         ("get", "/v1/history/broken", None, "history: damaged"),
         ("get", "/v1/history/web?limit=0", None, "limit"),
         ("get", "/v1/history/web?since=nan", None, "since"),
@@ -229,7 +252,7 @@ def _raw(path: Path, data: bytes) -> bytes:
 
 
 def test_large_bodies_and_headers_are_refused(served: Served) -> None:
-    body = b"x" * 200_000
+    body = b"x" * 2_000_000
     head = b"PUT /v1/vms/web/slo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
     assert b"413" in _raw(served.path, head % len(body) + body)[:40]
     with pytest.raises(UserError, match="Too Large"):

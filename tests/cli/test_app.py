@@ -208,10 +208,12 @@ def test_a_noun_alone_prints_its_help(noun: str, capsys: pytest.CaptureFixture[s
 def test_help_reads_the_same_with_every_release_of_typer_and_click(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("vm", "set", "--help") == 0
+    assert run("device", "delete", "--help") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Usage: slo-ctl vm set [OPTIONS] NAME KEY=VALUE,..."
-    assert "  NAME           The VM, see `slo-ctl vm list`.  [required]" in lines
+    assert lines[0] == "Usage: slo-ctl device delete [OPTIONS] NAME"
+    assert "  NAME  The device, see `slo-ctl device list`.  [required]" in lines
+    assert run("vm", "set", "--help") == 0
+    assert capsys.readouterr().out.startswith("Usage: slo-ctl vm set [OPTIONS] NAME... KEY=VALUE,...\n")
     assert run("status", "--help") == 0
     assert capsys.readouterr().out.startswith("Usage: slo-ctl status [OPTIONS] [VM]...\n")
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_daemon import FakeDaemon
 
 from slo_ctl.cli import app
 
@@ -46,6 +47,71 @@ def test_errors_across_tables(folder: Path, capsys: pytest.CaptureFixture[str]) 
     (folder / "slo-ctl.toml").write_text("[vm.web]\nmin_iops = 50\nmax_iops = 5\n")
     assert config(folder, "check") == 2
     assert "min_iops=50 is more than max_iops=5" in capsys.readouterr().err
+
+
+def test_all_errors_across_tables_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[daemon]\nepoch = '20s'\n"
+        "[class.gold]\nmin = 5\nmax_iops = 2\n"
+        "[vm.web]\nclass = 'glod'\ncgroup = '/a'\n"
+        "[vm.db]\ncgroup = 'a'\n"
+    )
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = {int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")}
+    assert places == {2, 4, 7, 10}
+    assert sum(line.startswith("hint: ") for line in lines) == 4
+
+
+def test_values_that_are_not_valid_hide_no_other_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[daemon]\nepoch = 5\n"  # 2: no unit; nothing is said of a window shorter than that
+        "[class.gold]\nwieght = 3\n"  # 4: the class is there all the same
+        "[[vm]]\nweight = 3\n"  # 5: no name
+        "[[vm]]\nname = 'web'\np99 = 5\nclass = 'gold'\ncgroup = '/a'\n"  # 9: no unit
+        "[[vm]]\nname = 'db'\nclass = 'glod'\ncgroup = '/a'\n"  # 14: no such class; 15: cgroup of web
+        "[[device]]\nname = 'a/b'\n"  # 17
+        "[[device]]\nname = 'fast'\npath = '/dev/x'\npolicy = 'static'\n"  # 21: no policy with path
+    )
+    assert config(folder, "check") == 2
+    lines = capsys.readouterr().err.splitlines()
+    places = [int(line.split(":")[2]) for line in lines if line.startswith("slo-ctl: ")]
+    assert sorted(places) == [2, 4, 5, 9, 14, 15, 17, 21]
+
+
+def test_fields_of_a_class_are_shown_with_their_origin(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "slo-ctl.toml").write_text(
+        "[class.gold]\nweight = 5\nbandwidth = '1MiB'\n[vm.web]\nclass = 'gold'\n"
+    )
+    assert config(folder, "show", "--origin", "--json") == 0
+    values = {
+        (each["table"], each["key"]): (each["value"], each["origin"])
+        for each in json.loads(capsys.readouterr().out)["values"]
+    }
+    assert values["class.gold", "max_bandwidth"] == ("1MiB", "slo-ctl.toml:3")
+    assert values["vm.web", "class"] == ("gold", "slo-ctl.toml:5")
+    assert values["vm.web", "weight"] == ("3", "conf.d/web.toml:3")
+    assert values["vm.web", "max_bandwidth"] == ("1MiB", "slo-ctl.toml:3 (class gold)")
+    assert config(folder, "show", "--no-origin") == 0
+    assert "slo-ctl.toml" not in capsys.readouterr().out
+
+
+def test_reload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = ("--root", str(tmp_path))
+    with FakeDaemon(tmp_path, {"/v1/reload": {"format_version": 1, "config_problem": ""}}) as daemon:
+        assert app.run(["config", "reload", *root]) == 0
+        assert "read the configuration again" in capsys.readouterr().out
+        daemon.answers["/v1/reload"] = {"format_version": 1, "config_problem": "slo-ctl.toml:3: bad"}
+        assert app.run(["config", "reload", *root]) == 2
+        refused = capsys.readouterr().err.splitlines()
+        assert refused[0].endswith("slo-ctl.toml:3: bad")
+        assert refused[1] == "hint: see all errors: slo-ctl config check"
+    assert app.run(["config", "reload", *root]) == 4
+    assert "start it with" in capsys.readouterr().err
 
 
 def test_values_are_shown_with_their_origin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

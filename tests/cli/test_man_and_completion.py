@@ -92,6 +92,8 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
         root = ("--root", str(tmp_path))
         assert completed("slo-ctl", "status", *root, "we") == ["web"]
         assert completed("slo-ctl", "vm", "set", *root, "l") == ["lazy"]
+        assert completed("slo-ctl", "vm", "set", *root, "web", "weight=3,max_") == ["weight=3,max_bandwidth="]
+        assert completed("slo-ctl", "vm", "unset", *root, "web", "min,p") == ["min,p99"]
         assert completed("slo-ctl", "device", "show", *root, "ss") == ["ssd0"]
     assert completed("slo-ctl", "device", "show", *root, "ss") == []  # nobody answers: nothing, silently
 
@@ -99,5 +101,4 @@ def test_bash_completes_commands_and_names(tmp_path: Path) -> None:
 def test_names_that_would_break_a_command_line_are_left_out() -> None:
     names = ["web", "we b", "we\x1b[2J", "-we", "other"]
     assert completion._matching(names, "we") == ["web"]
-    assert completion.complete_slo_field("weight=3,max") == ["weight=3,max=", "weight=3,max_bandwidth="]
     assert completion.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]

@@ -39,7 +39,7 @@ def vm(root: Path, *words: str) -> int:
 
 
 def stored(root: Path) -> dict[str, dict[str, float]]:
-    return SloStore(DaemonPlaces(root).slos).all()
+    return SloStore(DaemonPlaces(root).slos).read().fields
 
 
 def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +144,91 @@ def test_a_dry_run_shows_the_slo_and_stores_nothing(root: Path, capsys: pytest.C
     assert stored(root) == {}
 
 
+def add_vms(root: Path) -> None:
+    """`web2`, `db` and a class beside `web`."""
+    with (root / "slo-ctl.toml").open("a") as file:
+        file.write("[vm.web2]\n[vm.db]\nclass = 'gold'\nweight = 2\n[class.gold]\nweight = 9\nmin = '1k'\n")
+
+
+def test_several_vms_and_patterns(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_vms(root)
+    assert vm(root, "set", "web*", "db", "max=2k", "p99=5ms") == 0
+    assert capsys.readouterr().out.count("set, stored") == 3
+    fields = {"max_iops": 2000.0, "p99_latency_us": 5000.0}
+    assert stored(root) == {"web": fields, "web2": fields, "db": fields}
+    assert vm(root, "show", "w*", "db", "--json") == 0
+    assert [each["vm"] for each in json.loads(capsys.readouterr().out)["vms"]] == ["web", "web2", "db"]
+    assert vm(root, "unset", "web?", "db", "max") == 0
+    assert stored(root) == {
+        "web": fields,
+        "web2": {"p99_latency_us": 5000.0},
+        "db": {"p99_latency_us": 5000.0},
+    }
+    capsys.readouterr()
+    assert vm(root, "set", "w?b", "weight=2", "--dry-run", "--json") == 0
+    assert [each["slo"]["weight"] for each in json.loads(capsys.readouterr().out)["vms"]] == [2.0]
+    assert vm(root, "unset", "*") == 0
+    assert stored(root) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("set", "vm*", "weight=1"), "no VM matches vm*: there are db, web, web2", "vm list"),
+        (("set", "web", "dbb", "weight=1"), "there is no VM dbb", "did you mean db?"),
+        (("set", "web", "min=100", "weight"), '"weight" is not key=value', "write weight=VALUE"),
+        (("set", "web*"), "vm set 'web*': nothing to set", "slo-ctl vm set 'web*' weight=3"),
+        (("set", "web*", "class=glod"), "class=glod is not a class", "did you mean gold?"),
+        (
+            ("set", "web", "class=gold", "--metadata", "--connect", "test:///default"),
+            "a class is of this host",
+            "",
+        ),
+        (("show", "vm*"), "no VM matches vm*", "vm list"),
+        (("unset", "web*"), "no VM matches web*: there are none", "vm list"),
+    ],
+)
+def test_all_or_nothing(
+    root: Path, words: tuple[str, ...], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_vms(root)
+    assert vm(root, *words) == 2
+    output, advice = capsys.readouterr().err.splitlines()
+    assert message in output
+    assert hint in advice
+    assert stored(root) == {}
+
+
+def test_one_vm_that_refuses_refuses_for_all(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_vms(root)
+    assert vm(root, "set", "db", "max=100") == 0
+    assert vm(root, "set", "web*", "db", "min=200") == 2
+    assert "VM db: min_iops=200 is more than max_iops=100" in capsys.readouterr().err
+    assert stored(root) == {"db": {"max_iops": 100.0}}
+
+
+def test_classes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_vms(root)
+    assert vm(root, "show", "db", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["class"], shown["class_source"]) == ("gold", "config slo-ctl.toml:10")
+    assert shown["slo"]["weight"] == 2.0
+    assert shown["sources"] == {
+        "weight": "config slo-ctl.toml:11",
+        "min_iops": "class gold (slo-ctl.toml:14)",
+    }
+    assert vm(root, "set", "web2", "class=gold") == 0
+    assert "class gold (vm set), weight 9 (class gold (slo-ctl.toml:13))" in capsys.readouterr().out
+    assert vm(root, "show", "web2") == 0
+    assert "class gold (slo-ctl.toml:13)" in capsys.readouterr().out
+    text = (root / "slo-ctl.toml").read_text()
+    (root / "slo-ctl.toml").write_text(text.replace("weight = 9", "weight = 7"))
+    assert vm(root, "show", "web2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["slo"]["weight"] == 7.0
+    assert vm(root, "unset", "web2", "class") == 0
+    assert "effective SLO: weight 1 (default)" in capsys.readouterr().out
+
+
 def test_vms_of_the_configuration_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert vm(root, "list") == 0
     assert any(line.startswith("web ") for line in capsys.readouterr().out.splitlines())
@@ -200,7 +285,7 @@ class FakeDaemon:
                 self.end_headers()
                 self.wfile.write(json.dumps({"format_version": 1, **reply}).encode())
 
-            do_GET = do_PUT = do_DELETE = answer  # noqa: N815
+            do_GET = do_PATCH = answer  # noqa: N815
 
             def address_string(self) -> str:
                 return "unix"
@@ -237,10 +322,18 @@ def test_the_daemon_is_asked_when_it_runs(root: Path, capsys: pytest.CaptureFixt
             {"vms": [{"vm": "web", "device": "ssd0", "verdict": "ok", "reason": "has its share"}, 3]},
         )
         assert vm(root, "show", "web") == 0
-    body = {"fields": {"weight": 3.0, "p99_latency_us": 5000.0}, "force": True}
+    common = {"vms": ["a/b"], "dry_run": False}
     assert fake.asked == [
-        ("PUT", "/v1/vms/a%2Fb/slo", body),
-        ("DELETE", "/v1/vms/a%2Fb/slo?fields=p99_latency_us,min_iops", None),
+        (
+            "PATCH",
+            "/v1/slos",
+            {**common, "fields": {"weight": 3.0, "p99_latency_us": 5000.0}, "force": True},
+        ),
+        (
+            "PATCH",
+            "/v1/slos",
+            {**common, "fields": {"p99_latency_us": None, "min_iops": None}, "force": False},
+        ),
         ("GET", "/v1/status", None),
     ]
     assert stored(root) == {}
@@ -249,9 +342,26 @@ def test_the_daemon_is_asked_when_it_runs(root: Path, capsys: pytest.CaptureFixt
     assert "not running" not in shown.err
 
 
+def test_a_dry_run_asks_the_daemon(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with daemon(root) as fake:
+        fake.answers["PATCH"] = (200, {"vms": [{"vm": "web", "notes": ["overcommitted"]}]})
+        assert vm(root, "set", "web", "min=500", "--dry-run") == 0
+        assert fake.asked[0][2]["dry_run"] is True
+        shown = capsys.readouterr()
+        assert "web: dry run, nothing changed, the daemon would accept it" in shown.out
+        assert (
+            "effective SLO would be: weight 1 (config slo-ctl.toml:6), min_iops 500 IOPS (vm set)"
+            in shown.out
+        )
+        assert "note: overcommitted" in shown.err
+        fake.answers["PATCH"] = (409, {"error": {"message": "above what ssd0 can do", "hint": "--force"}})
+        assert vm(root, "set", "web", "min=1e9", "--dry-run") == 2
+    assert stored(root) == {}
+
+
 def test_refusal_of_the_daemon_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with daemon(root) as fake:
-        fake.answers["PUT"] = (
+        fake.answers["PATCH"] = (
             409,
             {"error": {"message": "minimums above what ssd0 can do", "hint": "--force"}},
         )
@@ -283,6 +393,28 @@ def test_slo_from_libvirt_metadata_is_shown(root: Path, capsys: pytest.CaptureFi
         assert "slo-ctl" not in connection.lookupByName("test").XMLDesc(0)
         assert vm(root, "set", "tset", "weight=1", "--metadata", *here) == 2
         assert "did you mean test?" in capsys.readouterr().err
+    finally:
+        connection.close()
+
+
+def test_metadata_of_several_vms(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
+    connection = libvirt.open("test:///default")
+    here = ("--metadata", "--connect", "test:///default")
+    try:
+        xml = "<domain type='test'><name>test2</name><memory>1024</memory><os><type>hvm</type></os></domain>"
+        other = connection.defineXML(xml)
+        assert vm(root, "set", "test*", "weight=4", *here) == 0
+        assert vm(root, "set", "test2", "max=100", *here) == 0
+        assert vm(root, "set", "test*", "min=200", "--dry-run", *here) == 2
+        assert vm(root, "set", "test*", "min=200", *here) == 2
+        assert "VM test2: min_iops=200 is more than max_iops=100" in capsys.readouterr().err
+        assert "min_iops" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
+        assert vm(root, "set", "test*", "p99=5ms", "--dry-run", *here) == 0
+        assert capsys.readouterr().out.count("p99 5 ms (metadata)") == 2
+        assert "p99" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
+        assert vm(root, "unset", "test*", *here) == 0
+        assert "slo-ctl" not in connection.lookupByName("test").XMLDesc(0) + other.XMLDesc(0)
     finally:
         connection.close()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from slo_ctl.base.errors import UserError
 from slo_ctl.config import DEFAULTS, Config, DaemonConfig, DeviceConfig, HistoryConfig, load
 from slo_ctl.config import toml_file as file_module
+from slo_ctl.config.load import find_errors
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.host.cgroup import DEFAULT_ROOT
 from slo_ctl.host.libvirt import DEFAULT_URI
@@ -148,6 +149,45 @@ def test_later_files_override_key_by_key(tmp_path: Path) -> None:
     )
 
 
+def test_classes_and_synonyms(tmp_path: Path) -> None:
+    config = load(
+        write(
+            tmp_path,
+            "[vm.web]\nclass = 'gold'\nmax = '2.5k'\n[vm.db]\ntotal_iops_sec = '1k'\nbandwidth = '1MiB/s'\n",
+            a="[class.gold]\nweight = 3\nmin = '1k'\n",
+            b="[class.gold]\nweight = 4\n",
+        )
+    )
+    web, db, gold = config.vms["web"], config.vms["db"], config.classes["gold"]
+    assert (web.class_name, web.class_source) == ("gold", "slo-ctl.toml:2")
+    assert web.slo_fields == {"max_iops": 2500.0}
+    assert db.slo_fields == {"max_iops": 1000.0, "max_bandwidth_bytes_s": 2.0**20}
+    assert gold.fields == {"weight": 4.0, "min_iops": 1000.0}
+    assert gold.field_sources == {"weight": "conf.d/b.toml:2", "min_iops": "conf.d/a.toml:3"}
+    assert config.notes == ("class gold: weight: 4 in conf.d/b.toml:2 overrides 3 in conf.d/a.toml:2",)
+
+
+def test_patterns_for_names_of_vms(tmp_path: Path) -> None:
+    config = load(
+        write(
+            tmp_path,
+            "[class.gold]\nweight = 3\n[vm.'*']\nweight = 2\n[vm.'web*']\nclass = 'gold'\n"
+            "[vm.'web-??']\nweight = 5\n"
+            "[vm.web-10]\nmin = 7\n[vm.web-20]\ncgroup = '/web'\n",
+        )
+    )
+    assert list(config.vms) == ["web-10", "web-20"]
+    found = {vm: config.with_slo_of(vm) for vm in ("db", "web", "web-1", "web-10", "web-20")}
+    assert {vm: table and table.name for vm, table in found.items()} == {
+        "db": "*",
+        "web": "web*",
+        "web-1": "web*",
+        "web-10": "web-10",
+        "web-20": "web-??",
+    }
+    assert Config().with_slo_of("web") is None
+
+
 def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
     write(tmp_path, None, a="")
     for name in (".hidden.toml", "b.toml.bak", "c.toml~", "README"):
@@ -210,7 +250,33 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ),
         ("[vm]\nname = 'web'\nweight = 3", 2, "[vm] name is not a table", "[[vm]]"),
         ("[[vm]]\nweight = 3", 1, "[[vm]] name is missing", "add name"),
-        ("[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmin = 3", 5, "[[vm]] unknown key min", "min_iops"),
+        (
+            "[[vm]]\nname = 'a'\n[[vm]]\nname='b'\nmni_iops = 3",
+            5,
+            "[[vm]] unknown key mni_iops",
+            "did you mean min_iops?",
+        ),
+        ("[vm.web]\nmax = 5\n\ntotal_iops_sec = 9", 4, "max_iops is given twice, as max and as", "once"),
+        ("[vm.web]\ntotal_iops_sec = 'x'", 2, 'total_iops_sec = "x" is not a number', "5000"),
+        (
+            "[class.gold]\n[vm.web]\nclass = 'glod'",
+            3,
+            "VM web: class=glod is not a class",
+            "did you mean gold?",
+        ),
+        ("[vm.web]\nclass = 'gold'", 2, "VM web: class=gold is not a class", "write [class.gold]"),
+        ("[vm.web]\nclass = 3", 2, "[vm.web] class = 3 is not valid text", "[class.gold]"),
+        ("[class.gold]\n\nwieght = 1", 3, "[class.gold] unknown key wieght", "did you mean weight?"),
+        ("[class.gold]\nmin=2\nmax=1", 2, "class gold: min_iops=2 is more than max_iops=1", "lower"),
+        ("[vm.'web*']\nweight=1\ncgroup='/a'", 3, "cgroup cannot be that of several VMs", "[vm.web]"),
+        (
+            "[vm.'a*']\n[vm.'*b']",
+            2,
+            '[vm."*b"] and [vm."a*"] (slo-ctl.toml:1) are equally specific, and both match ab',
+            "longer",
+        ),
+        ("[class.'a/b']", 1, "is not a valid name", "letters"),
+        ("[[class]]\nname = 'gold'", 1, "class is not a table", "[class.gold]"),
         ("[vm.web]\nname = 'a'", 2, "[vm.web] unknown key name", "known"),
         ("[vm.web]\n\nweight = nan", 3, "[vm.web] weight = nan is not a finite number", "weight = 3"),
         ("[vm.web]\nweight = inf", 2, "[vm.web] weight = inf is not a finite number", "weight = 3"),
@@ -250,6 +316,7 @@ def test_mistakes_are_refused_with_file_and_line(
     assert output.isprintable()
     assert message in error.message or message in output
     assert hint in output
+    assert str(error) in [str(each) for each in find_errors(tmp_path)]
 
 
 def test_contradicting_bounds_of_two_files_are_refused(tmp_path: Path) -> None:
@@ -304,7 +371,9 @@ def test_encodings_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     st.lists(
         st.sampled_from(FULL.splitlines())
         | st.tuples(
-            st.sampled_from(["epoch", "weight", "name", "listen", "namespaces", "cgroup", "x"]),
+            st.sampled_from(
+                ["epoch", "weight", "name", "listen", "namespaces", "cgroup", "class", "path", "x"]
+            ),
             st.sampled_from(["1", "-1", "nan", '""', '"5ms"', "[]", "{}", "[[]]", "1979-01-01", "true"]),
         ).map(" = ".join),
         max_size=12,
@@ -325,3 +394,4 @@ def test_anything_is_read_or_refused_with_its_line(
         assert found
         assert 1 <= int(found[1]) <= max(1, len(lines))
         assert output.hint
+    assert (str(output) if output else None) == next(iter(map(str, find_errors(folder))), None)

@@ -27,7 +27,9 @@ from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
+from slo_ctl.model.slo import SLO_KEYS, SloUpdate
 from slo_ctl.observe.streams import Inventory
+from slo_ctl.record.slo_store import StoredSlos
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
@@ -71,6 +73,9 @@ def daemon_on(
         daemon.stop(undo=True)
 
 
+UNSET = SloUpdate(unset=frozenset(SLO_KEYS))
+
+
 def verdicts(daemon: Daemon) -> dict[str, Verdict]:
     return {row.vm: row.verdict for row in daemon.epoch().vms}
 
@@ -78,11 +83,11 @@ def verdicts(daemon: Daemon) -> dict[str, Verdict]:
 def test_slos_of_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         assert verdicts(daemon) == {"web": Verdict.OK}
-        reply = daemon.controller.set_slo("web", {"weight": 3.0}, force=False)
+        (reply,) = daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}))
         assert (reply.slo.weight, reply.slo_source) == (3.0, "vm set")
         row = daemon.epoch().vms[0]
         assert (row.slo.weight, row.verdict) == (3.0, Verdict.NO_MECHANISM)
-        daemon.controller.unset_slo("web", None)
+        daemon.controller.change_slos(["web"], UNSET)
         assert verdicts(daemon) == {"web": Verdict.OK}
 
 
@@ -90,13 +95,50 @@ def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
         with pytest.raises(RefusalError, match="no VM wed") as error:
-            daemon.controller.set_slo("wed", {"weight": 3.0}, force=False)
+            daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}))
         assert "web" in error.value.hint
         with pytest.raises(RefusalError, match="nothing was set"):
-            daemon.controller.unset_slo("wed", None)
-        assert daemon.controller.set_slo("wed", {"weight": 3.0}, force=True).notes
+            daemon.controller.change_slos(["wed"], UNSET)
+        assert daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}), force=True)[0].notes
         assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}
         assert "degraded (first: wed: unknown-vm)" in summary(daemon.epoch())
+
+
+def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:
+    file = tmp_path / "slo-ctl.toml"
+    file.write_text('[libvirt]\nuri = "none"\n[class.gold]\nweight = 3\n')
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        daemon.epoch()
+        with pytest.raises(RefusalError, match="class=glod is not a class") as error:
+            daemon.controller.change_slos(["web"], SloUpdate(class_name="glod"))
+        assert error.value.hint == "did you mean gold?"
+        (reply,) = daemon.controller.change_slos(["web"], SloUpdate(class_name="gold"))
+        assert (reply.slo.weight, reply.class_name, reply.vm_set_class) == (3.0, "gold", "gold")
+        file.write_text('[libvirt]\nuri = "none"\n[class.gold]\nweight = 5\n')
+        assert daemon.reload() == ""
+        assert daemon.epoch().vms[0].slo.weight == 5.0
+        file.write_text('[libvirt]\nuri = "none"\n')
+        assert daemon.reload() == ""
+        status = daemon.epoch()
+        assert status.vms[0].slo.weight == 1.0
+        assert "web: class: gold by `vm set` is not in the configuration and is ignored" in status.notes
+
+
+def test_a_vm_that_a_pattern_matches_has_its_slo(tmp_path: Path) -> None:
+    (tmp_path / "slo-ctl.toml").write_text('[libvirt]\nuri = "none"\n[vm."w*"]\nweight = 3\n')
+    with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
+        (row,) = daemon.epoch().vms
+        assert (row.vm, row.slo.weight, row.slo_source) == ("web", 3.0, "config slo-ctl.toml:4")
+
+
+def test_several_vms_are_changed_together_or_not_at_all(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.epoch()
+        with pytest.raises(RefusalError, match="no VM wed"):
+            daemon.controller.change_slos(["web", "wed"], SloUpdate({"weight": 3.0}))
+        (checked,) = daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), dry_run=True)
+        assert checked.slo.weight == 3.0
+        assert daemon.epoch().vms[0].slo.weight == 1.0
 
 
 def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> None:
@@ -107,11 +149,23 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
         daemon.controller.published = dataclasses.replace(
             daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
-        assert daemon.controller.set_slo("web", {"min_iops": 400.0}, force=False).notes == ()
+        assert daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 400.0}))[0].notes == ()
         with pytest.raises(RefusalError, match="1,100 IOPS, and it can do 1,000") as error:
-            daemon.controller.set_slo("web", {"min_iops": 500.0}, force=False)
+            daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 500.0}))
         assert error.value.status == 409
-        assert "overcommitted" in daemon.controller.set_slo("web", {"min_iops": 500.0}, force=True).notes[0]
+        # Of two VMs on the device, together.
+        other = dataclasses.replace(row, vm="db")
+        daemon.controller.published = dataclasses.replace(
+            daemon.controller.published,
+            status=dataclasses.replace(status, devices=(device,), vms=(row, other)),
+            names=frozenset(["web", "db"]),
+        )
+        with pytest.raises(RefusalError, match="1,200 IOPS, and it can do 1,000"):
+            daemon.controller.change_slos(["web", "db"], SloUpdate({"min_iops": 300.0}))
+        assert (
+            "overcommitted"
+            in daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 500.0}), force=True)[0].notes[0]
+        )
 
 
 def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tmp_path: Path) -> None:
@@ -122,10 +176,13 @@ def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tm
         daemon.controller.published = dataclasses.replace(
             daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
-        assert daemon.controller.set_slo("web", {"min_iops": 8000.0}, force=False).notes == ()
+        assert daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 8000.0}))[0].notes == ()
         with pytest.raises(RefusalError, match="9,500 IOPS, and it can do 9,000 at most, by its timing"):
-            daemon.controller.set_slo("web", {"min_iops": 9500.0}, force=False)
-        assert "overcommitted" in daemon.controller.set_slo("web", {"min_iops": 9500.0}, force=True).notes[0]
+            daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 9500.0}))
+        assert (
+            "overcommitted"
+            in daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 9500.0}), force=True)[0].notes[0]
+        )
 
 
 def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None:
@@ -155,7 +212,7 @@ def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) 
         Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
     (tmp_path / "promises.json").unlink()
     with daemon_on(tmp_path, FakeObserver()) as daemon:
-        daemon.controller.set_slo("web", {"weight": 4.0}, force=True)
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 4.0}), force=True)
         daemon.epoch()
         (tmp_path / "promises.json").write_text("{")
         status = daemon.epoch()
@@ -246,8 +303,8 @@ def test_undo_gives_back_and_sets_nothing(tmp_path: Path) -> None:
 
 def test_slos_are_resolved_again_only_where_something_changed() -> None:
     resolver, config = Resolver(), dataclasses.replace(CONFIG, daemon=DaemonConfig())
-    first = resolver.resolve(["a", "b"], {"a": {"weight": 2.0}}, {}, config)
-    second = resolver.resolve(["a", "b"], {"a": {"weight": 3.0}}, {}, config)
+    first = resolver.resolve(["a", "b"], StoredSlos({"a": {"weight": 2.0}}), {}, config)
+    second = resolver.resolve(["a", "b"], StoredSlos({"a": {"weight": 3.0}}), {}, config)
     assert second["b"] is first["b"]
     assert (first["a"].slo.weight, second["a"].slo.weight) == (2.0, 3.0)
 

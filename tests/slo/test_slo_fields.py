@@ -35,6 +35,9 @@ def test_every_spelling_of_a_field_is_accepted() -> None:
     assert parse_fields({"min": "100", "max_bandwidth": "100MiB/s", "p99": "5ms"}) == expected
     assert parse_fields({"min_iops": 100, "max_bandwidth": 100 * 2**20, "p99": "0.005s"}) == expected
     assert parse_fields({**expected}) == expected
+    assert parse_fields({"min": "0.1k", "bandwidth": "100MiB/s", "p99": "5ms"}) == expected
+    libvirt = {"total_iops_sec": "1k", "total_bytes_sec": "100MiB"}
+    assert parse_fields(libvirt) == {"max_iops": 1000.0, "max_bandwidth_bytes_s": 100.0 * 2**20}
     assert {field_named(name) for name in FIELD_NAMES} == set(FIELD_NAMES)
 
 

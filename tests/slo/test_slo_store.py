@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.base import json_store
 from slo_ctl.base.errors import UserError
-from slo_ctl.model.slo import FIELD_NAMES
+from slo_ctl.model.slo import FIELD_NAMES, SLO_KEYS, SloUpdate
 from slo_ctl.record.slo_store import SloStore
 
 vms = st.sampled_from(["web", "db", "a/b", "ü\n\x00"])
@@ -39,26 +39,27 @@ def test_store_behaves_like_a_dictionary(steps: list[tuple[str, str, object]]) -
             store = SloStore(path)
             if what == "set":
                 assert isinstance(value, dict)
-                store.set(vm, value)
+                store.change([vm], SloUpdate(value))
                 model[vm] = model.get(vm, {}) | value
             else:
                 assert value is None or isinstance(value, set)
-                store.unset(vm, value)
+                store.change([vm], SloUpdate(unset=frozenset(SLO_KEYS if value is None else value)))
                 model[vm] = {
                     k: v for k, v in model.get(vm, {}).items() if value is not None and k not in value
                 }
             model = {vm: fields for vm, fields in model.items() if fields}
-            assert SloStore(path).all() == model
+            assert SloStore(path).read().fields == model
         assert not list(Path(folder).glob("*.partial"))
 
 
 _WRITER = """
 import sys
 from pathlib import Path
+from slo_ctl.model.slo import SloUpdate
 from slo_ctl.record.slo_store import SloStore
 store = SloStore(Path(sys.argv[1]))
 for number in range(1, 11):
-    store.set(f"{sys.argv[2]}-{number}", {"weight": number})
+    store.change([f"{sys.argv[2]}-{number}"], SloUpdate({"weight": number}))
 """
 
 
@@ -66,7 +67,7 @@ def test_writers_do_not_lose_each_others(tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(path), name]) for name in ("a", "b", "c")]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert set(SloStore(path).all()) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
+    assert set(SloStore(path).read().fields) == {f"{name}-{n}" for name in "abc" for n in range(1, 11)}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,11 @@ def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "promises.json"
     path.write_text(damage)
     store = SloStore(path)
-    attempts = (store.all, lambda: store.set("web", {"weight": 1.0}), lambda: store.unset("web"))
+    attempts = (
+        store.read,
+        lambda: store.change(["web"], SloUpdate({"weight": 1.0})),
+        lambda: store.change(["web"], SloUpdate(unset=frozenset(SLO_KEYS))),
+    )
     for attempt in attempts:
         with pytest.raises(UserError) as caught:
             attempt()
@@ -102,15 +107,35 @@ def test_damage_is_refused_and_kept(damage: str, tmp_path: Path) -> None:
 
 def test_contradictions_with_what_was_set_before(tmp_path: Path) -> None:
     store = SloStore(tmp_path / "promises.json")
-    store.set("web", {"max_iops": 100.0})
+    store.change(["web"], SloUpdate({"max_iops": 100.0}))
     with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
-        store.set("web", {"min_iops": 200.0})
-    assert store.all() == {"web": {"max_iops": 100.0}}
+        store.change(["web"], SloUpdate({"min_iops": 200.0}))
+    assert store.read().fields == {"web": {"max_iops": 100.0}}
+
+
+def test_a_change_is_of_all_vms_or_of_none(tmp_path: Path) -> None:
+    store = SloStore(tmp_path / "promises.json")
+    store.change(["web", "db"], SloUpdate({"max_iops": 100.0}, "gold"))
+    store.change(["db"], SloUpdate({"max_iops": 500.0}))
+    before = store.read()
+    with pytest.raises(UserError, match="VM web: min_iops=200 is more than max_iops=100"):
+        store.change(["db", "web"], SloUpdate({"min_iops": 200.0}))
+    assert store.read() == before
+    assert before.classes == {"web": "gold", "db": "gold"}
+    after = store.change(["web"], SloUpdate(unset=frozenset(["class"])))
+    assert after == store.read()
+    assert after.classes == {"db": "gold"}
+
+
+def test_a_file_from_before_there_were_classes(tmp_path: Path) -> None:
+    path = tmp_path / "promises.json"
+    path.write_text('{"format_version": 1, "vms": {"web": {"weight": 3}}}')
+    assert SloStore(path).read().classes == {}
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SloStore(tmp_path / "promises.json")
-    store.set("web", {"weight": 3.0})
+    store.change(["web"], SloUpdate({"weight": 3.0}))
 
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -118,8 +143,8 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(UserError, match="No space left on device; nothing was changed"):
-            store.set("web", {"weight": 4.0})
-    assert store.all() == {"web": {"weight": 3.0}}
+            store.change(["web"], SloUpdate({"weight": 4.0}))
+    assert store.read().fields == {"web": {"weight": 3.0}}
     assert sorted(item.name for item in tmp_path.iterdir()) == [".promises.json.lock", "promises.json"]
 
 
@@ -137,7 +162,7 @@ def test_the_data_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", renamed)
-    SloStore(tmp_path / "promises.json").set("web", {"weight": 3.0})
+    SloStore(tmp_path / "promises.json").change(["web"], SloUpdate({"weight": 3.0}))
     assert done == ["sync", "rename", "sync"]
 
 
@@ -147,26 +172,30 @@ def test_folder_or_fifo_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path in (folder, fifo):
         with pytest.raises(UserError):
-            SloStore(path).set("web", {"weight": 1.0})
+            SloStore(path).change(["web"], SloUpdate({"weight": 1.0}))
     with pytest.raises(UserError):
-        SloStore(tmp_path / "fifo" / "promises.json").set("web", {"weight": 1.0})
+        SloStore(tmp_path / "fifo" / "promises.json").change(["web"], SloUpdate({"weight": 1.0}))
 
 
 @pytest.mark.parametrize("name", ["", "\udcff", "x" * 5000])
 def test_names_that_cannot_be_stored_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a valid name"):
-        SloStore(tmp_path / "promises.json").set(name, {"weight": 1.0})
+        SloStore(tmp_path / "promises.json").change([name], SloUpdate({"weight": 1.0}))
 
 
 def test_held_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_store, "_LOCK_PATIENCE_S", 0.05)
     first, second = SloStore(tmp_path / "p.json"), SloStore(tmp_path / "p.json")
     with first.locked(), pytest.raises(UserError, match="another slo-ctl is changing"):
-        second.set("web", {"weight": 1.0})
+        second.change(["web"], SloUpdate({"weight": 1.0}))
 
 
 def test_the_format_is_versioned(tmp_path: Path) -> None:
     path = tmp_path / "state" / "promises.json"
-    SloStore(path).set("web", {"weight": 3.0})
-    assert json.loads(path.read_text()) == {"format_version": 1, "vms": {"web": {"weight": 3.0}}}
+    SloStore(path).change(["web"], SloUpdate({"weight": 3.0}))
+    assert json.loads(path.read_text()) == {
+        "format_version": 1,
+        "vms": {"web": {"weight": 3.0}},
+        "classes": {},
+    }
     assert path.stat().st_mode & 0o777 == 0o644

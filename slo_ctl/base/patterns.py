@@ -1,0 +1,51 @@
+"""Patterns for names: `*` stands for any characters or none, `?` for one, everything else for itself."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_WILD = "*?"
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it stands for other names than itself."""
+    return any(character in text for character in _WILD)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether it stands for `name`."""
+    return _compiled(pattern).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    wild = {"*": ".*", "?": "."}
+    return re.compile("".join(wild.get(part) or re.escape(part) for part in pattern), re.DOTALL)
+
+
+def specificity(pattern: str) -> int:
+    """How many characters it fixes: of two patterns the one with more is meant for fewer names."""
+    return sum(character not in _WILD for character in pattern)
+
+
+def common_name(first: str, second: str) -> str | None:
+    """A name that both patterns stand for; None when there is none."""
+    names = {(0, 0): ""}
+    waiting = [(0, 0)]
+    while waiting:
+        i, j = waiting.pop()
+        a, b = first[i : i + 1], second[j : j + 1]
+        if not a and not b:
+            return names[i, j]
+        # A star may end here, or both take one more character.
+        steps = [((i + 1, j), "")] if a == "*" else []
+        steps += [((i, j + 1), "")] if b == "*" else []
+        if a and b and (a == b or a in _WILD or b in _WILD):
+            character = next((each for each in (a, b) if each not in _WILD), "x")
+            steps.append(((i + (a != "*"), j + (b != "*")), character))
+        for place, character in steps:
+            if place not in names:
+                names[place] = names[i, j] + character
+                waiting.append(place)
+    return None

@@ -1,0 +1,363 @@
+"""`slo-ctl vm set|unset`: the SLOs of VMs, by the daemon, in its store, or in libvirt metadata."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.patterns import is_pattern
+from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
+from slo_ctl.cli.options import CONNECT, JSON, ROOT
+from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.vm_host import VmHost, is_many
+
+if TYPE_CHECKING:
+    from slo_ctl.decide.slo_sources import ResolvedSlo
+    from slo_ctl.model.slo import SloFields, SloUpdate
+
+FORMAT_VERSION = 1
+DAEMON, STORE, METADATA = "daemon", "store", "metadata"
+"""Where a change was stored, in JSON."""
+
+_TO_METADATA = Annotated[
+    bool,
+    typer.Option("--metadata", help="Store it in the libvirt metadata of the VM, which migrates with it."),
+]
+
+
+def set_(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME... KEY=VALUE,...",
+            help="VMs, also as patterns such as 'web*', see `slo-ctl vm list`. weight=, min= and max= (IOPS, "
+            "such as 500 or 5k), max_bandwidth= (such as 100MiB/s), p99= (such as 5ms), class= (one of "
+            "slo-ctl.toml).",
+            autocompletion=complete_vm_or_slo_field,
+        ),
+    ],
+    metadata: _TO_METADATA = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Allow a VM that does not exist yet, and minimums above what the device can deliver.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check, and show the resulting SLO; change nothing.")
+    ] = False,
+    json_: JSON = False,
+    connect: CONNECT = None,
+    root: ROOT = None,
+) -> None:
+    """Set the SLO of a VM, or of several: all of them or none. Fields that are not given keep their values.
+
+    Examples:
+    slo-ctl vm set db weight=3,min=500
+    slo-ctl vm set web max=2000,max_bandwidth=100MiB/s,p99=20ms
+    slo-ctl vm set 'web*' db class=gold
+    slo-ctl vm set db min=2k --dry-run
+    slo-ctl vm set db weight=3 --metadata     # in libvirt, migrates with the VM
+    """
+    names, pairs = _names_and_pairs(words)
+    change = _parse(names, pairs)
+    host = VmHost(root, connect)
+    request = _Request(host.expand(names), change, force, dry_run)
+    _change(host, request, "set", metadata=metadata, json_=json_, as_list=is_many(names))
+
+
+def unset(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME... [FIELD...]",
+            help="VMs, also as patterns such as 'web*'; then weight, min, max, max_bandwidth, p99 or class. "
+            "[default: all fields]",
+            autocompletion=complete_vm_or_slo_key,
+        ),
+    ],
+    metadata: _TO_METADATA = False,
+    json_: JSON = False,
+    connect: CONNECT = None,
+    root: ROOT = None,
+) -> None:
+    """Remove what `vm set` has set; libvirt metadata and the configuration apply again.
+
+    Examples:
+    slo-ctl vm unset web
+    slo-ctl vm unset 'web*' db min,class
+    """
+    from slo_ctl.model.slo import SloUpdate
+
+    host = VmHost(root, connect)
+    among = None if metadata else _vms_with_slo(host)
+    names, keys = _names_and_keys(host, words, among or [])
+    request = _Request(host.expand(names, among), SloUpdate(unset=keys))
+    _change(host, request, "unset", metadata=metadata, json_=json_, as_list=is_many(names))
+
+
+# What the words say.
+
+
+def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
+    """VMs, and the fields as one text. The first word is a VM whatever it looks like."""
+    from slo_ctl.model.slo import SloError, slo_key
+
+    names = [words[0], *(word for word in words[1:] if "=" not in word)]
+    # A comma at the end is harmless.
+    pairs = [word.strip().removesuffix(",") for word in words[1:] if "=" in word]
+    for word in names[1:]:
+        try:
+            slo_key(word)
+        except SloError:
+            continue
+        raise UserError(f'vm set {words[0]}: "{word}" is not key=value', f"write {word}=VALUE")
+    if not pairs:
+        quoted = shlex.join(names)
+        raise UserError(
+            f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500"
+        )
+    return names, ",".join(pairs)
+
+
+def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
+    from slo_ctl.base.keyvalue import split_pairs
+    from slo_ctl.model.slo import SloError, check_vm_name, parse_change
+
+    for name in names:
+        check_vm_name(name)
+    where = f"vm set {' '.join(names)}"
+    try:
+        return parse_change(split_pairs(where, pairs))
+    except SloError as error:
+        # Hints are in the form of the configuration file.
+        hint = re.sub(r'^write (\w+) = "?([^"]*)"?$', r"write \1=\2", error.hint)
+        raise UserError(f"{where}: {error.message}", hint) from None
+
+
+def _vms_with_slo(host: VmHost) -> list[str]:
+    """Those of `vm set`; none when this user may change but not read the state."""
+    try:
+        return host.stored().vms
+    except UserError:
+        return []
+
+
+def _names_and_keys(
+    host: VmHost, words: Sequence[str], vms: Sequence[str]
+) -> tuple[list[str], frozenset[str]]:
+    """VMs, which may be other than `vms`, and what to unset: everything when nothing is named.
+
+    The first word is a VM whatever it looks like.
+    """
+    from slo_ctl.model.slo import SLO_KEYS, SloError, check_vm_name, slo_key
+
+    names, keys = [words[0]], list[str]()
+    for word in words[1:]:
+        try:
+            keys += [slo_key(part.strip()) for part in word.split(",")]
+        except SloError as error:
+            if not (is_pattern(word) or word in vms or word in host.names()):
+                said = f"vm unset {words[0]}: {error.key or 'nothing'} {error.problem}"
+                raise UserError(said, error.hint) from None
+            names.append(word)
+    for name in names:
+        check_vm_name(name)
+    return names, frozenset(keys or SLO_KEYS)
+
+
+# Changing.
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One change of some VMs."""
+
+    vms: list[str]
+    change: SloUpdate
+    force: bool = False
+    dry_run: bool = False
+
+    def body(self) -> dict[str, Any]:
+        """For the API."""
+        return {"vms": self.vms, "fields": self.fields, "force": self.force, "dry_run": self.dry_run}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those to set; None for those to unset."""
+        from slo_ctl.model.slo import CLASS_KEY
+
+        chosen = {} if self.change.class_name is None else {CLASS_KEY: self.change.class_name}
+        return {**self.change.fields, **chosen, **dict.fromkeys(sorted(self.change.unset))}
+
+
+def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
+    """By the daemon, else in the file that it reads when it starts: where, and notes."""
+    from slo_ctl.api.client import ApiClient
+    from slo_ctl.base.errors import UnreachableError
+    from slo_ctl.record.slo_store import SloStore
+
+    try:
+        reply = ApiClient(host.places.api_socket).patch("/v1/slos", request.body())
+    except UnreachableError as error:
+        notes = _check_without_daemon(host, request)
+        if request.dry_run:
+            return STORE, [f"the daemon is not running, so devices were not asked ({error})", *notes]
+        SloStore(host.places.slos).change(request.vms, request.change)
+        return STORE, [f"the daemon is not running, so this takes effect when it starts ({error})", *notes]
+    return DAEMON, [str(note) for vm in reply.get("vms", ()) for note in vm.get("notes", ())]
+
+
+def _check_without_daemon(host: VmHost, request: _Request) -> list[str]:
+    """Notes on what the daemon would mind. Raises UserError for what it would refuse."""
+    from slo_ctl.base.keyvalue import did_you_mean
+    from slo_ctl.model.slo import SloError, class_named
+
+    change, notes = request.change, list[str]()
+    if not change.sets:
+        stored = host.stored()
+        for vm in request.vms:
+            if vm not in stored:
+                hint = did_you_mean(vm, stored.vms) if stored.vms else f"see `slo-ctl vm show {vm}`"
+                raise UserError(f"VM {vm} has no SLO set with `vm set`", hint)
+        return []
+    if change.class_name is not None:
+        try:
+            class_named(change.class_name, host.config.classes)
+        except SloError as error:
+            raise UserError(f"vm set {' '.join(request.vms)}: {error.message}", error.hint) from None
+    for vm in request.vms:
+        if vm in host.config.vms or host.vm(vm) is not None:
+            continue
+        if not request.force:
+            refusal = host.unknown(vm)
+            raise UserError(refusal.message, f"{refusal.hint}; use --force to set it anyway")
+        notes.append(f"VM {vm} does not exist yet")
+    return notes
+
+
+def _set_in_metadata(host: VmHost, request: _Request) -> list[str]:
+    """In all domains; when one fails, those before it have again what they had. Notes."""
+    from slo_ctl.act.domain_metadata import find_domain, read_metadata, writable_libvirt, write_metadata
+
+    if host.libvirt_uri is None:
+        raise UserError("--metadata: libvirt is not configured", "set [libvirt] uri, or use --connect URI")
+    if request.change.class_name is not None:
+        raise UserError(
+            "--metadata: a class is of this host, and metadata migrate with the VM",
+            "leave --metadata out, or write the fields themselves",
+        )
+    with writable_libvirt(host.libvirt_uri) as (connection, module):
+        domains = [find_domain(connection, module, vm) for vm in request.vms]
+        before = [read_metadata(domain) for domain in domains]
+        after = [
+            _metadata_after(domain.name, fields, request)
+            for domain, fields in zip(domains, before, strict=True)
+        ]
+        if request.dry_run:
+            return []
+        for index, domain in enumerate(domains):
+            try:
+                write_metadata(domain, after[index])
+            except UserError:
+                for earlier, fields in zip(domains[:index], before, strict=False):
+                    write_metadata(earlier, fields)
+                raise
+        transient = [domain.name for domain in domains if not domain.persistent]
+    return [f"VM {name} is transient: its metadata are lost when it stops" for name in transient]
+
+
+def _metadata_after(vm: str, before: SloFields, request: _Request) -> SloFields:
+    from slo_ctl.model.slo import SloError, check_fields
+
+    change = request.change
+    after = {name: value for name, value in before.items() if name not in change.unset} | change.fields
+    try:
+        check_fields(after)
+    except SloError as error:
+        raise UserError(f"VM {vm}: {error.message}", error.hint) from None
+    return after
+
+
+# Telling.
+
+
+def _change(
+    host: VmHost, request: _Request, verb: str, *, metadata: bool, json_: bool, as_list: bool
+) -> None:
+    """Do it, and print the effective SLO of each VM."""
+    from slo_ctl.show.vms import slo_line
+
+    if metadata:
+        where, notes = METADATA, _set_in_metadata(host, request)
+    else:
+        where, notes = _set_in_store(host, request)
+    resolved = _effective(host, request, where, notes)
+    notes = [*dict.fromkeys([*notes, *host.notes])]
+    if json_:
+        _print_json(request, where, resolved, notes, as_list=as_list)
+        return
+    if request.dry_run:
+        done = "dry run, nothing changed" + (", the daemon would accept it" if where == DAEMON else "")
+    else:
+        by = {DAEMON: "applied by the daemon", STORE: "stored", METADATA: "in libvirt metadata"}[where]
+        done = f"{verb}, {by}"
+    for vm, slo in resolved.items():
+        print_lines(f"{vm}: {done}")
+        if slo is not None:
+            print_lines(f"effective SLO{' would be' if request.dry_run else ''}: {slo_line(slo)}")
+            for sentence in slo.conflicts:
+                warn(f"conflict: {sentence}")
+    for note in notes:
+        warn(f"note: {note}")
+
+
+def _effective(
+    host: VmHost, request: _Request, where: str, notes: list[str]
+) -> dict[str, ResolvedSlo | None]:
+    """The SLOs after the change; None when this user may change but not read the state."""
+    try:
+        stored = host.stored()
+        if request.dry_run and where != METADATA:
+            stored = stored.changed(request.vms, request.change)
+    except UserError as error:
+        if where == STORE:
+            raise
+        notes.append(f"the effective SLO is unknown: {error.message}")
+        return dict.fromkeys(request.vms)
+    resolved: dict[str, ResolvedSlo | None] = {}
+    for vm in request.vms:
+        metadata = host.metadata(vm)
+        if request.dry_run and where == METADATA:
+            metadata = _metadata_after(vm, metadata, request)
+        resolved[vm] = host.resolved_slo(vm, host.said(vm, stored, metadata))
+    return resolved
+
+
+def _print_json(
+    request: _Request,
+    where: str,
+    resolved: Mapping[str, ResolvedSlo | None],
+    notes: Sequence[str],
+    *,
+    as_list: bool,
+) -> None:
+    from slo_ctl.show.vms import slo_json
+
+    told = {
+        "changed": None if request.dry_run else where,
+        "dry_run": request.dry_run,
+        "fields": {key: value for key, value in request.fields.items() if value is not None},
+        "notes": list(notes),
+    }
+    vms = [
+        {**(slo_json(vm, slo, None, None, ()) if slo else {"vm": vm}), **told} for vm, slo in resolved.items()
+    ]
+    print_json({"format_version": FORMAT_VERSION, **({"vms": vms} if as_list else vms[0])})

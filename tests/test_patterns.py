@@ -1,0 +1,38 @@
+"""Patterns for names against the regular expressions of Python."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.base.patterns import common_name, is_pattern, matches, specificity
+
+patterns = st.text("ab*?", max_size=6)
+names = st.text("abx[", max_size=6)
+
+
+@given(patterns, names)
+def test_star_and_question_mark(pattern: str, name: str) -> None:
+    expected = re.fullmatch(pattern.replace("*", ".*").replace("?", "."), name) is not None
+    assert matches(pattern, name) is expected
+    if not is_pattern(pattern):
+        assert matches(pattern, name) is (pattern == name)
+        assert specificity(pattern) == len(pattern)
+
+
+def test_everything_else_stands_for_itself() -> None:
+    assert matches("v[1].*", "v[1].\n")
+    assert not matches("v[1]", "v1")
+    assert not is_pattern("v[1]")
+
+
+@given(patterns, patterns, names)
+def test_a_common_name_is_found_where_there_is_one(first: str, second: str, name: str) -> None:
+    common = common_name(first, second)
+    if common is None:
+        assert not (matches(first, name) and matches(second, name))
+    else:
+        assert matches(first, common)
+        assert matches(second, common)
