@@ -74,13 +74,25 @@ class VmHost:
 
         A libvirt that is not reachable is a note, unless --connect names it.
         """
-        found = self._scan()
-        names = {vm.cgroup: vm.name for vm in self.config.vms.values() if vm.cgroup}
-        return replace(
-            found,
-            vms=tuple(replace(vm, name=names.get(vm.cgroup or "", vm.name)) for vm in found.vms),
-            streams=tuple(replace(each, vm=names.get(each.cgroup or "", each.vm)) for each in found.streams),
+        from slo_ctl.observe.streams import ExportPaths, tagged, with_namespaces
+
+        found, configured = self._scan(), self.config.vms.values()
+        names = {vm.cgroup: vm.name for vm in configured if vm.cgroup}
+        namespaces = {vm.name: vm.namespaces for vm in configured if vm.namespaces}
+        vms = [replace(vm, name=names.get(vm.cgroup or "", vm.name)) for vm in found.vms]
+        vms = with_namespaces(vms, namespaces)
+        vms.sort(key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
+        streams = tagged(
+            [replace(each, vm=names.get(each.cgroup or "", each.vm)) for each in found.streams],
+            ExportPaths(self.places.run),
+            {},
+            namespaces,
+            {vm.name: vm.cgroup for vm in vms},
+            self.notes.append,
         )
+        place = {(vm.name, vm.cgroup): number for number, vm in enumerate(vms)}
+        streams.sort(key=lambda each: place[each.vm, each.cgroup])
+        return replace(found, vms=tuple(vms), streams=tuple(streams))
 
     def _scan(self) -> Inventory:
         from slo_ctl.host.libvirt import LibvirtError, connect

@@ -85,7 +85,7 @@ def stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]:
     return [
         _text(disk.target if disk else None),
         _text(disk.source if disk else None),
-        _text(_device(stream.device)),
+        _text(str(stream.tenant) if stream.tenant else _device(stream.device)),
         numbers.size(counters.read_bytes if counters else None),
         numbers.size(counters.written_bytes if counters else None),
         _text(stream.cgroup),

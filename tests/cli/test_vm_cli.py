@@ -46,6 +46,22 @@ def test_vm_list_prints_a_table(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert shown.err == ""
 
 
+def test_vm_that_is_named_by_its_namespaces_is_listed(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slo-ctl.toml").write_text(
+        '[vm.db]\nnamespaces = ["ssd0/db"]\n[vm.web]\nnamespaces = ["ssd0/a", "ssd0/b"]\n'
+    )
+    assert listed("--no-libvirt", "--cgroup-root", str(root), "--root", str(tmp_path)) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(row[0], row[4]) for row in rows if row and row[0] in ("db", "web")] == [
+        ("db", "ssd0/db"),
+        ("web", "8:0"),
+        ("web", "ssd0/a"),
+        ("web", "ssd0/b"),
+    ]
+
+
 def test_vm_list_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed("--json", "--no-libvirt", "--cgroup-root", str(root)) == 0
     output: dict[str, Any] = json.loads(capsys.readouterr().out)
