@@ -30,6 +30,7 @@ mod error;
 #[cfg(test)]
 mod faults;
 mod histogram;
+mod inherited;
 mod model;
 mod namespace;
 mod nbdkit;
