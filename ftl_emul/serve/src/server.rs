@@ -2,7 +2,7 @@
 
 mod changes;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod upkeep;
 
 use std::fs::File;
