@@ -167,14 +167,16 @@ unsafe extern "C" fn after_fork() -> c_int {
         let started = device
             .server
             .start()
+            .and_then(|()| nvme_tcp::start(&device.server, device.nvme_tcp_fd, &device.nvme_hosts))
+            .map(|nvme| {
+                if let Some(nvme) = nvme {
+                    device.nvme.get_or_init(|| nvme);
+                }
+            })
+            // Which tells where NVMe hosts find it.
             .and_then(|()| control::start(&device.server, device.control_fd))
-            .and_then(|()| stop::start(device.stop_fd, device.sockets.clone()))
-            .and_then(|()| nvme_tcp::start(&device.server, device.nvme_tcp_fd, &device.nvme_hosts));
-        told(started.map(|nvme| {
-            if let Some(nvme) = nvme {
-                device.nvme.get_or_init(|| nvme);
-            }
-        }))
+            .and_then(|()| stop::start(device.stop_fd, device.sockets.clone()));
+        told(started)
     })
 }
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crate::error::ServeError;
 use crate::inherited;
-use crate::server::Server;
+use crate::server::{NvmeTcp, Server};
 pub use subsystem::Subsystem;
 
 /// Starts to listen on an inherited socket; nothing without one. `hosts` may connect from other machines, by NQN.
@@ -36,11 +36,12 @@ pub fn start(
 ) -> Result<Option<Arc<Subsystem>>, ServeError> {
     let Some(fd) = listening else { return Ok(None) };
     let listener = TcpListener::from(inherited::take(fd));
-    listener
+    let address = listener
         .local_addr()
-        .and_then(|_| listener.set_nonblocking(false))
+        .and_then(|address| listener.set_nonblocking(false).map(|()| address))
         .map_err(|e| ServeError::File(format!("nvme-tcp-fd={fd} is not a listening socket: {e}")))?;
     let subsystem = Arc::new(Subsystem::new(server, hosts.to_vec()));
+    let _started_once = server.nvme_tcp.set(NvmeTcp { address: address.to_string(), nqn: subsystem.nqn.clone() });
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
     run("slo-ctl nvme", move || listen(&listening, &listener))?;
     run("slo-ctl nvme look", move || looking.look_after())?;
