@@ -358,7 +358,9 @@ impl State {
         self.csts = 0;
         self.write_cache = true;
         self.event_config = 0;
-        self.event_requests.clear();
+        if let Some(admin) = self.queues.get(&0) {
+            admin.forget(self.event_requests.drain(..));
+        }
         self.notice_is_masked = false;
         let (admin, io): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.queues).into_iter().partition(|(id, _)| *id == 0);

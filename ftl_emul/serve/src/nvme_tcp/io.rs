@@ -16,7 +16,7 @@ pub const MAX_TRANSFER_SHIFT: u8 = 8;
 /// The same in bytes.
 pub const MAX_TRANSFER_BYTES: usize = 4096 << MAX_TRANSFER_SHIFT;
 /// Read at once by commands that move no data to the host, and written where zeroes have to be.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 128 << 10;
 /// Bytes of a range of Dataset Management (3.2.3).
 const RANGE_BYTES: usize = 16;
 

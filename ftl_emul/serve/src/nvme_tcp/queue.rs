@@ -253,7 +253,7 @@ impl Queue {
             let mut state = self.state();
             // Before the answer: the host may use the identifier again as soon as it has that.
             state.outstanding.remove(&command);
-            (if state.no_flow_control { u16::MAX } else { state.head }, state.id)
+            (state.told_head(), state.id)
         };
         let format = self.format();
         let entry = format.response(&completion.entry(head, id, command));
@@ -271,9 +271,17 @@ impl Queue {
     pub fn refuse(&self, command: u16, status: Status) -> io::Result<()> {
         let (head, id) = {
             let state = self.state();
-            (state.head, state.id)
+            (state.told_head(), state.id)
         };
         self.send(&self.format().response(&Completion::from(status).entry(head, id, command)))
+    }
+
+    /// Commands that will not be answered, after a reset.
+    pub fn forget(&self, commands: impl IntoIterator<Item = u16>) {
+        let mut state = self.state();
+        for command in commands {
+            state.outstanding.remove(&command);
+        }
     }
 
     /// Aborts a command that no thread has begun with yet; false where there is none. Commands whose data is on its way
@@ -336,6 +344,11 @@ impl Queue {
 }
 
 impl State {
+    /// SQHD (3.3.3.2, and 6.3 for the value that says that there is no flow control).
+    fn told_head(&self) -> u16 {
+        if self.no_flow_control { u16::MAX } else { self.head }
+    }
+
     /// One command has room however large it is.
     fn has_room(&self, bytes: usize) -> bool {
         bytes == 0 || self.taken == 0 || self.taken + bytes <= ROOM_BYTES

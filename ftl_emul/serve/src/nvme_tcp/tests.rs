@@ -322,10 +322,13 @@ fn a_silent_host_loses_its_controller_and_a_reset_its_queues() {
 
     let (mut admin, id) = served.admin(false, false);
     let mut io = served.io(id, 1, false, false);
+    let waiting = admin.submit(entry(0x0c, 0, &[]), &[]);
     assert_eq!(admin.configure(0).status, 0);
     assert_eq!(io.stream.read(&mut [0]).unwrap(), 0, "reset");
     assert_eq!(admin.property(0x1c, false), 0);
     assert_eq!(admin.configure(ENABLE).status, 0);
+    admin.next_id = waiting - 1;
+    assert_eq!(admin.run(entry(0x18, 0, &[])).status, 0, "the request before the reset is forgotten");
     let mut io = served.io(id, 1, false, false);
     assert_eq!(io.run(blocks(2, 1, 0, 1)).status, 0);
     assert_eq!(io.run(entry(0x7f, 8, &[])).status, 0, "Disconnect");

@@ -40,7 +40,7 @@ pub struct Host {
     pub stream: TcpStream,
     header_digest: bool,
     data_digest: bool,
-    next_id: u16,
+    pub next_id: u16,
     /// Breaks the digest of the next data that is sent.
     pub damages_data: bool,
 }
