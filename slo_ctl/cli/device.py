@@ -17,6 +17,7 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord
+    from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.status import DriveStatus
     from slo_ctl.drives.store import Aged, DeviceStore
 
@@ -215,15 +216,31 @@ def serve(
         str | None,
         typer.Option(help="Group with access to the NBD sockets, such as that of QEMU. [default: slo-ctl]"),
     ] = None,
+    nvme_tcp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS:PORT", help="Serve it to NVMe hosts over TCP as well, such as 127.0.0.1:4420."
+        ),
+    ] = None,
+    nvme_hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NQN,...", help="NVMe hosts that may connect from other machines. [default: none]"
+        ),
+    ] = None,
     root: ROOT = None,
 ) -> None:
     """Serve a device over NBD until SIGTERM or Ctrl-C, with one Unix socket per namespace.
 
+    With --nvme-tcp it is an NVMe subsystem (EMULATED) as well, its namespaces in the same order.
+
     Examples:
     systemctl start slo-ctl-ftl@ssd0                     # as a service
     slo-ctl device serve ssd0 --latency real --group libvirt-qemu
+    slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
     slo-ctl device serve ssd0 -- --tls=require
     """
+    from slo_ctl.drives.nvme_tcp import plan_nvme_tcp
     from slo_ctl.drives.record import places
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.server import serve as run_server
@@ -231,6 +248,9 @@ def serve(
 
     if latency not in ("real", "none"):
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
+    if nvme_hosts is not None and nvme_tcp is None:
+        raise UserError("--nvme-hosts has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
+    hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     store = DeviceStore(places(root))
     record = store.load(name)
     options = ServeOptions(
@@ -239,20 +259,25 @@ def serve(
         threads=threads,
         checkpoint_s=checkpoint,
         group=group,
+        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts),
         nbdkit=tuple(nbdkit or ()),
     )
-    status = run_server(store, record, options, lambda: _print_ready(store, name, options.latency))
+    status = run_server(store, record, options, lambda: _print_ready(store, name, options))
     raise typer.Exit(status)
 
 
-def _print_ready(store: DeviceStore, name: str, latency: str) -> None:
-    from slo_ctl.drives.status import nbd_uri
+def _print_ready(store: DeviceStore, name: str, options: ServeOptions) -> None:
+    from slo_ctl.drives.control import ControlClient
+    from slo_ctl.drives.status import nbd_uri, nvme_text
 
     run, record = store.places.run_of(name), store.load(name)
-    timed = "modelled latency" if latency == "real" else "no modelled latency"
+    timed = "modelled latency" if options.latency == "real" else "no modelled latency"
     print_lines(f"serving {name} (EMULATED, {timed})")
     for namespace in record.namespace:
         print_lines(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
+    if options.nvme_tcp is not None:
+        with ControlClient(run.control) as control:
+            print_lines(f"  {nvme_text(control.hello()['nvme_tcp'])}")
     print_lines(f"  control: {run.control}", "ready")
 
 

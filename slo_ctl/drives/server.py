@@ -6,6 +6,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from sdnotify import SystemdNotifier
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin, listening
+from slo_ctl.drives.nvme_tcp import NvmeTcp
+from slo_ctl.drives.nvme_tcp import listen as listen_nvme_tcp
 from slo_ctl.drives.record import DeviceRecord
 from slo_ctl.drives.store import DeviceStore, ServedError
 
@@ -62,6 +65,8 @@ class ServeOptions:
     checkpoint_s: float = 60.0
     group: str | None = None
     """Owns the sockets of the exports."""
+    nvme_tcp: NvmeTcp | None = None
+    """Where NVMe hosts may connect as well."""
     nbdkit: tuple[str, ...] = ()
     """More arguments for nbdkit, such as those for TLS."""
 
@@ -87,10 +92,13 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
         with (
             store.locked(record.name) as lock,
             listening(run, names, options.group) as (nbd, control),
-            _handed_over([each.fileno() for each in nbd], [lock, control.fileno()]) as handover,
+            _listening_for_nvme(options.nvme_tcp) as nvme,
+            _handed_over(
+                [each.fileno() for each in nbd], [lock, *(each.fileno() for each in (control, *nvme))]
+            ) as handover,
         ):
             run.pid_file.unlink(missing_ok=True)
-            lock_fd, control_fd, stop_fd = handover.others
+            lock_fd, control_fd, *nvme_fds, stop_fd = handover.others
             command = [
                 *(nbdkit, "--foreground", "--exit-with-parent", "--pidfile", str(run.pid_file)),
                 *("--threads", str(options.worker_threads), *options.nbdkit, str(plugin)),
@@ -102,6 +110,8 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                 f"lock-fd={lock_fd}",
                 f"control-fd={control_fd}",
                 f"stop-fd={stop_fd}",
+                *(f"nvme-tcp-fd={descriptor}" for descriptor in nvme_fds),
+                *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
             ]
             try:
                 return _supervise(command, str(plugin), handover, run.pid_file, ready)
@@ -113,13 +123,22 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
         ) from None
 
 
+@contextmanager
+def _listening_for_nvme(wanted: NvmeTcp | None) -> Iterator[list[socket.socket]]:
+    if wanted is None:
+        yield []
+        return
+    with listen_nvme_tcp(wanted) as opened:
+        yield [opened]
+
+
 @dataclass(frozen=True, slots=True)
 class _Handover:
     """Descriptors that nbdkit inherits."""
 
     listening: tuple[int, ...]
     others: tuple[int, ...]
-    """Lock, control socket, and the end of a pipe that says when to stop."""
+    """Lock, control socket, that for NVMe hosts if any, and the end of a pipe that says when to stop."""
     stop: BinaryIO
     """The other end of it: closing it makes the server end its connections."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,11 @@ class DriveStatus:
 def nbd_uri(socket: Path, export: str = "") -> str:
     """The URI of an export behind a Unix socket."""
     return f"nbd+unix:///{quote(export)}?socket={quote(str(socket))}"
+
+
+def nvme_text(told: Mapping[str, str]) -> str:
+    """Where NVMe hosts find a device, from what its server says in `nvme_tcp`."""
+    return f"NVMe/TCP: {told['address']}, subsystem {told['nqn']}"
 
 
 def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:

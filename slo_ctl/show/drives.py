@@ -189,6 +189,10 @@ def print_device(console: Console, device: DriveStatus) -> None:
             console.print(Text(line, "bold red"), soft_wrap=True)
     for namespace in device.namespaces:
         console.print(Text(f"{namespace.name}: {printable(namespace.uri)}"), soft_wrap=True)
+    if nvme := (device.statistics or {}).get("nvme_tcp"):
+        from slo_ctl.drives.status import nvme_text
+
+        console.print(Text(printable(nvme_text(nvme))), soft_wrap=True)
 
 
 def _flash_facts(device: DriveStatus) -> dict[str, str]:

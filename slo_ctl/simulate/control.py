@@ -128,6 +128,7 @@ class SimulatedServer:
             "emulated": True,
             "latency": "real",
             "time_scale": 1.0,
+            "nvme_tcp": None,
             "punctuality": {"lead_ns": 0, "round_trip_ns": 0, "waited": 0, "late_ns": 0},
             "scheduler": drive.record.scheduler,
             "aged": None,

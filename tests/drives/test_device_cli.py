@@ -103,6 +103,8 @@ def test_delete_wants_to_be_sure(root: Path, capsys: pytest.CaptureFixture[str])
         (("serve", "ssd0", "--latency", "slow"), "--latency: slow"),
         (("serve", "ssd0", "--time-scale", "0"), "--time-scale"),
         (("serve", "ssd0", "--group", "no-such-group"), "--group"),
+        (("serve", "ssd0", "--nvme-tcp", "0.0.0.0:4420"), "--nvme-tcp"),
+        (("serve", "ssd0", "--nvme-hosts", "nqn.2026-11.org.example:a"), "--nvme-hosts"),
     ],
 )
 def test_mistakes_are_one_line_and_a_hint(

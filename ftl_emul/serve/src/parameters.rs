@@ -30,6 +30,10 @@ pub struct Parameters {
     pub lock_fd: Option<RawFd>,
     /// Pipe, inherited; connections are ended once it is closed at its other end.
     pub stop_fd: Option<RawFd>,
+    /// Listening TCP socket for NVMe hosts, inherited.
+    pub nvme_tcp_fd: Option<RawFd>,
+    /// NVMe hosts that may connect from other machines, by NQN.
+    pub nvme_hosts: Vec<String>,
     /// Seconds between checkpoints of the placement.
     pub checkpoint_s: f64,
     /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
@@ -47,6 +51,8 @@ impl Default for Parameters {
             control_fd: None,
             lock_fd: None,
             stop_fd: None,
+            nvme_tcp_fd: None,
+            nvme_hosts: Vec::new(),
             checkpoint_s: 60.0,
             command: None,
             sockets: None,
@@ -72,11 +78,13 @@ impl Parameters {
             "checkpoint-seconds" => self.checkpoint_s = positive(key, value, 1e9)?,
             "control-fd" => self.control_fd = Some(descriptor(key, value)?),
             "stop-fd" => self.stop_fd = Some(descriptor(key, value)?),
+            "nvme-tcp-fd" => self.nvme_tcp_fd = Some(descriptor(key, value)?),
+            "nvme-host" => self.nvme_hosts.push(value.to_owned()),
             "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
-                     control-fd, lock-fd, stop-fd, command and sockets"
+                     control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, command and sockets"
                 ));
             }
         }

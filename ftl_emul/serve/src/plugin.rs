@@ -5,7 +5,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::access;
@@ -14,6 +14,7 @@ use crate::control;
 use crate::error::ServeError;
 use crate::namespace::{Flags, Namespace};
 use crate::nbdkit::{self, Exports, Extents, Plugin};
+use crate::nvme_tcp::{self, Subsystem};
 use crate::offline;
 use crate::parameters::Parameters;
 use crate::server::Server;
@@ -43,6 +44,10 @@ struct Device {
     sockets: Option<PathBuf>,
     control_fd: Option<i32>,
     stop_fd: Option<i32>,
+    nvme_tcp_fd: Option<i32>,
+    nvme_hosts: Vec<String>,
+    /// The other front end, once it is started.
+    nvme: OnceLock<Arc<Subsystem>>,
 }
 
 /// Runs a callback; a panic in it ends this request only, and never unwinds into C.
@@ -131,6 +136,9 @@ fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
         sockets: parameters.sockets.clone(),
         control_fd: parameters.control_fd,
         stop_fd: parameters.stop_fd,
+        nvme_tcp_fd: parameters.nvme_tcp_fd,
+        nvme_hosts: parameters.nvme_hosts.clone(),
+        nvme: OnceLock::new(),
     };
     if let Some(origin) = &device.server.origin {
         eprintln!("slo-ctl: {} (emulated): placement {origin}", device.server.config.name);
@@ -159,6 +167,13 @@ unsafe extern "C" fn after_fork() -> c_int {
         let started = device
             .server
             .start()
+            .and_then(|()| nvme_tcp::start(&device.server, device.nvme_tcp_fd, &device.nvme_hosts))
+            .map(|nvme| {
+                if let Some(nvme) = nvme {
+                    device.nvme.get_or_init(|| nvme);
+                }
+            })
+            // Which tells where NVMe hosts find it.
             .and_then(|()| control::start(&device.server, device.control_fd))
             .and_then(|()| stop::start(device.stop_fd, device.sockets.clone()));
         told(started)
@@ -168,6 +183,9 @@ unsafe extern "C" fn after_fork() -> c_int {
 unsafe extern "C" fn cleanup() {
     guarded((), || {
         if let Some(device) = DEVICE.get() {
+            if let Some(nvme) = device.nvme.get() {
+                nvme_tcp::stop(nvme);
+            }
             told(device.server.stop());
         }
     });

@@ -2,17 +2,18 @@
 
 mod changes;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod upkeep;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ftl_core::convert::exact;
 use ftl_core::engine::Limit;
 use ftl_core::{Drive, TenantId};
+use serde::Serialize;
 
 use crate::ageing::{self, Aged};
 use crate::checkpoint::{self, Origin, Placed};
@@ -26,6 +27,15 @@ use crate::parameters::{Latency, Parameters};
 use crate::recent::{History, Throttled};
 use crate::settings::Settings;
 use upkeep::Upkeep;
+
+/// Where NVMe hosts find a device.
+#[derive(Debug, Clone, Serialize)]
+pub struct NvmeTcp {
+    /// Address and port.
+    pub address: String,
+    /// NQN of its subsystem.
+    pub nqn: String,
+}
 
 /// A device while it is served.
 pub struct Server {
@@ -41,6 +51,8 @@ pub struct Server {
     pub time_scale: Option<f64>,
     /// What happened in the last seconds.
     pub history: History,
+    /// Where NVMe hosts find it, if they do.
+    pub nvme_tcp: OnceLock<NvmeTcp>,
     aged: Mutex<Option<Aged>>,
     folder: PathBuf,
     settings: Mutex<Settings>,
@@ -73,6 +85,7 @@ impl Server {
             origin,
             time_scale,
             history: History::default(),
+            nvme_tcp: OnceLock::new(),
             aged: Mutex::new(aged),
             folder,
             settings: Mutex::new(settings),

@@ -182,7 +182,8 @@ unsafe fn send(fd: RawFd, buffer: *const c_void, length: usize, flags: c_int) ->
         }
         done => done,
     };
-    if sent > 0 {
+    // Nor does nbdkit have the buffers of those that ask not to be signalled.
+    if sent > 0 && flags & libc::MSG_NOSIGNAL == 0 {
         if length > LARGE_BYTES {
             give_back_memory(buffer as usize, exact::<usize>(sent));
         }
@@ -195,10 +196,11 @@ unsafe fn send(fd: RawFd, buffer: *const c_void, length: usize, flags: c_int) ->
 
 /// nbdkit gives a connection up, or the plugin tells it to.
 unsafe fn shutdown(fd: RawFd, how: c_int) -> c_int {
-    let how = if how == libc::SHUT_WR && access::local_path(fd).is_some() { libc::SHUT_RDWR } else { how };
+    let is_local = access::local_path(fd).is_some();
+    let how = if how == libc::SHUT_WR && is_local { libc::SHUT_RDWR } else { how };
     // SAFETY: a plain system call; no memory is passed.
     let done = exact::<c_int>(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) });
-    if how == libc::SHUT_RDWR {
+    if how == libc::SHUT_RDWR && is_local {
         thread::sleep(DYING);
     }
     done

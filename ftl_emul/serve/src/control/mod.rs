@@ -5,13 +5,14 @@ pub mod protocol;
 mod statistics;
 
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::ServeError;
+use crate::inherited;
 use crate::server::Server;
 
 /// Bytes of a command at most, the line's end included.
@@ -28,8 +29,7 @@ static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 /// Starts to listen on an inherited socket; nothing without one.
 pub fn start(server: &'static Server, listening: Option<RawFd>) -> Result<(), ServeError> {
     let Some(fd) = listening else { return Ok(()) };
-    // SAFETY: whoever started us says so on the command line, and nothing else in this process uses it.
-    let listener = unsafe { UnixListener::from_raw_fd(fd) };
+    let listener = UnixListener::from(inherited::take(fd));
     listener
         .local_addr()
         .and_then(|_| listener.set_nonblocking(false))

@@ -26,6 +26,7 @@ pub fn hello(server: &Server) -> Value {
         "placement": server.origin.as_ref().map(ToString::to_string),
         "aged": server.aged(),
         "namespaces": names,
+        "nvme_tcp": server.nvme_tcp.get(),
     })
 }
 
@@ -67,6 +68,7 @@ fn common(server: &Server, settings: &Settings) -> Value {
         "emulated": true,
         "latency": if server.time_scale.is_some() { "real" } else { "none" },
         "time_scale": server.time_scale,
+        "nvme_tcp": server.nvme_tcp.get(),
         "punctuality": server.model.timed().map(|timed| {
             let now = timed.punctuality();
             json!({

@@ -11,12 +11,13 @@ use super::*;
 use crate::faults;
 use crate::namespace::Flags;
 
-const PAGE: u64 = 4096;
-const PAGES: u64 = 320;
+/// Bytes of a page, and pages of each namespace.
+pub const PAGE: u64 = 4096;
+pub const PAGES: u64 = 320;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// A device of 2 dies with 64 blocks of 16 pages each, and no spare block but those that `spare` leaves.
-fn make(folder: &Path, kind: &str, isolated: bool, spare: u64) {
+pub fn make(folder: &Path, kind: &str, isolated: bool, spare: u64) {
     let ops = (128 - spare - 3 * PAGES.div_ceil(16)) / 3;
     let mut text = format!(
         "format_version = 1\nname = \"d\"\nemulated = true\nspec = \"\"\ncreated = \"\"\n[geometry]\npage_bytes = 4096\n\
@@ -34,7 +35,8 @@ fn make(folder: &Path, kind: &str, isolated: bool, spare: u64) {
     std::fs::write(folder.join("device.toml"), text).unwrap();
 }
 
-fn open(folder: &Path) -> Server {
+/// Opens it, to be served without a clock.
+pub fn open(folder: &Path) -> Server {
     Server::open(&Parameters { device: Some(folder.to_owned()), ..Parameters::default() }).unwrap()
 }
 

@@ -1,0 +1,349 @@
+//! One connection of a host, which is one queue pair: reads PDUs, lets commands be carried out, and ends in good order.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use crate::nvme_tcp::admin::{self, Association, Outcome};
+use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fabrics};
+use crate::nvme_tcp::io as nvm;
+use crate::nvme_tcp::pdu::{self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout};
+use crate::nvme_tcp::queue::{Next, Queue, Work};
+use crate::nvme_tcp::subsystem::Subsystem;
+
+/// A PDU that has begun is there after so long; so is Connect.
+const STALLED: Duration = Duration::from_secs(10);
+/// Commands in work have so long when the server stops.
+pub const STOPPING: Duration = Duration::from_secs(10);
+/// After a C2HTermReq the host has so long to read it.
+const PARTING: Duration = Duration::from_secs(1);
+/// Threads of an I/O queue: where answers wait for the modelled drive, each takes one.
+const THREADS: usize = 4;
+const TIMED_THREADS: usize = 128;
+
+/// Why a connection ends.
+enum End {
+    /// The host has gone, or the server stops.
+    Closed,
+    /// The host has broken the protocol, with this header.
+    Fault(Fault, Vec<u8>),
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        // Whatever it is, the host is not to be reached.
+        Self::Closed
+    }
+}
+
+/// Serves a connection to its end.
+pub fn serve(subsystem: &Subsystem, stream: TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(STALLED))?;
+    let (here, from) = (stream.local_addr()?, stream.peer_addr()?);
+    let queue = Arc::new(Queue::new(stream)?);
+    let Some(number) = subsystem.admit(&queue) else { return Ok(()) };
+    let mut reader =
+        Reader { subsystem, queue: &queue, here, from, association: None, threads: 0, began: Instant::now() };
+    // A panic ends this connection only.
+    let _panicked = catch_unwind(AssertUnwindSafe(|| {
+        thread::scope(|scope| {
+            let end = catch_unwind(AssertUnwindSafe(|| reader.converse(scope)));
+            reader.part(end.unwrap_or(End::Closed));
+        });
+    }));
+    queue.close();
+    if let Some(Association { controller, queue: id }) = reader.association {
+        if id == 0 {
+            subsystem.remove_controller(&controller);
+        } else {
+            controller.remove_queue(id, &queue);
+        }
+    }
+    subsystem.dismiss(number);
+    Ok(())
+}
+
+struct Reader<'a> {
+    subsystem: &'a Subsystem,
+    queue: &'a Arc<Queue>,
+    here: SocketAddr,
+    from: SocketAddr,
+    association: Option<Association>,
+    threads: usize,
+    began: Instant,
+}
+
+impl<'a> Reader<'a> {
+    fn converse<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> End {
+        let mut stream = BufReader::with_capacity(64 << 10, self.queue.stream());
+        loop {
+            if let Err(end) = self.one(&mut stream, scope) {
+                return end;
+            }
+        }
+    }
+
+    /// Waits for a PDU, and does what it asks for.
+    fn one<'s>(&mut self, stream: &mut BufReader<&TcpStream>, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
+        self.wait(stream)?;
+        let mut header = vec![0; COMMON_BYTES];
+        stream.read_exact(&mut header)?;
+        let mut common = [0; COMMON_BYTES];
+        common.copy_from_slice(&header);
+        let layout =
+            Layout::of(common, self.queue.format().digests).map_err(|fault| End::Fault(fault, header.clone()))?;
+        header.resize(COMMON_BYTES + layout.before_data(), 0);
+        stream.read_exact(&mut header[COMMON_BYTES..])?;
+        let faulty = |fault| End::Fault(fault, header[..layout.header].to_vec());
+        let parsed = layout.parse(&header).map_err(faulty)?;
+        match (parsed, self.queue.is_agreed()) {
+            (FromHost::Initialize(asked), false) => {
+                // What the host wants is what it gets (NVMe/TCP 3.6.2.3). The answer itself has no digest.
+                self.queue.send(&pdu::initialized(asked.digests))?;
+                self.queue.agree(Format { digests: asked.digests, alignment: asked.alignment });
+                Ok(())
+            }
+            (FromHost::Terminate, _) => Err(End::Closed),
+            (FromHost::Initialize(_), true) | (_, false) => Err(faulty(Fault::Sequence)),
+            (FromHost::Command(entry), true) => {
+                let mut data = vec![0; layout.data];
+                let damaged = read_data(stream, &mut data, layout.data_digest)?;
+                self.command(Command(entry), data, damaged, scope).map_err(|end| match end {
+                    End::Fault(fault, _) => faulty(fault),
+                    End::Closed => End::Closed,
+                })
+            }
+            (FromHost::Data(data), true) => {
+                let work = self.queue.expect(&data).map_err(faulty)?;
+                self.data(stream, &data, layout.data_digest, work, scope)
+            }
+        }
+    }
+
+    /// Returns when the host has begun to send something. A connection that never got to its Connect does not wait long.
+    fn wait(&self, stream: &mut BufReader<&TcpStream>) -> Result<(), End> {
+        loop {
+            match stream.fill_buf() {
+                Ok([]) => return Err(End::Closed),
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    if self.association.is_none() && self.began.elapsed() >= STALLED {
+                        return Err(End::Closed);
+                    }
+                }
+                Err(_) => return Err(End::Closed),
+            }
+        }
+    }
+
+    /// Data that an R2T asked for.
+    fn data<'s>(
+        &mut self,
+        stream: &mut impl Read,
+        data: &HostData,
+        has_digest: bool,
+        mut work: Work,
+        scope: &'s Scope<'s, 'a>,
+    ) -> Result<(), End> {
+        let have = work.data.len();
+        work.data.resize(have + data.length as usize, 0);
+        work.damaged |= read_data(stream, &mut work.data[have..], has_digest)?;
+        self.queue.filled(work);
+        self.proceed(scope)
+    }
+
+    /// A command, with what its capsule brought along.
+    fn command<'s>(
+        &mut self,
+        command: Command,
+        mut capsule: Vec<u8>,
+        damaged: bool,
+        scope: &'s Scope<'s, 'a>,
+    ) -> Result<(), End> {
+        if let Err(refused) = self.queue.take(&command) {
+            return match refused {
+                Ok(status) => Ok(self.queue.refuse(command.id(), status)?),
+                Err(fault) => Err(End::Fault(fault, Vec::new())),
+            };
+        }
+        if let Some(association) = &self.association {
+            association.controller.hear();
+        }
+        let transfer = match self.transfer(&command, &capsule, damaged) {
+            Ok(transfer) => transfer,
+            Err(status) => {
+                self.note(&command, status);
+                return Ok(self.queue.answer(command.id(), status.into(), None)?);
+            }
+        };
+        if command.fabrics_type() == Some(fabrics::DISCONNECT) {
+            self.queue.answer(command.id(), Status::SUCCESS.into(), None)?;
+            return Err(End::Closed);
+        }
+        let data = match transfer {
+            (Transfer { from_host: 0, .. }, _) | (_, Place::Host) => Vec::new(),
+            (Transfer { from_host, .. }, Place::Capsule(offset)) => {
+                capsule.drain(..offset);
+                capsule.truncate(from_host);
+                capsule
+            }
+        };
+        self.queue.admit(Work { command, transfer: transfer.0, data, damaged: false })?;
+        self.proceed(scope)
+    }
+
+    /// What a command moves, and where from; Err for one that is not carried out.
+    fn transfer(&self, command: &Command, capsule: &[u8], damaged: bool) -> Result<(Transfer, Place), Status> {
+        if damaged {
+            return Err(Status::TRANSIENT_TRANSPORT);
+        }
+        let transfer = match &self.association {
+            Some(Association { controller, queue: 1.. }) if command.fabrics_type().is_none() => {
+                if !controller.is_ready() {
+                    return Err(Status::COMMAND_SEQUENCE);
+                }
+                nvm::transfer(command)?
+            }
+            association => admin::transfer(command, association.as_ref())?,
+        };
+        let bytes = transfer.from_host.max(transfer.to_host);
+        let place = if bytes == 0 { Place::Host } else { command.place(bytes, capsule.len())? };
+        // A response capsule holds no data (IORCSZ).
+        if transfer.to_host > 0 && place != Place::Host { Err(Status::SGL_TYPE) } else { Ok((transfer, place)) }
+    }
+
+    /// Has what is ready carried out: here on the Admin Queue, by threads on the others.
+    fn proceed<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
+        let is_io = matches!(self.association, Some(Association { queue: 1.., .. }));
+        if !is_io {
+            while let Some(work) = self.queue.ready_now() {
+                self.administer(&work)?;
+            }
+            return Ok(());
+        }
+        let most = if self.subsystem.server.time_scale.is_some() { TIMED_THREADS } else { THREADS };
+        if self.threads < most && self.queue.is_short_of_threads() {
+            let (subsystem, queue, association) = (self.subsystem, self.queue, self.association.clone());
+            let work = move || work(subsystem, queue, association.as_ref());
+            match thread::Builder::new().name("slo-ctl nvme io".into()).spawn_scoped(scope, work) {
+                Ok(_joined_by_scope) => self.threads += 1,
+                // One is enough to get on.
+                Err(_) if self.threads > 0 => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn administer(&mut self, work: &Work) -> Result<(), End> {
+        if work.damaged {
+            return Ok(self.queue.complete(work, Status::TRANSIENT_TRANSPORT.into(), None)?);
+        }
+        let Some(Association { controller, .. }) = &self.association else {
+            let connected = admin::connect(self.subsystem, self.queue, &work.command, &work.data, self.from.ip());
+            let completion = match connected {
+                Ok((association, completion)) => {
+                    self.association = Some(association);
+                    completion
+                }
+                Err(completion) => completion,
+            };
+            return Ok(self.queue.complete(work, completion, None)?);
+        };
+        match admin::carry_out(self.subsystem, controller, &work.command, work.transfer.to_host, self.here) {
+            Outcome::Later => Ok(()),
+            Outcome::Done(completion, data) => {
+                if completion.status != Status::SUCCESS {
+                    self.note(&work.command, completion.status);
+                }
+                let mut buffer = vec![0; self.queue.format().before_data()];
+                buffer.extend_from_slice(&data);
+                Ok(self.queue.complete(work, completion, Some(buffer))?)
+            }
+        }
+    }
+
+    fn note(&self, command: &Command, status: Status) {
+        if let Some(Association { controller, queue }) = &self.association {
+            controller.note_error(*queue, command, status);
+        }
+    }
+
+    /// Ends a connection: tells the host why, where it is at fault, and answers what is in work, where the server stops.
+    fn part(&self, end: End) {
+        match end {
+            End::Fault(fault, header) => {
+                let stream = self.queue.stream();
+                let told = self.queue.send(&pdu::terminate(fault, &header));
+                if told.is_err() || stream.shutdown(Shutdown::Write).is_err() {
+                    return self.queue.close();
+                }
+                // Were anything left unread, the host would find a reset in place of the reason.
+                let deadline = Instant::now() + PARTING;
+                let mut nothing = [0; 4096];
+                let mut from = stream;
+                let _unsupported = stream.set_read_timeout(Some(PARTING));
+                while Instant::now() < deadline && from.read(&mut nothing).is_ok_and(|n| n > 0) {}
+            }
+            End::Closed if self.subsystem.is_stopping() => {
+                if matches!(self.association, Some(Association { queue: 1.., .. })) {
+                    self.queue.finish(STOPPING);
+                }
+            }
+            End::Closed => {}
+        }
+        self.queue.close();
+    }
+}
+
+/// Reads data, and its digest where it has one; true where the two do not agree.
+fn read_data(stream: &mut impl Read, data: &mut [u8], has_digest: bool) -> io::Result<bool> {
+    stream.read_exact(data)?;
+    if !has_digest {
+        return Ok(false);
+    }
+    let mut digest = [0; DIGEST_BYTES];
+    stream.read_exact(&mut digest)?;
+    Ok(u32::from_le_bytes(digest) != crc32c::crc32c(data))
+}
+
+/// Carries out commands of an I/O queue until it ends.
+fn work(subsystem: &Subsystem, queue: &Queue, association: Option<&Association>) {
+    let Some(Association { controller, queue: id }) = association else { return };
+    while let Next::Work(work) = queue.ready() {
+        let mut buffer = vec![0; queue.format().before_data() + work.transfer.to_host];
+        let durable = controller.is_write_through();
+        let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, &work, &mut buffer, durable)));
+        let completion = done.unwrap_or(Status::INTERNAL_ERROR.into());
+        if completion.status != Status::SUCCESS {
+            controller.note_error(*id, &work.command, completion.status);
+        }
+        if queue.complete(&work, completion, Some(buffer)).is_err() {
+            return;
+        }
+    }
+}
+
+fn carry_out(subsystem: &Subsystem, queue: &Queue, work: &Work, buffer: &mut [u8], durable: bool) -> Completion {
+    if work.damaged {
+        return Status::TRANSIENT_TRANSPORT.into();
+    }
+    let (model, command, gone) = (&subsystem.server.model, &work.command, || queue.is_closed());
+    let id = command.namespace();
+    if id == u32::MAX && command.opcode() == nvm::opcode::FLUSH {
+        let flushed = subsystem
+            .server
+            .namespaces
+            .iter()
+            .map(|namespace| nvm::carry_out(namespace, model, command, (&[], &mut []), durable, &gone));
+        let failed: Vec<Completion> = flushed.filter(|done| done.status != Status::SUCCESS).collect();
+        return failed.first().copied().unwrap_or(Status::SUCCESS.into());
+    }
+    let Some(namespace) = subsystem.namespace(id) else { return Status::INVALID_NAMESPACE.into() };
+    let at = queue.format().before_data();
+    nvm::carry_out(namespace, model, command, (&work.data, &mut buffer[at..]), durable, &gone)
+}

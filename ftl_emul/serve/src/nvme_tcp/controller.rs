@@ -1,0 +1,381 @@
+//! A controller: what one host sees of the device from its Connect on the Admin Queue to the end of that connection.
+//! Sections are those of the NVM Express Base Specification 2.0.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ftl_core::convert::exact;
+
+use crate::namespace::Namespace;
+use crate::nvme_tcp::command::{Command, Completion, Status};
+use crate::nvme_tcp::queue::{MAX_ENTRIES, Queue};
+
+/// I/O queues of a controller at most.
+pub const MAX_IO_QUEUES: u16 = 16;
+/// AERL: Asynchronous Event Requests outstanding at most.
+pub const MAX_EVENT_REQUESTS: usize = 4;
+/// ELPE: entries of the error log that are kept.
+pub const ERROR_ENTRIES: usize = 64;
+/// Bytes of one.
+pub const ERROR_BYTES: usize = 64;
+/// VS (3.1.3.2): 2.0.
+pub const VERSION: u32 = 0x0002_0000;
+/// CAP.TO and CRTO.CRWMT: so many units of 500 ms until it is ready.
+const READY_TIMEOUT: u64 = 2;
+
+/// Properties (3.1.3) by their offset.
+mod property {
+    pub const CAP: u32 = 0x00;
+    pub const VS: u32 = 0x08;
+    pub const CC: u32 = 0x14;
+    pub const CSTS: u32 = 0x1c;
+    pub const CRTO: u32 = 0x68;
+}
+
+/// Features (5.27.1).
+pub mod feature {
+    pub const WRITE_CACHE: u8 = 0x06;
+    pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    pub const EVENTS: u8 = 0x0b;
+    pub const KEEP_ALIVE: u8 = 0x0f;
+    pub const HOST_IDENTIFIER: u8 = 0x81;
+}
+
+/// CC.EN and CSTS.RDY.
+const ENABLED: u32 = 1;
+/// The only bits of CC that a host may have set beside EN and SHN: IOCQES 4, IOSQES 6; CSS 0 or 6; MPS and AMS 0.
+const ENTRY_SIZES: u32 = 4 << 20 | 6 << 16;
+/// Event configuration (5.27.1.8) and OAES: Namespace Attribute Notices.
+pub const NAMESPACE_NOTICES: u32 = 1 << 8;
+
+/// Who is connected (6.3): Host NQN and Host Identifier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Its name.
+    pub nqn: String,
+    /// The same for all its connections.
+    pub id: [u8; 16],
+}
+
+#[derive(Debug)]
+struct State {
+    cc: u32,
+    csts: u32,
+    /// None: no keep alive.
+    keep_alive: Option<Duration>,
+    heard: Instant,
+    write_cache: bool,
+    event_config: u32,
+    /// Identifiers of outstanding Asynchronous Event Requests.
+    event_requests: VecDeque<u16>,
+    /// Reported, and its log page not read since.
+    notice_is_masked: bool,
+    /// Namespaces that the host has not been told about.
+    changed: BTreeSet<u32>,
+    /// Sizes that it has been told.
+    sizes: Vec<u64>,
+    errors: VecDeque<[u8; ERROR_BYTES]>,
+    error_count: u64,
+    queues: BTreeMap<u16, Arc<Queue>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Controller {
+    /// CNTLID.
+    pub id: u16,
+    /// It tells what there is, and has no namespaces.
+    pub is_discovery: bool,
+    /// Its only user.
+    pub host: Host,
+    ended: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Controller {
+    /// A controller that `admin` has just connected to.
+    pub fn new(
+        id: u16,
+        is_discovery: bool,
+        host: Host,
+        keep_alive_ms: u32,
+        namespaces: &[Namespace],
+        admin: Arc<Queue>,
+    ) -> Self {
+        let state = State {
+            cc: 0,
+            csts: 0,
+            keep_alive: keep_alive(keep_alive_ms),
+            heard: Instant::now(),
+            write_cache: true,
+            event_config: 0,
+            event_requests: VecDeque::new(),
+            notice_is_masked: false,
+            changed: BTreeSet::new(),
+            sizes: namespaces.iter().map(Namespace::size_bytes).collect(),
+            errors: VecDeque::new(),
+            error_count: 0,
+            queues: BTreeMap::from([(0, admin)]),
+        };
+        Self { id, is_discovery, host, ended: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A command has come, on whichever queue (3.9: keep alive based on traffic).
+    pub fn hear(&self) {
+        self.state().heard = Instant::now();
+    }
+
+    /// Whether the host has been silent for longer than it said.
+    pub fn is_forsaken(&self, now: Instant) -> bool {
+        let state = self.state();
+        state.keep_alive.is_some_and(|most| now.saturating_duration_since(state.heard) > most)
+    }
+
+    /// Ready for commands beside those of Fabrics.
+    pub fn is_ready(&self) -> bool {
+        self.state().csts & ENABLED != 0
+    }
+
+    /// Property Get (6.5): its value, by the size that ATTRIB names.
+    pub fn property(&self, offset: u32, is_wide: bool) -> Result<u64, Status> {
+        let state = self.state();
+        match (offset, is_wide) {
+            // MQES; CQR; TO; CSS: NVM Command Set, and others by CC.CSS; CRMS: ready with media.
+            (property::CAP, true) => {
+                Ok(u64::from(MAX_ENTRIES - 1) | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 43 | 1 << 59)
+            }
+            (property::VS, false) => Ok(u64::from(VERSION)),
+            (property::CC, false) => Ok(u64::from(state.cc)),
+            (property::CSTS, false) => Ok(u64::from(state.csts)),
+            (property::CRTO, false) => Ok(READY_TIMEOUT),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    /// Property Set (6.6) of CC (3.1.3.5), the only one that can be set. True where a shutdown is asked for: the caller
+    /// flushes, and then says [`Self::shut_down`].
+    pub fn configure(&self, offset: u32, is_wide: bool, value: u64) -> Result<bool, Status> {
+        let Ok(cc) = u32::try_from(value) else { return Err(Status::INVALID_FIELD) };
+        if offset != property::CC || is_wide {
+            return Err(Status::INVALID_FIELD);
+        }
+        let mut state = self.state();
+        let was_enabled = state.cc & ENABLED != 0;
+        if cc & ENABLED != 0 && !was_enabled {
+            let (selection, others) = (cc >> 4 & 7, cc >> 7 & 0x7f);
+            // The size of entries is fixed on Fabrics; a discovery controller has no I/O queues to size.
+            let sizes_fit = self.is_discovery || cc & 0x00ff_0000 == ENTRY_SIZES;
+            if !matches!(selection, 0 | 6) || others != 0 || !sizes_fit {
+                state.csts |= 1 << 1; // CFS
+                return Err(Status::INVALID_FIELD);
+            }
+            state.csts = ENABLED;
+        }
+        state.cc = cc;
+        if cc & ENABLED == 0 && was_enabled {
+            state.reset();
+        }
+        // SHN: normal or abrupt.
+        Ok(cc >> 14 & 3 != 0)
+    }
+
+    /// CSTS.SHST: shutdown is complete.
+    pub fn shut_down(&self) {
+        let mut state = self.state();
+        state.csts = state.csts & !(3 << 2) | 2 << 2;
+    }
+
+    /// Gives an I/O queue its number (6.3); false where that is taken, or the controller is not ready.
+    pub fn add_queue(&self, id: u16, queue: &Arc<Queue>) -> bool {
+        let mut state = self.state();
+        if self.ended.load(Ordering::Relaxed) || state.csts & ENABLED == 0 || state.queues.contains_key(&id) {
+            return false;
+        }
+        state.queues.insert(id, Arc::clone(queue));
+        true
+    }
+
+    /// The connection of an I/O queue has ended.
+    pub fn remove_queue(&self, id: u16, queue: &Arc<Queue>) {
+        let mut state = self.state();
+        // After a reset another one may have its number.
+        if state.queues.get(&id).is_some_and(|found| Arc::ptr_eq(found, queue)) {
+            state.queues.remove(&id);
+        }
+    }
+
+    /// The queue of that number.
+    pub fn queue(&self, id: u16) -> Option<Arc<Queue>> {
+        self.state().queues.get(&id).map(Arc::clone)
+    }
+
+    /// Ends every connection.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let queues: Vec<_> = self.state().queues.values().map(Arc::clone).collect();
+        for queue in queues {
+            queue.close();
+        }
+    }
+
+    /// Whether writes are to be on stable storage before they are answered.
+    pub fn is_write_through(&self) -> bool {
+        !self.state().write_cache
+    }
+
+    /// Get Features (5.15): the current value.
+    pub fn feature(&self, id: u8) -> Result<u64, Status> {
+        let state = self.state();
+        match (id, self.is_discovery) {
+            (feature::KEEP_ALIVE, _) => Ok(state.keep_alive.map_or(0, |most| exact::<u64>(most.as_millis()))),
+            (feature::EVENTS, _) => Ok(u64::from(state.event_config)),
+            (feature::WRITE_CACHE, false) => Ok(u64::from(state.write_cache)),
+            (feature::NUMBER_OF_QUEUES, false) => Ok(queues_granted()),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    /// Set Features (5.27).
+    pub fn set_feature(&self, id: u8, value: u32) -> Result<u64, Status> {
+        let mut state = self.state();
+        match (id, self.is_discovery) {
+            (feature::KEEP_ALIVE, _) => state.keep_alive = keep_alive(value),
+            // Only notices about namespaces are ever sent, whatever else is asked for.
+            (feature::EVENTS, _) => state.event_config = value & NAMESPACE_NOTICES,
+            (feature::WRITE_CACHE, false) => state.write_cache = value & 1 != 0,
+            (feature::NUMBER_OF_QUEUES, false) => {
+                // 65536 of either (5.27.1.5).
+                if value & 0xffff == 0xffff || value >> 16 == 0xffff {
+                    return Err(Status::INVALID_FIELD);
+                }
+                return Ok(queues_granted());
+            }
+            (feature::HOST_IDENTIFIER, _) => return Err(Status::FEATURE_NOT_CHANGEABLE),
+            _ => return Err(Status::INVALID_FIELD),
+        }
+        Ok(0)
+    }
+
+    /// Asynchronous Event Request (5.2): kept until there is something to tell.
+    pub fn request_event(&self, command: u16) -> Result<(), Status> {
+        let mut state = self.state();
+        if state.event_requests.len() >= MAX_EVENT_REQUESTS {
+            return Err(Status::TOO_MANY_EVENT_REQUESTS);
+        }
+        state.event_requests.push_back(command);
+        drop(state);
+        self.tell();
+        Ok(())
+    }
+
+    /// Takes an outstanding request back; false where there is none.
+    pub fn withdraw_event_request(&self, command: u16) -> bool {
+        let mut state = self.state();
+        let before = state.event_requests.len();
+        state.event_requests.retain(|&outstanding| outstanding != command);
+        before != state.event_requests.len()
+    }
+
+    /// Compares namespaces with what the host knows of them, and tells it of changes.
+    pub fn look_at(&self, namespaces: &[Namespace]) {
+        let mut state = self.state();
+        for (number, namespace) in (1..).zip(namespaces) {
+            let size = namespace.size_bytes();
+            if std::mem::replace(&mut state.sizes[number as usize - 1], size) != size {
+                state.changed.insert(number);
+            }
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// Sends the notice that namespaces have changed (5.2.1), once until its log page is read.
+    fn tell(&self) {
+        let mut state = self.state();
+        let wanted = state.event_config & NAMESPACE_NOTICES != 0 && !state.changed.is_empty();
+        if !wanted || state.notice_is_masked || self.is_discovery {
+            return;
+        }
+        let Some(command) = state.event_requests.pop_front() else { return };
+        state.notice_is_masked = true;
+        let admin = state.queues.get(&0).map(Arc::clone);
+        drop(state);
+        // Type notice, information Namespace Attribute Changed, log page 04h.
+        if let Some(admin) = admin {
+            // Where that fails, the connection has ended.
+            let _told = admin.answer(command, Completion::of(2 | 4 << 16), None);
+        }
+    }
+
+    /// The namespaces that have changed (5.16.1.5); reading them allows the next notice unless `retain`.
+    pub fn changed_namespaces(&self, retain: bool) -> Vec<u32> {
+        let mut state = self.state();
+        let found = state.changed.iter().copied().collect();
+        if !retain {
+            state.changed.clear();
+            state.notice_is_masked = false;
+        }
+        found
+    }
+
+    /// Notes a command that failed (5.16.1.2).
+    pub fn note_error(&self, queue: u16, command: &Command, status: Status) {
+        let mut state = self.state();
+        state.error_count += 1;
+        let mut entry = [0; ERROR_BYTES];
+        entry[..8].copy_from_slice(&state.error_count.to_le_bytes());
+        entry[8..10].copy_from_slice(&queue.to_le_bytes());
+        entry[10..12].copy_from_slice(&command.id().to_le_bytes());
+        entry[12..14].copy_from_slice(&(status.0 << 1).to_le_bytes());
+        // Which field was at fault is not told.
+        entry[14..16].copy_from_slice(&[0xff; 2]);
+        if queue != 0 {
+            entry[16..24].copy_from_slice(&command.start().to_le_bytes());
+        }
+        entry[24..28].copy_from_slice(&command.namespace().to_le_bytes());
+        // TRTYPE.
+        entry[29] = 3;
+        state.errors.push_front(entry);
+        state.errors.truncate(ERROR_ENTRIES);
+    }
+
+    /// Entries of the error log, the newest first, and how many errors there ever were.
+    pub fn errors(&self) -> (Vec<u8>, u64) {
+        let state = self.state();
+        (state.errors.iter().flatten().copied().collect(), state.error_count)
+    }
+}
+
+impl State {
+    /// A Controller Level Reset (3.7.2): I/O queues end, and what was set is forgotten.
+    fn reset(&mut self) {
+        self.csts = 0;
+        self.write_cache = true;
+        self.event_config = 0;
+        if let Some(admin) = self.queues.get(&0) {
+            admin.forget(self.event_requests.drain(..));
+        }
+        self.notice_is_masked = false;
+        let (admin, io): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut self.queues).into_iter().partition(|(id, _)| *id == 0);
+        self.queues = admin;
+        for queue in io.into_values() {
+            queue.close();
+        }
+    }
+}
+
+fn keep_alive(milliseconds: u32) -> Option<Duration> {
+    (milliseconds > 0).then(|| Duration::from_millis(u64::from(milliseconds)))
+}
+
+/// NCQA and NSQA, which count from 0.
+fn queues_granted() -> u64 {
+    u64::from(MAX_IO_QUEUES - 1) | u64::from(MAX_IO_QUEUES - 1) << 16
+}

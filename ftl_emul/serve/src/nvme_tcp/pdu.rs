@@ -1,0 +1,508 @@
+//! Protocol data units of the NVMe/TCP Transport Specification 1.0 (sections in brackets are its own): what a host's
+//! bytes mean, and the bytes of what a controller sends. Nothing here reads, writes or waits.
+
+use ftl_core::convert::exact;
+
+/// Bytes of the common header (3.6.1) that every PDU begins with.
+pub const COMMON_BYTES: usize = 8;
+/// The longest header, of ICReq and ICResp (3.6.2.2).
+pub const MAX_HEADER_BYTES: usize = 128;
+/// Bytes of a header or data digest (3.3.1.1).
+pub const DIGEST_BYTES: usize = 4;
+/// Data of one H2CData PDU at most, as ICResp says in MAXH2CDATA (3.6.2.3).
+pub const MAX_HOST_DATA: u32 = 128 << 10;
+/// Data that a command capsule may bring along: what the Admin Queue always has (3.3.2.2.1), and IOCCSZ for the others.
+pub const IN_CAPSULE_BYTES: u32 = 8 << 10;
+
+/// PDU types (3.6.1).
+mod kind {
+    pub const INITIALIZE_REQUEST: u8 = 0x00;
+    pub const INITIALIZE_RESPONSE: u8 = 0x01;
+    pub const HOST_TERMINATES: u8 = 0x02;
+    pub const CONTROLLER_TERMINATES: u8 = 0x03;
+    pub const COMMAND: u8 = 0x04;
+    pub const RESPONSE: u8 = 0x05;
+    pub const HOST_DATA: u8 = 0x06;
+    pub const CONTROLLER_DATA: u8 = 0x07;
+    pub const READY_TO_TRANSFER: u8 = 0x09;
+}
+
+/// FLAGS of the common header (3.6.1): digests are there; data PDUs: it is the last of its transfer.
+const HEADER_DIGEST_FLAG: u8 = 1 << 0;
+const DATA_DIGEST_FLAG: u8 = 1 << 1;
+const LAST_FLAG: u8 = 1 << 2;
+
+/// Why a connection has to end: FES and FEI of a C2HTermReq PDU (3.6.2.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// 01h: the field at this byte of the header makes no sense.
+    HeaderField(u32),
+    /// 02h: not now.
+    Sequence,
+    /// 03h: the header does not have the digest it came with.
+    HeaderDigest(u32),
+    /// 04h: data beyond or beside what was asked for.
+    OutOfRange,
+    /// 05h: more data in one PDU than MAXH2CDATA.
+    TooMuchData,
+    /// 06h: the parameter at this byte of an ICReq is not supported.
+    Unsupported(u32),
+}
+
+impl Fault {
+    fn fields(self) -> (u16, u32) {
+        match self {
+            Self::HeaderField(offset) => (1, offset),
+            Self::Sequence => (2, 0),
+            Self::HeaderDigest(received) => (3, received),
+            Self::OutOfRange => (4, 0),
+            Self::TooMuchData => (5, 0),
+            Self::Unsupported(offset) => (6, offset),
+        }
+    }
+}
+
+/// Which digests PDUs carry, once both sides have agreed (3.6.2.3, DGST).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// Of headers.
+    pub header: bool,
+    /// Of data.
+    pub data: bool,
+}
+
+impl Digests {
+    fn header_bytes(self) -> usize {
+        if self.header { DIGEST_BYTES } else { 0 }
+    }
+
+    fn data_bytes(self) -> usize {
+        if self.data { DIGEST_BYTES } else { 0 }
+    }
+}
+
+/// Where the parts of a PDU from a host are, as its common header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    kind: u8,
+    flags: u8,
+    /// Bytes of the header, the common one included.
+    pub header: usize,
+    /// Its digest follows.
+    pub header_digest: bool,
+    /// Bytes between that and the data.
+    pub padding: usize,
+    /// Bytes of data.
+    pub data: usize,
+    /// Its digest follows.
+    pub data_digest: bool,
+}
+
+impl Layout {
+    /// Checks a common header (3.6.1). What passes is bounded: no PDU is longer than this program has room for.
+    pub fn of(common: [u8; COMMON_BYTES], digests: Digests) -> Result<Self, Fault> {
+        let [kind, flags, header, offset, length @ ..] = common;
+        let (header, offset, length) = (usize::from(header), usize::from(offset), exact::<usize>(le32(&length, 0)));
+        let (wanted, most_data) = match kind {
+            kind::INITIALIZE_REQUEST => (128, 0),
+            kind::HOST_TERMINATES => (24, MAX_HEADER_BYTES),
+            kind::COMMAND => (72, exact::<usize>(IN_CAPSULE_BYTES)),
+            kind::HOST_DATA => (24, exact::<usize>(MAX_HOST_DATA)),
+            _ => return Err(Fault::HeaderField(0)),
+        };
+        if header != wanted {
+            return Err(Fault::HeaderField(2));
+        }
+        // Neither is ever protected (3.6.2.2, 3.6.2.4), nor does a termination say where its data begins.
+        let plain = matches!(kind, kind::INITIALIZE_REQUEST | kind::HOST_TERMINATES);
+        let digests = if plain { Digests::default() } else { digests };
+        if (flags & HEADER_DIGEST_FLAG != 0) != digests.header {
+            return Err(Fault::HeaderField(1));
+        }
+        let after_header = header + digests.header_bytes();
+        let layout =
+            Self { kind, flags, header, header_digest: digests.header, padding: 0, data: 0, data_digest: false };
+        // A PDU without data may still name the place where it would be.
+        if length == after_header && kind != kind::HOST_DATA {
+            return Ok(layout);
+        }
+        let data_at = if plain { after_header } else { offset };
+        // CPDA is 0: data is aligned to 4 bytes (3.6.2.3).
+        if offset != 0 && (data_at < after_header || data_at % 4 != 0) {
+            return Err(Fault::HeaderField(3));
+        }
+        let sealed = digests.data_bytes();
+        let data = match length.checked_sub(data_at + sealed) {
+            Some(data) if data > 0 && data_at > 0 => data,
+            _ => return Err(Fault::HeaderField(4)),
+        };
+        if (flags & DATA_DIGEST_FLAG != 0) != digests.data {
+            return Err(Fault::HeaderField(1));
+        }
+        if data > most_data {
+            return Err(if kind == kind::HOST_DATA { Fault::TooMuchData } else { Fault::HeaderField(4) });
+        }
+        Ok(Self { padding: data_at - after_header, data, data_digest: digests.data, ..layout })
+    }
+
+    /// Bytes between the common header and the data: the rest of the header, its digest, padding.
+    pub fn before_data(&self) -> usize {
+        self.header - COMMON_BYTES + if self.header_digest { DIGEST_BYTES } else { 0 } + self.padding
+    }
+
+    /// What a header says. `bytes` are the common header and [`Self::before_data`] more.
+    pub fn parse(&self, bytes: &[u8]) -> Result<FromHost, Fault> {
+        let (header, after) = bytes.split_at(self.header);
+        if self.header_digest {
+            let received = le32(after, 0);
+            if received != crc32c::crc32c(header) {
+                return Err(Fault::HeaderDigest(received));
+            }
+        }
+        Ok(match self.kind {
+            kind::INITIALIZE_REQUEST => FromHost::Initialize(Initialize::parse(header)?),
+            kind::COMMAND => {
+                let mut command = [0; 64];
+                command.copy_from_slice(&header[COMMON_BYTES..]);
+                FromHost::Command(command)
+            }
+            kind::HOST_DATA => {
+                let data = HostData {
+                    command_id: le16(header, 8),
+                    tag: le16(header, 10),
+                    offset: le32(header, 12),
+                    length: le32(header, 16),
+                    last: self.flags & LAST_FLAG != 0,
+                };
+                if exact::<usize>(data.length) != self.data {
+                    return Err(Fault::HeaderField(16));
+                }
+                FromHost::Data(data)
+            }
+            _ => FromHost::Terminate,
+        })
+    }
+}
+
+/// A PDU from a host, without its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromHost {
+    /// ICReq.
+    Initialize(Initialize),
+    /// CapsuleCmd: a submission queue entry.
+    Command([u8; 64]),
+    /// H2CData.
+    Data(HostData),
+    /// H2CTermReq: the host gives the connection up.
+    Terminate,
+}
+
+/// ICReq (3.6.2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Initialize {
+    /// HPDA: data of PDUs to the host begins at a multiple of so many bytes.
+    pub alignment: usize,
+    /// DGST: what the host wants.
+    pub digests: Digests,
+}
+
+impl Initialize {
+    fn parse(header: &[u8]) -> Result<Self, Fault> {
+        // PFV 0 is the version of specification 1.0.
+        if le16(header, 8) != 0 {
+            return Err(Fault::Unsupported(8));
+        }
+        let (alignment, digests) = (header[10], header[11]);
+        if alignment > 31 {
+            return Err(Fault::HeaderField(10));
+        }
+        if digests > 3 {
+            return Err(Fault::HeaderField(11));
+        }
+        let digests = Digests { header: digests & 1 != 0, data: digests & 2 != 0 };
+        Ok(Self { alignment: (usize::from(alignment) + 1) * 4, digests })
+    }
+}
+
+/// Header of H2CData (3.6.2.10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostData {
+    /// CCCID: of the command that the data is for.
+    pub command_id: u16,
+    /// TTAG: of the R2T that asked for it.
+    pub tag: u16,
+    /// DATAO: where it belongs in the data of the command.
+    pub offset: u32,
+    /// DATAL.
+    pub length: u32,
+    /// `LAST_PDU`: nothing more comes for that R2T.
+    pub last: bool,
+}
+
+/// How PDUs to a host are made up.
+#[derive(Debug, Clone, Copy)]
+pub struct Format {
+    /// Digests that were agreed upon.
+    pub digests: Digests,
+    /// Alignment of data, in bytes.
+    pub alignment: usize,
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Self { digests: Digests::default(), alignment: 4 }
+    }
+}
+
+impl Format {
+    /// A CapsuleResp PDU (3.6.2.7) with a completion queue entry.
+    pub fn response(&self, entry: &[u8; 16]) -> Vec<u8> {
+        let mut header = common(kind::RESPONSE, 0, 24);
+        header.extend_from_slice(entry);
+        self.sealed(header)
+    }
+
+    /// An R2T PDU (3.6.2.8): the host may send `length` bytes from `offset` on.
+    pub fn ready_to_transfer(&self, command_id: u16, tag: u16, offset: u32, length: u32) -> Vec<u8> {
+        let mut header = common(kind::READY_TO_TRANSFER, 0, 24);
+        header.extend_from_slice(&command_id.to_le_bytes());
+        header.extend_from_slice(&tag.to_le_bytes());
+        header.extend_from_slice(&offset.to_le_bytes());
+        header.extend_from_slice(&length.to_le_bytes());
+        header.resize(24, 0);
+        self.sealed(header)
+    }
+
+    /// Bytes before the data of a C2HData PDU.
+    pub fn before_data(&self) -> usize {
+        (24 + self.digests.header_bytes()).next_multiple_of(self.alignment)
+    }
+
+    /// Makes a C2HData PDU (3.6.2.11), the only one of its command, of a buffer whose data begins at
+    /// [`Self::before_data`].
+    pub fn finish_data(&self, buffer: &mut Vec<u8>, command_id: u16) {
+        let data_at = self.before_data();
+        let length = exact::<u32>(buffer.len() - data_at);
+        let flags = LAST_FLAG | if self.digests.data { DATA_DIGEST_FLAG } else { 0 };
+        let mut header = common(kind::CONTROLLER_DATA, flags, 24);
+        header[3] = exact::<u8>(data_at);
+        header.extend_from_slice(&command_id.to_le_bytes());
+        header.extend_from_slice(&[0; 6]);
+        header.extend_from_slice(&length.to_le_bytes());
+        header.resize(24, 0);
+        if self.digests.data {
+            let digest = crc32c::crc32c(&buffer[data_at..]);
+            buffer.extend_from_slice(&digest.to_le_bytes());
+        }
+        let header = self.sealed_of(header, buffer.len());
+        buffer[..header.len()].copy_from_slice(&header);
+    }
+
+    fn sealed(&self, header: Vec<u8>) -> Vec<u8> {
+        let length = header.len() + self.digests.header_bytes();
+        self.sealed_of(header, length)
+    }
+
+    /// A header with the length of its PDU, and its digest.
+    fn sealed_of(&self, mut header: Vec<u8>, length: usize) -> Vec<u8> {
+        header[4..8].copy_from_slice(&exact::<u32>(length).to_le_bytes());
+        if self.digests.header {
+            header[1] |= HEADER_DIGEST_FLAG;
+            let digest = crc32c::crc32c(&header);
+            header.extend_from_slice(&digest.to_le_bytes());
+        }
+        header
+    }
+}
+
+/// An ICResp PDU (3.6.2.3).
+pub fn initialized(digests: Digests) -> Vec<u8> {
+    let mut pdu = common(kind::INITIALIZE_RESPONSE, 0, 128);
+    // PFV 0; CPDA 0: data from the host is aligned to 4 bytes.
+    pdu.extend_from_slice(&[0, 0, 0, u8::from(digests.header) | u8::from(digests.data) << 1]);
+    pdu.extend_from_slice(&MAX_HOST_DATA.to_le_bytes());
+    pdu.resize(128, 0);
+    pdu[4] = 128;
+    pdu
+}
+
+/// A C2HTermReq PDU (3.6.2.5), with the header that is at fault.
+pub fn terminate(fault: Fault, header: &[u8]) -> Vec<u8> {
+    let (status, information) = fault.fields();
+    let mut pdu = common(kind::CONTROLLER_TERMINATES, 0, 24);
+    pdu.extend_from_slice(&status.to_le_bytes());
+    pdu.extend_from_slice(&information.to_le_bytes());
+    pdu.resize(24, 0);
+    pdu.extend_from_slice(&header[..header.len().min(MAX_HEADER_BYTES)]);
+    let length = exact::<u32>(pdu.len());
+    pdu[4..8].copy_from_slice(&length.to_le_bytes());
+    pdu
+}
+
+fn common(kind: u8, flags: u8, header: u8) -> Vec<u8> {
+    vec![kind, flags, header, 0, 0, 0, 0, 0]
+}
+
+/// A little-endian number at an offset.
+pub fn le16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// As [`le16`].
+pub fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from(le16(bytes, at)) | u32::from(le16(bytes, at + 2)) << 16
+}
+
+/// As [`le16`].
+pub fn le64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(le32(bytes, at)) | u64::from(le32(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A PDU of a host, put together independently of the code above.
+    fn from_host(kind: u8, head: &[u8], data: &[u8], digests: Digests, pad: usize) -> Vec<u8> {
+        let mut pdu = vec![kind, 0, (8 + head.len()) as u8, 0, 0, 0, 0, 0];
+        let seal = if digests.header { 4 } else { 0 };
+        let at = 8 + head.len() + seal + pad;
+        let mut length = 8 + head.len() + seal;
+        if !data.is_empty() {
+            length = at + data.len() + if digests.data { 4 } else { 0 };
+            pdu[3] = at as u8;
+            pdu[1] |= u8::from(digests.data) << 1;
+        }
+        pdu[1] |= u8::from(digests.header);
+        pdu[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+        pdu.extend_from_slice(head);
+        if digests.header {
+            pdu.extend_from_slice(&crc32c::crc32c(&pdu.clone()).to_le_bytes());
+        }
+        if !data.is_empty() {
+            pdu.resize(at, 0xee);
+            pdu.extend_from_slice(data);
+            if digests.data {
+                pdu.extend_from_slice(&crc32c::crc32c(data).to_le_bytes());
+            }
+        }
+        pdu
+    }
+
+    fn read(pdu: &[u8], digests: Digests) -> Result<(FromHost, Vec<u8>), Fault> {
+        let layout = Layout::of(pdu[..8].try_into().unwrap(), digests)?;
+        let data_at = 8 + layout.before_data();
+        let parsed = layout.parse(&pdu[..data_at])?;
+        let sealed = if layout.data_digest { 4 } else { 0 };
+        assert_eq!(pdu.len(), data_at + layout.data + sealed, "the whole PDU is accounted for");
+        Ok((parsed, pdu[data_at..data_at + layout.data].to_vec()))
+    }
+
+    fn digests() -> impl Strategy<Value = Digests> {
+        (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
+    }
+
+    proptest! {
+        #[test]
+        fn commands_and_data_arrive_as_they_were_sent(
+            command in prop::collection::vec(any::<u8>(), 64),
+            data in prop::collection::vec(any::<u8>(), 0..600),
+            digests in digests(),
+            pad in (0usize..8).prop_map(|n| n * 4),
+        ) {
+            let (parsed, carried) = read(&from_host(4, &command, &data, digests, pad), digests).unwrap();
+            prop_assert_eq!(parsed, FromHost::Command(command.try_into().unwrap()));
+            prop_assert_eq!(carried, data);
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused_within_bounds(
+            common in any::<[u8; 8]>(),
+            rest in prop::collection::vec(any::<u8>(), 512),
+            digests in digests(),
+            known in 0u8..10,
+            short in any::<bool>(),
+        ) {
+            let mut common = common;
+            if short {
+                // Near to something sensible.
+                common = [known, common[1] & 7, [24, 72, 128][usize::from(common[2] % 3)], common[3], common[4], common[5] % 4, 0, 0];
+            }
+            if let Ok(layout) = Layout::of(common, digests) {
+                prop_assert!(layout.before_data() <= 256);
+                prop_assert!(layout.data <= MAX_HOST_DATA as usize);
+                let bytes = [&common[..], &rest[..layout.before_data()]].concat();
+                let _fault_or_not = layout.parse(&bytes);
+            }
+        }
+
+        #[test]
+        fn a_changed_bit_of_a_protected_header_is_noticed(
+            command in prop::collection::vec(any::<u8>(), 64), at in 8usize..76, bit in 0u8..8,
+        ) {
+            let digests = Digests { header: true, data: false };
+            let mut pdu = from_host(4, &command, &[], digests, 0);
+            pdu[at] ^= 1 << bit;
+            prop_assert!(matches!(read(&pdu, digests), Err(Fault::HeaderDigest(_))));
+        }
+    }
+
+    #[test]
+    fn data_to_the_host_is_aligned_and_sealed_as_agreed() {
+        for (header, data, alignment, data_at) in
+            [(false, false, 4, 24), (true, false, 4, 28), (true, true, 16, 32), (false, true, 128, 128)]
+        {
+            let format = Format { digests: Digests { header, data }, alignment };
+            let mut buffer = vec![0; format.before_data()];
+            buffer.extend_from_slice(b"123456789");
+            format.finish_data(&mut buffer, 0x1234);
+            assert_eq!(usize::from(buffer[3]), data_at);
+            assert_eq!(buffer[0], 7);
+            assert_eq!(buffer[1], 4 | u8::from(header) | u8::from(data) << 1);
+            assert_eq!(le32(&buffer, 4) as usize, buffer.len());
+            assert_eq!((le16(&buffer, 8), le32(&buffer, 12), le32(&buffer, 16)), (0x1234, 0, 9));
+            assert_eq!(&buffer[data_at..data_at + 9], b"123456789");
+            if header {
+                assert_eq!(le32(&buffer, 24), crc32c::crc32c(&buffer[..24]));
+            }
+            // The check value of CRC-32C.
+            let check = 0xe306_9283_u32.to_le_bytes();
+            assert_eq!(&buffer[data_at + 9..], if data { &check[..] } else { &[] });
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        let none = Digests::default();
+        let command = from_host(4, &[0; 64], &[], none, 0);
+        let with = |at: usize, value: u8| {
+            let mut pdu = command.clone();
+            pdu[at] = value;
+            read(&pdu, none).unwrap_err()
+        };
+        assert_eq!(with(0, 0x05), Fault::HeaderField(0), "a controller's PDU");
+        assert_eq!(with(1, 1), Fault::HeaderField(1), "a digest nobody agreed upon");
+        assert_eq!(with(2, 71), Fault::HeaderField(2));
+        assert_eq!(with(4, 71), Fault::HeaderField(4));
+        assert_eq!(with(7, 0xff), Fault::HeaderField(4), "gigabytes");
+        let mut unaligned = from_host(4, &[0; 64], &[1; 64], none, 4);
+        unaligned[3] = 74;
+        assert_eq!(read(&unaligned, none).unwrap_err(), Fault::HeaderField(3));
+        let mut data = from_host(6, &[0; 16], &[1; 64], none, 0);
+        assert_eq!(read(&data, none).unwrap_err(), Fault::HeaderField(16), "DATAL 0 with data");
+        data[6] = 3;
+        assert_eq!(read(&data, none).unwrap_err(), Fault::TooMuchData);
+        let mut version = from_host(0, &[0; 120], &[], none, 0);
+        version[8] = 1;
+        assert_eq!(read(&version, none).unwrap_err(), Fault::Unsupported(8));
+    }
+
+    #[test]
+    fn a_termination_names_the_fault_and_quotes_the_header() {
+        let pdu = terminate(Fault::HeaderField(2), &[9; 200]);
+        assert_eq!((pdu.len(), pdu[0], le32(&pdu, 4)), (152, 3, 152));
+        assert_eq!((le16(&pdu, 8), le32(&pdu, 10)), (1, 2));
+        assert!(pdu[24..].iter().all(|&b| b == 9));
+    }
+}

@@ -1,0 +1,369 @@
+//! A queue pair over one connection: commands that are outstanding, those that wait for data, for room or for a thread,
+//! and the half of the connection that answers go out through.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ftl_core::convert::exact;
+
+use crate::nvme_tcp::command::{Command, Completion, Status, Transfer};
+use crate::nvme_tcp::pdu::{Fault, Format, HostData, IN_CAPSULE_BYTES};
+
+/// Entries of a queue at most; CAP.MQES says so (one less, as it counts from 0).
+pub const MAX_ENTRIES: u16 = 128;
+/// Data of one connection's commands in work at once. A command that moves no more than a capsule may hold does not
+/// count: together such are bounded by the entries of the queue.
+const ROOM_BYTES: usize = 16 << 20;
+/// A host that takes no answer for so long is given up.
+const STUCK: Duration = Duration::from_secs(10);
+
+/// A command and the data that came with it.
+#[derive(Debug)]
+pub struct Work {
+    /// What is to be done.
+    pub command: Command,
+    /// How much it moves.
+    pub transfer: Transfer,
+    /// From the host.
+    pub data: Vec<u8>,
+    /// Its data did not have the digest it came with.
+    pub damaged: bool,
+}
+
+impl Work {
+    /// Room that it takes while it is in work.
+    fn room(&self) -> usize {
+        let bytes = self.transfer.from_host.max(self.transfer.to_host);
+        if bytes > exact::<usize>(IN_CAPSULE_BYTES) { bytes } else { 0 }
+    }
+
+    /// Its data is still with the host.
+    fn is_owed(&self) -> bool {
+        self.data.len() < self.transfer.from_host
+    }
+}
+
+/// See [`Queue::ready`].
+pub enum Next {
+    /// Do this.
+    Work(Work),
+    /// The connection has ended.
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    id: u16,
+    entries: u16,
+    head: u16,
+    /// The host has asked to do without SQHD (6.3, CATTR).
+    no_flow_control: bool,
+    outstanding: HashSet<u16>,
+    /// By transfer tag, which is the identifier of the command. Data comes in order.
+    incoming: HashMap<u16, Work>,
+    /// For room.
+    waiting: VecDeque<Work>,
+    ready: VecDeque<Work>,
+    taken: usize,
+    idle: usize,
+    closed: bool,
+}
+
+/// One queue pair.
+#[derive(Debug)]
+pub struct Queue {
+    stream: TcpStream,
+    sending: Mutex<()>,
+    format: OnceLock<Format>,
+    state: Mutex<State>,
+    more: Condvar,
+    closed: AtomicBool,
+}
+
+impl Queue {
+    /// The queue of a new connection, before it is known which it is to be.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_write_timeout(Some(STUCK))?;
+        stream.set_nodelay(true)?;
+        // Connect is the first command, and the only one until the size is known.
+        let state = State { entries: 2, ..State::default() };
+        Ok(Self {
+            stream,
+            sending: Mutex::new(()),
+            format: OnceLock::new(),
+            state: Mutex::new(state),
+            more: Condvar::new(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, for its reader.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// How PDUs to the host are made up.
+    pub fn format(&self) -> Format {
+        self.format.get().copied().unwrap_or_default()
+    }
+
+    /// Agrees on a format; false where that has been done.
+    pub fn agree(&self, format: Format) -> bool {
+        self.format.set(format).is_ok()
+    }
+
+    /// Whether the two have agreed.
+    pub fn is_agreed(&self) -> bool {
+        self.format.get().is_some()
+    }
+
+    /// Gives the queue its number and size, as the command Connect asks (6.3).
+    pub fn set(&self, id: u16, entries: u16, no_flow_control: bool) {
+        let mut state = self.state();
+        // Connect itself was entry 0.
+        (state.id, state.entries, state.no_flow_control) = (id, entries, no_flow_control);
+        state.head = 1 % entries;
+    }
+
+    /// Takes a command from the host; Err where it must not come now, with the status for it if there is one.
+    pub fn take(&self, command: &Command) -> Result<(), Result<Status, Fault>> {
+        let mut state = self.state();
+        if state.outstanding.contains(&command.id()) {
+            return Err(Ok(Status::ID_CONFLICT));
+        }
+        // One entry of a queue is always free (3.3.1.3).
+        if state.outstanding.len() + 1 >= usize::from(state.entries).max(2) {
+            return Err(Err(Fault::Sequence));
+        }
+        state.head = (state.head + 1) % state.entries;
+        state.outstanding.insert(command.id());
+        Ok(())
+    }
+
+    /// Lets a command wait for what it needs: room, its data, a thread.
+    pub fn admit(&self, work: Work) -> io::Result<()> {
+        let mut state = self.state();
+        if !state.waiting.is_empty() || !state.has_room(work.room()) {
+            state.waiting.push_back(work);
+            return Ok(());
+        }
+        let asked = state.begin(work);
+        drop(state);
+        self.begun(asked)
+    }
+
+    fn begun(&self, asked: Option<(u16, u32)>) -> io::Result<()> {
+        match asked {
+            Some((command, bytes)) => self.send(&self.format().ready_to_transfer(command, command, 0, bytes)),
+            None => {
+                self.more.notify_one();
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the command that data comes for, to be filled (NVMe/TCP 3.3.2.2); then [`Self::filled`] is called.
+    pub fn expect(&self, data: &HostData) -> Result<Work, Fault> {
+        let mut state = self.state();
+        // Offsets of CCCID and TTAG in the header.
+        let Some(work) = state.incoming.remove(&data.tag) else { return Err(Fault::HeaderField(10)) };
+        if data.command_id != data.tag {
+            return Err(Fault::HeaderField(8));
+        }
+        let (have, all) = (work.data.len() as u64, work.transfer.from_host as u64);
+        let end = u64::from(data.offset) + u64::from(data.length);
+        if u64::from(data.offset) != have || end > all || data.last != (end == all) {
+            return Err(Fault::OutOfRange);
+        }
+        Ok(work)
+    }
+
+    /// The data expected is there.
+    pub fn filled(&self, work: Work) {
+        let mut state = self.state();
+        if work.is_owed() {
+            state.incoming.insert(work.command.id(), work);
+        } else {
+            state.ready.push_back(work);
+            drop(state);
+            self.more.notify_one();
+        }
+    }
+
+    /// The next command whose data is there; waits for it.
+    pub fn ready(&self) -> Next {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return Next::Closed;
+            }
+            if let Some(work) = state.ready.pop_front() {
+                return Next::Work(work);
+            }
+            state.idle += 1;
+            state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    /// As [`Self::ready`], for who does not wait.
+    pub fn ready_now(&self) -> Option<Work> {
+        self.state().ready.pop_front()
+    }
+
+    /// Whether more commands are ready than threads wait for them.
+    pub fn is_short_of_threads(&self) -> bool {
+        let state = self.state();
+        state.ready.len() > state.idle
+    }
+
+    /// Answers a command and forgets it. `buffer`, if any, has the data for the host where [`Format::finish_data`]
+    /// looks for it.
+    pub fn complete(&self, work: &Work, completion: Completion, buffer: Option<Vec<u8>>) -> io::Result<()> {
+        let done = self.answer(work.command.id(), completion, buffer);
+        let mut asked = Vec::new();
+        {
+            let mut state = self.state();
+            state.taken -= work.room();
+            while let Some(next) = state.waiting.front() {
+                if !state.has_room(next.room()) {
+                    break;
+                }
+                let next = state.waiting.pop_front();
+                asked.extend(next.map(|next| state.begin(next)));
+            }
+        }
+        for asked in asked {
+            self.begun(asked)?;
+        }
+        done
+    }
+
+    /// Answers a command that took no room.
+    pub fn answer(&self, command: u16, completion: Completion, buffer: Option<Vec<u8>>) -> io::Result<()> {
+        let (head, id) = {
+            let mut state = self.state();
+            // Before the answer: the host may use the identifier again as soon as it has that.
+            state.outstanding.remove(&command);
+            (state.told_head(), state.id)
+        };
+        let format = self.format();
+        let entry = format.response(&completion.entry(head, id, command));
+        match buffer.filter(|buffer| buffer.len() > format.before_data()) {
+            Some(mut buffer) if completion.status == Status::SUCCESS => {
+                format.finish_data(&mut buffer, command);
+                buffer.extend_from_slice(&entry);
+                self.send(&buffer)
+            }
+            _ => self.send(&entry),
+        }
+    }
+
+    /// Answers a command that was taken out of turn: its identifier belongs to another one.
+    pub fn refuse(&self, command: u16, status: Status) -> io::Result<()> {
+        let (head, id) = {
+            let state = self.state();
+            (state.told_head(), state.id)
+        };
+        self.send(&self.format().response(&Completion::from(status).entry(head, id, command)))
+    }
+
+    /// Commands that will not be answered, after a reset.
+    pub fn forget(&self, commands: impl IntoIterator<Item = u16>) {
+        let mut state = self.state();
+        for command in commands {
+            state.outstanding.remove(&command);
+        }
+    }
+
+    /// Aborts a command that no thread has begun with yet; false where there is none. Commands whose data is on its way
+    /// are not aborted: the host would send it to nobody.
+    pub fn abort(&self, command: u16) -> io::Result<bool> {
+        let found = {
+            let mut state = self.state();
+            let of = |list: &mut VecDeque<Work>| {
+                list.iter().position(|work| work.command.id() == command).and_then(|at| list.remove(at))
+            };
+            match of(&mut state.ready) {
+                Some(work) => Some(work),
+                None => of(&mut state.waiting).inspect(|work| state.taken += work.room()),
+            }
+        };
+        match found {
+            Some(work) => self.complete(&work, Status::ABORT_REQUESTED.into(), None).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Sends one PDU, or several. After a failure the connection is of no use.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.stream).write_all(bytes).inspect_err(|_| self.close())
+    }
+
+    /// Whether nobody waits for answers any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the connection; commands in work are not answered.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.state().closed = true;
+        self.more.notify_all();
+        // The host may have done so before.
+        let _ended = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// No more commands are read; those in work are answered.
+    pub fn stop_reading(&self) {
+        let _ended = self.stream.shutdown(Shutdown::Read);
+    }
+
+    /// Returns when no command is ready or in work that can be done without the host.
+    pub fn finish(&self, patience: Duration) {
+        let deadline = std::time::Instant::now() + patience;
+        loop {
+            let state = self.state();
+            let under_way = state.outstanding.len() - state.incoming.len().min(state.outstanding.len());
+            if state.closed || under_way == 0 || std::time::Instant::now() >= deadline {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl State {
+    /// SQHD (3.3.3.2, and 6.3 for the value that says that there is no flow control).
+    fn told_head(&self) -> u16 {
+        if self.no_flow_control { u16::MAX } else { self.head }
+    }
+
+    /// One command has room however large it is.
+    fn has_room(&self, bytes: usize) -> bool {
+        bytes == 0 || self.taken == 0 || self.taken + bytes <= ROOM_BYTES
+    }
+
+    /// A command has room; returns the data to ask the host for, if any.
+    fn begin(&mut self, mut work: Work) -> Option<(u16, u32)> {
+        self.taken += work.room();
+        if !work.is_owed() {
+            self.ready.push_back(work);
+            return None;
+        }
+        let asked = (work.command.id(), exact::<u32>(work.transfer.from_host));
+        work.data.reserve_exact(work.transfer.from_host);
+        self.incoming.insert(asked.0, work);
+        Some(asked)
+    }
+}

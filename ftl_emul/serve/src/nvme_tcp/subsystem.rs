@@ -1,0 +1,206 @@
+//! The NVM subsystem that a served device is: its names, its controllers, and who may connect.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::namespace::Namespace;
+use crate::nvme_tcp::command::Status;
+use crate::nvme_tcp::controller::{Controller, Host};
+use crate::nvme_tcp::queue::Queue;
+use crate::server::Server;
+
+/// The well-known name of every discovery subsystem (NVM Express Base Specification 2.0, section 4.5).
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Connections at once.
+pub const MAX_CONNECTIONS: usize = 64;
+/// Controllers at once.
+const MAX_CONTROLLERS: usize = 32;
+/// Between two looks at namespaces and keep alive timers.
+const LOOKING: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct Subsystem {
+    /// The device.
+    pub server: &'static Server,
+    /// Its name.
+    pub nqn: String,
+    /// Hosts that may connect from elsewhere than this machine, by NQN.
+    allowed: Vec<String>,
+    controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
+    /// Queues of all connections, by number.
+    connections: Mutex<BTreeMap<u64, Arc<Queue>>>,
+    accepted: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl Subsystem {
+    /// That of a device.
+    pub fn new(server: &'static Server, allowed: Vec<String>) -> Self {
+        let id = uuid(&[&server.config.name, &server.config.created]);
+        Self {
+            server,
+            // A name made of a UUID is for those who own no domain (4.5).
+            nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{}", hyphenated(id)),
+            allowed,
+            controllers: Mutex::default(),
+            connections: Mutex::default(),
+            accepted: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    fn controllers(&self) -> MutexGuard<'_, BTreeMap<u16, Arc<Controller>>> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Queue>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The namespace with that NSID. They count from 1 in the order of the tenants.
+    pub fn namespace(&self, id: u32) -> Option<&'static Namespace> {
+        self.server.namespaces.get(usize::try_from(id).ok()?.checked_sub(1)?)
+    }
+
+    /// How many there are.
+    pub fn namespace_count(&self) -> u32 {
+        ftl_core::convert::exact(self.server.namespaces.len())
+    }
+
+    /// What distinguishes a namespace from all others anywhere, for as long as there is its device.
+    pub fn namespace_uuid(&self, namespace: &Namespace) -> [u8; 16] {
+        uuid(&[&self.server.config.name, &self.server.config.created, &namespace.name])
+    }
+
+    /// Whether a host may connect from there.
+    pub fn permits(&self, host: &str, from: IpAddr) -> bool {
+        from.to_canonical().is_loopback() || self.allowed.iter().any(|allowed| allowed == host)
+    }
+
+    /// A controller of its own for a host.
+    pub fn add_controller(
+        &self,
+        is_discovery: bool,
+        host: Host,
+        keep_alive_ms: u32,
+        admin: &Arc<Queue>,
+    ) -> Result<Arc<Controller>, Status> {
+        let mut controllers = self.controllers();
+        if controllers.len() >= MAX_CONTROLLERS {
+            return Err(Status::CONNECT_BUSY);
+        }
+        let Some(id) = (1..=u16::MAX).find(|id| !controllers.contains_key(id)) else {
+            return Err(Status::CONNECT_BUSY);
+        };
+        let namespaces = &self.server.namespaces;
+        let made = Controller::new(id, is_discovery, host, keep_alive_ms, namespaces, Arc::clone(admin));
+        let made = Arc::new(made);
+        controllers.insert(id, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// The controller of that number.
+    pub fn controller(&self, id: u16) -> Option<Arc<Controller>> {
+        self.controllers().get(&id).map(Arc::clone)
+    }
+
+    /// The Admin Queue of a controller has ended, and with it the controller.
+    pub fn remove_controller(&self, controller: &Controller) {
+        self.controllers().remove(&controller.id);
+        controller.end();
+    }
+
+    /// Controllers that hosts are connected to.
+    #[cfg(test)]
+    pub fn controller_count(&self) -> usize {
+        self.controllers().len()
+    }
+
+    /// Counts a new connection; None where there are enough, or the server is stopping.
+    pub fn admit(&self, queue: &Arc<Queue>) -> Option<u64> {
+        let mut connections = self.connections();
+        if connections.len() >= MAX_CONNECTIONS || self.is_stopping() {
+            return None;
+        }
+        let number = self.accepted.fetch_add(1, Ordering::Relaxed) as u64;
+        connections.insert(number, Arc::clone(queue));
+        Some(number)
+    }
+
+    /// A connection has ended.
+    pub fn dismiss(&self, number: u64) {
+        self.connections().remove(&number);
+    }
+
+    /// Whether the server is about to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Ends every connection once its commands in work are answered.
+    pub fn stop(&self, patience: Duration) {
+        self.stopping.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + patience;
+        for queue in self.connections().values() {
+            queue.stop_reading();
+        }
+        while !self.connections().is_empty() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Tells hosts of namespaces that have changed, and ends controllers whose host is silent for too long.
+    pub fn look_after(&self) {
+        while !self.is_stopping() {
+            let now = Instant::now();
+            let controllers: Vec<_> = self.controllers().values().map(Arc::clone).collect();
+            for controller in controllers {
+                if controller.is_forsaken(now) {
+                    eprintln!("slo-ctl: NVMe/TCP: no keep alive from {}; its connections end", controller.host.nqn);
+                    controller.end();
+                } else {
+                    controller.look_at(&self.server.namespaces);
+                }
+            }
+            thread::sleep(LOOKING);
+        }
+    }
+}
+
+/// A UUID of version 8 (RFC 9562) from the 128-bit FNV-1a hash of some words.
+fn uuid(words: &[&str]) -> [u8; 16] {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let mut hash = BASIS;
+    for word in words {
+        for &byte in word.as_bytes().iter().chain(&[0]) {
+            hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+        }
+    }
+    let mut bytes = hash.to_be_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+fn hyphenated(uuid: [u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(uuid));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_uuids_that_differ_by_every_word() {
+        let one = hyphenated(uuid(&["ssd0", "2026"]));
+        assert_eq!((one.len(), &one[14..15]), (36, "8"));
+        assert_ne!(one, hyphenated(uuid(&["ssd02", "026"])));
+        assert_eq!(one, hyphenated(uuid(&["ssd0", "2026"])));
+    }
+}

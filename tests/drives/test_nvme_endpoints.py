@@ -1,0 +1,44 @@
+"""What `--nvme-tcp` and `--nvme-hosts` mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.drives.nvme_tcp import NvmeTcp, plan_nvme_tcp
+
+_HOST = "nqn.2026-11.org.example:a"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address", "port"),
+    [
+        ("127.0.0.1:4421", "127.0.0.1", 4421),
+        ("127.0.0.1", "127.0.0.1", 4420),
+        ("[::1]:0", "::1", 0),
+        ("[::1]", "::1", 4420),
+        ("::1", "::1", 4420),
+    ],
+)
+def test_endpoints(endpoint: str, address: str, port: int) -> None:
+    assert plan_nvme_tcp(endpoint, []) == NvmeTcp(address, port)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "hosts", "message"),
+    [
+        ("localhost:4420", (), "localhost:4420 is not an address"),
+        ("127.0.0.1:http", (), "http is not a port"),
+        ("127.0.0.1:65536", (), "65536 is not a port"),
+        ("0.0.0.0:4420", (), "of which none is allowed"),
+        ("192.0.2.1:4420", ("host1",), "host1 is not an NQN"),
+        ("127.0.0.1:4420", (f"nqn.{'x' * 220}",), "is not an NQN"),
+    ],
+)
+def test_mistakes_are_named(endpoint: str, hosts: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        plan_nvme_tcp(endpoint, hosts)
+
+
+def test_hosts_open_an_address_to_other_machines() -> None:
+    assert plan_nvme_tcp("0.0.0.0:4420", [_HOST]) == NvmeTcp("0.0.0.0", 4420, (_HOST,))  # noqa: S104

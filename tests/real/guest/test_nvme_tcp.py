@@ -1,0 +1,129 @@
+"""The emulated SSD over NVMe/TCP, used by the host driver of a stock kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from serving import Server, make_device, require, served
+
+from .guests import GENERAL
+from .machine import Guest
+
+GUEST = GENERAL
+_HOST = "10.0.2.2"
+"""This machine, as QEMU's user network has it."""
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A subsystem that the guest is connected to."""
+
+    guest: Guest
+    server: Server
+    controller: str
+    disks: tuple[str, str]
+
+
+def disks_by_nsid(guest: Guest, controller: str, count: int) -> list[str]:
+    """Block devices in the order of their NSIDs, which the kernel finds in any order."""
+    listed = f"grep -H . /sys/class/nvme/{controller}/{controller}n*/nsid"
+    guest.run(f"for _ in $(seq 300); do [ $({listed} | wc -l) = {count} ] && exit 0; sleep 0.2; done; exit 1")
+    found = [line.rsplit("/nsid:", 1) for line in guest.run(listed).stdout.split()]
+    return [path.rsplit("/", 1)[1] for path, _ in sorted(found, key=lambda each: int(each[1]))]
+
+
+@pytest.fixture(scope="module")
+def connected(booted: Guest) -> Iterator[Connected]:
+    require("nbdkit")
+    # Sockets have short names.
+    root = Path(tempfile.mkdtemp(prefix="slo-"))
+    make_device(root, "name=d,size=256MiB,op=20%,dies=2", "name=a,size=192MiB", "name=b,size=32MiB")
+    booted.run("modprobe nvme-tcp")
+    with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
+        with server.control() as control:
+            told = control.hello()["nvme_tcp"]
+        port = told["address"].rpartition(":")[2]
+        found = json.loads(booted.run(f"nvme discover -t tcp -a {_HOST} -s {port} -o json").stdout)
+        assert [each["subnqn"] for each in found["records"]] == [told["nqn"]]
+        # Digests as well: what the kernel sums up has to be what we do.
+        booted.run(f"nvme connect -t tcp -a {_HOST} -s {port} -n {told['nqn']} --hdr-digest --data-digest")
+        try:
+            (controller,) = booted.run(
+                f"basename -a $(dirname $(grep -l {told['nqn']} /sys/class/nvme/*/subsysnqn))"
+            ).stdout.split()
+            first, second = disks_by_nsid(booted, controller, 2)
+            yield Connected(booted, server, controller, (first, second))
+        finally:
+            booted.run(f"nvme disconnect -n {told['nqn']}", check=False)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def test_the_kernel_takes_it_for_a_drive(connected: Connected) -> None:
+    sizes = [connected.guest.run(f"blockdev --getsize64 /dev/{disk}").stdout for disk in connected.disks]
+    assert [int(size) >> 20 for size in sizes] == [192, 32]
+    kernel = connected.guest.run(f"dmesg | grep {connected.controller}").stdout
+    assert "failed" not in kernel
+    controller = json.loads(connected.guest.run(f"nvme id-ctrl /dev/{connected.controller} -o json").stdout)
+    assert controller["mn"].strip() == "slo-ctl emulated SSD"
+    assert controller["nn"] == 2
+
+
+def test_what_is_written_is_read(connected: Connected) -> None:
+    job = (
+        f"fio --name=v --filename=/dev/{connected.disks[0]} --direct=1 --ioengine=libaio --iodepth=16"
+        " --rw=randwrite --bsrange=4k-256k --size=24m --verify=crc32c --do_verify=1 --verify_fatal=1"
+        " --output-format=json"
+    )
+    done = json.loads(connected.guest.run(job).stdout)["jobs"][0]
+    assert done["error"] == 0
+    assert done["read"]["io_bytes"] == done["write"]["io_bytes"] == 24 << 20
+
+
+def test_a_file_system_is_sound_and_gives_space_back(connected: Connected) -> None:
+    disk = f"/dev/{connected.disks[1]}"
+    connected.guest.run(
+        f"mkfs.ext4 -q {disk} && mount {disk} /mnt && cp /usr/bin/bash /mnt/ && sync && umount /mnt"
+        f" && fsck.ext4 -fn {disk} && mount {disk} /mnt && cmp /usr/bin/bash /mnt/bash && umount /mnt"
+    )
+    with connected.server.control() as control:
+        before = control.statistics()["namespaces"][1]["space"]["mapped_pages"]
+    connected.guest.run(f"blkdiscard {disk}")
+    with connected.server.control() as control:
+        after = control.statistics()["namespaces"][1]["space"]["mapped_pages"]
+    assert before > 0
+    assert after == 0
+
+
+def test_its_logs_have_the_writes_of_flash(connected: Connected) -> None:
+    device = f"/dev/{connected.controller}"
+    smart = json.loads(connected.guest.run(f"nvme smart-log {device} -o json").stdout)
+    extended = json.loads(connected.guest.run(f"nvme ocp smart-add-log {device} -o json").stdout)
+    with connected.server.control() as control:
+        told = control.statistics()
+    flash = [namespace["flash"] for namespace in told["namespaces"]]
+    host = sum(each["host_page_writes"] for each in flash) * told["page_bytes"]
+    media = host + sum(each["gc_page_writes"] for each in flash) * told["page_bytes"]
+    assert smart["data_units_written"] == -(-host // 512_000)
+    units = extended["Physical media units written"]
+    assert units["hi"] << 64 | units["lo"] == media
+
+
+def test_the_kernel_sees_a_change_of_size_and_survives_a_new_server(connected: Connected) -> None:
+    disk = f"/dev/{connected.disks[1]}"
+    with connected.server.control() as control:
+        control.resize("b", 36 << 20)
+    grown = f"[ $(blockdev --getsize64 {disk}) = {36 << 20} ]"
+    connected.guest.run(f"for _ in $(seq 600); do {grown} && exit 0; sleep 0.2; done; exit 1")
+    connected.guest.run(f"echo before | dd of={disk} bs=512 conv=sync,fsync status=none")
+    # nbdkit is started again at once, with the same socket; the kernel tries again after ten seconds.
+    os.kill(connected.server.nbdkit(), signal.SIGKILL)
+    found = connected.guest.run(f"dd if={disk} bs=512 count=1 iflag=direct status=none | head -c 6").stdout
+    assert found == "before"

@@ -1,0 +1,119 @@
+"""A device served over NBD and NVMe/TCP at once, as a user serves it: one device, whoever asks."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nbd_client import NbdClient
+from nvme_client import BLOCK_BYTES, NvmeQueue
+from serving import Server, make_device, require, served
+
+_MIB = 1 << 20
+
+
+@pytest.fixture(params=["none", "real"])
+def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
+    with served(root, "d", "--latency", request.param, "--nvme-tcp", "127.0.0.1:0") as server:
+        yield server
+
+
+def reached(server: Server) -> tuple[tuple[str, int], str]:
+    """Address and name of the subsystem."""
+    with server.control() as control:
+        told = control.hello()["nvme_tcp"]
+    host, _, port = told["address"].rpartition(":")
+    return (host, int(port)), told["nqn"]
+
+
+def test_both_front_ends_are_one_device(server: Server) -> None:
+    address, nqn = reached(server)
+    with NvmeQueue(address, nqn) as admin:
+        blocks = [struct.unpack_from("<Q", admin.identify(0, nsid))[0] for nsid in (1, 2)]
+        assert blocks == [32 * _MIB // BLOCK_BYTES] * 2
+        data = bytes(range(256)) * (4 * _MIB // 4 // 256)
+        with (
+            NvmeQueue(address, nqn, 1, admin.controller) as queue,
+            NbdClient(server.run.export("a"), "a") as client,
+        ):
+            queue.write(1, 8, data)
+            assert client.read(8 * BLOCK_BYTES, len(data)) == data
+            client.write(3 * _MIB, data[:8192])
+            assert queue.read(1, 3 * _MIB // BLOCK_BYTES, 8192) == data[:8192]
+            assert queue.read(2, 8, len(data)) == bytes(len(data))
+            with server.control() as control:
+                first, second = control.statistics()["namespaces"]
+            assert first["answered"]["writes"] == {"requests": 2, "bytes": len(data) + 8192}
+            assert first["flash"]["host_page_writes"] >= (len(data) + 8192) // 16384
+            assert second["answered"]["writes"]["requests"] == 0
+            # A stop waits neither for hosts nor for data that never comes.
+            queue.submit_write(1, 0, _MIB)
+            assert server.stop() == 0
+
+
+def test_hosts_find_it_again_after_the_server_was_killed(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2")
+    with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
+        address, nqn = reached(server)
+        with (
+            NvmeQueue(address, nqn) as admin,
+            NvmeQueue(address, nqn, 1, admin.controller) as queue,
+        ):
+            queue.write(1, 0, b"x" * 8192)
+            first = server.nbdkit()
+            subprocess.run(["kill", "-KILL", str(first)], check=True)
+            with pytest.raises((EOFError, OSError)):
+                queue.read(1, 0, BLOCK_BYTES)
+        # The socket stays open meanwhile: it waits instead of being refused.
+        with (
+            NvmeQueue(address, nqn) as admin,
+            NvmeQueue(address, nqn, 1, admin.controller) as queue,
+        ):
+            assert queue.read(1, 0, 8192) == b"x" * 8192
+        assert server.stop() == 0
+
+
+def test_requests_take_as_long_as_over_nbd(root: Path) -> None:
+    """Those of the modelled drive, and the limits set for a namespace hold for both."""
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2")
+    with served(root, "d", "--latency", "real", "--nvme-tcp", "127.0.0.1:0") as server:
+        address, nqn = reached(server)
+        with server.control() as control:
+            control.set_limit("d", iops=40)
+        with (
+            NvmeQueue(address, nqn) as admin,
+            NvmeQueue(address, nqn, 1, admin.controller) as queue,
+        ):
+            began = time.monotonic()
+            for number in range(40):
+                queue.write(1, number * 8, b"y" * 4096)
+            took = time.monotonic() - began
+        with server.control() as control:
+            (namespace,) = control.statistics()["namespaces"]
+        assert namespace["queue"]["completed"]["writes"] == 40
+        # A burst may pass at first.
+        assert took > 0.5
+        assert namespace["queue"]["throttled_ns"] > 0
+
+
+def test_what_stands_in_the_way_is_named(root: Path) -> None:
+    require("nbdkit")
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        words = ("device", "serve", "d", "--root", str(root), "--nvme-tcp", f"127.0.0.1:{port}")
+        done = subprocess.run(
+            [sys.executable, "-m", "slo_ctl.cli", *words], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
