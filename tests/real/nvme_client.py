@@ -97,7 +97,7 @@ class NvmeQueue:
                 return result, bytes(found)
 
     def _send(self, opcode: int, namespace: int, words: bytes, descriptor: bytes, data: bytes) -> None:
-        self._next += 1
+        self._next = (self._next + 1) & 0xFFFF
         entry = (
             struct.pack("<BBHI16x", opcode, 0x40, self._next, namespace) + descriptor + words.ljust(24, b"\0")
         )

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::nvme_tcp::admin::{self, Association, Outcome};
 use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fabrics};
+use crate::nvme_tcp::controller::Controller;
 use crate::nvme_tcp::io as nvm;
 use crate::nvme_tcp::pdu::{self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout};
 use crate::nvme_tcp::queue::{Next, Queue, Work};
@@ -23,6 +24,8 @@ const PARTING: Duration = Duration::from_secs(1);
 /// Threads of an I/O queue: where answers wait for the modelled drive, each takes one.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
+/// See [`is_quick`].
+const QUICK_BYTES: usize = 64 << 10;
 
 /// Why a connection ends.
 enum End {
@@ -216,17 +219,23 @@ impl<'a> Reader<'a> {
         if transfer.to_host > 0 && place != Place::Host { Err(Status::SGL_TYPE) } else { Ok((transfer, place)) }
     }
 
-    /// Has what is ready carried out: here on the Admin Queue, by threads on the others.
+    /// Has what is ready carried out: here on the Admin Queue, and where that takes less than handing it on; by threads
+    /// otherwise.
     fn proceed<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
-        let is_io = matches!(self.association, Some(Association { queue: 1.., .. }));
-        if !is_io {
-            while let Some(work) = self.queue.ready_now() {
+        let Some(Association { controller, queue: id @ 1.. }) = &self.association else {
+            while let Some(work) = self.queue.ready_now(|_| true) {
                 self.administer(&work)?;
             }
             return Ok(());
+        };
+        let is_timed = self.subsystem.server.time_scale.is_some();
+        if !is_timed && !controller.is_write_through() {
+            while let Some(work) = self.queue.ready_now(is_quick) {
+                answer(self.subsystem, self.queue, controller, *id, &work)?;
+            }
         }
-        let most = if self.subsystem.server.time_scale.is_some() { TIMED_THREADS } else { THREADS };
-        if self.threads < most && self.queue.is_short_of_threads() {
+        let most = if is_timed { TIMED_THREADS } else { THREADS };
+        if self.queue.wake() && self.threads < most {
             let (subsystem, queue, association) = (self.subsystem, self.queue, self.association.clone());
             let work = move || work(subsystem, queue, association.as_ref());
             match thread::Builder::new().name("slo-ctl nvme io".into()).spawn_scoped(scope, work) {
@@ -315,17 +324,31 @@ fn read_data(stream: &mut impl Read, data: &mut [u8], has_digest: bool) -> io::R
 fn work(subsystem: &Subsystem, queue: &Queue, association: Option<&Association>) {
     let Some(Association { controller, queue: id }) = association else { return };
     while let Next::Work(work) = queue.ready() {
-        let mut buffer = vec![0; queue.format().before_data() + work.transfer.to_host];
-        let durable = controller.is_write_through();
-        let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, &work, &mut buffer, durable)));
-        let completion = done.unwrap_or(Status::INTERNAL_ERROR.into());
-        if completion.status != Status::SUCCESS {
-            controller.note_error(*id, &work.command, completion.status);
-        }
-        if queue.complete(&work, completion, Some(buffer)).is_err() {
+        if answer(subsystem, queue, controller, *id, &work).is_err() {
             return;
         }
     }
+}
+
+/// Reads and writes that wait neither for the modelled drive nor for stable storage, and are not large.
+fn is_quick(work: &Work) -> bool {
+    let bytes = work.transfer.from_host.max(work.transfer.to_host);
+    matches!(work.command.opcode(), nvm::opcode::READ | nvm::opcode::WRITE)
+        && bytes <= QUICK_BYTES
+        && !nvm::is_durable(&work.command)
+}
+
+/// Carries out a command of an I/O queue and answers it.
+fn answer(subsystem: &Subsystem, queue: &Queue, controller: &Controller, id: u16, work: &Work) -> io::Result<()> {
+    let mut buffer = vec![0; queue.format().before_data() + work.transfer.to_host];
+    let durable = controller.is_write_through();
+    // A panic fails this command only.
+    let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, work, &mut buffer, durable)));
+    let completion = done.unwrap_or(Status::INTERNAL_ERROR.into());
+    if completion.status != Status::SUCCESS {
+        controller.note_error(id, &work.command, completion.status);
+    }
+    queue.complete(work, completion, Some(buffer))
 }
 
 fn carry_out(subsystem: &Subsystem, queue: &Queue, work: &Work, buffer: &mut [u8], durable: bool) -> Completion {

@@ -60,6 +60,11 @@ pub fn transfer(command: &Command) -> Result<Transfer, Status> {
     Ok(moved)
 }
 
+/// FUA (3.2.4, 3.2.6).
+pub fn is_durable(command: &Command) -> bool {
+    command.dword(12) & (1 << 30) != 0
+}
+
 /// SLBA and NLB, which counts from 0, in bytes.
 fn range(command: &Command) -> (u64, u64) {
     (command.start(), (u64::from(command.dword(12) & 0xffff) + 1) << BLOCK_SHIFT)
@@ -75,15 +80,14 @@ pub fn carry_out(
     durable: bool,
     gone: &dyn Fn() -> bool,
 ) -> Completion {
-    // FUA (3.2.6).
-    let flags = Flags { fua: durable || command.dword(12) & (1 << 30) != 0, may_trim: false };
+    let flags = Flags { fua: durable || is_durable(command), may_trim: false };
     let done = match command.opcode() {
         opcode::FLUSH => namespace.flush(model, gone).map_err(|e| failed(&e, Status::WRITE_FAULT)),
         opcode::WRITE => within(namespace, command).and_then(|(offset, _)| {
             namespace.write(model, data, offset, flags, gone).map_err(|e| failed(&e, Status::WRITE_FAULT))
         }),
         opcode::READ => within(namespace, command).and_then(|(offset, _)| {
-            if command.dword(12) & (1 << 30) != 0 {
+            if is_durable(command) {
                 // What FUA reads has to be on stable storage (3.2.4).
                 namespace.flush(model, gone).map_err(|e| failed(&e, Status::READ_ERROR))?;
             }

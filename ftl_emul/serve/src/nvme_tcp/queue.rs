@@ -148,7 +148,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets a command wait for what it needs: room, its data, a thread.
+    /// Lets a command wait for what it needs: room, its data, a thread. See [`Self::wake`].
     pub fn admit(&self, work: Work) -> io::Result<()> {
         let mut state = self.state();
         if !state.waiting.is_empty() || !state.has_room(work.room()) {
@@ -157,17 +157,11 @@ impl Queue {
         }
         let asked = state.begin(work);
         drop(state);
-        self.begun(asked)
+        asked.map_or(Ok(()), |asked| self.ask(asked))
     }
 
-    fn begun(&self, asked: Option<(u16, u32)>) -> io::Result<()> {
-        match asked {
-            Some((command, bytes)) => self.send(&self.format().ready_to_transfer(command, command, 0, bytes)),
-            None => {
-                self.more.notify_one();
-                Ok(())
-            }
-        }
+    fn ask(&self, (command, bytes): (u16, u32)) -> io::Result<()> {
+        self.send(&self.format().ready_to_transfer(command, command, 0, bytes))
     }
 
     /// Takes the command that data comes for, to be filled (NVMe/TCP 3.3.2.2); then [`Self::filled`] is called.
@@ -186,15 +180,13 @@ impl Queue {
         Ok(work)
     }
 
-    /// The data expected is there.
+    /// The data expected is there. See [`Self::wake`].
     pub fn filled(&self, work: Work) {
         let mut state = self.state();
         if work.is_owed() {
             state.incoming.insert(work.command.id(), work);
         } else {
             state.ready.push_back(work);
-            drop(state);
-            self.more.notify_one();
         }
     }
 
@@ -214,14 +206,18 @@ impl Queue {
         }
     }
 
-    /// As [`Self::ready`], for who does not wait.
-    pub fn ready_now(&self) -> Option<Work> {
-        self.state().ready.pop_front()
+    /// As [`Self::ready`], for who does not wait and does only some.
+    pub fn ready_now(&self, wanted: impl FnOnce(&Work) -> bool) -> Option<Work> {
+        let mut state = self.state();
+        if state.ready.front().is_some_and(wanted) { state.ready.pop_front() } else { None }
     }
 
-    /// Whether more commands are ready than threads wait for them.
-    pub fn is_short_of_threads(&self) -> bool {
+    /// Has threads that wait look at what is ready; true where they are too few for it.
+    pub fn wake(&self) -> bool {
         let state = self.state();
+        for _ in 0..state.ready.len().min(state.idle) {
+            self.more.notify_one();
+        }
         state.ready.len() > state.idle
     }
 
@@ -241,9 +237,10 @@ impl Queue {
                 asked.extend(next.map(|next| state.begin(next)));
             }
         }
-        for asked in asked {
-            self.begun(asked)?;
+        for asked in asked.into_iter().flatten() {
+            self.ask(asked)?;
         }
+        self.wake();
         done
     }
 
