@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from .daemon_kill import daemon_kill
+from .damage import damage
 from .faults import Round
+from .power_loss import power_loss
 from .server_kill import server_kill
 
-KINDS: dict[str, Round] = {"server-kill": server_kill}
+KINDS: dict[str, Round] = {
+    "daemon-kill": daemon_kill,
+    "damage": damage,
+    "power-loss": power_loss,
+    "server-kill": server_kill,
+}
