@@ -14,6 +14,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import remove_leftovers
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
@@ -162,6 +163,8 @@ class Daemon:
 
         Raises UserError when what was kept before is damaged.
         """
+        if not dry_run:
+            remove_leftovers(places.state)
         self.config = config
         self.places = places
         self._dry_run = dry_run
