@@ -20,7 +20,7 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UnreachableError
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.model import Lever
-from slo_ctl.record.slo_store import PromiseStore
+from slo_ctl.record.slo_store import SloStore
 
 from .changes import States, served
 from .contents import Ledger, Load, Writer
@@ -36,37 +36,37 @@ window = "1s"
 [libvirt]
 uri = "none"
 """
-Promised = dict[str, dict[str, float]]
+Slos = dict[str, dict[str, float]]
 
 
-class Promiser(Load):
+class SloChanger(Load):
     """Gives and takes back SLOs until the daemon is gone; knows what was acknowledged."""
 
-    def __init__(self, places: DaemonPlaces, promised: Promised, seed: int) -> None:
+    def __init__(self, places: DaemonPlaces, slos: Slos, seed: int) -> None:
         super().__init__()
         self._api = ApiClient(places.api_socket, timeout_s=READY_S)
         self._random = Random(seed)  # noqa: S311 - no secret
-        self.promised = promised
-        self.allowed = [promised]
-        """What may be promised now: the last is asked for and not acknowledged, where there are two."""
+        self.slos = slos
+        self.allowed = [slos]
+        """What may be kept now: the last is asked for and not acknowledged, where there are two."""
 
     def work(self) -> None:
         while not self.finish.wait(self._random.uniform(0, 0.1)):
             vm, path = self._random.choice(NAMES), "/v1/vms/{}/slo"
             try:
-                if vm in self.promised and self._random.random() < 0.3:
-                    self.allowed.append({name: of for name, of in self.promised.items() if name != vm})
+                if vm in self.slos and self._random.random() < 0.3:
+                    self.allowed.append({name: of for name, of in self.slos.items() if name != vm})
                     self._api.delete(path.format(vm))
                 else:
                     fields = {
                         self._random.choice(["weight", "max_iops"]): float(self._random.randint(1, 500))
                     }
-                    self.allowed.append(self.promised | {vm: self.promised.get(vm, {}) | fields})
+                    self.allowed.append(self.slos | {vm: self.slos.get(vm, {}) | fields})
                     self._api.put(path.format(vm), {"fields": fields, "force": True})
             except UnreachableError:
                 return
-            self.promised = self.allowed[-1]
-            self.allowed = [self.promised]
+            self.slos = self.allowed[-1]
+            self.allowed = [self.slos]
             self.acknowledged += 1
 
     def close(self) -> None:
@@ -89,16 +89,16 @@ def daemon_kill(root: Path, random: Random, tally: Tally) -> None:
             seed = random.getrandbits(32)
             writers.append(Writer(client, Ledger(PAGES), range(PAGES), seed, survives_unflushed=True))
             writers[-1].start()
-        promised: Promised = {}
+        slos: Slos = {}
         for _ in range(KILLS):
             moment = random.choice(["starting", "running", "running", "stopping"])
             if moment == "starting":
                 _killed_while_starting(root, random.uniform(0, 2))
             else:
-                promised = _killed(root, places, promised, random, tally, stopping=moment == "stopping")
+                slos = _killed(root, places, slos, random, tally, stopping=moment == "stopping")
             tally[f"kills while {moment}"] += 1
-            _check_files(places, before, promised)
-        _stopped_cleanly(root, server, before, promised)
+            _check_files(places, before, slos)
+        _stopped_cleanly(root, server, before, slos)
     finally:
         for writer in writers:
             writer.finish.set()
@@ -113,38 +113,38 @@ def _killed_while_starting(root: Path, after_s: float) -> None:
 
 
 def _killed(
-    root: Path, places: DaemonPlaces, promised: Promised, random: Random, tally: Tally, *, stopping: bool
-) -> Promised:
-    """Run the daemon, change SLOs, kill it; returns what is promised now."""
+    root: Path, places: DaemonPlaces, slos: Slos, random: Random, tally: Tally, *, stopping: bool
+) -> Slos:
+    """Run the daemon, change SLOs, kill it; returns the SLOs that are kept."""
     daemon = DaemonProcess(root)
     try:
         for name in NAMES:
-            slo, due = daemon.vm(name).slo, promised.get(name, {})
+            slo, due = daemon.vm(name).slo, slos.get(name, {})
             in_force = (slo.weight, slo.max_iops) == (due.get("weight", 1.0), due.get("max_iops"))
             check(in_force, f"{due} was acknowledged for {name}; in force is {slo}")
-        promiser = Promiser(places, promised, random.getrandbits(32))
-        promiser.start()
+        changer = SloChanger(places, slos, random.getrandbits(32))
+        changer.start()
         time.sleep(random.uniform(0.1, 1))
         if random.random() < 0.3:
             daemon.process.send_signal(signal.SIGHUP)
         if stopping:
             daemon.process.terminate()
             time.sleep(random.uniform(0, 0.5))
-        check(promiser.problem is None, f"{promiser.problem!r}: {daemon.log()}")
+        check(changer.problem is None, f"{changer.problem!r}: {daemon.log()}")
         check("Traceback" not in daemon.log(), daemon.log())
         daemon.kill()
     finally:
         daemon.stop()
-    promiser.join(READY_S)
-    tally["SLOs acknowledged"] += promiser.acknowledged
-    found = PromiseStore(places.promises).all()
-    check(found in promiser.allowed, f"{promiser.allowed} was acknowledged or asked for; kept is {found}")
+    changer.join(READY_S)
+    tally["SLOs acknowledged"] += changer.acknowledged
+    found = SloStore(places.slos).all()
+    check(found in changer.allowed, f"{changer.allowed} was acknowledged or asked for; kept is {found}")
     return found
 
 
-def _check_files(places: DaemonPlaces, before: States, promised: Promised) -> None:
-    """History, journal and promises are whole, and the journal has what was there before."""
-    check(PromiseStore(places.promises).all() == promised, "promises were changed by nobody")
+def _check_files(places: DaemonPlaces, before: States, slos: Slos) -> None:
+    """History, journal and SLOs are whole, and the journal has what was there before."""
+    check(SloStore(places.slos).all() == slos, "SLOs were changed by nobody")
     if places.history.exists():
         with closing(sqlite3.connect(places.history)) as database:
             found = database.execute("PRAGMA integrity_check").fetchall()
@@ -161,7 +161,7 @@ def _check_files(places: DaemonPlaces, before: States, promised: Promised) -> No
         check(original.value == expected, f"the journal has {original} for {knob}; it was {expected}")
 
 
-def _stopped_cleanly(root: Path, server: Server, before: States, promised: Promised) -> None:
+def _stopped_cleanly(root: Path, server: Server, before: States, slos: Slos) -> None:
     """One more start, and a stop that restores everything; OPS may be on its way."""
     daemon = DaemonProcess(root)
     daemon.eventually("an epoch", lambda status: status.devices)
@@ -172,6 +172,6 @@ def _stopped_cleanly(root: Path, server: Server, before: States, promised: Promi
     left = Journal(DaemonPlaces(root).journal).originals()
     check(all(knob.lever is Lever.FTL_OPS for knob in left), f"left in the journal: {left}")
     check(status == (1 if left else 0), f"status {status} with {len(left)} settings left; {daemon.log()}")
-    _check_files(DaemonPlaces(root), before, promised)
+    _check_files(DaemonPlaces(root), before, slos)
     partial = [*root.glob(".*.partial"), *(root / "devices" / "d").glob(".*.partial")]
     check(not partial, f"left behind: {partial}")
