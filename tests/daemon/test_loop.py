@@ -206,7 +206,8 @@ def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None
 def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(UserError, match=r"journal\.json"):
-        Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
+        # Nothing was opened that nobody closes.
+        Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: pytest.fail("observes"))
     (tmp_path / "journal.json").unlink()
     (tmp_path / "promises.json").write_text("{")
     with pytest.raises(UserError, match=r"promises\.json"):
