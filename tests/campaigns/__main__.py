@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("build/campaigns"), metavar="FOLDER")
     given = parser.parse_args()
     threading.excepthook = lambda args: sys.stderr.write(f"thread {args.thread}: {args.exc_value}\n")
+    # So that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     campaign = Campaign(given.name, KINDS[given.name], given.results)
     if given.round is not None:
         return int("fault" in campaign.run_round(given.seed, given.round))

@@ -66,6 +66,17 @@ def _compile(*words: str, source: str = "") -> None:
     )
 
 
+def turning_points(log: bytes) -> list[int]:
+    """Where records end that are no writes of data: syncs, names and lengths of files."""
+    found, begin = [], 0
+    while begin < len(log):
+        op, _, _, _, name, data = _HEAD.unpack_from(log, begin)
+        begin += _HEAD.size + name + data
+        if op not in (_WRITE, _PUNCH):
+            found.append(begin)
+    return found
+
+
 @dataclass
 class _File:
     content: bytearray = field(default_factory=bytearray)

@@ -13,10 +13,10 @@ from serving import Server
 
 from .changes import Changer, kept, served
 from .contents import Ledger, verify
-from .disk_log import HOW, Disk, logged
+from .disk_log import HOW, Disk, logged, turning_points
 from .faults import PromiseError, Tally, check
 from .load import NAMES, PAGES, DeviceLoad
-from .server_kill import MAPPINGS, make_drive
+from .server_kill import MAPPINGS, TIMED, make_drive
 
 STATES = 8
 """Made in a round."""
@@ -24,7 +24,7 @@ STATES = 8
 
 def power_loss(root: Path, random: Random, tally: Tally) -> None:
     """Log what the server writes under load; start it from states that a power failure may leave."""
-    mapping, log = random.choice(MAPPINGS), root / "log"
+    mapping, timed, log = random.choice(MAPPINGS), random.random() < 0.5, root / "log"
     make_drive(root, f"mapping={mapping}")
     device = root / "devices" / "d"
     disk = Disk(device)
@@ -34,10 +34,10 @@ def power_loss(root: Path, random: Random, tally: Tally) -> None:
 
     ledgers = {name: Ledger(PAGES, logged_bytes) for name in NAMES}
     with logged(device, log):
-        server = Server(root, "d", "--checkpoint", "0.2")
+        server = Server(root, "d", "--checkpoint", "0.2", *(TIMED if timed else ()))
     try:
         load = DeviceLoad(
-            server, device, ledgers, random, timed=False, survives_unflushed=False, clock=logged_bytes
+            server, device, ledgers, random, timed=timed, survives_unflushed=False, clock=logged_bytes
         )
         time.sleep(random.uniform(0.2, 0.7))
         load.finish(tally)
@@ -46,8 +46,11 @@ def power_loss(root: Path, random: Random, tally: Tally) -> None:
         server.kill()
         server.stop()
     changes = log.read_bytes()
+    # Half of them right after a change that is not of data, which are few.
+    cuts = random.choices(turning_points(changes), k=STATES // 2)
+    cuts += [random.randrange(len(changes) + 1) for _ in range(STATES - len(cuts))]
     at = 0
-    for number, cut in enumerate(sorted(random.randrange(len(changes) + 1) for _ in range(STATES))):
+    for number, cut in enumerate(sorted(cuts)):
         at, how, state = disk.replay(changes, at, cut), random.choice(HOW), root / f"state{number}"
         disk.after_power_failure(state / "devices" / "d", how, random)
         where = f"state {number} ({how} of what was not synced, {cut} of {len(changes)} bytes of the log)"

@@ -25,6 +25,8 @@ from .load import NAMES, PAGES, DeviceLoad
 
 MAPPINGS = ("page", "page,age=yes", "bast", "fast,cluster=2", "dftl")
 KILLS = 10
+TIMED = ("--latency", "real", "--time-scale", "0.01", "--threads", "4")
+"""Options with which the device has weights and limits; requests hardly wait."""
 
 
 def server_kill(root: Path, random: Random, tally: Tally) -> None:
@@ -33,7 +35,7 @@ def server_kill(root: Path, random: Random, tally: Tally) -> None:
     timed = random.random() < 0.5
     make_drive(root, f"mapping={mapping}")
     options = ["--checkpoint", str(random.choice([0.1, 0.3, 60]))]
-    options += ["--latency", "real", "--time-scale", "0.01", "--threads", "4"] if timed else []
+    options += TIMED if timed else ()
     ledgers = {name: Ledger(PAGES) for name in NAMES}
     server = Server(root, "d", *options)
     try:
