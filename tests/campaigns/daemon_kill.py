@@ -28,11 +28,12 @@ from .faults import READY_S, Tally, check
 from .load import NAMES, PAGES
 from .server_kill import make_drive
 
-KILLS = 6
+KILLS = 4
 _CONFIG = """
 [daemon]
 epoch = "100ms"
 window = "1s"
+strict = {strict}
 [libvirt]
 uri = "none"
 """
@@ -77,7 +78,9 @@ def daemon_kill(root: Path, random: Random, tally: Tally) -> None:
     """Kill the daemon while it starts, runs and stops; a clean stop then restores everything."""
     make_drive(root, "mapping=page")
     tables = [f'[vm.{name}]\nweight = 1\nnamespaces = ["d/{name}"]\n' for name in NAMES]
-    (root / "slo-ctl.toml").write_text(_CONFIG + "".join(tables))
+    # The strict policy moves OPS without end.
+    strict = random.choice(["true", "false"])
+    (root / "slo-ctl.toml").write_text(_CONFIG.format(strict=strict) + "".join(tables))
     places = DaemonPlaces(root)
     server = Server(root, "d", "--latency", "real", "--time-scale", "0.2")
     writers: list[Writer] = []

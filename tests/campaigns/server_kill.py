@@ -24,7 +24,7 @@ from .faults import READY_S, Tally, check, succeed
 from .load import NAMES, PAGES, DeviceLoad
 
 MAPPINGS = ("page", "page,age=yes", "bast", "fast,cluster=2", "dftl")
-KILLS = 10
+KILLS = 6
 TIMED = ("--latency", "real", "--time-scale", "0.01", "--threads", "4")
 """Options with which the device has weights and limits; requests hardly wait."""
 
