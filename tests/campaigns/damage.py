@@ -28,7 +28,7 @@ from .faults import READY_S, Tally, check, succeed
 from .load import NAMES
 from .server_kill import make_drive
 
-CASES = 8
+CASES = 5
 """In a round."""
 _PATIENCE_S = 60
 _CONFIG = """
