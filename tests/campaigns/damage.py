@@ -99,6 +99,7 @@ def _deep(path: Path, random: Random) -> None:
 
 
 def _unreadable(path: Path, random: Random) -> None:
+    # For root it is not.
     del random
     path.chmod(0)
 
