@@ -61,8 +61,9 @@ def test_damaged_file_is_named_and_kept(tmp_path: Path, text: str, message: str,
 
 def test_fifo_in_place_of_the_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "file.json")
-    with pytest.raises(UserError, match="is not a regular file"):
+    with pytest.raises(UserError, match="is not a regular file") as refused:
         store(tmp_path / "file.json").read()
+    assert refused.value.hint == "restore it"
 
 
 def test_second_writer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:

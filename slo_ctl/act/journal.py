@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import replace_file, sync_folder
+from slo_ctl.base.files import read_regular, replace_file, sync_folder
 from slo_ctl.model import Knob, Lever, SettingValue
 from slo_ctl.model.decision import LEVERS_OF_WORDS
 
@@ -105,11 +106,12 @@ class Journal:
 
     def _read(self) -> dict[Knob, Original]:
         try:
-            text = self._path.read_text(encoding="ascii")
+            text = read_regular(self._path).decode("ascii")
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise UserError(f"{self._path}: {error.strerror}", "run as its owner") from None
+            hint = "restore it, or move it away" if error.errno == errno.EINVAL else "run as its owner"
+            raise UserError(f"{self._path}: {error.strerror}", hint) from None
         except UnicodeDecodeError:
             raise self._damaged("it is not text of ours") from None
         try:

@@ -270,7 +270,8 @@ class SettingKeeper:
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            if not in_force(setting.value, before):
+            # Exactly what it was: a value that counts as in force may be a rounding of ours away from it.
+            if before != setting.value:
                 actuator.write(knob, setting.value)
                 after = actuator.read(knob)
         except ActError as error:

@@ -45,7 +45,8 @@ class JsonStore(Generic[T]):
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise self.damaged(f"it has more than {MAX_BYTES} bytes") from None
-            raise UserError(f"{self.path}: {error.strerror}", "run as its owner, or see --root") from None
+            hint = self._repair if error.errno == errno.EINVAL else "run as its owner, or see --root"
+            raise UserError(f"{self.path}: {error.strerror}", hint) from None
         try:
             return self._adapter.validate_json(text)
         except ValidationError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,8 +91,12 @@ def only_daemon(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise _not_a_lock(path) from None
         raise UserError(f"{path}: {error.strerror}", "see --root, or run as root") from None
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _not_a_lock(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -105,3 +111,7 @@ def only_daemon(path: Path) -> Iterator[None]:
     finally:
         # The file stays: removing it would let a third daemon lock another file of the same name.
         os.close(descriptor)
+
+
+def _not_a_lock(path: Path) -> UserError:
+    return UserError(f"{path} is not a regular file", "move it away: an empty file is made in its place")

@@ -14,6 +14,7 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import remove_leftovers
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import HistoryConfig
 from slo_ctl.daemon.block_devices import BlockDevices
@@ -162,6 +163,8 @@ class Daemon:
 
         Raises UserError when what was kept before is damaged.
         """
+        if not dry_run:
+            remove_leftovers(places.state)
         self.config = config
         self.places = places
         self._dry_run = dry_run
@@ -170,17 +173,18 @@ class Daemon:
         """Set by whoever keeps the schedule."""
         self.outcomes: list[Outcome] = []
         """Of the last epoch."""
+        # Before anything is opened that would have to be closed: these say when a file is damaged.
+        self._journal = Journal(places.journal)
+        self._vm_set = VmSet(places.slos)
         self._make_observer = make_observer or host_observer
         self._observer = self._make_observer(config, places)
         self._metadata = Metadata()
-        self._journal = Journal(places.journal)
         self._actuators = Actuators(sys, run)
         self._keeper = SettingKeeper(self._actuators.chosen, self._journal)
         self._problems = Problems()
         self._emulated = EmulatedDevices(places.devices, self._journal, clock, connect)
         self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
         self._epoch_log = EpochLog()
-        self._vm_set = VmSet(places.slos)
         self._resolver = Resolver()
         self._recorder = Recorder(places.history, config.history)
         self._config_problem = ""

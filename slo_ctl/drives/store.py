@@ -67,6 +67,11 @@ class DeviceStore:
         try:
             return read_record(folder)
         except FileNotFoundError:
+            if folder.is_dir():
+                raise UserError(
+                    f"{folder / RECORD_FILE} is missing, which says what device {name} is; its data is there",
+                    "restore the file, or move the folder away",
+                ) from None
             hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
             raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
         except OSError as error:

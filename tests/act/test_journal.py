@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,13 @@ def test_set_aside_keeps_every_copy(tmp_path: Path) -> None:
         kept.append(set_aside(path))
     assert not path.exists()
     assert [each.read_text() for each in kept] == ["one", "two"]
+
+
+def test_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "journal.json")
+    with pytest.raises(UserError, match="is not a regular file") as refused:
+        Journal(tmp_path / "journal.json")
+    assert "move it away" in refused.value.hint
 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

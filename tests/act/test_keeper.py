@@ -163,6 +163,14 @@ def test_one_failure_does_not_stop_the_others(world: World) -> None:
     assert outcomes[0].reason == "no such file (load bfq)"
 
 
+def test_what_was_set_to_nearly_the_original_is_restored_exactly(world: World) -> None:
+    world.keeper.apply([want(LIMITS[1], 600.0)])
+    nearly = 500.00000000000006
+    world.actuator.values[LIMITS[1]] = nearly
+    assert [outcome.state for outcome in world.keeper.undo()] == [OutcomeState.RESTORED]
+    assert world.actuator.values == originals()
+
+
 def test_two_vms_on_one_knob(world: World) -> None:
     first, second = world.keeper.apply([want(WEIGHTS[0], 3, "a"), want(WEIGHTS[0], 4, "b")])
     assert (first.state, first.after) == (OutcomeState.APPLIED, 3)

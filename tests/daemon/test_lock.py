@@ -30,6 +30,9 @@ def test_a_place_where_no_file_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="--root"), only_daemon(tmp_path / "file" / "daemon.lock"):
         pass
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UserError, match="fifo is not a regular file"), only_daemon(tmp_path / "fifo"):
+        pass
     (tmp_path / "link").symlink_to("/nonexistent")
     with pytest.raises(UserError), only_daemon(tmp_path / "link"):
         pass

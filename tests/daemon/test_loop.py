@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -205,7 +206,8 @@ def test_a_broken_configuration_leaves_the_last_good_one(tmp_path: Path) -> None
 def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(UserError, match=r"journal\.json"):
-        Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: FakeObserver())
+        # Nothing was opened that nobody closes.
+        Daemon(CONFIG, DaemonPlaces(tmp_path), make_observer=lambda *_: pytest.fail("observes"))
     (tmp_path / "journal.json").unlink()
     (tmp_path / "promises.json").write_text("{")
     with pytest.raises(UserError, match=r"promises\.json"):
@@ -218,6 +220,17 @@ def test_damaged_files_of_an_earlier_run_do_not_stop_the_daemon(tmp_path: Path) 
         status = daemon.epoch()
         assert status.vms[0].slo.weight == 4.0
         assert any("promises.json" in note for note in status.notes)
+
+
+def test_what_a_killed_daemon_left_half_written_is_removed_at_the_start(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    left = tmp_path / f".promises.json.{ended.pid}.partial"
+    left.write_text("{")
+    with daemon_on(tmp_path, FakeObserver(), dry_run=True):
+        assert left.exists()
+    with daemon_on(tmp_path, FakeObserver()):
+        assert not left.exists()
 
 
 def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

@@ -183,6 +183,14 @@ def test_record_is_valid_toml() -> None:
     assert "EMULATED" in text
 
 
+def test_a_device_without_its_record_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    store = DeviceStore(places(tmp_path))
+    (store.create(record("d")) / "device.toml").unlink()
+    with pytest.raises(UserError, match=r"device\.toml is missing") as refused:
+        store.load("d")
+    assert "restore the file" in refused.value.hint
+
+
 def _directory(path: Path) -> None:
     path.mkdir()
 

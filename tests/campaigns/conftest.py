@@ -1,0 +1,8 @@
+"""What lies in tests/real is used here too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "real"))

@@ -1,0 +1,201 @@
+"""What a drive has to hold: versions of each page, and since when each is due."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from nbd_client import FUA, NbdClient
+
+from .faults import PromiseError
+
+PAGE, SECTOR = 4096, 512
+MOST_PAGES = 16
+"""Of one request."""
+_ZEROES = 5
+"""Each so many versions one is zeroes: by TRIM or WRITE ZEROES instead of a write."""
+
+
+def content(page: int, version: int) -> bytes:
+    """A page of a version; each sector says what it is."""
+    if version % _ZEROES == 0:
+        return bytes(PAGE)
+    return b"".join(
+        struct.pack("<4sIII", b"page", page, version, n) * (SECTOR // 16) for n in range(PAGE // SECTOR)
+    )
+
+
+class Ledger:
+    """Versions of the pages of a namespace, as clients wrote them. Each page has one writer at a time.
+
+    Times are of `clock`, which only a log of what reached the disk needs.
+    """
+
+    def __init__(self, pages: int, clock: Callable[[], int] = lambda: 0) -> None:
+        self.pages = pages
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._issued = [[(0, 0)] for _ in range(pages)]
+        self._due = [[(0, 0)] for _ in range(pages)]
+
+    def issue(self, first: int, count: int) -> int:
+        """The version that a request gives to pages; it may be there from now on."""
+        version, now = next(self._numbers), self._clock()
+        for page in range(first, first + count):
+            self._issued[page].append((version, now))
+        return version
+
+    def due(self, first: int, count: int, version: int) -> None:
+        """From now on this version has to be there, or a later one."""
+        now = self._clock()
+        for page in range(first, first + count):
+            self._due[page].append((version, now))
+
+    def settle(self, page: int, version: int) -> None:
+        """Forget what a page might have held: it was seen to hold this."""
+        self._issued[page] = [(version, 0)]
+        self._due[page] = [(version, 0)]
+
+    def allowed(self, page: int, at: int | None = None) -> list[int]:
+        """Versions that a page may have, now or at an earlier time, the oldest first."""
+        least = max(version for version, time in self._due[page] if at is None or time <= at)
+        return [
+            version
+            for version, time in self._issued[page]
+            if version >= least and (at is None or time <= at or version == least)
+        ]
+
+
+class Load(threading.Thread):
+    """A client at work, until it is told to finish or its connection ends."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.acknowledged = 0
+        """Requests."""
+        self.problem: Exception | None = None
+        """What went wrong besides the end of the connection."""
+        self.finish = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except OSError:
+            return
+        except Exception as problem:
+            self.problem = problem
+        finally:
+            self.close()
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Writer(Load):
+    """Writes, trims, zeroes and flushes pages of its own over one connection.
+
+    `survives_unflushed`: what is acknowledged is due at once, as where the server dies and the host does not.
+    """
+
+    def __init__(
+        self, client: NbdClient, ledger: Ledger, pages: range, seed: int, *, survives_unflushed: bool
+    ) -> None:
+        super().__init__()
+        self.flushes = 0
+        self._client, self._ledger, self._pages = client, ledger, pages
+        self._random = Random(seed)  # noqa: S311 - no secret
+        self._survives = survives_unflushed
+        self._unflushed: list[tuple[int, int, int]] = []
+
+    def work(self) -> None:
+        while not self.finish.is_set():
+            if self._random.random() < 0.1:
+                self._flush()
+            else:
+                self._change()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _flush(self) -> None:
+        covered, self._unflushed = self._unflushed, []
+        self._client.flush()
+        for request in covered:
+            self._ledger.due(*request)
+        self.flushes += 1
+
+    def _change(self) -> None:
+        first = self._random.choice(self._pages)
+        count = min(self._random.randint(1, MOST_PAGES), self._pages.stop - first)
+        fua = FUA if self._random.random() < 0.1 else 0
+        version = self._ledger.issue(first, count)
+        if version % _ZEROES:
+            data = b"".join(content(page, version) for page in range(first, first + count))
+            self._client.write(first * PAGE, data, fua)
+        elif fua or self._random.random() < 0.5:
+            self._client.zero(first * PAGE, count * PAGE, fua)
+        else:
+            self._client.trim(first * PAGE, count * PAGE)
+        if fua or self._survives:
+            self._ledger.due(first, count, version)
+        else:
+            self._unflushed.append((first, count, version))
+        self.acknowledged += 1
+
+
+class Readable(Protocol):
+    """A drive, or what stands for one."""
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+
+def verify(client: Readable, ledger: Ledger, where: str, at: int | None = None) -> list[int | None]:
+    """The version that each page has; None: parts of several. Raises PromiseError for anything else."""
+    found: list[int | None] = []
+    for first in range(0, ledger.pages, 256):
+        count = min(256, ledger.pages - first)
+        data = client.read(first * PAGE, count * PAGE)
+        for page in range(first, first + count):
+            held = data[(page - first) * PAGE :][:PAGE]
+            found.append(_version_of(held, page, ledger.allowed(page, at), where))
+    return found
+
+
+def _version_of(held: bytes, page: int, allowed: list[int], where: str) -> int | None:
+    for version in reversed(allowed):
+        if held == content(page, version):
+            return version
+    contents = [content(page, version) for version in allowed]
+    for at in range(0, PAGE, SECTOR):
+        sector = held[at : at + SECTOR]
+        if all(sector != each[at : at + SECTOR] for each in contents):
+            raise PromiseError(
+                f"{where}: page {page}, sector {at // SECTOR} holds {_describe(sector)}; "
+                f"versions {allowed} are allowed"
+            )
+    return None
+
+
+def _describe(sector: bytes) -> str:
+    magic, page, version, number = struct.unpack("<4sIII", sector[:16])
+    if sector == bytes(SECTOR):
+        return "zeroes"
+    if magic == b"page" and sector == sector[:16] * (SECTOR // 16):
+        return f"version {version} of page {page}, sector {number}"
+    return f"garbage ({sector[:16].hex()}...)"
+
+
+def settle(client: NbdClient, ledger: Ledger, found: list[int | None]) -> None:
+    """Continue from what is there; pages in parts of several versions are written anew."""
+    for page, version in enumerate(found):
+        if version is None:
+            version = ledger.issue(page, 1)
+            client.write(page * PAGE, content(page, version))
+        ledger.settle(page, version)

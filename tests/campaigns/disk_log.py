@@ -1,0 +1,227 @@
+"""Files as a power failure may leave them, made from a log of what a program wrote (disk_log.c).
+
+The model: a sync of a file keeps every change made to it before, with its length; a sync of the folder keeps
+every name given before. Of later changes to files any subset is there, each file by itself, in the order they
+were made; a write may be there in some of its sectors of 512 bytes only. Of later creations, renames and
+removals the first ones are there, as in file systems with a journal. Not covered: sectors torn within, a disk
+that lies about its cache, a file system that loses what it was asked to sync.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+from .contents import SECTOR
+from .faults import PromiseError
+
+_OPEN, _WRITE, _TRUNCATE, _PUNCH, _SYNC, _RENAME, _UNLINK = range(1, 8)
+_HEAD = struct.Struct("<IIQQII")
+HOW = ("none", "all", "some", "torn")
+"""Of changes that were not synced: none, all, any, any of them in part."""
+
+
+_WRAPPER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int main(int count, char **words) {
+    char preloaded[8192];
+    const char *before = getenv("LD_PRELOAD");
+    snprintf(preloaded, sizeof preloaded, "%s%s" LIBRARY, before ? before : "", before ? ":" : "");
+    setenv("LD_PRELOAD", preloaded, 1);
+    execv(NBDKIT, words);
+    return 127 + (count & 0);
+}
+"""
+"""Static, as `device serve` has it preload our plugin, which nothing but nbdkit can run with."""
+
+
+@contextmanager
+def logged(folder: Path, log: Path) -> Iterator[None]:
+    """While nbdkit is started by this process, it logs to `log` what it changes in `folder`."""
+    tools = log.parent / "tools"
+    tools.mkdir()
+    library = tools / "disk_log.so"
+    _compile("-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_name("disk_log.c")))
+    paths = [f'-DLIBRARY="{library}"', f'-DNBDKIT="{shutil.which("nbdkit")}"']
+    _compile("-static", *paths, "-o", str(tools / "nbdkit"), "-x", "c", "-", source=_WRAPPER)
+    path = f"{tools}:{os.environ['PATH']}"
+    with patch.dict(os.environ, PATH=path, DISK_LOG=str(log), DISK_LOG_UNDER=str(folder)):
+        yield
+
+
+def _compile(*words: str, source: str = "") -> None:
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-O2", "-Wall", "-Werror", *words], input=source, text=True, check=True
+    )
+
+
+def turning_points(log: bytes) -> list[int]:
+    """Where records end that are no writes of data: syncs, names and lengths of files."""
+    found, begin = [], 0
+    while begin < len(log):
+        op, _, _, _, name, data = _HEAD.unpack_from(log, begin)
+        begin += _HEAD.size + name + data
+        if op not in (_WRITE, _PUNCH):
+            found.append(begin)
+    return found
+
+
+@dataclass
+class _File:
+    content: bytearray = field(default_factory=bytearray)
+    """What is on disk."""
+    pending: list[tuple[int, int, bytes | int]] = field(default_factory=list)
+    """Changes since the last sync: kind, offset, data of a write or length."""
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A change of the folder."""
+
+    name: str
+    file: _File | None
+    """None: the name is gone."""
+    instead_of: str | None = None
+    """A name that it had before."""
+
+
+class Disk:
+    """A folder of files on a disk with a cache, as of some record of a log."""
+
+    def __init__(self, folder: Path) -> None:
+        """As it is, all of it synced."""
+        self._folder = folder
+        self._names = {each.name: _File(bytearray(each.read_bytes())) for each in folder.iterdir()}
+        self._on_disk = dict(self._names)
+        self._pending: list[_Name] = []
+        self._handles: dict[int, _File | None] = {}
+        """None: the folder."""
+        self.syncs = self.changes = 0
+
+    def replay(self, log: bytes, begin: int, end: int) -> int:
+        """Apply the whole records of `log` between two places; returns where the last one ends."""
+        while begin + _HEAD.size <= end:
+            op, handle, offset, length, name, data = _HEAD.unpack_from(log, begin)
+            after = begin + _HEAD.size + name + data
+            if after > end:
+                break
+            text = log[begin + _HEAD.size : after - data].decode()
+            self._apply(op, handle, offset, length, text, log[after - data : after])
+            begin = after
+        return begin
+
+    def _apply(self, op: int, handle: int, offset: int, length: int, text: str, data: bytes) -> None:
+        if op == _OPEN:
+            self._open(handle, text, truncate=bool(length))
+        elif op == _SYNC:
+            self._sync(self._handles[handle])
+        elif op == _RENAME:
+            source, target = (self._name(each) for each in text.split("\0")[:2])
+            file = self._names.pop(source)
+            self._names[target] = file
+            self._pending.append(_Name(target, file, source))
+        elif op == _UNLINK:
+            del self._names[self._name(text)]
+            self._pending.append(_Name(self._name(text), None))
+        else:
+            file_or_folder = self._handles[handle]
+            if file_or_folder is None:
+                raise PromiseError(f"the log has a write (operation {op}) to the folder itself")
+            file_or_folder.pending.append((op, offset, data if op == _WRITE else length))
+            self.changes += 1
+
+    def _name(self, path: str) -> str:
+        return Path(path).name
+
+    def _open(self, handle: int, path: str, *, truncate: bool) -> None:
+        if Path(path) == self._folder:
+            self._handles[handle] = None
+            return
+        name = self._name(path)
+        if name not in self._names:
+            self._names[name] = _File()
+            self._pending.append(_Name(name, self._names[name]))
+        self._handles[handle] = self._names[name]
+        if truncate:
+            self._names[name].pending.append((_TRUNCATE, 0, 0))
+
+    def _sync(self, file: _File | None) -> None:
+        self.syncs += 1
+        if file is None:
+            for change in self._pending:
+                _rename(self._on_disk, change)
+            self._pending.clear()
+            return
+        for each in file.pending:
+            _carry_out(file.content, each)
+        file.pending.clear()
+
+    def after_power_failure(self, target: Path, how: str, random: Random) -> None:
+        """Put the files as they may be into the new folder `target`."""
+        target.mkdir(parents=True, mode=0o700)
+        names = dict(self._on_disk)
+        count = {"none": 0, "all": len(self._pending)}.get(how, random.randint(0, len(self._pending)))
+        for change in self._pending[:count]:
+            _rename(names, change)
+        for name, file in names.items():
+            _write_sparse(target / name, _survivors(file, how, random))
+
+
+def _rename(names: dict[str, _File], change: _Name) -> None:
+    if change.instead_of is not None:
+        names.pop(change.instead_of, None)
+    if change.file is None:
+        names.pop(change.name, None)
+    else:
+        names[change.name] = change.file
+
+
+def _survivors(file: _File, how: str, random: Random) -> bytearray:
+    content = bytearray(file.content)
+    likely = {"none": 0.0, "all": 1.0}.get(how, random.random())
+    for change in file.pending:
+        if random.random() >= likely:
+            continue
+        kind, offset, data = change
+        if how != "torn" or kind != _WRITE or not isinstance(data, bytes):
+            _carry_out(content, change)
+            continue
+        for at in range(0, len(data), SECTOR):
+            if random.random() < 0.5:
+                _carry_out(content, (_WRITE, offset + at, data[at : at + SECTOR]))
+    return content
+
+
+def _carry_out(content: bytearray, change: tuple[int, int, bytes | int]) -> None:
+    kind, offset, data = change
+    if isinstance(data, bytes):
+        content.extend(bytes(max(0, offset + len(data) - len(content))))
+        content[offset : offset + len(data)] = data
+    elif kind == _TRUNCATE:
+        content.extend(bytes(max(0, data - len(content))))
+        del content[data:]
+    else:
+        end = min(offset + data, len(content))
+        content[offset:end] = bytes(max(0, end - offset))
+
+
+def _write_sparse(path: Path, content: bytearray, piece: int = 4096) -> None:
+    with path.open("wb") as file:
+        for at in range(0, len(content), piece):
+            data = content[at : at + piece]
+            if data.strip(b"\0"):
+                file.seek(at)
+                file.write(data)
+        file.truncate(len(content))
+    path.chmod(0o600)

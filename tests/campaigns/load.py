@@ -1,0 +1,68 @@
+"""Clients and changes of one served device, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from nbd_client import NbdClient
+from serving import Server
+
+from .changes import Changer
+from .contents import PAGE, Ledger, Writer
+from .faults import READY_S, Tally
+
+NAMES = ("a", "b", "c")
+PAGES = 240
+"""Of each namespace that are written; sizes change beyond them."""
+WRITERS = 2
+"""Of each namespace."""
+
+
+class DeviceLoad:
+    """Runs from when it is made."""
+
+    def __init__(
+        self,
+        server: Server,
+        device: Path,
+        ledgers: dict[str, Ledger],
+        random: Random,
+        *,
+        timed: bool,
+        survives_unflushed: bool,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        each = PAGES // WRITERS
+        self.writers = [
+            Writer(
+                NbdClient(server.run.export(name), name),
+                ledger,
+                range(number * each, (number + 1) * each),
+                random.getrandbits(32),
+                survives_unflushed=survives_unflushed,
+            )
+            for name, ledger in ledgers.items()
+            for number in range(WRITERS)
+        ]
+        self.changer = Changer(
+            device, server.control(), random.getrandbits(32), PAGES * PAGE, timed=timed, clock=clock
+        )
+        self._all = [*self.writers, self.changer]
+        for thread in self._all:
+            thread.start()
+
+    def problems(self) -> list[Exception]:
+        """Of requests that were not answered as they should be, so far."""
+        return [thread.problem for thread in self._all if thread.problem is not None]
+
+    def finish(self, tally: Tally) -> None:
+        """Wait until all have ended, as they are told to."""
+        for thread in self._all:
+            thread.finish.set()
+        for thread in self._all:
+            thread.join(READY_S)
+        tally["changes acknowledged"] += self.changer.acknowledged
+        tally["writes acknowledged"] += sum(writer.acknowledged for writer in self.writers)
+        tally["flushes"] += sum(writer.flushes for writer in self.writers)

@@ -1,0 +1,109 @@
+"""Campaign `server-kill`: SIGKILL of the server at any moment, under clients and changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from nbd_client import NbdClient
+from serving import Server
+from waiting import until
+
+from slo_ctl.drives.record import places
+from slo_ctl.drives.store import DeviceStore
+
+from .changes import States, kept, served
+from .contents import Ledger, settle, verify
+from .faults import READY_S, Tally, check, succeed
+from .load import NAMES, PAGES, DeviceLoad
+
+MAPPINGS = ("page", "page,age=yes", "bast", "fast,cluster=2", "dftl")
+KILLS = 6
+TIMED = ("--latency", "real", "--time-scale", "0.01", "--threads", "4")
+"""Options with which the device has weights and limits; requests hardly wait."""
+
+
+def server_kill(root: Path, random: Random, tally: Tally) -> None:
+    """Kill the server of a device again and again; it always starts with what was acknowledged."""
+    mapping = random.choice(MAPPINGS)
+    timed = random.random() < 0.5
+    make_drive(root, f"mapping={mapping}")
+    options = ["--checkpoint", str(random.choice([0.1, 0.3, 60]))]
+    options += TIMED if timed else ()
+    ledgers = {name: Ledger(PAGES) for name in NAMES}
+    server = Server(root, "d", *options)
+    try:
+        for _ in range(KILLS):
+            due = loaded_and_killed(root, server, ledgers, random, tally, timed=timed)
+            if random.random() < 0.3:
+                killed_while_starting(root, options, random.uniform(0, 0.8))
+                tally["kills while starting"] += 1
+            server = Server(root, "d", *options)
+            verify_all(server, ledgers, due, aged="age=yes" in mapping)
+        check(server.stop() == 0, f"the clean stop failed: {server.log()}")
+    finally:
+        server.stop()
+
+
+def make_drive(root: Path, spec: str) -> None:
+    """A device small enough that garbage collection and merges are always under way."""
+    names = [word for name in NAMES for word in ("--namespace", f"name={name}")]
+    succeed(
+        *("device", "create", f"name=d,size=24MiB,op=60%,dies=2,block=64KiB,{spec}", *names),
+        *("--root", str(root)),
+    )
+
+
+def loaded_and_killed(
+    root: Path, server: Server, ledgers: dict[str, Ledger], random: Random, tally: Tally, *, timed: bool
+) -> States:
+    """Load the server and kill it; returns what is kept in its files."""
+    load = DeviceLoad(server, root / "devices" / "d", ledgers, random, timed=timed, survives_unflushed=True)
+    time.sleep(random.uniform(0.05, 0.5))
+    early = load.problems()
+    server.kill()
+    server.stop()
+    load.finish(tally)
+    tally["kills"] += 1
+    check(not early, f"a request failed before the kill: {early}; {server.log()}")
+    return load.changer.check_kept()
+
+
+def verify_all(server: Server, ledgers: dict[str, Ledger], due: States, *, aged: bool) -> None:
+    """Hold a server that was just started against what has to be there."""
+    with server.control() as control:
+        hello, now = control.hello(), served(control)
+    check(now == due, f"kept was {due}, served is {now}; {server.log()}")
+    check(kept(server.run.folder.parent.parent / "devices" / "d") == due, "the start changed settings")
+    # A device that was never checkpointed has no placement yet that could be kept.
+    rebuilt = hello["placement"].startswith("rebuilt") and "there is no checkpoint" not in hello["placement"]
+    check(not rebuilt, f"placement {hello['placement']}")
+    check(bool(hello["aged"]) == aged, f"preconditioning: {hello['aged']}")
+    for name, ledger in ledgers.items():
+        with NbdClient(server.run.export(name), name) as client:
+            check(client.size == due[name].size_bytes, f"{name} has {client.size} bytes, not {due[name]}")
+            settle(client, ledger, verify(client, ledger, name))
+
+
+def killed_while_starting(root: Path, options: list[str], after_s: float) -> None:
+    """Start a server, and kill it and nbdkit before or shortly after it is ready."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root), *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        time.sleep(after_s)
+        process.send_signal(signal.SIGSTOP)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        for child in children.read_text().split() if children.exists() else []:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        process.kill()
+    store = DeviceStore(places(root))
+    until(lambda: not store.is_served("d"), "that nobody has the device", READY_S)

@@ -1,0 +1,85 @@
+"""A short part of each campaign, and that campaigns find what they look for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from . import power_loss
+from .contents import PAGE, Ledger, content, verify
+from .faults import PromiseError, Tally
+from .kinds import KINDS
+from .runner import Campaign, read
+
+SEED = 20261122
+
+
+class Held:
+    """A drive of one page."""
+
+    def __init__(self, page: bytes) -> None:
+        self.page = page
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.page[offset : offset + length]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_nothing_that_was_promised_is_lost(name: str, tmp_path: Path) -> None:
+    for program in ("nbdkit", "cc"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
+    (result,) = Campaign(name, KINDS[name], tmp_path).run(SEED, 60, rounds=1)
+    assert "fault" not in result, result["fault"]
+
+
+def test_each_sector_is_of_a_version_that_is_allowed() -> None:
+    ledger = Ledger(1)
+    versions = [ledger.issue(0, 1) for _ in range(3)]
+    ledger.due(0, 1, versions[1])
+    old, due, new = (content(0, version) for version in versions)
+    assert verify(Held(due), ledger, "drive") == [versions[1]]
+    assert verify(Held(new), ledger, "drive") == [versions[2]]
+    assert verify(Held(due[:512] + new[512:]), ledger, "drive") == [None]
+    for lost in (old, bytes(PAGE), new[:512] + old[512:], new[512:] + new[:512]):
+        with pytest.raises(PromiseError, match="drive: page 0, sector"):
+            verify(Held(lost), ledger, "drive")
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_sync_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("nbdkit") is None or shutil.which("cc") is None:
+        pytest.skip("nbdkit or cc is not installed (scripts/setup.sh --real)")
+    monkeypatch.setenv("DISK_LOG_FORGETS_SYNCS", "1")
+    monkeypatch.setattr(power_loss, "HOW", ("none",))
+    (result,) = Campaign("power-loss", power_loss.power_loss, tmp_path).run(SEED, 60, rounds=1)
+    shutil.rmtree(result["folder"])
+    assert "are allowed" in result["fault"] or "acknowledged" in result["fault"]
+
+
+def test_a_run_continues_after_the_last_round_that_ended(tmp_path: Path) -> None:
+    drawn = []
+
+    def round_(_: Path, random: Random, tally: Tally) -> None:
+        drawn.append(random.random())
+        tally["draws"] += 1
+        assert len(drawn) != 2, "the second"
+
+    campaign = Campaign("made-up", round_, tmp_path)
+    campaign.run(1, 60, rounds=2)
+    with campaign.file(1).open("a") as file:
+        file.write('{"round": 3, "dra')
+    campaign.run(1, 60, rounds=1)
+    results = read(campaign.file(1))
+    assert [each["round"] for each in results] == [1, 2, 3]
+    assert ["fault" in each for each in results] == [False, True, False]
+    shutil.rmtree(results[1]["folder"])
+    assert json.loads(campaign.file(1).read_text().splitlines()[2])["draws"] == 1
+    again = campaign.run_round(1, 3)
+    assert drawn[3] == drawn[2] != drawn[1]
+    assert again["round"] == 3
