@@ -43,7 +43,7 @@ bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 validate: setup ## the emulated SSD against theory, see docs/validation.md (VALIDATE_ARGS=--full)
 	@. build/env.sh && .venv/bin/python bench/validate.py $(VALIDATE_ARGS)
 
-campaign: setup ## faults from a seed until MINUTES=5 are over: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
+campaign: setup-test ## faults from a seed until MINUTES=5 are over: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
 	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m campaigns $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
