@@ -351,13 +351,14 @@ def _print_json(
 ) -> None:
     from slo_ctl.show.vms import slo_json
 
-    told = {
+    common = {
         "changed": None if request.dry_run else where,
         "dry_run": request.dry_run,
         "fields": {key: value for key, value in request.fields.items() if value is not None},
         "notes": list(notes),
     }
     vms = [
-        {**(slo_json(vm, slo, None, None, ()) if slo else {"vm": vm}), **told} for vm, slo in resolved.items()
+        {**(slo_json(vm, slo, None, None, ()) if slo else {"vm": vm}), **common}
+        for vm, slo in resolved.items()
     ]
     print_json({"format_version": FORMAT_VERSION, **({"vms": vms} if as_list else vms[0])})

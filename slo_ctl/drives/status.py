@@ -75,9 +75,9 @@ def nbd_uri(socket: Path, export: str = "") -> str:
     return f"nbd+unix:///{quote(export)}?socket={quote(str(socket))}"
 
 
-def nvme_text(told: Mapping[str, str]) -> str:
+def nvme_text(nvme: Mapping[str, str]) -> str:
     """Where NVMe hosts find a device, from what its server says in `nvme_tcp`."""
-    return f"NVMe/TCP: {told['address']}, subsystem {told['nqn']}"
+    return f"NVMe/TCP: {nvme['address']}, subsystem {nvme['nqn']}"
 
 
 def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:

@@ -546,8 +546,8 @@ def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
 
 def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
     """Since it was served; None from a server that does not tell."""
-    told = namespace.get("latency_histogram")
-    if told is None:
+    found = namespace.get("latency_histogram")
+    if found is None:
         return None
-    bounds_s = tuple(bound / _US_PER_S for bound in told["bounds_us"])
-    return LatencyCounts(bounds_s, tuple(told[kind]["counts"]), told[kind]["sum_us"] / _US_PER_S)
+    bounds_s = tuple(bound / _US_PER_S for bound in found["bounds_us"])
+    return LatencyCounts(bounds_s, tuple(found[kind]["counts"]), found[kind]["sum_us"] / _US_PER_S)

@@ -96,8 +96,8 @@ class Changer(Load):
                 check(after == self._due, f"{self._asked} was refused, but changed {self._due} to {after}")
             else:
                 after = kept(self._device)
-                told = f"{self._asked} was acknowledged, but {self._due} became {after}"
-                check(after in self._results(after), told)
+                problem = f"{self._asked} was acknowledged, but {self._due} became {after}"
+                check(after in self._results(after), problem)
                 self.acknowledged += 1
                 self._history.append((asked_at, self._clock(), after))
             self._due, self._asked = after, None

@@ -53,8 +53,8 @@ def test_the_histogram_is_of_modelled_time_and_the_last_seconds_of_real_time(roo
         for number in range(20):
             client.write(number * 4096, b"x" * 4096)
         with server.control() as control:
-            (told,) = control.statistics()["namespaces"]
-    histogram, last = told["latency_histogram"]["write"], told["recent"]["latency_us"]["write"]
+            (namespace,) = control.statistics()["namespaces"]
+    histogram, last = namespace["latency_histogram"]["write"], namespace["recent"]["latency_us"]["write"]
     assert sum(histogram["counts"]) == last["count"] == 20
     assert 4 * histogram["sum_us"] == pytest.approx(20 * last["mean"], rel=1e-6)
 

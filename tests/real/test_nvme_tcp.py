@@ -29,9 +29,9 @@ def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
 def reached(server: Server) -> tuple[tuple[str, int], str]:
     """Address and name of the subsystem."""
     with server.control() as control:
-        told = control.hello()["nvme_tcp"]
-    host, _, port = told["address"].rpartition(":")
-    return (host, int(port)), told["nqn"]
+        nvme = control.hello()["nvme_tcp"]
+    host, _, port = nvme["address"].rpartition(":")
+    return (host, int(port)), nvme["nqn"]
 
 
 def test_both_front_ends_are_one_device(server: Server) -> None:

@@ -62,11 +62,11 @@ def test_statistics_and_refusals_are_those_of_a_drive_that_is_served(root: Path)
         ours = SimulatedControl(server, 1.0)
         for op, fields in commands:
             assert outcome(ours, op, **fields) == outcome(client, op, **fields), (op, fields)
-        told = client.statistics()
-        for namespace in told["namespaces"]:
+        statistics = client.statistics()
+        for namespace in statistics["namespaces"]:
             # For metrics only, which nobody asks for in a simulation.
             del namespace["latency_histogram"]
-        assert names_in(ours.statistics()) == names_in(told)
+        assert names_in(ours.statistics()) == names_in(statistics)
         for output, here in zip(
             client.statistics()["namespaces"], ours.statistics()["namespaces"], strict=True
         ):

@@ -47,7 +47,7 @@ fn path_in(folder: &Path) -> PathBuf {
 }
 
 /// Makes `ageing.json`, from which others read how the device was aged, agree with the placement.
-pub fn tell(folder: &Path, aged: Option<&Aged>) -> Result<(), ServeError> {
+pub fn save(folder: &Path, aged: Option<&Aged>) -> Result<(), ServeError> {
     let path = path_in(folder);
     let Some(aged) = aged else {
         return match fs::remove_file(&path) {

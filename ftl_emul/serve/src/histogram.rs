@@ -30,7 +30,7 @@ impl Counted {
     }
 
     /// Counts and sum may be a request apart.
-    fn told(&self) -> Value {
+    fn to_json(&self) -> Value {
         let counts = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
         json!({"counts": counts, "sum_us": self.sum_ns.load(Ordering::Relaxed) as f64 / 1e3})
     }
@@ -55,8 +55,8 @@ impl Histograms {
     }
 
     /// All counts, with the bounds that they are between.
-    pub fn told(&self) -> Value {
-        json!({"bounds_us": BOUNDS_US, "read": self.reads.told(), "write": self.writes.told()})
+    pub fn to_json(&self) -> Value {
+        json!({"bounds_us": BOUNDS_US, "read": self.reads.to_json(), "write": self.writes.to_json()})
     }
 }
 
@@ -70,12 +70,12 @@ mod tests {
         fn a_request_counts_below_the_first_bound_that_it_does_not_exceed(us in 0u64..20_000_000) {
             let histograms = Histograms::default();
             histograms.record(Op::Read, Duration::from_micros(us));
-            let told = histograms.told();
+            let found = histograms.to_json();
             let exceeded = BOUNDS_US.iter().filter(|&&bound| us > bound).count();
-            let counts: Vec<u64> = serde_json::from_value(told["read"]["counts"].clone()).unwrap();
+            let counts: Vec<u64> = serde_json::from_value(found["read"]["counts"].clone()).unwrap();
             prop_assert_eq!(counts.iter().sum::<u64>(), 1);
             prop_assert_eq!(counts[exceeded], 1);
-            prop_assert_eq!(told["read"]["sum_us"].as_f64(), Some(us as f64));
+            prop_assert_eq!(found["read"]["sum_us"].as_f64(), Some(us as f64));
         }
     }
 
@@ -85,11 +85,11 @@ mod tests {
         for op in [Op::Write, Op::Write, Op::Trim, Op::WriteZeroes, Op::Flush] {
             histograms.record(op, Duration::from_millis(3));
         }
-        let told = histograms.told();
+        let found = histograms.to_json();
         let total =
-            |kind: &str| told[kind]["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum::<u64>();
+            |kind: &str| found[kind]["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum::<u64>();
         assert_eq!((total("read"), total("write")), (0, 2));
-        assert_eq!(told["write"]["sum_us"], 6_000.0);
-        assert_eq!(told["bounds_us"].as_array().unwrap().len() + 1, told["read"]["counts"].as_array().unwrap().len());
+        assert_eq!(found["write"]["sum_us"], 6_000.0);
+        assert_eq!(found["bounds_us"].as_array().unwrap().len() + 1, found["read"]["counts"].as_array().unwrap().len());
     }
 }

@@ -10,16 +10,16 @@ use crate::control::protocol;
 use crate::error::ServeError;
 use crate::server::Server;
 
-/// Carries out one command, given as the control socket takes it. Err when not even a refusal could be told.
+/// Carries out one command, given as the control socket takes it. Err when not even a refusal could be printed.
 pub fn carry_out(server: &Server, command: &str) -> Result<(), ServeError> {
     let reply = protocol::answer_offline(server, command.as_bytes(), |drive_writes| {
-        // Whoever started this wants no more of it when the line cannot be told.
-        tell(format!("{}\n", json!({"drive_writes": drive_writes})).as_bytes()).is_ok()
+        // Whoever started this wants no more of it when the line cannot be printed.
+        print(format!("{}\n", json!({"drive_writes": drive_writes})).as_bytes()).is_ok()
     });
-    tell(&reply).map_err(|e| ServeError::File(format!("cannot tell the outcome: {e}")))
+    print(&reply).map_err(|e| ServeError::File(format!("cannot print the outcome: {e}")))
 }
 
-fn tell(line: &[u8]) -> io::Result<()> {
+fn print(line: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(line)?;
     out.flush()

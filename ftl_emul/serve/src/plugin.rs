@@ -67,7 +67,7 @@ fn parameters<R>(work: impl FnOnce(&mut Parameters) -> R) -> R {
     work(guard.get_or_insert_with(Parameters::default))
 }
 
-fn told(done: Result<(), ServeError>) -> c_int {
+fn reported(done: Result<(), ServeError>) -> c_int {
     match done {
         Ok(()) => 0,
         Err(e) => {
@@ -113,12 +113,12 @@ unsafe extern "C" fn config(key: *const c_char, value: *const c_char) -> c_int {
     guarded(-1, || {
         // SAFETY: nbdkit gives two strings that end in NUL.
         let (key, value) = unsafe { (CStr::from_ptr(key), CStr::from_ptr(value)) };
-        told(parameters(|p| p.set(&key.to_string_lossy(), &value.to_string_lossy())))
+        reported(parameters(|p| p.set(&key.to_string_lossy(), &value.to_string_lossy())))
     })
 }
 
 unsafe extern "C" fn get_ready() -> c_int {
-    guarded(-1, || told(parameters(|p| prepare(p))))
+    guarded(-1, || reported(parameters(|p| prepare(p))))
 }
 
 fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
@@ -176,7 +176,7 @@ unsafe extern "C" fn after_fork() -> c_int {
             // Which tells where NVMe hosts find it.
             .and_then(|()| control::start(&device.server, device.control_fd))
             .and_then(|()| stop::start(device.stop_fd, device.sockets.clone()));
-        told(started)
+        reported(started)
     })
 }
 
@@ -186,7 +186,7 @@ unsafe extern "C" fn cleanup() {
             if let Some(nvme) = device.nvme.get() {
                 nvme_tcp::stop(nvme);
             }
-            told(device.server.stop());
+            reported(device.server.stop());
         }
     });
 }
@@ -201,7 +201,7 @@ unsafe extern "C" fn preconnect(_readonly: c_int) -> c_int {
         }
         let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
         refused.0 += 1;
-        if refused.1.is_none_or(|told| told.elapsed() >= TELLING) {
+        if refused.1.is_none_or(|last| last.elapsed() >= TELLING) {
             eprintln!(
                 "slo-ctl: refused {} connections: a socket takes {MAX_CONNECTIONS} at once (process {})",
                 refused.0,

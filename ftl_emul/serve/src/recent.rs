@@ -88,7 +88,7 @@ impl Counts {
             return json!({"count": 0, "mean": null, "p50": null, "p99": null, "p999": null});
         }
         let sum_ns = self.sum_ns.wrapping_sub(before.map_or(0, |b| b.sum_ns));
-        let mut told = json!({"count": count, "mean": sum_ns as f64 / count as f64 / 1e3});
+        let mut fields = json!({"count": count, "mean": sum_ns as f64 / count as f64 / 1e3});
         for (name, share) in PERCENTILES {
             let wanted = whole((count as f64 * share).ceil()).max(1);
             let mut seen = 0;
@@ -96,9 +96,9 @@ impl Counts {
                 seen += u64::from(n);
                 seen >= wanted
             });
-            told[name] = json!(at.map(|bucket| value_of(bucket) / 1e3));
+            fields[name] = json!(at.map(|bucket| value_of(bucket) / 1e3));
         }
-        told
+        fields
     }
 }
 
@@ -239,11 +239,11 @@ mod tests {
         for ms in 1..=100 {
             growing.record(ms * 1_000_000);
         }
-        let told = growing.now().since(Some(&before));
-        assert_eq!(told["count"], 100);
-        assert!((told["mean"].as_f64().unwrap() - 50_500.0).abs() < 1.0);
+        let fields = growing.now().since(Some(&before));
+        assert_eq!(fields["count"], 100);
+        assert!((fields["mean"].as_f64().unwrap() - 50_500.0).abs() < 1.0);
         for (name, expected) in [("p50", 50_000.0), ("p99", 99_000.0), ("p999", 100_000.0)] {
-            let found = told[name].as_f64().unwrap();
+            let found = fields[name].as_f64().unwrap();
             assert!((found / expected - 1.0).abs() < 0.02, "{name} {found}");
         }
         assert_eq!(before.since(Some(&before))["mean"], Value::Null);

@@ -245,7 +245,7 @@ fn model(
         return Ok(Modelled { model, origin: None, aged: None, ops_blocks: None });
     }
     let Placed { drive, origin, aged, ops_blocks } = checkpoint::load(folder, config, settings, namespaces)?;
-    ageing::tell(folder, aged.as_ref())?;
+    ageing::save(folder, aged.as_ref())?;
     let model = match clock {
         None => Model::Counted(Box::new(Counted::new(drive))),
         Some(clock) => Model::Timed(Arc::new(Timed::new(drive, clock)?)),

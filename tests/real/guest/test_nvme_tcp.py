@@ -49,20 +49,20 @@ def connected(booted: Guest) -> Iterator[Connected]:
     booted.run("modprobe nvme-tcp")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
         with server.control() as control:
-            told = control.hello()["nvme_tcp"]
-        port = told["address"].rpartition(":")[2]
+            nvme = control.hello()["nvme_tcp"]
+        port = nvme["address"].rpartition(":")[2]
         found = json.loads(booted.run(f"nvme discover -t tcp -a {_HOST} -s {port} -o json").stdout)
-        assert [each["subnqn"] for each in found["records"]] == [told["nqn"]]
+        assert [each["subnqn"] for each in found["records"]] == [nvme["nqn"]]
         # Digests as well: what the kernel sums up has to be what we do.
-        booted.run(f"nvme connect -t tcp -a {_HOST} -s {port} -n {told['nqn']} --hdr-digest --data-digest")
+        booted.run(f"nvme connect -t tcp -a {_HOST} -s {port} -n {nvme['nqn']} --hdr-digest --data-digest")
         try:
             (controller,) = booted.run(
-                f"basename -a $(dirname $(grep -l {told['nqn']} /sys/class/nvme/*/subsysnqn))"
+                f"basename -a $(dirname $(grep -l {nvme['nqn']} /sys/class/nvme/*/subsysnqn))"
             ).stdout.split()
             first, second = disks_by_nsid(booted, controller, 2)
             yield Connected(booted, server, controller, (first, second))
         finally:
-            booted.run(f"nvme disconnect -n {told['nqn']}", check=False)
+            booted.run(f"nvme disconnect -n {nvme['nqn']}", check=False)
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -107,10 +107,10 @@ def test_its_logs_have_the_writes_of_flash(connected: Connected) -> None:
     smart = json.loads(connected.guest.run(f"nvme smart-log {device} -o json").stdout)
     extended = json.loads(connected.guest.run(f"nvme ocp smart-add-log {device} -o json").stdout)
     with connected.server.control() as control:
-        told = control.statistics()
-    flash = [namespace["flash"] for namespace in told["namespaces"]]
-    host = sum(each["host_page_writes"] for each in flash) * told["page_bytes"]
-    media = host + sum(each["gc_page_writes"] for each in flash) * told["page_bytes"]
+        statistics = control.statistics()
+    flash = [namespace["flash"] for namespace in statistics["namespaces"]]
+    host = sum(each["host_page_writes"] for each in flash) * statistics["page_bytes"]
+    media = host + sum(each["gc_page_writes"] for each in flash) * statistics["page_bytes"]
     assert smart["data_units_written"] == -(-host // 512_000)
     units = extended["Physical media units written"]
     assert units["hi"] << 64 | units["lo"] == media

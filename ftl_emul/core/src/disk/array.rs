@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::convert::exact;
-use crate::disk::drive::{Disk, Told};
+use crate::disk::drive::{Disk, Output};
 use crate::disk::mechanics::Mechanics;
 use crate::disk::parameters::DiskParameters;
 use crate::disk::stripe::Stripe;
@@ -81,7 +81,7 @@ pub struct Array {
     agenda: Agenda<Event>,
     now_ns: u64,
     completions: Vec<Completion>,
-    told: Vec<Told>,
+    outputs: Vec<Output>,
 }
 
 impl Array {
@@ -110,7 +110,7 @@ impl Array {
             agenda: Agenda::new(),
             now_ns: 0,
             completions: Vec::new(),
-            told: Vec::new(),
+            outputs: Vec::new(),
         })
     }
 
@@ -218,7 +218,7 @@ impl Array {
             match event {
                 Event::Arm { disk } => {
                     self.armed[disk] = None;
-                    self.disks[disk].step(time_ns, &mut self.told);
+                    self.disks[disk].step(time_ns, &mut self.outputs);
                     self.take_note(disk);
                 }
                 Event::Done { slot } => self.done(slot),

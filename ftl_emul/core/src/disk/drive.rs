@@ -16,7 +16,7 @@ const MOST_PASSED_OVER: u32 = 128;
 /// Written at once from the cache at most: reads wait no longer than for that.
 const DESTAGE_BYTES: u64 = 1 << 20;
 
-/// What a disk can be told to do.
+/// What a disk can be asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Bytes to the host.
@@ -42,9 +42,9 @@ pub struct Command {
     pub tenant: u16,
 }
 
-/// What a disk has to tell.
+/// What a disk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Output {
     /// A command is done, now or later.
     Done {
         /// Which.
@@ -153,7 +153,7 @@ impl Disk {
     }
 
     /// Takes a command; `offset + length` lies on the disk.
-    pub fn accept(&mut self, command: Command, now_ns: u64, told: &mut Vec<Told>) {
+    pub fn accept(&mut self, command: Command, now_ns: u64, outputs: &mut Vec<Output>) {
         let p = self.mechanics.parameters();
         let ready_ns = now_ns.max(self.interface_free_ns) + p.command_ns;
         let sent_ns = ready_ns + whole(command.length as f64 * 1e9 / p.interface_bytes_s as f64);
@@ -163,7 +163,7 @@ impl Disk {
         match command.task {
             Task::Read => {
                 let idle = self.operation.is_none();
-                if !self.find(&pending, now_ns, idle, told) {
+                if !self.find(&pending, now_ns, idle, outputs) {
                     self.pending.push(pending);
                 }
             }
@@ -171,22 +171,22 @@ impl Disk {
                 self.read_ahead.overwrite(command.offset, command.length);
                 if !self.cache.is_on() {
                     self.pending.push(pending);
-                } else if !self.held_up.is_empty() || !self.cache_write(&pending, ready_ns, told) {
+                } else if !self.held_up.is_empty() || !self.cache_write(&pending, ready_ns, outputs) {
                     self.held_up.push_back(pending);
                 }
             }
             Task::Flush => {
                 self.flushes.push((command.token, self.writes));
-                self.end_flushes(ready_ns, told);
+                self.end_flushes(ready_ns, outputs);
             }
         }
         if self.operation.is_none() {
-            self.begin(now_ns, told);
+            self.begin(now_ns, outputs);
         }
     }
 
     /// The arm is free: what it was at has ended. To be called at [`Disk::next_ns`].
-    pub fn step(&mut self, now_ns: u64, told: &mut Vec<Told>) {
+    pub fn step(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
         let Some(operation) = self.operation.take() else { return };
         match operation.work {
             Work::Read { start, end } => self.read_ahead.follow(start, end, now_ns),
@@ -194,23 +194,23 @@ impl Disk {
             Work::Destage { bytes, .. } => {
                 self.cache.written(bytes);
                 while let Some(first) = self.held_up.front().copied() {
-                    if !self.cache_write(&first, now_ns, told) {
+                    if !self.cache_write(&first, now_ns, outputs) {
                         break;
                     }
                     self.held_up.pop_front();
                 }
-                self.end_flushes(now_ns, told);
+                self.end_flushes(now_ns, outputs);
             }
         }
-        self.begin(now_ns, told);
+        self.begin(now_ns, outputs);
     }
 
     /// Answers a read from the buffer, or by continuing with what is being read ahead; false where neither helps.
-    fn find(&mut self, pending: &Pending, now_ns: u64, idle: bool, told: &mut Vec<Told>) -> bool {
+    fn find(&mut self, pending: &Pending, now_ns: u64, idle: bool, outputs: &mut Vec<Output>) -> bool {
         let Command { offset, length, token, tenant, .. } = pending.command;
         let at_ns = pending.sent_ns.max(now_ns);
         if self.cache.holds(offset, length) || self.read_ahead.has(offset, length) {
-            told.push(Told::Done { token, at_ns });
+            outputs.push(Output::Done { token, at_ns });
             return true;
         }
         if !idle {
@@ -218,20 +218,20 @@ impl Disk {
         }
         let rate = self.mechanics.rate_bytes_ns(self.read_ahead.stream_at().unwrap_or(offset));
         match self.read_ahead.find(offset, length, now_ns, rate) {
-            Found::All => told.push(Told::Done { token, at_ns }),
+            Found::All => outputs.push(Output::Done { token, at_ns }),
             Found::Coming(bytes) => {
                 let coming_ns = whole((bytes as f64 / rate).ceil());
                 let end_ns = now_ns + coming_ns;
-                self.occupy(end_ns, coming_ns, tenant, Work::Read { start: offset, end: offset + length }, told);
+                self.occupy(end_ns, coming_ns, tenant, Work::Read { start: offset, end: offset + length }, outputs);
                 self.arrive_at(offset + length, end_ns);
-                told.push(Told::Done { token, at_ns: end_ns.max(at_ns) });
+                outputs.push(Output::Done { token, at_ns: end_ns.max(at_ns) });
             }
             Found::Nothing => return false,
         }
         true
     }
 
-    fn cache_write(&mut self, pending: &Pending, now_ns: u64, told: &mut Vec<Told>) -> bool {
+    fn cache_write(&mut self, pending: &Pending, now_ns: u64, outputs: &mut Vec<Output>) -> bool {
         let Command { offset, length, token, tenant, .. } = pending.command;
         let sent_ns = pending.sent_ns.max(now_ns);
         self.writes += 1;
@@ -240,12 +240,12 @@ impl Disk {
         let taken =
             self.cache.put(Dirty { start: offset, end, ready_ns: sent_ns, number, tenant, passed_over: 0, place });
         if taken {
-            told.push(Told::Done { token, at_ns: sent_ns });
+            outputs.push(Output::Done { token, at_ns: sent_ns });
         }
         taken
     }
 
-    fn end_flushes(&mut self, now_ns: u64, told: &mut Vec<Told>) {
+    fn end_flushes(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
         if self.flushes.is_empty() {
             return;
         }
@@ -257,18 +257,18 @@ impl Disk {
         self.flushes.retain(|&(token, last)| {
             let waits = oldest <= last;
             if !waits {
-                told.push(Told::Done { token, at_ns: now_ns });
+                outputs.push(Output::Done { token, at_ns: now_ns });
             }
             waits
         });
     }
 
     /// Gives the arm something to do, if there is anything.
-    fn begin(&mut self, now_ns: u64, told: &mut Vec<Told>) {
+    fn begin(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
         let mut index = 0;
         while index < self.pending.len() {
             let pending = self.pending[index];
-            if pending.command.task == Task::Read && self.find(&pending, now_ns, true, told) {
+            if pending.command.task == Task::Read && self.find(&pending, now_ns, true, outputs) {
                 self.pending.remove(index);
                 if self.operation.is_some() {
                     return;
@@ -289,9 +289,9 @@ impl Disk {
                     Task::Read => Work::Read { start: offset, end: offset + length },
                     _ => Work::Write,
                 };
-                self.occupy(end_ns, end_ns - start_ns, tenant, work, told);
+                self.occupy(end_ns, end_ns - start_ns, tenant, work, outputs);
                 self.arrive_at(offset + length, end_ns);
-                told.push(Told::Done { token, at_ns: end_ns.max(sent_ns) });
+                outputs.push(Output::Done { token, at_ns: end_ns.max(sent_ns) });
             }
             Choice::Dirty(index) => {
                 let dirty = self.cache.dirty[index];
@@ -306,16 +306,16 @@ impl Disk {
                 }
                 let end_ns = start_ns + position_ns + self.mechanics.transfer_ns(dirty.start, bytes);
                 let work = Work::Destage { bytes, number: dirty.number };
-                self.occupy(end_ns, end_ns - start_ns, dirty.tenant, work, told);
+                self.occupy(end_ns, end_ns - start_ns, dirty.tenant, work, outputs);
                 self.arrive_at(end, end_ns);
             }
         }
     }
 
-    fn occupy(&mut self, end_ns: u64, ns: u64, tenant: u16, work: Work, told: &mut Vec<Told>) {
+    fn occupy(&mut self, end_ns: u64, ns: u64, tenant: u16, work: Work, outputs: &mut Vec<Output>) {
         self.operation = Some(Operation { end_ns, work });
         self.busy_ns += ns;
-        told.push(Told::Spent { tenant, ns });
+        outputs.push(Output::Spent { tenant, ns });
     }
 
     fn arrive_at(&mut self, offset: u64, at_ns: u64) {

@@ -1,4 +1,4 @@
-//! What the control socket tells.
+//! The statistics of the control socket.
 
 use ftl_core::engine::{Histogram, QueueCounters};
 use ftl_core::{Drive, Op, TenantId};
@@ -34,22 +34,22 @@ pub fn hello(server: &Server) -> Value {
 pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     // Before the drive: those who change settings take the two in this order.
     let settings = server.settings().clone();
-    let mut told = common(server, &settings);
+    let mut fields = common(server, &settings);
     let parts = match server.config.medium {
         Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &settings, drive))??,
         Medium::Disks(..) => disk_parts(server, &settings)?,
     };
-    if let (Some(told), Value::Object(parts)) = (told.as_object_mut(), parts) {
-        told.extend(parts);
+    if let (Some(fields), Value::Object(parts)) = (fields.as_object_mut(), parts) {
+        fields.extend(parts);
     }
     // Not while the drive is held, as this takes a while where there are many namespaces.
     let throttled = server.throttled();
     for (number, namespace) in server.namespaces.iter().enumerate() {
-        told["namespaces"][number]["recent"] =
+        fields["namespaces"][number]["recent"] =
             server.history.of(number, &namespace.latencies, throttled.get(number).copied());
-        told["namespaces"][number]["latency_histogram"] = namespace.histograms.told();
+        fields["namespaces"][number]["latency_histogram"] = namespace.histograms.to_json();
     }
-    Ok(told)
+    Ok(fields)
 }
 
 fn kind(server: &Server) -> &'static str {
@@ -60,7 +60,7 @@ fn kind(server: &Server) -> &'static str {
     }
 }
 
-/// What is told of any device.
+/// The statistics of any device.
 fn common(server: &Server, settings: &Settings) -> Value {
     json!({
         "device": server.config.name,
@@ -84,13 +84,13 @@ fn common(server: &Server, settings: &Settings) -> Value {
 
 fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Value, ServeError> {
     let of = |(namespace, given): (&Namespace, &NamespaceConfig)| -> Result<Value, ServeError> {
-        let mut told = of_namespace(settings, namespace, given);
-        tell_flash(&mut told, drive, namespace)?;
+        let mut fields = of_namespace(settings, namespace, given);
+        add_flash(&mut fields, drive, namespace)?;
         if let Some(queue) = server.model.queue_counters(drive, namespace.tenant) {
-            told["queue"] = of_queue(&queue);
-            tell_latencies(&mut told["queue"], drive, namespace)?;
+            fields["queue"] = of_queue(&queue);
+            add_latencies(&mut fields["queue"], drive, namespace)?;
         }
-        Ok(told)
+        Ok(fields)
     };
     let namespaces: Result<Vec<Value>, ServeError> =
         server.namespaces.iter().zip(&server.config.namespaces).map(of).collect();
@@ -113,10 +113,10 @@ fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError>
     let given = server.namespaces.iter().zip(&server.config.namespaces);
     let mut namespaces: Vec<Value> = given.map(|(namespace, given)| of_namespace(settings, namespace, given)).collect();
     let clocked = server.model.with_disks(|disks| {
-        for (told, namespace) in namespaces.iter_mut().zip(&server.namespaces) {
+        for (fields, namespace) in namespaces.iter_mut().zip(&server.namespaces) {
             if let Ok(queue) = disks.queue_counters(namespace.tenant) {
-                told["queue"] = of_queue(queue);
-                told["queue"]["outstanding"] = json!(disks.outstanding(namespace.tenant).unwrap_or(0));
+                fields["queue"] = of_queue(queue);
+                fields["queue"]["outstanding"] = json!(disks.outstanding(namespace.tenant).unwrap_or(0));
             }
         }
         let busy_ns: Vec<u64> = disks.busy_ns().collect();
@@ -149,10 +149,10 @@ fn of_namespace(settings: &Settings, namespace: &Namespace, given: &NamespaceCon
     })
 }
 
-fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
+fn add_flash(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
     let (flash, space) = (drive.counters(namespace.tenant)?, drive.space(namespace.tenant)?);
     let merges = drive.mapping_counters(namespace.tenant)?;
-    told["flash"] = json!({
+    fields["flash"] = json!({
         "host_page_writes": flash.host_page_writes,
         "host_page_reads": flash.host_page_reads,
         "unmapped_page_reads": flash.unmapped_page_reads,
@@ -174,7 +174,7 @@ fn tell_flash(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<
         "map_writes": merges.map_writes,
         "map_ns": merges.map_ns,
     });
-    told["space"] = json!({
+    fields["space"] = json!({
         "logical_pages": space.logical_pages,
         "mapped_pages": space.mapped_pages,
         "logical_blocks": space.logical_blocks,
@@ -227,7 +227,7 @@ fn of_queue(queue: &QueueCounters) -> Value {
     })
 }
 
-fn tell_latencies(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
+fn add_latencies(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result<(), ServeError> {
     let latency = drive.latency(namespace.tenant)?;
     let percentiles = |histogram: &Histogram| {
         let mut values = json!({"count": histogram.len(), "mean": histogram.mean() / 1e3});
@@ -236,7 +236,7 @@ fn tell_latencies(told: &mut Value, drive: &Drive, namespace: &Namespace) -> Res
         }
         values
     };
-    told["outstanding"] = json!(drive.outstanding(namespace.tenant)?);
-    told["latency_us"] = json!({"read": percentiles(latency.reads()), "write": percentiles(latency.writes())});
+    fields["outstanding"] = json!(drive.outstanding(namespace.tenant)?);
+    fields["latency_us"] = json!({"read": percentiles(latency.reads()), "write": percentiles(latency.writes())});
     Ok(())
 }

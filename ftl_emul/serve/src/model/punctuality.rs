@@ -106,7 +106,7 @@ impl Lessons {
 
     /// All of it.
     #[must_use]
-    pub fn told(&self) -> Punctuality {
+    pub fn punctuality(&self) -> Punctuality {
         Punctuality {
             lead_ns: self.lead_ns.load(Ordering::Relaxed),
             round_trip_ns: self.round_trip_ns(),
@@ -171,22 +171,22 @@ mod tests {
 
     #[test]
     fn the_way_to_the_client_is_made_good() {
-        let told = served(80_000, 20_000).told();
-        assert!((told.round_trip_ns - 80_000).abs() < 2000, "{told:?}");
-        assert!((told.lead_ns - 100_000).abs() < 4000, "{told:?}");
+        let found = served(80_000, 20_000).punctuality();
+        assert!((found.round_trip_ns - 80_000).abs() < 2000, "{found:?}");
+        assert!((found.lead_ns - 100_000).abs() < 4000, "{found:?}");
     }
 
     #[test]
     fn no_more_is_made_good_than_is_sure() {
         let most_ns = TAKEN_NS as i64 / ROUND_TRIP_SHARE;
-        let told = served(most_ns as u64 - 10_000, 20_000).told();
-        assert!((told.round_trip_ns - (most_ns - 10_000)).abs() < 2000, "{told:?}");
-        let told = served(most_ns as u64 + 50_000, 20_000).told();
-        assert!((most_ns - 2000..=most_ns).contains(&told.round_trip_ns), "{told:?}");
+        let found = served(most_ns as u64 - 10_000, 20_000).punctuality();
+        assert!((found.round_trip_ns - (most_ns - 10_000)).abs() < 2000, "{found:?}");
+        let found = served(most_ns as u64 + 50_000, 20_000).punctuality();
+        assert!((most_ns - 2000..=most_ns).contains(&found.round_trip_ns), "{found:?}");
     }
 
     #[test]
     fn who_thinks_for_long_is_not_taken_to_be_far_away() {
-        assert_eq!(served(400_000, 20_000).told().round_trip_ns, ROUND_TRIP_GUESS_NS);
+        assert_eq!(served(400_000, 20_000).punctuality().round_trip_ns, ROUND_TRIP_GUESS_NS);
     }
 }

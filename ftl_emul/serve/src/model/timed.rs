@@ -275,7 +275,7 @@ impl<D: Modelled> Ticking for Timed<D> {
     }
 
     fn punctuality(&self) -> Punctuality {
-        self.lessons.told()
+        self.lessons.punctuality()
     }
 }
 

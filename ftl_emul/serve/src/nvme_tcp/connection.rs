@@ -287,8 +287,8 @@ impl<'a> Reader<'a> {
         match end {
             End::Fault(fault, header) => {
                 let stream = self.queue.stream();
-                let told = self.queue.send(&pdu::terminate(fault, &header));
-                if told.is_err() || stream.shutdown(Shutdown::Write).is_err() {
+                let sent = self.queue.send(&pdu::terminate(fault, &header));
+                if sent.is_err() || stream.shutdown(Shutdown::Write).is_err() {
                     return self.queue.close();
                 }
                 // Were anything left unread, the host would find a reset in place of the reason.

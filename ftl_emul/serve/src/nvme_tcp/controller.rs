@@ -72,9 +72,9 @@ struct State {
     event_requests: VecDeque<u16>,
     /// Reported, and its log page not read since.
     notice_is_masked: bool,
-    /// Namespaces that the host has not been told about.
+    /// Namespaces that the host does not know of yet.
     changed: BTreeSet<u32>,
-    /// Sizes that it has been told.
+    /// Sizes that it knows.
     sizes: Vec<u64>,
     errors: VecDeque<[u8; ERROR_BYTES]>,
     error_count: u64,
@@ -262,7 +262,7 @@ impl Controller {
         Ok(0)
     }
 
-    /// Asynchronous Event Request (5.2): kept until there is something to tell.
+    /// Asynchronous Event Request (5.2): kept until there is an event.
     pub fn request_event(&self, command: u16) -> Result<(), Status> {
         let mut state = self.state();
         if state.event_requests.len() >= MAX_EVENT_REQUESTS {
@@ -270,7 +270,7 @@ impl Controller {
         }
         state.event_requests.push_back(command);
         drop(state);
-        self.tell();
+        self.send_notice();
         Ok(())
     }
 
@@ -282,7 +282,7 @@ impl Controller {
         before != state.event_requests.len()
     }
 
-    /// Compares namespaces with what the host knows of them, and tells it of changes.
+    /// Compares namespaces with what the host knows of them, and reports changes.
     pub fn look_at(&self, namespaces: &[Namespace]) {
         let mut state = self.state();
         for (number, namespace) in (1..).zip(namespaces) {
@@ -292,11 +292,11 @@ impl Controller {
             }
         }
         drop(state);
-        self.tell();
+        self.send_notice();
     }
 
     /// Sends the notice that namespaces have changed (5.2.1), once until its log page is read.
-    fn tell(&self) {
+    fn send_notice(&self) {
         let mut state = self.state();
         let wanted = state.event_config & NAMESPACE_NOTICES != 0 && !state.changed.is_empty();
         if !wanted || state.notice_is_masked || self.is_discovery {
@@ -333,7 +333,7 @@ impl Controller {
         entry[8..10].copy_from_slice(&queue.to_le_bytes());
         entry[10..12].copy_from_slice(&command.id().to_le_bytes());
         entry[12..14].copy_from_slice(&(status.0 << 1).to_le_bytes());
-        // Which field was at fault is not told.
+        // Which field was at fault is not reported.
         entry[14..16].copy_from_slice(&[0xff; 2]);
         if queue != 0 {
             entry[16..24].copy_from_slice(&command.start().to_le_bytes());

@@ -377,8 +377,8 @@ fn who_breaks_the_protocol_is_told_where_and_others_are_served() {
     };
     let mut host = Host::dial(served.address, false, false);
     host.stream.write_all(&[9, 0, 24, 0, 24, 0, 0, 0]).unwrap();
-    let told = term(&mut host, 1, 0, "a PDU of controllers");
-    assert_eq!(told.data[..8], [9, 0, 24, 0, 24, 0, 0, 0]);
+    let ended = term(&mut host, 1, 0, "a PDU of controllers");
+    assert_eq!(ended.data[..8], [9, 0, 24, 0, 24, 0, 0, 0]);
     let mut host = Host::dial(served.address, false, false);
     host.stream.write_all(&[[0, 0, 128, 0, 128, 0, 0, 0].as_slice(), &[0; 120]].concat()).unwrap();
     term(&mut host, 2, 0, "ICReq again");
@@ -408,8 +408,8 @@ fn who_breaks_the_protocol_is_told_where_and_others_are_served() {
     for _ in 0..32 {
         io.submit(with_host_data(blocks(1, 1, 0, 64), 64 * 512), &[]);
     }
-    let told = std::iter::repeat_with(|| io.receive()).find(|pdu| pdu.kind != 9).unwrap();
-    assert_eq!((told.kind, told.u16(8)), (3, 2), "more commands than the queue has entries");
+    let pdu = std::iter::repeat_with(|| io.receive()).find(|each| each.kind != 9).unwrap();
+    assert_eq!((pdu.kind, pdu.u16(8)), (3, 2), "more commands than the queue has entries");
     assert_eq!(served.data(0, 0, 64 * 512), vec![0; 64 * 512], "none of it was written");
     served.still_serves();
 }

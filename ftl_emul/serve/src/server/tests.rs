@@ -235,9 +235,9 @@ fn a_short_file_is_refused_with_what_is_there_and_how_to_go_on() {
     make(folder.path(), "page", true, 0);
     File::options().write(true).open(folder.path().join("c.img")).unwrap().set_len(PAGE).unwrap();
     let parameters = Parameters { device: Some(folder.path().to_owned()), ..Parameters::default() };
-    let told = Server::open(&parameters).err().unwrap().to_string();
-    assert!(told.contains("its first 4096 bytes"), "{told}");
-    let command = told.split("zeroes: ").nth(1).unwrap();
+    let refusal = Server::open(&parameters).err().unwrap().to_string();
+    assert!(refusal.contains("its first 4096 bytes"), "{refusal}");
+    let command = refusal.split("zeroes: ").nth(1).unwrap();
     assert!(std::process::Command::new("sh").arg("-c").arg(command).status().unwrap().success());
     checked(&open(folder.path()));
 }

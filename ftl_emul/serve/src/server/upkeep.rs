@@ -71,7 +71,7 @@ impl Server {
             return Ok(());
         }
         self.checkpoint(true)?;
-        ageing::tell(&self.folder, self.aged().as_ref())?;
+        ageing::save(&self.folder, self.aged().as_ref())?;
         checkpoint::mark_stopped(&self.folder)
     }
 
@@ -119,18 +119,18 @@ impl Server {
     }
 
     /// Tells the operator of what ails a namespace, once, and when it has passed.
-    fn look_after_namespaces(&self, told: &mut [Option<Ailment>]) {
-        for (namespace, told) in self.namespaces.iter().zip(told) {
-            if told.is_some() {
+    fn look_after_namespaces(&self, known: &mut [Option<Ailment>]) {
+        for (namespace, known) in self.namespaces.iter().zip(known) {
+            if known.is_some() {
                 namespace.backing.look_for_room();
             }
             let ailment = namespace.backing.ailment();
-            if ailment != *told {
+            if ailment != *known {
                 match ailment {
                     Some(ailment) => eprintln!("slo-ctl: namespace {}: {ailment}", namespace.name),
                     None => eprintln!("slo-ctl: namespace {}: is well again", namespace.name),
                 }
-                *told = ailment;
+                *known = ailment;
             }
         }
     }

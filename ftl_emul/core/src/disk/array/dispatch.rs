@@ -2,7 +2,7 @@
 
 use crate::convert::exact;
 use crate::disk::array::{Array, Event, Request};
-use crate::disk::drive::{Command, Task, Told};
+use crate::disk::drive::{Command, Output, Task};
 use crate::disk::stripe::Stripe;
 use crate::engine::Completion;
 use crate::engine::throttle::Gate;
@@ -69,23 +69,23 @@ impl Array {
         for disk in 0..count {
             if let Some((offset, length)) = part(&self.stripe, disk) {
                 let command = Command { task, offset, length, token: u64::from(slot), tenant };
-                self.disks[exact::<usize>(disk)].accept(command, self.now_ns, &mut self.told);
+                self.disks[exact::<usize>(disk)].accept(command, self.now_ns, &mut self.outputs);
                 self.take_note(exact::<usize>(disk));
             }
         }
     }
 
-    /// Passes on what a disk has told, and sets the alarm for its arm.
+    /// Passes on the outputs of a disk, and sets the alarm for its arm.
     pub(super) fn take_note(&mut self, disk: usize) {
-        let mut told = std::mem::take(&mut self.told);
-        for each in told.drain(..) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        for each in outputs.drain(..) {
             match each {
-                Told::Spent { tenant, ns } => {
+                Output::Spent { tenant, ns } => {
                     let tenant = &mut self.tenants[usize::from(tenant)];
                     tenant.account.counters.device_ns += ns;
                     self.scheduler.charge(&mut tenant.standing, ns);
                 }
-                Told::Done { token, at_ns } => {
+                Output::Done { token, at_ns } => {
                     let slot = exact::<u32>(token);
                     let request = &mut self.requests[slot];
                     request.done_ns = request.done_ns.max(at_ns);
@@ -97,7 +97,7 @@ impl Array {
                 }
             }
         }
-        self.told = told;
+        self.outputs = outputs;
         let next_ns = self.disks[disk].next_ns();
         if let Some(at_ns) = next_ns.filter(|_| self.armed[disk].is_none()) {
             self.armed[disk] = next_ns;
