@@ -103,7 +103,13 @@ def _group(host: Host) -> Finding:
 def _systemd(host: Host) -> Finding:
     # As sd_booted(3) tells.
     if (host.run / "systemd" / "system").is_dir():
-        return Finding(True, "systemd runs this host")
+        if (host.run / "dbus" / "system_bus_socket").exists():
+            return Finding(True, "systemd runs this host")
+        return Finding(
+            False,
+            "systemd runs this host, but there is no system bus to set properties of its units over",
+            "install package dbus",
+        )
     return Finding(
         False,
         "the host was not booted by systemd",

@@ -63,6 +63,8 @@ def full(made_up: FakeHost) -> Host:
     delays(made_up.roots.proc, "1")
     run = made_up.root.parent / "run"
     (run / "systemd" / "system").mkdir(parents=True)
+    (run / "dbus").mkdir()
+    (run / "dbus" / "system_bus_socket").touch()
     return Host(
         run=run,
         cgroup_root=made_up.root,
@@ -103,6 +105,15 @@ def test_bare_host_misses_every_requirement(full: Host, tmp_path: Path) -> None:
         assert not each.finding.satisfied
         assert each.finding.reason
         assert each.finding.fix
+
+
+def test_systemd_without_a_system_bus_is_not_enough(full: Host) -> None:
+    (full.run / "dbus" / "system_bus_socket").unlink()
+    assert finding(full, "systemd") == Finding(
+        False,
+        "systemd runs this host, but there is no system bus to set properties of its units over",
+        "install package dbus",
+    )
 
 
 def test_io_that_no_group_is_given(full: Host) -> None:
