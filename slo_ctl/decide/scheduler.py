@@ -1,6 +1,6 @@
 """Which I/O scheduler a device should have, with which parameters, and by what weights are kept. Pure.
 
-Every number that decides something is in scheduler_thresholds.py; every choice gives its reason.
+Every number that decides something is in scheduler_parameters.py; every choice gives its reason.
 """
 
 from __future__ import annotations
