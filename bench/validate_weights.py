@@ -90,7 +90,7 @@ def proportional_rows(result: RunResult) -> list[Row]:
     """Shares of the total, against the weights."""
     return [
         Row(
-            f"1:3:6, proportional, share of {vm.name}",
+            f"1:3:6, proportional-strict, share of {vm.name}",
             known(vm.target_share),
             "weights",
             known(vm.share),
