@@ -29,6 +29,7 @@ COMMAND_GROUPS = {
         "device": "slo_ctl.cli.device:app",
         "config": "slo_ctl.cli.config:app",
         "history": "slo_ctl.cli.history:command",
+        "report": "slo_ctl.cli.report:command",
         "doctor": "slo_ctl.cli.doctor:command",
     },
     "Validation": {

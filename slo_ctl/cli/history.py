@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlencode
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 DEFAULT_SINCE = "1h"
 DEFAULT_LIMIT = 60
+SINCE = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", help="Start: 90s, 1h or 2d ago, or a local time such as `2026-01-31 14:00`."
+    ),
+]
+UNTIL = Annotated[str | None, typer.Option(metavar="TIME", help="End, in the same form. [default: now]")]
 _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
 
@@ -30,15 +39,8 @@ def command(
         str,
         typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm),
     ],
-    since: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="Start: 90s, 1h or 2d ago, or a local time such as `2026-01-31 14:00`."
-        ),
-    ] = DEFAULT_SINCE,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End, in the same form. [default: now]")
-    ] = None,
+    since: SINCE = DEFAULT_SINCE,
+    until: UNTIL = None,
     limit: Annotated[
         int,
         typer.Option(
@@ -57,10 +59,7 @@ def command(
     slo-ctl history web --since 15min
     slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
-    now = time.time()
-    begin, end = _moment("--since", since, now), _moment("--until", until, now) if until else now
-    if begin >= end:
-        raise UserError(f"--since {since} is not before --until {until or 'now'}", "give an earlier --since")
+    begin, end = interval(since, until)
     history = _read(root, vm, begin, end, limit)
     if json_:
         from slo_ctl.model.status_json import FORMAT_VERSION, plain
@@ -90,36 +89,55 @@ def _print(history: VmHistory) -> None:
 def _read(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
     """From the daemon, or from its database when the daemon is not reachable."""
     from slo_ctl.base.errors import UnreachableError
+    from slo_ctl.record.history_reader import read_vm
+
+    try:
+        return from_daemon(root, vm, since, until, limit)
+    except UnreachableError as error:
+        with database(root, str(error)) as path:
+            return read_vm(path, vm, since, until, limit)
+
+
+def from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
+    """The history of a VM from the daemon. Raises UnreachableError."""
     from slo_ctl.model.status_json import StatusFormatError, from_plain
     from slo_ctl.record.history_reader import VmHistory
 
     query = urlencode({"since": f"{since:.3f}", "until": f"{until:.3f}", "limit": limit})
+    body = client(root).get(f"/v1/history/{quote(vm, safe='', errors='surrogateescape')}?{query}")
     try:
-        body = client(root).get(f"/v1/history/{quote(vm, safe='', errors='surrogateescape')}?{query}")
         return from_plain(VmHistory, body)
-    except UnreachableError as error:
-        return _from_file(root, vm, since, until, limit, str(error))
     except StatusFormatError as error:
         warn(f"slo-ctl: invalid history from the daemon: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
 
 
-def _from_file(
-    root: Path | None, vm: str, since: float, until: float, limit: int, unreachable: str
-) -> VmHistory:
+@contextmanager
+def database(root: Path | None, unreachable: str) -> Iterator[Path]:
+    """The daemon's database, to be read because the daemon is not reachable; stderr says so.
+
+    When it cannot be read either, reports both and raises typer.Exit(4).
+    """
     from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.record.history_reader import read_vm
     from slo_ctl.record.history_schema import HistoryError
 
     path = DaemonPlaces(root).history
     try:
-        history = read_vm(path, vm, since, until, limit)
+        yield path
     except HistoryError as error:
         report_unreachable(unreachable, root)
         warn(f"slo-ctl: its history cannot be read either: {error}")
         raise typer.Exit(EXIT_UNREACHABLE) from None
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
-    return history
+
+
+def interval(since: str, until: str | None) -> tuple[float, float]:
+    """The values of --since and --until in seconds since 1970. Raises UserError."""
+    now = time.time()
+    begin, end = _moment("--since", since, now), _moment("--until", until, now) if until else now
+    if begin >= end:
+        raise UserError(f"--since {since} is not before --until {until or 'now'}", "give an earlier --since")
+    return begin, end
 
 
 def _moment(option: str, text: str, now: float) -> float:

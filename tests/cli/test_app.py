@@ -153,6 +153,7 @@ def test_a_package_that_is_not_installed_is_named(
             "-q",
         ],
         ["history", "web"],
+        ["report"],
     ],
 )
 def test_without_plots_nothing_needs_the_packages_for_them(words: list[str], tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""`slo-ctl report`: of a history that the daemon's own recorder wrote, with and without a daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fake_daemon import FakeDaemon
+from fake_status import device_status, host_status, outcome, vm_status
+
+from slo_ctl.cli import app
+from slo_ctl.model import OutcomeState, Slo, Verdict
+from slo_ctl.model.status_json import plain, to_json
+from slo_ctl.record.history import History
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> float:
+    """A minute of which `web` is short for 15 s; ended a moment ago."""
+    history = History(tmp_path / "history.db", 86400.0, 1 << 30)
+    begin = time.time() // 10 * 10 - 70
+    for second in range(60):
+        late = 30 <= second < 45
+        web = vm_status(
+            "web",
+            verdict=Verdict.INSUFFICIENT if late else Verdict.OK,
+            reason="410 IOPS, below its minimum" if late else "well",
+        )
+        status = host_status(
+            vms=(web, vm_status("db", waf=None)),
+            at=begin + second,
+            devices=(device_status(reasons=("moved 3 blocks of OPS from db to web",)),),
+        )
+        history.add(status, [outcome("web", OutcomeState.APPLIED)] if second == 35 else [])
+    history.close()
+    return begin
+
+
+def report(root: Path, *words: str) -> int:
+    return app.run(["report", "--root", str(root), *words])
+
+
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def test_summary_from_the_file(tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(tmp_path, "--since", "100s") == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("the daemon is not reachable; reading") == 1
+    assert shown.out.splitlines()[1:] == [
+        (
+            "web on ssd0: SLO met in 75.0% of 60 epochs (ok 75.0%, insufficient 25.0%); worst: "
+            f"{clock(begin + 30)} to {clock(begin + 45)} (15 s) insufficient: 410 IOPS, below its minimum"
+        ),
+        "db on ssd0: SLO met in 100.0% of 60 epochs (ok 100.0%); never missed",
+    ]
+
+
+def test_json(tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(tmp_path, "--since", "100s", "--vm", "web", "--json") == 0
+    output = json.loads(capsys.readouterr().out)
+    (web,) = output["vms"]
+    assert (output["format_version"], web["epochs"], web["emulated"]) == (1, 60, False)
+    assert (web["worst"]["since"], web["worst"]["until"]) == (begin + 30, begin + 45)
+    assert [(each["knob"], each["value"]) for each in output["settings"]] == [
+        ("cgroup limit /slo/slow 8:0 total_iops", 500.0)
+    ]
+    assert [(each["count"], each["text"].partition(":")[0]) for each in output["events"]] == [
+        (1, "ok"),
+        (1, "moved 3 blocks of OPS from db to web"),
+        (1, "ok -> insufficient"),
+        (1, "applied"),
+        (1, "insufficient -> ok"),
+    ]
+
+
+@pytest.mark.usefixtures("begin")
+def test_emulated_devices_are_known_without_a_daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["device", "create", "ssd0", "--size", "64MiB", "--root", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert report(tmp_path, "--since", "100s", "--vm", "db") == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("db on ssd0 (EMULATED): SLO met in 100.0%")
+
+
+def test_page_from_the_daemon(tmp_path: Path, begin: float, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = History(tmp_path / "history.db", 86400.0, 1 << 30)
+
+    def answer(path: str) -> dict[str, Any]:
+        parts = urlsplit(path)
+        query = {key: float(value) for key, (value,) in parse_qs(parts.query).items()}
+        name = parts.path.rpartition("/")[2]
+        found = kept.vm(name, query["since"], query["until"], int(query["limit"]))
+        return {"format_version": 1, **plain(found)}
+
+    now = host_status(
+        vms=(vm_status("web", slo=Slo(min_iops=500.0, max_iops=7000.0)),), devices=(device_status(),)
+    )
+    answers: Any = {"/v1/history/": answer, "/v1/status": to_json(now)}
+    page = tmp_path / "report.html"
+    with FakeDaemon(tmp_path, answers):
+        assert report(tmp_path, "--since", "100s", "-o", str(page)) == 0
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        assert shown.out.splitlines()[-1] == f"report: {page}"
+        html = page.read_text()
+        # `db` is gone from the host, not from its history.
+        for text in (
+            "EMULATED devices",
+            "SLO met in 75.0% of 60 epochs",
+            "<strong>db</strong> on ssd0 (EMULATED)",
+            "min 500",
+            "max 7,000",
+            "OPS in blocks",
+            "moved 3 blocks of OPS from db to web",
+        ):
+            assert text in html
+        ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin + 60))
+        assert report(tmp_path, "--since", "100s", "--until", ended, "-o", str(page)) == 0
+        assert "max 7,000" not in page.read_text(), "the SLO of today is not that of then"
+
+
+@pytest.mark.usefixtures("begin")
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--vm", "wep"), "history: no VM wep is known"),
+        (("--since", "yesterday"), "--since: yesterday is not a valid time"),
+        (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
+        (
+            ("--since", "2020-01-31", "--until", "2020-02-01"),
+            "nothing is recorded of any VM from 2020-01-31 00:00:00 to 2020-02-01 00:00:00",
+        ),
+        (("-o", "/nowhere/report.html"), "--output: there is no directory /nowhere"),
+    ],
+)
+def test_refusals(
+    tmp_path: Path, words: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(tmp_path, *words) == 2
+    first, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert first == f"slo-ctl: {error}"
+    assert hint.startswith("hint: ")
+
+
+def test_missing_and_empty_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(tmp_path) == 4
+    assert "its history cannot be read either" in capsys.readouterr().err
+    empty = History(tmp_path / "history.db", 86400.0, 1 << 30)
+    empty.add(host_status(vms=(), at=time.time()))
+    empty.close()
+    assert report(tmp_path) == 2
+    assert "nothing is recorded of any VM" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""What a history comes to: epochs by verdict, stretches of misses, folded events, plots, the page."""
+
+from __future__ import annotations
+
+import pytest
+from hostile import HOSTILE
+from test_report import Page
+
+from slo_ctl.model import Slo
+from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, Point, VerdictChange, VmHistory
+from slo_ctl.show.history_plots import vm_plots
+from slo_ctl.show.history_report import render_history_report
+from slo_ctl.show.history_summary import (
+    HostReport,
+    Stretch,
+    folded_events,
+    settings_in_force,
+    summaries,
+)
+
+MEASURED = {"iops": 100.0, "p99_read_us": 200.0, "waf": 2.0}
+
+
+def history(
+    points: list[Point],
+    verdicts: list[tuple[float, str, str]],
+    vm: str = "web",
+    decisions: tuple[DecisionMade, ...] = (),
+    outcomes: tuple[OutcomeSeen, ...] = (),
+) -> VmHistory:
+    """From 100 to 200, in buckets of 10 s, on ssd0."""
+    changes = tuple(VerdictChange(at, "ssd0", verdict, reason) for at, verdict, reason in verdicts)
+    return VmHistory(vm, 100.0, 200.0, 10.0, tuple(points), changes, decisions, outcomes)
+
+
+def every_10_s(*starts: int, samples: int = 10, **values: float) -> list[Point]:
+    return [Point(float(at), "ssd0", samples, **{**MEASURED, **values}) for at in starts]
+
+
+def limit(at: float, state: str, value: float | None) -> OutcomeSeen:
+    return OutcomeSeen(at, "cgroup limit /web", value, state, None, value, "its maximum", "")
+
+
+def test_epochs_count_under_the_verdict_that_held() -> None:
+    found = history(
+        every_10_s(*range(100, 200, 10)),
+        [(50.0, "ok", "well"), (120.0, "insufficient", "short"), (145.0, "settling", "woke up")],
+    )
+    (summary,) = summaries(found)
+    assert summary.epochs == 100
+    assert dict(summary.by_verdict) == pytest.approx({"settling": 0.55, "insufficient": 0.25, "ok": 0.2})
+    assert [word for word, _ in summary.by_verdict] == ["settling", "insufficient", "ok"]
+    assert summary.met == pytest.approx(0.2)
+    assert summary.missed == (Stretch(120.0, 145.0, "insufficient", "short"),)
+    assert (summary.verdict, summary.reason) == ("settling", "woke up")
+
+
+def test_an_epoch_weighs_the_same_in_a_fuller_bucket() -> None:
+    points = every_10_s(100, iops=100.0, p99_read_us=300.0) + every_10_s(110, samples=30, iops=200.0)
+    (summary,) = summaries(history(points, [(100.0, "idle", ""), (110.0, "unapplied", "read-only")]))
+    assert dict(summary.by_verdict) == pytest.approx({"unapplied": 0.75, "idle": 0.25})
+    assert (summary.iops, summary.p99_read_us, summary.share) == (175.0, 300.0, None)
+
+
+def test_the_worst_stretch_is_the_longest_and_ends_where_nothing_was_measured() -> None:
+    found = history(
+        every_10_s(100, 110, 120, 160, 170, 180, 190),
+        [(105.0, "insufficient", "short"), (115.0, "unapplied", "read-only"), (190.0, "ok", "well")],
+    )
+    (summary,) = summaries(found)
+    assert summary.missed == (
+        Stretch(105.0, 130.0, "unapplied", "read-only"),
+        Stretch(160.0, 190.0, "unapplied", "read-only"),
+    )
+    assert summary.worst == summary.missed[1]
+
+
+def test_epochs_longer_than_a_bucket_leave_no_gaps() -> None:
+    (summary,) = summaries(history(every_10_s(100, 130, 160, samples=1), [(100.0, "insufficient", "short")]))
+    assert summary.missed == (Stretch(100.0, 190.0, "insufficient", "short"),)
+
+
+def test_what_was_never_measured_is_not_judged() -> None:
+    (summary,) = summaries(history([], [(50.0, "no-mechanism", "on no managed device")]))
+    assert (summary.met, summary.by_verdict, summary.worst) == (None, (), None)
+    (before,) = summaries(history(every_10_s(100), []))
+    assert (before.met, before.verdict) == (None, "")
+
+
+def test_what_repeats_itself_is_one_event() -> None:
+    flips = [(110.0 + 10 * n, ("insufficient", "ok")[n % 2], f"{n} IOPS") for n in range(6)]
+    shared = DecisionMade(150.0, "ssd0", "moved 12 blocks of OPS from db2 to web")
+    web = history(
+        [],
+        [(90.0, "ok", "well"), *flips],
+        decisions=(DecisionMade(140.0, "ssd0", "moved 3 blocks of OPS from db2 to web"), shared),
+    )
+    db2 = history([], [], "db2", decisions=web.decisions)
+    db3 = history([], [], "db3", decisions=(DecisionMade(151.0, "ssd0", "moved 3 blocks to db3"),))
+    found = folded_events([web, db2, db3])
+    assert [(each.first, each.last, each.count, each.vms, each.text) for each in found] == [
+        (110.0, 150.0, 3, ("web",), "ok -> insufficient: 4 IOPS"),
+        (140.0, 150.0, 2, ("db2", "web"), "moved 12 blocks of OPS from db2 to web"),
+        (151.0, 151.0, 1, ("db3",), "moved 3 blocks to db3"),
+        (120.0, 160.0, 3, ("web",), "insufficient -> ok: 5 IOPS"),
+    ]
+
+
+def test_settings_that_were_restored_or_did_not_take_are_not_in_force() -> None:
+    def at_the_end(*outcomes: OutcomeSeen) -> list[tuple[float, object]]:
+        return [(each.since, each.value) for each in settings_in_force([history([], [], outcomes=outcomes)])]
+
+    first = limit(110.0, "applied", 500.0)
+    assert at_the_end(first, limit(120.0, "applied", 400.0)) == [(120.0, 400.0)]
+    assert at_the_end(first, limit(120.0, "unapplied", 400.0)) == [(110.0, 500.0)]
+    assert at_the_end(first, limit(120.0, "restored", None)) == []
+    assert at_the_end(first, limit(120.0, "applied", None)) == []
+
+
+def test_plots_are_of_what_was_measured() -> None:
+    found = history(every_10_s(100, 110), [(100.0, "ok", "well")])
+    (summary,) = summaries(found)
+    plots = vm_plots(found, summary, Slo(min_iops=50.0, p99_latency_us=5000.0), "0")
+    assert [plot.title for plot in plots] == ["IOPS", "p99 latency", "WAF"]
+    assert "min 50" in plots[0].svg
+    assert "max " not in plots[0].svg
+    assert "target 5 ms" in plots[1].svg
+    assert plots[1].caption == "The worst of each interval: reads 200 µs."
+
+
+def test_hostile_names_are_escaped_on_the_page() -> None:
+    histories = tuple(
+        history(
+            every_10_s(100, ops_blocks=5.0),
+            [(100.0, "insufficient", text)],
+            text,
+            (DecisionMade(100.0, "ssd0", text),),
+            (limit(110.0, "applied", 5.0),),
+        )
+        for text in HOSTILE
+    )
+    report = HostReport(histories, 100.0, 200.0, frozenset({"ssd0"}))
+    page = Page(render_history_report(report))
+    assert not page.tags & {"script", "img", "link", "iframe"}
+    assert not {name for name in page.attributes if name.startswith("on")}
+    assert len(page.ids) == len(set(page.ids))
+    assert "EMULATED devices" in page.text
+    assert "ssd0 (EMULATED)" in page.text
+    assert "\x1b" not in page.text
+    assert HOSTILE[0] in page.text
+    assert page.text.count("SLO met in 0.0% of 10 epochs (insufficient 100.0%)") == len(HOSTILE)
