@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,7 @@ from slo_ctl.model import (
     Tenant,
     TimingModel,
 )
-from slo_ctl.observe.block import StreamWindow
+from slo_ctl.observe.block import StreamTotals, StreamWindow
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
 
 
@@ -198,8 +197,10 @@ class EmulatedDevice:
         self.scheduler_wish = "keep"
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
         self.occupants: dict[str, VmOnNamespace] = {}
-        self._occupied_at_s: dict[str, float] = {}
-        """When each namespace had a VM last."""
+        self._explained_at_s: dict[str, float] = {}
+        """When each namespace had a VM, or no requests between two readings, last."""
+        self._totals: dict[str, StreamTotals] = {}
+        """As read before, by stream."""
         self.sample: DeviceSample | None = None
         self.decision = Decision()
         self.refusals: list[str] = []
@@ -287,7 +288,10 @@ class EmulatedDevice:
         `occupants` are by namespace; `now_s` is monotonic time.
         """
         self.occupants, self._now_s = dict(occupants), now_s
-        self._occupied_at_s |= dict.fromkeys(occupants, now_s)
+        before, self._totals = self._totals, {key: window.totals for key, window in self.windows.items()}
+        used = {key for key, totals in self._totals.items() if totals != before.get(key)}
+        idle = [each.name for each in self.record.namespace if f"{self.name}/{each.name}" not in used]
+        self._explained_at_s |= dict.fromkeys([*occupants, *idle], now_s)
         self.sample, self.decision, self.refusals = None, Decision(), []
         standings = {name: VmInForce(occupant.slo, running=True) for name, occupant in occupants.items()}
         keys = {name: occupant.key for name, occupant in occupants.items()}
@@ -443,7 +447,7 @@ class EmulatedDevice:
         free = [
             each.name
             for each in self.record.namespace
-            if self._occupied_at_s.get(each.name, -math.inf) < began_s
+            if self._explained_at_s.get(each.name, self._now_s) < began_s
         ]
         names = {f"{self.name}/{name}": name for name in free}
         return [
