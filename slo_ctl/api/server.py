@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import pwd
 import socket
-import socketserver
 import struct
-import sys
-import threading
-import time
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
+from slo_ctl.api.bounded import BoundedServer, OneRequest
 from slo_ctl.api.controller import Controller, RefusalError
 from slo_ctl.api.routes import DESCRIPTION, Api, Reply, Request, refusal
 from slo_ctl.base.errors import UserError
@@ -23,16 +17,9 @@ from slo_ctl.host.sockets import group_id, listen
 MODE = 0o660
 MAX_CONNECTIONS = 128
 """More are hung up on, so that files are left for the daemon's own work."""
-MAX_CONNECTION_S = 30.0
-"""A connection lasts no longer: clients ask and go."""
 MAX_BODY_BYTES = 1 << 20
 _MAX_DISCARDED_BYTES = 16 << 20
-_IDLE_S = 5.0
-_POLL_S = 0.25
-_STOP_PATIENCE_S = 1.0
 _CREDENTIALS = struct.Struct("=iII")
-
-log = logging.getLogger("slo_ctl.api")
 
 
 class ApiServer:
@@ -52,87 +39,25 @@ class ApiServer:
         self._path = path
         self._server = _Server(Api(controller), listen(path, MODE, group_id(group)))
         self._identity = path.stat().st_ino
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="api", daemon=True
-        )
-        self._thread.start()
+        self._server.start()
 
     def close(self) -> None:
         """Answer what is under way, and remove the socket."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.finish_connections(_STOP_PATIENCE_S)
+        self._server.stop()
         if self._path.exists() and self._path.stat().st_ino == self._identity:
             self._path.unlink(missing_ok=True)
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """On a socket that listens already."""
-
-    daemon_threads = True
-
+class _Server(BoundedServer):
     def __init__(self, api: Api, listening: socket.socket) -> None:
-        super().__init__("", _Connection, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+        super().__init__(listening, _Connection, MAX_CONNECTIONS, "API")
         self.api = api
-        self._began_s: dict[socket.socket, float] = {}
-        """When each connection that is open was made."""
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Hang up on more connections than there may be."""
-        if len(self._began_s) >= MAX_CONNECTIONS:
-            return False
-        self._began_s[request] = time.monotonic()
-        return super().verify_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """End connections that last too long; their threads see the end of the stream."""
-        oldest_s = time.monotonic() - MAX_CONNECTION_S
-        for connection, began_s in list(self._began_s.items()):
-            if began_s < oldest_s:
-                _hang_up(connection)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection, whoever ended it."""
-        self._began_s.pop(request, None)
-        super().shutdown_request(request)
-
-    def finish_connections(self, patience_s: float) -> None:
-        """Wait for replies under way, and hang up on what takes longer."""
-        deadline_s = time.monotonic() + patience_s
-        while self._began_s and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        for connection in list(self._began_s):
-            _hang_up(connection)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what is unexpected; that strangers hang up is not."""
-        del request, client_address
-        if not isinstance(sys.exception(), OSError):
-            log.exception("a connection to the API")
 
 
-def _hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # Its thread has closed it already.
-        return
-
-
-class _Connection(BaseHTTPRequestHandler):
-    """One request and its reply."""
-
+class _Connection(OneRequest):
     server: _Server
-    protocol_version = "HTTP/1.1"
-    timeout = _IDLE_S
 
-    def handle(self) -> None:
-        """No second request on one connection."""
-        self.handle_one_request()
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - named by http.server
         """Any method: the routes know which there are."""
         try:
             body = self.rfile.read(self._body_bytes())
@@ -149,13 +74,6 @@ class _Connection(BaseHTTPRequestHandler):
         del explain
         self.close_connection = True
         self._send(refusal(code, message or HTTPStatus(code).phrase, f"see {DESCRIPTION}"))
-
-    def log_message(self, *_: Any) -> None:
-        """What strangers send is not logged."""
-
-    def version_string(self) -> str:
-        """Without that of Python."""
-        return "slo-ctl"
 
     def _body_bytes(self) -> int:
         """How long the body is. Raises RefusalError."""

@@ -1,0 +1,103 @@
+"""HTTP with bounded numbers: connections at once, how long one lasts, one request on each."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+MAX_CONNECTION_S = 30.0
+"""A connection lasts no longer: clients ask and go."""
+_IDLE_S = 5.0
+_POLL_S = 0.25
+_STOP_PATIENCE_S = 1.0
+
+log = logging.getLogger("slo_ctl.api")
+
+
+class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """On a socket of any family that listens already; a thread for each connection."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, listening: socket.socket, connection: type[OneRequest], max_connections: int, name: str
+    ) -> None:
+        """`name`: of the thread, and in the log."""
+        super().__init__(("", 0), connection, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self._max_connections = max_connections
+        self._began_s: dict[socket.socket, float] = {}
+        """When each connection that is open was made."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=name, daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is under way, and close the socket."""
+        self.shutdown()
+        self.server_close()
+        deadline_s = time.monotonic() + _STOP_PATIENCE_S
+        while self._began_s and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        for connection in list(self._began_s):
+            _hang_up(connection)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Hang up on more connections than there may be."""
+        if len(self._began_s) >= self._max_connections:
+            return False
+        self._began_s[request] = time.monotonic()
+        return super().verify_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that last too long; their threads see the end of the stream."""
+        oldest_s = time.monotonic() - MAX_CONNECTION_S
+        for connection, began_s in list(self._began_s.items()):
+            if began_s < oldest_s:
+                _hang_up(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, whoever ended it."""
+        self._began_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what is unexpected; that strangers hang up is not."""
+        del request, client_address
+        if not isinstance(sys.exception(), OSError):
+            log.exception("a connection to the %s", self._thread.name)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # Its thread has closed it already.
+        return
+
+
+class OneRequest(BaseHTTPRequestHandler):
+    """A connection: one request and its reply."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_S
+
+    def handle(self) -> None:
+        """No second request on one connection."""
+        self.handle_one_request()
+
+    def log_message(self, *_: Any) -> None:
+        """What strangers send is not logged."""
+
+    def version_string(self) -> str:
+        """Without that of Python."""
+        return "slo-ctl"
