@@ -123,6 +123,7 @@ def _defaults() -> dict[tuple[str, str], str]:
         ("history", "max_size"): format_bytes_exact(history.max_bytes),
         ("api", "group"): DEFAULTS.api_group or "",
         ("metrics", "listen"): DEFAULTS.metrics_listen or "",
+        ("page", "listen"): DEFAULTS.page_listen or "",
         ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
     }
     return {where: _written(value) for where, value in values.items()}

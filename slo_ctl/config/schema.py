@@ -13,6 +13,7 @@ from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_time_s
 from slo_ctl.config.toml_file import ConfigFile, Location
 from slo_ctl.decide.policies import POLICIES
 from slo_ctl.drives.record import is_name
+from slo_ctl.host.sockets import is_loopback
 from slo_ctl.model import ShareBy
 from slo_ctl.model.slo import SYNONYMS, parse_field
 
@@ -151,6 +152,14 @@ def _listen(value: object) -> str:
     return f"{host}:{int(port)}"
 
 
+def _page_listen(value: object) -> str:
+    address = _listen(value)
+    if not is_loopback(address.rpartition(":")[0].strip("[]")):
+        hint = 'write "127.0.0.1:PORT" or "[::1]:PORT": the page knows no users; from elsewhere use `ssh -L`'
+        raise FieldError("is not a loopback address and port", hint)
+    return address
+
+
 def _device_name(value: object) -> str:
     hint = "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit"
     name = _text(value, hint)
@@ -193,6 +202,8 @@ CgroupPath = Annotated[str, BeforeValidator(_cgroup)]
 GroupName = Annotated[str, BeforeValidator(_group)]
 ListenAddress = Annotated[str, BeforeValidator(_listen)]
 """HOST:PORT."""
+PageAddress = Annotated[str, BeforeValidator(_page_listen)]
+"""ADDRESS:PORT, loopback only."""
 DeviceName = Annotated[str, BeforeValidator(_device_name)]
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
@@ -238,6 +249,10 @@ class _Metrics(_Table):
     listen: ListenAddress = ""
 
 
+class _Page(_Table):
+    listen: PageAddress = ""
+
+
 class _Slo(_Table):
     weight: Annotated[float, slo_field("weight")] = 0
     min_iops: Annotated[float, slo_field("min_iops")] = 0
@@ -278,6 +293,7 @@ class _File(_Table):
     history: _History = _History()
     api: _Api = _Api()
     metrics: _Metrics = _Metrics()
+    page: _Page = _Page()
     defaults: _Slo = _Slo()
     classes: Annotated[dict[ClassName, _Slo], Field(alias="class")] = {}
     device: list[_Device] = []
@@ -298,6 +314,7 @@ _MODELS: dict[str, type[_Table]] = {
     "history": _History,
     "api": _Api,
     "metrics": _Metrics,
+    "page": _Page,
     "defaults": _Slo,
     "class": _Slo,
     "device": _Device,

@@ -111,6 +111,8 @@ class Config:
     """Group that may use the API; where there is no such group, only the daemon's user."""
     metrics_listen: str | None = None
     """`HOST:PORT`; None: no metrics."""
+    page_listen: str | None = None
+    """`ADDRESS:PORT`, loopback only; None: no page."""
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
     classes: dict[str, SloClass] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.api.page import Page
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
@@ -199,6 +200,7 @@ class Daemon:
         self._counts = Counts()
         self.metrics = Metrics(self.controller.status, lambda: self._counts)
         self.controller.metrics_text = self.metrics
+        self.page = Page(self.controller)
 
     def epoch(self) -> HostStatus:
         """Do everything once."""
@@ -266,6 +268,7 @@ class Daemon:
         try:
             config = load(self.places.config)
             self.metrics.listen(config.metrics_listen)
+            self.page.listen(config.page_listen)
         except UserError as error:
             self._config_problem = str(error)
             log.error("configuration not taken: %s", error)
@@ -331,6 +334,7 @@ class Daemon:
 
     def _close(self) -> None:
         self.metrics.close()
+        self.page.close()
         self._observer.close()
         self._emulated.close()
         self._blocks.close()

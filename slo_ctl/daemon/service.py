@@ -38,12 +38,13 @@ def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[s
 
     `epoch_s` overrides the configuration; `keep` leaves in force what was set. `say` is told `ready` once
     the API answers and the first epoch is over. Returns how many settings could
-    not be restored. Raises UserError when the API or metrics cannot listen, and
+    not be restored. Raises UserError when the API, metrics or page cannot listen, and
     StoppedAtOnce at a second signal.
     """
     notify = sdnotify.SystemdNotifier().notify
     with _signals(daemon) as asked, ExitStack() as stack:
         daemon.metrics.listen(daemon.config.metrics_listen)
+        daemon.page.listen(daemon.config.page_listen)
         api = ApiServer(daemon.controller, daemon.places.api_socket, daemon.config.api_group)
         stack.callback(api.close)
         try:

@@ -1,9 +1,13 @@
-"""Listening Unix sockets: made in one step with their mode and group, never in the way of one in use."""
+"""Listening Unix sockets: made in one step with their mode and group, never in the way of one in use.
+
+Of TCP, which addresses only this host can reach.
+"""
 
 from __future__ import annotations
 
 import errno
 import grp
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -73,3 +77,11 @@ def group_id(name: str) -> int | None:
     except KeyError:
         return None
     return number if os.geteuid() == 0 or number in (os.getegid(), *os.getgroups()) else None
+
+
+def is_loopback(host: str) -> bool:
+    """It is an address, not a name, that only this host can reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

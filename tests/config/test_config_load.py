@@ -45,6 +45,9 @@ group = "kvm"
 [metrics]
 listen = "[::1]:9464"
 
+[page]
+listen = "[::1]:9465"
+
 [defaults]
 weight = 2
 
@@ -108,10 +111,11 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.history == HistoryConfig(86400.0, 2**30)
     assert config.api_group == "kvm"
     assert config.metrics_listen == "[::1]:9464"
+    assert config.page_listen == "[::1]:9465"
     assert config.default_slo == Slo(weight=2)
     assert config.devices == (
-        DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:29"),
-        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:33", "auto"),
+        DeviceConfig("ssd0", None, "min_waf", "slo-ctl.toml:32"),
+        DeviceConfig("fast", "/dev/loop0", None, "slo-ctl.toml:36", "auto"),
     )
     (web,) = config.vms.values()
     assert web.slo_fields == {
@@ -121,9 +125,9 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         "max_bandwidth_bytes_s": 100.0 * 2**20,
         "p99_latency_us": 5000.0,
     }
-    assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:37")
-    assert web.field_sources["weight"] == "slo-ctl.toml:39"
-    assert web.by_source()["config slo-ctl.toml:40"] == {"min_iops": 100.0}
+    assert (web.cgroup, web.namespaces, web.source) == ("/slo/web", ("ssd0/web",), "slo-ctl.toml:40")
+    assert web.field_sources["weight"] == "slo-ctl.toml:42"
+    assert web.by_source()["config slo-ctl.toml:43"] == {"min_iops": 100.0}
     assert config.files == (tmp_path / "slo-ctl.toml",)
     assert config.notes == ()
 
@@ -222,6 +226,9 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[metrics]\nlisten = 'localhost'", 2, "not a valid address and port", "127.0.0.1"),
         ("[metrics]\nlisten = '127.0.0.1:99999'", 2, "not a valid address and port", "127.0.0.1"),
         ("[metrics]\nlisten = ':9464'", 2, "not a valid address and port", "127.0.0.1"),
+        ("[page]\nlisten = '0.0.0.0:9465'", 2, "not a loopback address and port", "ssh -L"),
+        ("[page]\nlisten = 'localhost:9465'", 2, "not a loopback address and port", "127.0.0.1"),
+        ("[page]\nlisten = '127.0.0.1'", 2, "not a valid address and port", "127.0.0.1"),
         ("[defaults]\nweight = -1", 2, "[defaults] weight = -1 is out of range", "from 0.001"),
         ("[defaults]\nwieght = 1", 2, "unknown key wieght", "did you mean weight?"),
         ("[device]\nname = 'a'", 1, "device is not a list of tables", "[[device]]"),

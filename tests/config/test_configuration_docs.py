@@ -64,7 +64,7 @@ def test_documented_defaults_are_the_defaults() -> None:
     assert parse_time_s(default("[history] keep")) == DEFAULTS.history.keep_s
     assert parse_bytes(default("[history] max_size")) == DEFAULTS.history.max_bytes
     assert default("[api] group") == DEFAULTS.api_group
-    assert DEFAULTS.metrics_listen is None
+    assert (DEFAULTS.metrics_listen, DEFAULTS.page_listen) == (None, None)
 
 
 def test_documented_error_message_is_the_error_message(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_every_line_of_the_example_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "slo-ctl.toml").write_text(VALUE.sub(r"\1", EXAMPLE.read_text()))
     config = load(tmp_path)
     assert config.metrics_listen == "127.0.0.1:9464"
+    assert config.page_listen == "127.0.0.1:9465"
     assert [device.path for device in config.devices] == ["/dev/nvme0n1"]
     assert list(config.vms) == ["web"]
     assert config.daemon == DEFAULTS.daemon

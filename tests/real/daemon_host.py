@@ -88,16 +88,16 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def with_metrics(root: Path, config: str, tries: int = 5) -> tuple[DaemonProcess, str]:
-    """A daemon, and where its metrics are."""
+def with_listener(root: Path, config: str, table: str, tries: int = 5) -> tuple[DaemonProcess, str]:
+    """A daemon, and the address where it serves `table`: metrics or page."""
     address = free_address()
-    (root / "slo-ctl.toml").write_text(f'{config}[metrics]\nlisten = "{address}"\n')
+    (root / "slo-ctl.toml").write_text(f'{config}[{table}]\nlisten = "{address}"\n')
     try:
         return DaemonProcess(root), address
     except AssertionError as error:
         if tries == 1 or "in use" not in str(error):
             raise
-        return with_metrics(root, config, tries - 1)
+        return with_listener(root, config, table, tries - 1)
 
 
 class Cgroups:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_host import DaemonProcess, row_of, running, with_metrics
+from daemon_host import DaemonProcess, row_of, running, with_listener
 from own_process import READY_S
 
 from slo_ctl.base.errors import UserError
@@ -159,7 +159,7 @@ def test_a_dry_run_and_one_epoch(root: Path) -> None:
 
 
 def test_metrics_over_tcp(root: Path) -> None:
-    daemon, address = with_metrics(root, CONFIG)
+    daemon, address = with_listener(root, CONFIG, "metrics")
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=READY_S) as reply:
             assert b"slo_ctl_epoch_cpu_seconds" in reply.read()

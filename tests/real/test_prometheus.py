@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_host import with_metrics
+from daemon_host import with_listener
 from own_process import READY_S
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import RULES, TREE, Prometheus, program, prometheus, promtool
@@ -71,7 +71,7 @@ def address() -> Iterator[str]:
         server = stack.enter_context(served(root, "ssd0", "--latency", "real"))
         for namespace in ("web", "db"):
             stack.enter_context(asking(server, namespace))
-        daemon, address = with_metrics(root, CONFIG)
+        daemon, address = with_listener(root, CONFIG, "metrics")
         stack.callback(daemon.stop)
         daemon.eventually(
             "GC", lambda s: s.devices[0].capacity_iops and all(vm.waf for vm in s.vms if vm.device)

@@ -1,0 +1,178 @@
+"""The status as a page for a browser on this host: read-only, over TCP, on loopback addresses only."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import time
+from dataclasses import dataclass
+from email.message import Message
+from http import HTTPStatus
+from importlib.resources import files
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, Field
+
+from slo_ctl.api.bounded import BoundedServer, OneRequest
+from slo_ctl.api.controller import Controller, RefusalError
+from slo_ctl.api.routes import Api, Reply, Request, refusal
+from slo_ctl.base.errors import UserError
+from slo_ctl.host.sockets import is_loopback
+
+MAX_CONNECTIONS = 32
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_POINTS = 180
+_PORT = re.compile(r":\d{1,5}$")
+_BACKLOG = 32
+
+log = logging.getLogger("slo_ctl.api")
+
+
+class HistoryQuery(BaseModel):
+    """Parameters of /history.json."""
+
+    vm: str
+    minutes: float = Field(60.0, gt=0, le=7 * 24 * 60)
+
+
+class Page:
+    """Answers on `HOST:PORT` while `listen` asks for that."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._routes = PageRoutes(Api(controller))
+        self._server: _Server | None = None
+        self._listening = ""
+
+    def listen(self, address: str | None) -> None:
+        """Answer there from now on, and nowhere else; None: nowhere. Raises UserError, and then all stays."""
+        if (address or "") == self._listening:
+            return
+        server = _Server(self._routes, _listening(address)) if address else None
+        self.close()
+        if server is not None and address:
+            server.start()
+            self._server, self._listening = server, address
+            log.info("page at http://%s/", address)
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.stop()
+        self._server, self._listening = None, ""
+
+
+def _listening(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not is_loopback(host):
+        raise UserError(f"[page] listen = {address!r} is not a loopback address", 'such as "127.0.0.1:9465"')
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"[page] listen = {address!r}: {error.strerror or error}", "choose another address or port"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoutes:
+    """What is replied to a request, whoever sent it."""
+
+    api: Api
+
+    def answer(self, method: str, target: str, headers: Message) -> Reply:
+        """The reply, which may be a refusal."""
+        try:
+            self._refuse_others(headers)
+            return self._answer(Request(method, target, b"", ""))
+        except RefusalError as error:
+            return refusal(error.status, error.message, error.hint)
+
+    def _answer(self, request: Request) -> Reply:
+        path = request.path
+        if path not in (*_FILES, "/status.json", "/history.json"):
+            raise RefusalError(f"{path}: Not Found", "the page is at /", HTTPStatus.NOT_FOUND)
+        if request.method not in ("GET", "HEAD"):
+            what = f"{request.method} {path}: the page is read-only"
+            raise RefusalError(
+                what, "change SLOs with `slo-ctl vm set` or the API", HTTPStatus.METHOD_NOT_ALLOWED
+            )
+        if path in _FILES:
+            name, content_type = _FILES[path]
+            return Reply(HTTPStatus.OK, content_type, (files("slo_ctl.show") / "page" / name).read_bytes())
+        if path == "/status.json":
+            return self._api("/v1/status")
+        query = request.query(HistoryQuery)
+        since = {"since": time.time() - 60 * query.minutes, "limit": _POINTS}
+        return self._api(f"/v1/history/{quote(query.vm, safe='')}?{urlencode(since)}")
+
+    def _api(self, target: str) -> Reply:
+        return self.api.answer(Request("GET", target, b"", ""))
+
+    def _refuse_others(self, headers: Message) -> None:
+        """Raise RefusalError for a page from elsewhere: of a name that was made to point to this host,
+        or asking from the browser that shows it.
+        """
+        host = _PORT.sub("", headers.get("Host", "")).lower().removeprefix("[").removesuffix("]")
+        if host != "localhost" and not is_loopback(host):
+            raise RefusalError(
+                f"Host: {headers.get('Host', '')} is not this page",
+                "open it as http://127.0.0.1:PORT/ or http://localhost:PORT/",
+                HTTPStatus.MISDIRECTED_REQUEST,
+            )
+        if (
+            headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+            and headers.get("Sec-Fetch-Mode") != "navigate"
+        ):
+            raise RefusalError(
+                "another site has asked for this", "open the page itself", HTTPStatus.FORBIDDEN
+            )
+
+
+class _Server(BoundedServer):
+    def __init__(self, routes: PageRoutes, listening: socket.socket) -> None:
+        super().__init__(listening, _Connection, MAX_CONNECTIONS, "page")
+        self.routes = routes
+
+
+class _Connection(OneRequest):
+    server: _Server
+
+    def do_GET(self) -> None:  # noqa: N802 - named by http.server
+        """Any method: the routes know which there are."""
+        self._send(self.server.routes.answer(self.command, self.path, self.headers))
+
+    do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = do_GET  # noqa: N815 - named by http.server
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server refuses by itself, in our shape."""
+        del explain
+        self._send(refusal(code, message or HTTPStatus(code).phrase, "the page is at /"))
+
+    def _send(self, reply: Reply) -> None:
+        self.close_connection = True
+        self.send_response(reply.status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        if reply.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Type", reply.content_type)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)

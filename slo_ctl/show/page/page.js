@@ -1,0 +1,362 @@
+// Asks the daemon for its status every epoch and for the history of the chosen VM every minute.
+// Names of VMs are whatever their owners wrote: text is only ever set by textContent.
+"use strict";
+
+const HISTORY_MS = 60000;
+const STALE_EPOCHS = 5;
+const MAX_CHANGES = 50;
+const MAX_EVENTS = 20;
+const COLOURS = 8;
+const UNKNOWN = "\u2013";
+
+const byId = (id) => document.getElementById(id);
+
+// What is written.
+
+const known = (value) => value !== null && value !== undefined;
+const number = (value, digits = 0) =>
+  known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits }) : UNKNOWN;
+const count = (value) => number(value, known(value) && Math.abs(value) < 10 && !Number.isInteger(value) ? 1 : 0);
+const percent = (share) => (known(share) ? `${number(100 * share, 1)}%` : UNKNOWN);
+const several = (many, what) => `${many} ${what}${many === 1 ? "" : "s"}`;
+const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
+
+function latency(us) {
+  if (!known(us)) return UNKNOWN;
+  if (us < 1e3) return `${us.toFixed(0)} µs`;
+  return us < 1e6 ? `${Number((us / 1e3).toPrecision(3))} ms` : `${Number((us / 1e6).toPrecision(3))} s`;
+}
+
+function size(bytes) {
+  if (!known(bytes)) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let step = 0;
+  while (bytes >= 1024 && step < units.length - 1) {
+    bytes /= 1024;
+    step += 1;
+  }
+  return `${Number(bytes.toPrecision(3))} ${units[step]}`;
+}
+
+function ops(vm) {
+  if (known(vm.ops_bytes)) return known(vm.ops_share) ? `${size(vm.ops_bytes)}, ${percent(vm.ops_share)}` : size(vm.ops_bytes);
+  return known(vm.ops_blocks) ? `${count(vm.ops_blocks)} blocks` : UNKNOWN;
+}
+
+function limits(vm) {
+  const { min_iops, max_iops, max_bandwidth_bytes_s, p99_latency_us } = vm.slo;
+  const said = [];
+  if (known(min_iops)) said.push(`at least ${count(min_iops)} IOPS`);
+  if (known(max_iops)) said.push(`at most ${count(max_iops)} IOPS`);
+  if (known(max_bandwidth_bytes_s)) said.push(`at most ${size(max_bandwidth_bytes_s)}/s`);
+  if (known(p99_latency_us)) said.push(`p99 ${latency(p99_latency_us)}`);
+  if (vm.throttle_wait_us > 0) said.push(`throttled ${latency(vm.throttle_wait_us)} a request`);
+  return said.join(", ") || UNKNOWN;
+}
+
+// What is on the page. It is changed only where something is different, so that focus and reading position stay.
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function mark(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+// One child of `parent` for each item, in order; those of the same key stay. `create` makes one, `update` fills it.
+function keep(parent, items, keyOf, create, update) {
+  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let place = parent.firstElementChild;
+  items.forEach((item, index) => {
+    const key = keyOf(item, index);
+    let child = old.get(key);
+    old.delete(key);
+    if (!child) {
+      child = create(item, index);
+      child.dataset.key = key;
+    }
+    if (child === place) place = place.nextElementSibling;
+    else parent.insertBefore(child, place);
+    update(child, item, index);
+  });
+  old.forEach((child) => child.remove());
+}
+
+const lines = (parent, texts) => keep(parent, texts, (text, index) => String(index), () => make("li"), write);
+
+const keyOfVm = (vm) => JSON.stringify([vm.vm, vm.device]);
+const nameOf = (vm) => (vm.device ? `${vm.vm} on ${vm.device}` : vm.vm);
+
+// VMs.
+
+let chosen = null;
+const verdicts = new Map();
+
+const COLUMNS = [
+  ["Drive", "", (vm) => vm.device || UNKNOWN],
+  ["Verdict", "verdict", (vm) => vm.verdict],
+  ["Weight", "number", (vm) => String(vm.slo.weight)],
+  ["Limits", "", limits],
+  ["Share", "", null],
+  ["IOPS", "number", (vm) => count(vm.iops)],
+  ["p99 read / write", "number", (vm) => `${latency(vm.p99_read_us)} / ${latency(vm.p99_write_us)}`],
+  ["WAF", "number", (vm) => number(vm.waf, 2)],
+  ["OPS", "number", ops],
+  ["Reason", "", (vm) => vm.reason],
+];
+
+function makeVm(vm) {
+  const button = make("button", { type: "button" });
+  button.addEventListener("click", () => choose(vm));
+  const row = make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row", "data-label": "VM" }, button));
+  for (const [label, kind] of COLUMNS) {
+    row.append(make("td", { role: "cell", class: kind, "data-label": label }, make("div")));
+  }
+  const bar = make("div", { class: "share", "aria-hidden": "true" }, make("i"), make("b"));
+  row.cells[5].firstChild.append(make("span"), bar);
+  return row;
+}
+
+function showVm(row, vm) {
+  const button = row.querySelector("button");
+  write(button, vm.vm);
+  mark(button, "aria-pressed", String(chosen !== null && keyOfVm(chosen) === keyOfVm(vm)));
+  COLUMNS.forEach(([, , text], index) => {
+    if (text) write(row.cells[index + 1].firstChild, text(vm));
+  });
+  mark(row.cells[2].firstChild, "data-verdict", vm.verdict);
+  const share = row.cells[5];
+  write(share.querySelector("span"), known(vm.share) || known(vm.target_share) ? `${percent(vm.share)} of ${percent(vm.target_share)}` : UNKNOWN);
+  share.querySelector(".share").hidden = !known(vm.share) && !known(vm.target_share);
+  share.querySelector("i").style.width = `${100 * Math.min(1, vm.share || 0)}%`;
+  const target = share.querySelector("b");
+  target.hidden = !known(vm.target_share);
+  target.style.left = `${100 * Math.min(1, vm.target_share || 0)}%`;
+}
+
+function tellChanges(status) {
+  const first = verdicts.size === 0;
+  for (const vm of status.vms) {
+    const key = keyOfVm(vm);
+    const before = verdicts.get(key);
+    verdicts.set(key, vm.verdict);
+    if (first || before === vm.verdict) continue;
+    const change = before ? `${before} to ${vm.verdict}` : vm.verdict;
+    const text = make("span", {}, ` ${nameOf(vm)}: ${change}: ${vm.reason}`);
+    byId("changes").prepend(make("li", {}, make("time", {}, clock(status.at)), text));
+  }
+  while (byId("changes").children.length > MAX_CHANGES) byId("changes").lastElementChild.remove();
+}
+
+// Drives.
+
+function makeDrive() {
+  const bar = make("div", { class: "ops", role: "img" });
+  return make(
+    "section", {}, make("h3"), make("p", { class: "line" }), make("p", { class: "wrong", "data-verdict": "insufficient" }),
+    bar, make("ul", { class: "legend" }), make("ul", { class: "moves" }), make("ul", { class: "reasons" }),
+  );
+}
+
+function driveLine(device) {
+  const parts = [device.kind === "emulated" ? `EMULATED ${device.backend.replace(/^emulated /i, "")}` : `block device, ${device.backend}`];
+  if (device.policy) parts.push(`policy ${device.policy}`);
+  const most = known(device.capacity_iops) ? device.capacity_iops : device.estimated_iops;
+  const how = known(device.capacity_iops) ? "measured" : "estimated";
+  parts.push(`${count(device.iops)} IOPS` + (known(most) ? ` of ${count(most)} ${how} at most` : ""));
+  if (device.sum_min_iops) parts.push(`minimums ${count(device.sum_min_iops)} IOPS`);
+  if (device.waf && known(device.waf.waf)) parts.push(`WAF ${number(device.waf.waf, 2)} by ${device.waf.source}`);
+  if (known(device.move_budget)) parts.push(`moves may take ${percent(device.move_budget)} of its time`);
+  return parts.join(", ");
+}
+
+function moveText(move) {
+  const left = known(move.left_s) ? `, about ${number(move.left_s)} s left` : "";
+  return ` ${count(move.blocks_left)} blocks from ${move.source || "the spare"} to ${move.target || "the spare"}: ` +
+    `${number(100 * move.share_done)}% done${left}`;
+}
+
+function showDrive(node, device, status) {
+  const find = (selector) => node.querySelector(selector);
+  write(find("h3"), device.name);
+  write(find(".line"), driveLine(device));
+  const wrong = [device.problem, device.overcommitted ? "overcommitted: the minimums exceed what it can do" : ""];
+  write(find(".wrong"), wrong.filter(Boolean).join("; "));
+  const owners = status.vms.filter((vm) => vm.device === device.name && vm.ops_blocks > 0);
+  const total = owners.reduce((sum, vm) => sum + vm.ops_blocks, 0);
+  const texts = owners.map((vm) => `${vm.vm} ${size(vm.ops_bytes)} (${percent(vm.ops_blocks / total)})`);
+  find(".ops").hidden = owners.length === 0;
+  mark(find(".ops"), "aria-label", `OPS by VM: ${texts.join(", ")}`);
+  const colour = (index) => `k${index % COLOURS}`;
+  keep(find(".ops"), owners, keyOfVm, () => make("i"), (part, vm, index) => {
+    mark(part, "class", colour(index));
+    part.style.flexGrow = vm.ops_blocks;
+  });
+  keep(find(".legend"), owners, keyOfVm, () => make("li", {}, make("i"), make("span")), (item, vm, index) => {
+    mark(item.firstChild, "class", colour(index));
+    write(item.lastChild, texts[index]);
+  });
+  const makeMove = () => make("li", {}, make("progress", { max: "1", "aria-label": "Move of OPS" }), make("span"));
+  keep(find(".moves"), device.moves, (move) => JSON.stringify([move.source, move.target]), makeMove, (item, move) => {
+    item.firstChild.value = move.share_done;
+    write(item.lastChild, moveText(move));
+  });
+  lines(find(".reasons"), device.reasons);
+}
+
+// The last hour.
+
+const CHARTS = [
+  ["Share", "share", "share", "target_share", "entitled", percent],
+  ["IOPS", "iops", "IOPS", "target_iops", "target", count],
+  ["p99", "p99_read_us", "read", "p99_write_us", "write", latency],
+  ["WAF", "waf", "WAF", null, "", (value) => number(value, 2)],
+];
+
+function svg(tag, attributes) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+// Points that are not known, or lie further apart than two buckets, are gaps.
+function path(history, points, field, most) {
+  const x = (at) => (100 * (at - history.since)) / (history.until - history.since);
+  let text = "";
+  let last = -Infinity;
+  for (const point of points) {
+    if (!known(point[field])) continue;
+    const joined = point.at - last <= 2.5 * history.bucket_s;
+    text += `${joined ? "L" : "M"}${x(point.at).toFixed(2)} ${(100 - (96 * point[field]) / most).toFixed(2)}`;
+    if (!joined) text += "h0.3";
+    last = point.at;
+  }
+  return text;
+}
+
+function chart(history, points, [title, field, name, second, secondName, text]) {
+  const values = points.flatMap((point) => [point[field], second ? point[second] : null]).filter(known);
+  const caption = make("figcaption", {}, make("strong", {}, title), " ", make("span", { class: "key" }, name));
+  if (second) caption.append(", ", make("span", { class: "key second" }, `${secondName} (dashed)`));
+  if (values.length === 0) return make("figure", {}, caption, make("p", { class: "help" }, "nothing known"));
+  const most = Math.max(...values) || 1;
+  const own = points.map((point) => point[field]).filter(known);
+  const told = own.length
+    ? `${title}: ${text(own[own.length - 1])} at last, ${text(Math.min(...own))} to ${text(Math.max(...own))} in the last hour`
+    : `${title}: only ${secondName} is known`;
+  const picture = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": told });
+  if (second) picture.append(svg("path", { class: "second", d: path(history, points, second, most) }));
+  picture.append(svg("path", { d: path(history, points, field, most) }));
+  const axis = make("div", { class: "axis" });
+  axis.append(make("span", {}, clock(history.since)), make("span", {}, `0 to ${text(most)}`), make("span", {}, clock(history.until)));
+  return make("figure", {}, caption, picture, axis);
+}
+
+const outcomeText = ({ knob, value, state, reason }) =>
+  `${knob} ${known(value) ? value : "unset"}: ${state}${reason ? `, ${reason}` : ""}`;
+
+// Latest first. Settings that took are told by their last values instead: weights change all the time.
+function events(history, device) {
+  const here = (each) => each.device === device;
+  const found = [
+    ...history.verdicts.filter(here).map((each) => [each.at, `${each.verdict}: ${each.reason}`]),
+    ...history.decisions.filter(here).map((each) => [each.at, each.reason]),
+    ...history.outcomes.filter((each) => each.state === "unapplied").map((each) => [each.at, outcomeText(each)]),
+  ];
+  return found.sort((one, other) => other[0] - one[0]).slice(0, MAX_EVENTS);
+}
+
+function settings(history) {
+  const latest = new Map(history.outcomes.map((each) => [each.knob, each]));
+  return [...latest.values()].map((each) => [each.at, outcomeText(each)]);
+}
+
+async function showHistory() {
+  const vm = chosen;
+  if (vm === null || document.hidden) return;
+  const answer = await ask(`history.json?minutes=60&vm=${encodeURIComponent(vm.vm.toWellFormed())}`);
+  if (vm !== chosen) return;
+  write(byId("hour-heading"), `Last hour of ${nameOf(vm)}`);
+  if (answer.error) {
+    byId("charts").replaceChildren(make("p", { class: "help" }, `${answer.error.message}; ${answer.error.hint}`));
+    lines(byId("events"), []);
+    lines(byId("settings"), []);
+    return;
+  }
+  const points = answer.points.filter((point) => point.device === vm.device);
+  byId("charts").replaceChildren(...CHARTS.map((each) => chart(answer, points, each)));
+  const timed = ([at, text]) => `${clock(at)} ${text}`;
+  lines(byId("events"), events(answer, vm.device).map(timed));
+  lines(byId("settings"), settings(answer).map(timed));
+}
+
+function choose(vm) {
+  chosen = vm;
+  for (const row of byId("vms").rows) {
+    mark(row.querySelector("button"), "aria-pressed", String(row.dataset.key === keyOfVm(vm)));
+  }
+  showHistory();
+}
+
+// Asking.
+
+let last = { at: 0, seen: performance.now() };
+
+async function ask(target) {
+  try {
+    const reply = await fetch(target, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+    return await reply.json();
+  } catch (error) {
+    return { error: { message: "the daemon does not answer", hint: "see journalctl -u slo-ctld" } };
+  }
+}
+
+function tellProblem(text) {
+  byId("problem").hidden = text === "";
+  write(byId("problem"), text);
+}
+
+function show(status) {
+  const now = performance.now();
+  if (status.at !== last.at) last = { at: status.at, seen: now };
+  const stale = now - last.seen > Math.max(2000, 1000 * STALE_EPOCHS * status.epoch_s);
+  const config = status.config_problem ? `the configuration on disk is not in use: ${status.config_problem}` : "";
+  tellProblem([stale ? `no new status since ${clock(status.at)}` : "", config].filter(Boolean).join("; "));
+  const names = new Set(status.vms.map((vm) => vm.vm));
+  write(byId("host"), location.host);
+  write(byId("summary"), `${several(names.size, "VM")}, ${several(status.devices.length, "drive")}, as of ${clock(status.at)}; means over ${count(status.window_s)} s`);
+  tellChanges(status);
+  keep(byId("vms"), status.vms, keyOfVm, makeVm, showVm);
+  keep(byId("drives"), status.devices, (device) => device.name, makeDrive, (node, device) => showDrive(node, device, status));
+  lines(byId("notes"), status.notes);
+  byId("notes-section").hidden = status.notes.length === 0;
+  if (chosen === null && status.vms.length > 0) choose(status.vms.find((vm) => known(vm.iops)) || status.vms[0]);
+}
+
+async function poll() {
+  let wait = 1000;
+  try {
+    if (document.hidden) return;
+    const status = await ask("status.json");
+    if (status.error) {
+      tellProblem(`${status.error.message}; ${status.error.hint}`);
+    } else {
+      wait = Math.max(wait, 1000 * status.epoch_s);
+      show(status);
+    }
+  } finally {
+    setTimeout(poll, wait);
+  }
+}
+
+document.addEventListener("visibilitychange", showHistory);
+setInterval(showHistory, HISTORY_MS);
+poll();

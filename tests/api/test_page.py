@@ -1,0 +1,186 @@
+"""The page over real TCP: what is there, who may ask, and what its files may do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+from test_api_server import STATUS, FakeController
+
+from slo_ctl.api.page import HEADERS, Page
+from slo_ctl.base.errors import UserError
+from slo_ctl.model import Verdict
+
+SOURCES = {each.name: each.read_text() for each in (files("slo_ctl.show") / "page").iterdir()}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def controller() -> FakeController:
+    return FakeController()
+
+
+@pytest.fixture(scope="module")
+def port(controller: FakeController) -> Iterator[int]:
+    page, port = Page(controller), free_port()
+    page.listen(f"127.0.0.1:{port}")
+    yield port
+    page.close()
+
+
+def ask(
+    port: int, target: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(
+        method, target, headers={name.replace("_", "-"): text for name, text in headers.items()}
+    )
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return reply, body
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "part"),
+    [
+        ("/", "text/html; charset=utf-8", b'<script src="page.js" defer>'),
+        ("/page.css", "text/css; charset=utf-8", b"prefers-color-scheme: dark"),
+        ("/page.js", "text/javascript; charset=utf-8", b"status.json"),
+        ("/status.json", "application/json", b'"web/1"'),
+        ("/history.json?vm=web/1&minutes=60", "application/json", b'"points"'),
+    ],
+)
+def test_what_is_there(port: int, target: str, kind: str, part: bytes) -> None:
+    reply, body = ask(port, target)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, kind)
+    assert part in body
+    assert {name: reply.headers[name] for name in HEADERS} == HEADERS
+    assert "Access-Control-Allow-Origin" not in reply.headers
+    head, nothing = ask(port, target, "HEAD")
+    assert (head.status, nothing) == (200, b"")
+    assert int(head.headers["Content-Length"]) > 0
+
+
+def test_the_history_is_that_of_the_minutes_asked_for(port: int) -> None:
+    _, body = ask(port, "/history.json?vm=web/1&minutes=60")
+    history = json.loads(body)
+    assert history["vm"] == "web/1"
+    assert STATUS.at < history["since"]  # of the real clock
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_is_read_only(port: int, method: str) -> None:
+    reply, body = ask(port, "/status.json", method)
+    assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
+    assert "read-only" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1/status", "/v1/reload", "/metrics", "/page.py", "/../page.py", "//evil/", "/page/"]
+)
+def test_nothing_else_is_there(port: int, target: str) -> None:
+    assert ask(port, target)[0].status == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("", 422), ("vm=web/1&minutes=0", 422), ("vm=web/1&minutes=nan", 422), ("vm=broken", 503)],
+)
+def test_a_history_that_there_cannot_be(port: int, query: str, status: int) -> None:
+    reply, body = ask(port, f"/history.json?{query}")
+    assert (reply.status, set(json.loads(body)["error"])) == (status, {"message", "hint"})
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:9465", "127.9.9.9", "[::1]:9465"])
+def test_a_host_that_is_this_one(port: int, host: str) -> None:
+    assert ask(port, "/status.json", Host=host)[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:9465", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", ""],
+)
+def test_a_name_that_was_made_to_point_here_is_refused(port: int, host: str) -> None:
+    reply, body = ask(port, "/status.json", Host=host)
+    assert reply.status == 421
+    assert b"web/1" not in body
+
+
+def test_another_site_may_lead_here_but_not_ask_for_data(port: int) -> None:
+    def status(target: str, mode: str) -> int:
+        return ask(port, target, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode=mode)[0].status
+
+    assert status("/", "navigate") == 200
+    assert status("/status.json", "no-cors") == 403
+    assert ask(port, "/status.json", Sec_Fetch_Site="same-origin")[0].status == 200
+
+
+def test_before_the_first_epoch(port: int, controller: FakeController) -> None:
+    controller.latest = None
+    try:
+        reply, body = ask(port, "/status.json")
+    finally:
+        controller.latest = STATUS
+    assert reply.status == 503
+    assert "first epoch" in json.loads(body)["error"]["message"]
+
+
+def test_it_listens_only_where_asked_and_keeps_that_when_it_cannot(controller: FakeController) -> None:
+    page, first, second = Page(controller), free_port(), free_port()
+    page.listen(None)
+    page.listen(f"127.0.0.1:{first}")
+    page.listen(f"127.0.0.1:{first}")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(UserError, match="Address already in use"),
+    ):
+        page.listen(f"127.0.0.1:{taken.getsockname()[1]}")
+    assert ask(first, "/")[0].status == 200
+    page.listen(f"127.0.0.1:{second}")
+    assert ask(second, "/")[0].status == 200
+    with pytest.raises(ConnectionRefusedError):
+        ask(first, "/")
+    page.listen(None)
+    with pytest.raises(ConnectionRefusedError):
+        ask(second, "/")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9465", "[::]:9465", "192.0.2.1:9465", "localhost:9465"])
+def test_it_listens_on_no_other_address(controller: FakeController, address: str) -> None:
+    with pytest.raises(UserError, match="not a loopback address"):
+        Page(controller).listen(address)
+
+
+def test_names_of_vms_cannot_become_markup() -> None:
+    """Nor can anything else that the script writes."""
+    ways = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|setHTML|srcdoc|Parser"
+    )
+    assert re.findall(ways, SOURCES["page.js"]) == []
+    assert SOURCES["page.js"].count("textContent = text") == 1
+
+
+def test_the_page_needs_nothing_that_its_policy_forbids() -> None:
+    html = SOURCES["index.html"]
+    assert re.findall(r"\son\w+=|style=|<style|javascript:", html) == []
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {"page.css", "page.js", "data:,"}
+    assert re.findall(r"<script(?! src=)", html) == []
+    assert re.findall(r"url\(|@import", SOURCES["page.css"]) == []
+    assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", "".join(SOURCES.values())) == []
+
+
+def test_every_verdict_has_its_colour() -> None:
+    assert set(re.findall(r"\[data-verdict=([\w-]+)\]", SOURCES["page.css"])) == {
+        each.value for each in Verdict
+    }
