@@ -277,6 +277,13 @@ apt_install_if_there() {
     apt_install "$@" || echo "not installable here: $*"
 }
 
+# The browser that the test of the page runs; installed apart from the others, as not every distribution has it.
+browser() {
+    ! { has chromium-headless-shell || has chromium; } && can_apt || return 0
+    fresh_lists
+    step "installing chromium-headless-shell" apt_install_if_there chromium-headless-shell
+}
+
 # Prometheus and its promtool, which the tests of metrics and alerts run. Unpacked and not installed: Debian's package would
 # start a server that listens on all addresses. The tests say so when they skip for want of it.
 prometheus_programs() {
@@ -467,6 +474,7 @@ main() {
     [ -z "$real" ] || libvirt_python
     [ -z "$real" ] || mpi_python
     [ -z "$real" ] || prometheus_programs
+    [ -z "$real" ] || browser
     core
     [ -z "$real" ] || guest
     [ -z "$real" ] || guest_host

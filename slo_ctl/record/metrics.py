@@ -299,19 +299,28 @@ class Metrics:
         return generate_latest(self._registry)
 
     def listen(self, address: str | None) -> None:
-        """Answer on `HOST:PORT` from now on, and nowhere else; None: nowhere. Raises UserError."""
-        if (address or "") == self._listening:
+        """Answer on `HOST:PORT` from now on, and nowhere else; None: nowhere. Raises UserError, and then
+        answers where it did.
+        """
+        before = self._listening
+        if (address or "") == before:
             return
+        where = _parsed(address) if address else None
+        # First, as the new address may be another of the same port.
         self.close()
-        if not address:
-            return
-        host, port = _parsed(address)
-        try:
-            server, thread = start_http_server(port, host, self._registry)
-        except OSError as error:
-            raise UserError(
-                f"[metrics] listen = {address!r}: {error.strerror or error}", "choose another address or port"
-            ) from None
+        if address and where:
+            try:
+                self._start(address, *where)
+            except OSError as error:
+                if before:
+                    self._start(before, *_parsed(before))
+                reason = error.strerror or error
+                raise UserError(
+                    f"[metrics] listen = {address!r}: {reason}", "choose another address or port"
+                ) from None
+
+    def _start(self, address: str, host: str, port: int) -> None:
+        server, thread = start_http_server(port, host, self._registry)
 
         def stop() -> None:
             server.shutdown()

@@ -89,10 +89,14 @@ def test_every_metric_has_a_help_text_that_is_a_sentence() -> None:
     assert [each for each in helps if not each.endswith(".") or len(each.split()) < 4] == []
 
 
-def test_over_tcp_only_where_asked() -> None:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+def test_over_tcp_only_where_asked() -> None:
+    port = free_port()
     metrics = Metrics(lambda: STATUS)
     metrics.listen(None)
     metrics.listen(f"127.0.0.1:{port}")
@@ -104,6 +108,16 @@ def test_over_tcp_only_where_asked() -> None:
     metrics.close()
     metrics.listen(f"127.0.0.1:{port}")
     metrics.close()
+
+
+def test_metrics_stay_where_they_were_when_another_address_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics, port = Metrics(lambda: STATUS), free_port()
+        metrics.listen(f"127.0.0.1:{port}")
+        with pytest.raises(UserError, match="listen"):
+            metrics.listen(f"127.0.0.1:{taken.getsockname()[1]}")
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        metrics.close()
 
 
 @pytest.mark.parametrize("address", ["9464", "localhost:http", "localhost:99999", ":"])
