@@ -249,10 +249,10 @@ function chart(history, points, [title, field, name, second, secondName, text]) 
   if (values.length === 0) return make("figure", {}, caption, make("p", { class: "help" }, "nothing known"));
   const most = Math.max(...values) || 1;
   const own = points.map((point) => point[field]).filter(known);
-  const told = own.length
+  const label = own.length
     ? `${title}: ${text(own[own.length - 1])} at last, ${text(Math.min(...own))} to ${text(Math.max(...own))} in the last hour`
     : `${title}: only ${secondName} is known`;
-  const picture = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": told });
+  const picture = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": label });
   if (second) picture.append(svg("path", { class: "second", d: path(history, points, second, most) }));
   picture.append(svg("path", { d: path(history, points, field, most) }));
   const axis = make("div", { class: "axis" });
@@ -292,6 +292,8 @@ async function showHistory() {
     return;
   }
   const points = answer.points.filter((point) => point.device === vm.device);
+  // A daemon that has not run for an hour: from the first point on, a minute at least.
+  if (points.length) answer.since = Math.max(answer.since, Math.min(points[0].at, answer.until - 60));
   byId("charts").replaceChildren(...CHARTS.map((each) => chart(answer, points, each)));
   const timed = ([at, text]) => `${clock(at)} ${text}`;
   lines(byId("events"), events(answer, vm.device).map(timed));
