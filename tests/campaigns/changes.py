@@ -77,6 +77,7 @@ class Changer(Load):
         self._device, self._control, self._least, self._timed = device, control, least_bytes, timed
         self._random = Random(seed)  # noqa: S311 - no secret
         self._due = kept(device)
+        self.is_connected = True
         self._asked: dict[str, Any] | None = None
         self._clock = clock
         self._history = [(0, 0, self._due)]
@@ -91,6 +92,7 @@ class Changer(Load):
                 self._control.command(str(fields.pop("op")), **fields)
             except ControlError as error:
                 if error.code != "refused":
+                    self.is_connected = False
                     return  # It may have been carried out or not.
                 after = kept(self._device)
                 check(after == self._due, f"{self._asked} was refused, but changed {self._due} to {after}")

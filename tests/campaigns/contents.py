@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Protocol
 
-from nbd_client import FUA, NbdClient
+from nbd_client import FUA, NbdClient, NbdError
 
 from .faults import PromiseError
 
@@ -102,13 +102,25 @@ class Writer(Load):
     """Writes, trims, zeroes and flushes pages of its own over one connection.
 
     `survives_unflushed`: what is acknowledged is due at once, as where the server dies and the host does not.
+    `tolerated`: errors that it may be answered; it goes on.
     """
 
     def __init__(
-        self, client: NbdClient, ledger: Ledger, pages: range, seed: int, *, survives_unflushed: bool
+        self,
+        client: NbdClient,
+        ledger: Ledger,
+        pages: range,
+        seed: int,
+        *,
+        survives_unflushed: bool,
+        tolerated: Collection[int] = (),
     ) -> None:
         super().__init__()
         self.flushes = 0
+        self.namespace = client.export
+        self.refused: list[int] = []
+        """Errors that it was answered."""
+        self._tolerated = tolerated
         self._client, self._ledger, self._pages = client, ledger, pages
         self._random = Random(seed)  # noqa: S311 - no secret
         self._survives = survives_unflushed
@@ -116,10 +128,16 @@ class Writer(Load):
 
     def work(self) -> None:
         while not self.finish.is_set():
-            if self._random.random() < 0.1:
-                self._flush()
-            else:
-                self._change()
+            try:
+                if self._random.random() < 0.1:
+                    self._flush()
+                else:
+                    self._change()
+            except NbdError as error:
+                if error.code not in self._tolerated:
+                    raise
+                self.refused.append(error.code)
+                self.finish.wait(0.002)
 
     def close(self) -> None:
         self._client.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 
@@ -10,7 +10,7 @@ from nbd_client import NbdClient
 from serving import Server
 
 from .changes import Changer
-from .contents import PAGE, Ledger, Writer
+from .contents import PAGE, Ledger, Load, Writer
 from .faults import READY_S, Tally
 
 NAMES = ("a", "b", "c")
@@ -33,7 +33,10 @@ class DeviceLoad:
         timed: bool,
         survives_unflushed: bool,
         clock: Callable[[], int] = lambda: 0,
+        tolerated: Collection[int] = (),
+        changes: bool = True,
     ) -> None:
+        """`tolerated`: errors that writers may be answered; `changes`: make some, too."""
         each = PAGES // WRITERS
         self.writers = [
             Writer(
@@ -42,6 +45,7 @@ class DeviceLoad:
                 range(number * each, (number + 1) * each),
                 random.getrandbits(32),
                 survives_unflushed=survives_unflushed,
+                tolerated=tolerated,
             )
             for name, ledger in ledgers.items()
             for number in range(WRITERS)
@@ -49,7 +53,7 @@ class DeviceLoad:
         self.changer = Changer(
             device, server.control(), random.getrandbits(32), PAGES * PAGE, timed=timed, clock=clock
         )
-        self._all = [*self.writers, self.changer]
+        self._all: list[Load] = [*self.writers, self.changer] if changes else [*self.writers]
         for thread in self._all:
             thread.start()
 
@@ -65,4 +69,5 @@ class DeviceLoad:
             thread.join(READY_S)
         tally["changes acknowledged"] += self.changer.acknowledged
         tally["writes acknowledged"] += sum(writer.acknowledged for writer in self.writers)
+        tally["requests refused"] += sum(len(writer.refused) for writer in self.writers)
         tally["flushes"] += sum(writer.flushes for writer in self.writers)

@@ -13,6 +13,8 @@ from . import power_loss
 from .contents import PAGE, Ledger, content, verify
 from .faults import PromiseError, Tally
 from .kinds import KINDS
+from .loop_disk import NO_DISK
+from .resources import FAULTS
 from .runner import Campaign, read
 
 SEED = 20261122
@@ -29,12 +31,24 @@ class Held:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", sorted(set(KINDS) - {"resources"}))
 def test_nothing_that_was_promised_is_lost(name: str, tmp_path: Path) -> None:
     for program in ("nbdkit", "cc"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
     (result,) = Campaign(name, KINDS[name], tmp_path).run(SEED, 60, rounds=1)
+    assert "fault" not in result, result["fault"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_device_gets_over_what_the_host_withholds(name: str, tmp_path: Path) -> None:
+    if shutil.which("nbdkit") is None:
+        pytest.skip("nbdkit is not installed (scripts/setup.sh --real)")
+    (result,) = Campaign(name.replace(" ", "-"), FAULTS[name], tmp_path).run(SEED, 60, rounds=1)
+    if NO_DISK in result.get("fault", ""):
+        shutil.rmtree(result["folder"])
+        pytest.skip(NO_DISK)
     assert "fault" not in result, result["fault"]
 
 

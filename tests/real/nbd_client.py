@@ -29,6 +29,7 @@ class NbdClient:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout_s)
         self.socket.connect(str(path))
+        self.export = export
         self.size = 0
         self._handle = 0
         try:

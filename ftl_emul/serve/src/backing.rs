@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{ServeError, refuse};
 
@@ -25,6 +26,10 @@ pub struct Backing {
     file: File,
     /// A flush has failed: the kernel may have dropped writes that it will not report again.
     failed: AtomicBool,
+    /// Held while the file is synced: of two at once the kernel tells only one that writes were lost.
+    syncing: Mutex<()>,
+    /// How many syncs have begun.
+    syncs: AtomicU64,
     /// Bytes that found no room; 0 while there is some.
     without_room: AtomicU64,
 }
@@ -75,7 +80,13 @@ impl Backing {
                 found.len()
             ));
         }
-        let backing = Self { file, failed: AtomicBool::new(false), without_room: AtomicU64::new(0) };
+        let backing = Self {
+            file,
+            failed: AtomicBool::new(false),
+            syncing: Mutex::new(()),
+            syncs: AtomicU64::new(0),
+            without_room: AtomicU64::new(0),
+        };
         backing.expect_random_access();
         Ok(backing)
     }
@@ -122,7 +133,14 @@ impl Backing {
     /// Once this has failed it never succeeds again, nor does a write: the kernel reports lost writes only once, and a
     /// later success would be a lie.
     pub fn flush(&self) -> io::Result<()> {
+        let begun = self.syncs.load(Ordering::SeqCst);
+        let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         self.usable()?;
+        // Those that waited for a sync share the next one: it began after they came.
+        if self.syncs.load(Ordering::SeqCst) > begun {
+            return Ok(());
+        }
+        self.syncs.fetch_add(1, Ordering::SeqCst);
         let flushed = self.file.sync_data();
         if flushed.is_err() {
             self.failed.store(true, Ordering::Relaxed);
@@ -232,10 +250,11 @@ impl Backing {
 
     /// Changes the length of the file; it is so on stable storage when this returns.
     pub fn resize(&self, size_bytes: u64) -> io::Result<()> {
+        self.usable()?;
         self.file.set_len(size_bytes)?;
         #[cfg(test)]
         crate::faults::resized(&self.file);
-        self.file.sync_all()?;
+        self.flush()?;
         #[cfg(test)]
         crate::faults::synced(&self.file);
         Ok(())
@@ -320,6 +339,19 @@ mod tests {
         let mut found = [9; 8192];
         backing.read(&mut found, 0).unwrap();
         assert!(found.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn after_a_flush_that_failed_nothing_is_taken() {
+        let (_folder, mut backing) = backing();
+        // It cannot be synced.
+        backing.file = File::options().read(true).write(true).open("/dev/null").unwrap();
+        assert_eq!(backing.ailment(), None);
+        backing.flush().unwrap_err();
+        assert_eq!(backing.ailment(), Some(Ailment::FlushFailed));
+        backing.file = tempfile::tempfile().unwrap();
+        let refused = [backing.flush(), backing.write(&[1], 0, false), backing.punch(0, 1), backing.resize(SIZE)];
+        assert!(refused.iter().all(|done| done.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EIO))));
     }
 
     #[test]

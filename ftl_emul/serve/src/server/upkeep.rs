@@ -61,12 +61,12 @@ impl Server {
                 eprintln!("slo-ctl: a background thread had failed");
             }
         }
-        for namespace in &self.namespaces {
-            namespace
-                .backing
-                .flush()
-                .map_err(|e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name)))?;
-        }
+        let flush = |namespace: &Namespace| {
+            let why = |e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name));
+            namespace.backing.flush().map_err(why)
+        };
+        // Where one cannot be, the others are.
+        self.namespaces.iter().map(flush).fold(Ok(()), Result::and)?;
         if self.origin.is_none() {
             return Ok(());
         }

@@ -1,0 +1,96 @@
+"""A disk that fills, fails or becomes read-only: ext4 on a loop device, whose file lies in a tmpfs.
+
+Where the tmpfs has no room the device fails writes, and the kernel drops their data as for any other disk.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MIB = 1 << 20
+NO_DISK = "disks on loop devices need root"
+
+
+class LoopDisk:
+    """ext4 of its own at `root`/devices."""
+
+    def __init__(self, root: Path) -> None:
+        self._below, self.folder = root / "below", root / "devices"
+        self._image = self._below / "disk"
+        self._device = ""
+
+    def make(self) -> None:
+        """Raises RuntimeError where this machine has no such disks."""
+        self._below.mkdir()
+        self.folder.mkdir()
+        _run("mount", "-t", "tmpfs", "-o", f"size={96 * MIB}", "none", str(self._below))
+        self._image.touch()
+        os.truncate(self._image, 80 * MIB)
+        # The journal and tables are written at once, so that only data finds no room later.
+        options = ("-q", "-m", "0", "-N", "128", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0")
+        _run("mkfs.ext4", *options, str(self._image))
+        self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
+        self.mount()
+
+    def mount(self) -> None:
+        """At its folder."""
+        _run("mount", "-o", "errors=remount-ro,nodiscard", self._device, str(self.folder))
+
+    def mount_again(self) -> None:
+        """What only the page cache had is gone."""
+        _run("umount", str(self.folder))
+        subprocess.run(["e2fsck", "-fy", self._device], capture_output=True, check=False)
+        self.mount()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Writes to places that were never written fail."""
+        with filled(self._below):
+            yield
+
+    def become_read_only(self) -> None:
+        """As upon an error that the file system finds; `mount_again` ends it."""
+        Path("/sys/fs/ext4", Path(self._device).name, "trigger_fs_error").write_text("campaign")
+
+    def close(self) -> None:
+        """Whatever there is of it."""
+        for words in (["umount", "-l", str(self.folder)], ["losetup", "-d", self._device]):
+            subprocess.run(words, capture_output=True, check=False)
+        subprocess.run(["umount", "-l", str(self._below)], capture_output=True, check=False)
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}; {NO_DISK}")
+    return done.stdout
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """No room in the file system of `folder`."""
+    ballast = folder / "ballast"
+    try:
+        with ballast.open("wb", buffering=0) as file:
+            for piece in (MIB, 4096):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(piece))
+        yield
+    finally:
+        ballast.unlink(missing_ok=True)
+
+
+@contextmanager
+def loop_disk(root: Path) -> Iterator[LoopDisk]:
+    """One that is gone afterwards."""
+    disk = LoopDisk(root)
+    try:
+        disk.make()
+        yield disk
+    finally:
+        disk.close()

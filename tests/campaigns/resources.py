@@ -1,0 +1,241 @@
+"""Campaign `resources`: what the host runs out of, or withholds for a while, under load."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+from daemon_host import DaemonProcess, running
+from nbd_client import NbdClient, NbdError
+from waiting import until
+
+from slo_ctl.model import HostStatus, Verdict
+
+from .contents import PAGE, Load
+from .faults import READY_S, Round, Tally, check
+from .load import NAMES, PAGES, DeviceLoad
+from .loop_disk import LoopDisk, filled, loop_disk
+from .scene import Scene
+from .server_kill import verify_all
+
+MIB = 1 << 20
+_LOST = (errno.EIO, errno.EPERM, errno.ENOSPC)
+"""NBD has EPERM for EROFS."""
+_CONFIG = """
+[daemon]
+epoch = "100ms"
+window = "1s"
+[libvirt]
+uri = "none"
+"""
+
+
+def full_disk(root: Path, random: Random, tally: Tally) -> None:
+    """No room: that is what clients are told, until there is some again."""
+    with loop_disk(root) as disk:
+        scene = Scene(root, random, tally)
+        try:
+            with scene.load({errno.ENOSPC}) as load:
+                with filled(disk.folder):
+                    until(lambda: any(writer.refused for writer in load.writers), "a write without room")
+                    until(lambda: "full" in " ".join(scene.ailments().values()), "that status says so")
+                    scene.wait(0.1, 0.5)
+                until(lambda: not scene.ailments(), "that there is room")
+            scene.works()
+            scene.works_after_restart()
+        finally:
+            scene.server.stop()
+
+
+def failing_disk(root: Path, random: Random, tally: Tally) -> None:
+    """Writes that the kernel accepted are lost: a flush fails, and none is reported as done after it."""
+    with loop_disk(root) as disk:
+        scene = Scene(root, random, tally, survives_unflushed=False)
+        with _data_lost(scene, disk) as load, disk.failing():
+            until(lambda: "flush has failed" in " ".join(scene.ailments().values()), "a flush that fails")
+            failed = set(scene.ailments())
+            # For those that were answered just before.
+            scene.wait(0.1, 0.3)
+            before = {writer: writer.flushes for writer in load.writers if writer.namespace in failed}
+            scene.wait(0.1, 0.5)
+            after = {writer: writer.flushes for writer in before}
+            check(after == before, f"a flush was reported as done after one had failed: {before}, {after}")
+
+
+def read_only_disk(root: Path, random: Random, tally: Tally) -> None:
+    """The file system becomes read-only, as ext4 does by itself where it finds an error."""
+    with loop_disk(root) as disk:
+        scene = Scene(root, random, tally, survives_unflushed=False)
+        with _data_lost(scene, disk) as load:
+            disk.become_read_only()
+            until(lambda: all(writer.refused for writer in load.writers), "that no write is possible")
+
+
+@contextmanager
+def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
+    """Load while data is lost; what was flushed is there once the disk is well."""
+    try:
+        with scene.load(_LOST) as load:
+            yield load
+        ailing = scene.ailments()
+        for name in ailing:
+            with NbdClient(scene.server.run.export(name), name) as client, suppress(NbdError):
+                client.flush()
+                check(False, f"a flush of {name} was reported as done; {ailing}")
+        check(scene.server.stop() != 0, "the stop claims that all is saved")
+        disk.mount_again()
+        due = load.changer.check_kept()
+        scene.restart()
+        verify_all(scene.server, scene.ledgers, due, aged=False)
+        scene.works()
+    finally:
+        scene.server.stop()
+
+
+def stopped_server(root: Path, random: Random, tally: Tally) -> None:
+    """SIGSTOP: requests wait, and the daemon has its figures again afterwards."""
+    with _with_daemon(root, random, tally) as (scene, _):
+        _stop_for(scene, scene.server.nbdkit(), scene.server.process.pid)
+
+
+def stopped_daemon(root: Path, random: Random, tally: Tally) -> None:
+    """SIGSTOP: requests go on meanwhile."""
+    with _with_daemon(root, random, tally) as (scene, daemon):
+        _stop_for(scene, daemon.process.pid)
+
+
+def _stop_for(scene: Scene, *pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        scene.wait(1, 3)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def _with_daemon(root: Path, random: Random, tally: Tally) -> Iterator[tuple[Scene, DaemonProcess]]:
+    """A daemon that knows the share of each VM, and whose minimum is kept, before and after."""
+
+    def sound(status: HostStatus) -> bool:
+        return len(status.vms) == len(NAMES) and all(
+            vm.share is not None and vm.iops and vm.verdict is not Verdict.INSUFFICIENT for vm in status.vms
+        )
+
+    scene = Scene(root, random, tally)
+    tables = [f'[vm.{name}]\nweight = 1\nmin_iops = 1\nnamespaces = ["d/{name}"]\n' for name in NAMES]
+    (root / "slo-ctl.toml").write_text(_CONFIG + "".join(tables))
+    try:
+        with running(root) as daemon, scene.load(changes=False):
+            daemon.eventually("shares", sound)
+            yield scene, daemon
+            stopped_at = time.time()
+            daemon.eventually("shares again", lambda s: s.at > stopped_at + s.window_s and sound(s))
+            check("Traceback" not in daemon.log(), daemon.log())
+        check(daemon.process.returncode == 0, f"the daemon's stop failed: {daemon.log()}")
+        scene.works()
+        scene.works_after_restart()
+    finally:
+        scene.server.stop()
+
+
+def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
+    """No descriptors left: clients there are go on, others connect once there are some."""
+    scene = Scene(root, random, tally)
+    crowd: list[NbdClient] = []
+    try:
+        with scene.load():
+            pid = scene.server.nbdkit()
+            open_now = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+            with _limited(pid, resource.RLIMIT_NOFILE, open_now + random.randint(0, 6)):
+                for _ in range(10):
+                    try:
+                        crowd.append(NbdClient(scene.server.run.export("a"), "a", timeout_s=0.2))
+                    except (OSError, NbdError):
+                        tally["connections refused"] += 1
+                scene.wait(0.1, 0.5)
+            check(len(crowd) < 10, "the limit was not felt")
+            check(scene.server.nbdkit() == pid, f"nbdkit ended: {scene.server.log()}")
+            for client in crowd:
+                client.close()
+        check(len(scene.server.log()) < MIB, f"the log grew by {len(scene.server.log())} bytes")
+        scene.works()
+        scene.works_after_restart()
+    finally:
+        scene.server.stop()
+
+
+def memory_limit(root: Path, random: Random, tally: Tally) -> None:
+    """Not as much memory as clients ask for at once: they may be refused, and the server goes on."""
+    scene = Scene(root, random, tally)
+    try:
+        with scene.load():
+            pid = scene.server.nbdkit()
+            readers = [Reader(NbdClient(scene.server.run.export(name), name)) for name in NAMES * 4]
+            used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            with _limited(pid, resource.RLIMIT_AS, used + random.randint(64, 256) * MIB):
+                for reader in readers:
+                    reader.start()
+                scene.wait(0.5, 1)
+                for reader in readers:
+                    reader.finish.set()
+                for reader in readers:
+                    reader.join(READY_S)
+                    tally["large reads"] += reader.acknowledged
+            check(scene.server.nbdkit() == pid, f"nbdkit ended: {scene.server.log()}")
+        scene.works()
+        scene.works_after_restart()
+    finally:
+        scene.server.stop()
+
+
+class Reader(Load):
+    """Reads as much at once as there surely is; it may be refused."""
+
+    def __init__(self, client: NbdClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def work(self) -> None:
+        while not self.finish.is_set():
+            with suppress(NbdError):
+                self._client.read(0, PAGES * PAGE)
+                self.acknowledged += 1
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def _limited(pid: int, kind: int, value: int) -> Iterator[None]:
+    before = resource.prlimit(pid, kind, (value, resource.prlimit(pid, kind)[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, kind, before)
+
+
+FAULTS: dict[str, Round] = {
+    "full disk": full_disk,
+    "failing disk": failing_disk,
+    "read-only disk": read_only_disk,
+    "stopped server": stopped_server,
+    "stopped daemon": stopped_daemon,
+    "descriptor limit": descriptor_limit,
+    "memory limit": memory_limit,
+}
+
+
+def resources(root: Path, random: Random, tally: Tally) -> None:
+    """One of the faults."""
+    name = random.choice(list(FAULTS))
+    tally[name] += 1
+    FAULTS[name](root, random, tally)
