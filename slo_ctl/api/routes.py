@@ -298,7 +298,7 @@ class Api:
             raise RefusalError(f"VM {names}: no fields to set", 'such as {"fields": {"weight": 3}}')
         slos = self._controller.change_slos(vms, change, force=body.force, dry_run=body.dry_run)
         if not body.dry_run:
-            log.info("VM %s: %s %s", printable(names), request.user, _told(change))
+            log.info("VM %s: %s %s", printable(names), request.user, _told(change), extra={"vm": tuple(vms)})
         return slos
 
     # Work of the daemon's loop.
