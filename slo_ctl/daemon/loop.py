@@ -29,13 +29,15 @@ from slo_ctl.daemon.device_view import (
     view_or_problem,
 )
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, outcome_line
+from slo_ctl.daemon.hooks import Hooks
+from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
 from slo_ctl.daemon.settings import Actuators, HostState
 from slo_ctl.daemon.slos import Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd import vms_on_namespaces
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EpochFacts, status_of
 from slo_ctl.daemon.tally import Tally
+from slo_ctl.daemon.verdict_changes import VerdictChanges
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
@@ -188,6 +190,8 @@ class Daemon:
         self._epoch_log = EpochLog()
         self._resolver = Resolver()
         self._recorder = Recorder(places.history, config.history)
+        self._verdict_changes = VerdictChanges()
+        self._hooks = Hooks(config.on_verdict)
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
@@ -237,7 +241,12 @@ class Daemon:
         self._epochs += 1
         views = self._views(wanted, vms, slos)
         self._counts = self._tally.add(
-            self.outcomes, views, self._blocks.numbers, epochs=self._epochs, missed_epochs=self.missed_epochs
+            self.outcomes,
+            views,
+            self._blocks.numbers,
+            epochs=self._epochs,
+            missed_epochs=self.missed_epochs,
+            hooks=self._hooks.results(),
         )
         status = status_of(
             self._moment(notes),
@@ -251,6 +260,9 @@ class Daemon:
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
             self._recorder.add(status, self.outcomes)
+            changes = self._verdict_changes.of(status)
+            self._epoch_log.verdicts(changes)
+            self._hooks.add(changes)
         self.controller.published = Published(
             config=self.config,
             status=status,
@@ -281,6 +293,7 @@ class Daemon:
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
+        self._hooks.configure(config.on_verdict)
         log.info("configuration read again")
         return ""
 
@@ -325,14 +338,17 @@ class Daemon:
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 # The journal keeps it until the device is served again.
-                log.warning("kept until the device is served: %s", outcome_line(outcome))
+                log.warning(
+                    "kept until the device is served: %s", outcome_line(outcome), extra=fields_of(outcome)
+                )
                 continue
             answered.append(outcome)
             if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome))
+                log.error("not restored: %s", outcome_line(outcome), extra=fields_of(outcome))
         return answered
 
     def _close(self) -> None:
+        self._hooks.close()
         self.metrics.close()
         self.page.close()
         self._observer.close()

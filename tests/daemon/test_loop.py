@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,19 @@ def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
         assert daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}), force=True)[0].notes
         assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}
         assert "degraded (first: wed: unknown-vm)" in summary(daemon.epoch())
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_hook_is_run_beside_the_epochs_and_by_no_dry_run(tmp_path: Path, dry_run: bool) -> None:
+    hook, said = tmp_path / "hook", tmp_path / "said"
+    hook.write_text(f'#!/bin/sh\nexec > {said}\necho "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT"\n')
+    hook.chmod(0o755)
+    config = replace(CONFIG, on_verdict=(str(hook),))
+    with daemon_on(tmp_path, FakeObserver(), config, dry_run=dry_run) as daemon:
+        daemon.epoch()
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}))
+        assert verdicts(daemon) == {"web": Verdict.NO_MECHANISM}
+    assert (said.read_text() if said.exists() else "") == ("" if dry_run else "web ok no-mechanism\n")
 
 
 def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:
