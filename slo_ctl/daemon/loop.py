@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,12 +47,16 @@ from slo_ctl.model import HostStatus, Lever, Outcome, OutcomeState, Setting, Slo
 from slo_ctl.model.plan import DevicePlan, Plan
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History
+from slo_ctl.record.history_reader import SloChange
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import Counts, Metrics
 
 # The history of an epoch is written; that it cannot be stops nothing.
 
 log = logging.getLogger("slo_ctl.daemon")
+
+
+_MAX_SLO_CHANGES = 10_000
 
 
 class Recorder:
@@ -63,6 +68,8 @@ class Recorder:
         self._path = path
         self._keep = keep
         self._history = self._made()
+        self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
+        """Not written yet, each with its VM."""
 
     def configure(self, keep: HistoryConfig) -> None:
         """Keep so much from now on."""
@@ -71,16 +78,20 @@ class Recorder:
             self._history.close()
             self._history = self._made()
 
-    def add(self, status: HostStatus, outcomes: Sequence[Outcome]) -> None:
+    def add(
+        self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
+    ) -> None:
         """One epoch."""
+        self._slo_changes.extend(slo_changes)
         try:
-            self._history.add(status, outcomes)
+            self._history.add(status, outcomes, self._slo_changes)
         except HistoryError as error:
             if str(error) != self.problem:
                 log.warning("%s", error)
             self.problem = str(error)
         else:
             self.problem = ""
+            self._slo_changes.clear()
 
     def close(self) -> None:
         """Write what is left."""
@@ -259,7 +270,7 @@ class Daemon:
         )
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
-            self._recorder.add(status, self.outcomes)
+            self._recorder.add(status, self.outcomes, self.controller.take_slo_changes())
             changes = self._verdict_changes.of(status)
             self._epoch_log.verdicts(changes)
             self._hooks.add(changes)

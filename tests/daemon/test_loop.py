@@ -32,6 +32,7 @@ from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo,
 from slo_ctl.model.slo import SLO_KEYS, SloUpdate
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.slo_store import StoredSlos
+from slo_ctl.show.history import events
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
@@ -91,6 +92,18 @@ def test_slos_of_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
         assert (row.slo.weight, row.verdict) == (3.0, Verdict.NO_MECHANISM)
         daemon.controller.change_slos(["web"], UNSET)
         assert verdicts(daemon) == {"web": Verdict.OK}
+
+
+def test_who_set_what_is_in_the_history(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.epoch()
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="alice")
+        daemon.controller.change_slos(["web"], UNSET, user="bob", dry_run=True)
+        daemon.epoch()
+        found = daemon.controller.history("web", None, None, 10)
+    assert [event.text.plain for event in events(found) if event.text.plain.startswith("SLO:")] == [
+        "SLO: set weight=3 by alice"
+    ]
 
 
 def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
