@@ -36,12 +36,18 @@ class Controller(Protocol):
         """The SLO in force."""
 
     def change_slos(
-        self, vms: Sequence[str], change: SloUpdate, *, force: bool = False, dry_run: bool = False
+        self,
+        vms: Sequence[str],
+        change: SloUpdate,
+        *,
+        user: str = "",
+        force: bool = False,
+        dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
         """Change the SLOs of all these VMs or, when any is refused, of none; in force from the next epoch on.
 
         Without `force` a VM that is not on the host, and minimums that a device cannot keep, are refused.
-        `dry_run` only checks. The SLOs afterwards, in the order of `vms`.
+        `dry_run` only checks. `user` asked for it. The SLOs afterwards, in the order of `vms`.
         """
 
     def plan(self) -> Plan:

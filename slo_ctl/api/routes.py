@@ -20,7 +20,7 @@ from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.model import HostStatus, VmStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
-from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, parse_change
+from slo_ctl.model.slo import SLO_KEYS, SloError, parse_change, update_text
 from slo_ctl.model.status_json import plain, to_json
 from slo_ctl.record.history_reader import MAX_POINTS, VmHistory
 from slo_ctl.record.history_schema import HistoryError
@@ -296,9 +296,13 @@ class Api:
             raise RefusalError(f"VM {names}: {error.message}", error.hint) from None
         if not change.sets and not change.unset:
             raise RefusalError(f"VM {names}: no fields to set", 'such as {"fields": {"weight": 3}}')
-        slos = self._controller.change_slos(vms, change, force=body.force, dry_run=body.dry_run)
+        slos = self._controller.change_slos(
+            vms, change, user=request.user, force=body.force, dry_run=body.dry_run
+        )
         if not body.dry_run:
-            log.info("VM %s: %s %s", printable(names), request.user, _told(change))
+            log.info(
+                "VM %s: %s %s", printable(names), request.user, update_text(change), extra={"vm": tuple(vms)}
+            )
         return slos
 
     # Work of the daemon's loop.
@@ -322,16 +326,6 @@ class Api:
     @cached_property
     def _description(self) -> bytes:
         return json.dumps(_openapi(self._routes)).encode()
-
-
-def _told(change: SloUpdate) -> str:
-    """`set weight=3, class=gold, unset p99_latency_us`."""
-    done = [f"{name}={value:g}" for name, value in change.fields.items()]
-    done += [f"class={printable(change.class_name)}"] if change.class_name is not None else []
-    texts = [f"set {', '.join(done)}"] if done else []
-    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(sorted(change.unset))
-    texts += [f"unset {unset}"] if change.unset else []
-    return "; ".join(texts)
 
 
 def _openapi(routes: tuple[Route, ...]) -> dict[str, Any]:

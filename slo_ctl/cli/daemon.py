@@ -42,7 +42,7 @@ def command(
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.daemon.service import StoppedAtOnce, log_to_stderr, serve
+    from slo_ctl.daemon.service import StoppedAtOnce, log_events, serve
 
     if config is not None and not config.is_dir():
         _raise_bad_config(config)
@@ -53,7 +53,7 @@ def command(
     if dry_run:
         print_plan(plan_of(Daemon(settings, places, dry_run=True)), every=False)
         return
-    log_to_stderr()
+    log_events()
     with only_daemon(places.lock):
         daemon = Daemon(settings, places)
         if once:

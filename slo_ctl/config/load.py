@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from slo_ctl.config.schema import find_table_errors
 from slo_ctl.config.settings import DEFAULTS, Config
 from slo_ctl.config.toml_file import ConfigFile, read_file
 from slo_ctl.config.whole import NO_LIBVIRT, assemble
+from slo_ctl.host.programs import why_not_run
 from slo_ctl.model.slo import KEY_OF, SloClass, field_text
 
 MAIN_FILE = "slo-ctl.toml"
@@ -49,7 +51,18 @@ def find_errors(folder: Path) -> list[UserError]:
             found, valid = find_table_errors(file)
             errors += found
             layers.add(valid, str(path.relative_to(folder)))
-    return [*errors, *(unread or assemble(layers, ())[1])]
+    return [*errors, *(unread or [*assemble(layers, ())[1], *_program_errors(layers)])]
+
+
+def _program_errors(layers: Layers) -> list[UserError]:
+    """Of programs that the daemon would not run: it starts all the same, and looks again at each run."""
+    placed = layers.sections.get("hooks", {}).get("on_verdict")
+    if placed is None or not placed.value:
+        return []
+    program = placed.value[0]
+    problem = why_not_run(Path(program), as_root=os.geteuid() == 0)
+    hint = "name a program that may be executed; root's daemon runs only what nobody but root can change"
+    return [placed.fail(f"[hooks] on_verdict: {program} {problem}", hint)] if problem else []
 
 
 def _read(folder: Path) -> tuple[Layers, list[ConfigFile]]:
@@ -124,6 +137,7 @@ def _defaults() -> dict[tuple[str, str], str]:
         ("api", "group"): DEFAULTS.api_group or "",
         ("metrics", "listen"): DEFAULTS.metrics_listen or "",
         ("page", "listen"): DEFAULTS.page_listen or "",
+        ("hooks", "on_verdict"): list(DEFAULTS.on_verdict),
         ("defaults", "weight"): format_number(DEFAULTS.default_slo.weight),
     }
     return {where: _written(value) for where, value in values.items()}

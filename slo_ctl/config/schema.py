@@ -160,6 +160,18 @@ def _page_listen(value: object) -> str:
     return address
 
 
+def _command(value: object) -> tuple[str, ...]:
+    hint = (
+        'write the program and its arguments, such as ["/usr/local/sbin/on-verdict", "--page"]; [] runs none'
+    )
+    if not isinstance(value, list):
+        raise FieldError("is not a list of a program and its arguments", hint)
+    words = tuple(_text(word, hint) for word in value)
+    if words and not words[0].startswith("/"):
+        raise FieldError("does not begin with an absolute path", hint)
+    return words
+
+
 def _device_name(value: object) -> str:
     hint = "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit"
     name = _text(value, hint)
@@ -204,6 +216,8 @@ ListenAddress = Annotated[str, BeforeValidator(_listen)]
 """HOST:PORT."""
 PageAddress = Annotated[str, BeforeValidator(_page_listen)]
 """ADDRESS:PORT, loopback only."""
+Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
+"""A program by its absolute path, and its arguments."""
 DeviceName = Annotated[str, BeforeValidator(_device_name)]
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
@@ -253,6 +267,10 @@ class _Page(_Table):
     listen: PageAddress = ""
 
 
+class _Hooks(_Table):
+    on_verdict: Command = ()
+
+
 class _Slo(_Table):
     weight: Annotated[float, slo_field("weight")] = 0
     min_iops: Annotated[float, slo_field("min_iops")] = 0
@@ -294,6 +312,7 @@ class _File(_Table):
     api: _Api = _Api()
     metrics: _Metrics = _Metrics()
     page: _Page = _Page()
+    hooks: _Hooks = _Hooks()
     defaults: _Slo = _Slo()
     classes: Annotated[dict[ClassName, _Slo], Field(alias="class")] = {}
     device: list[_Device] = []
@@ -315,6 +334,7 @@ _MODELS: dict[str, type[_Table]] = {
     "api": _Api,
     "metrics": _Metrics,
     "page": _Page,
+    "hooks": _Hooks,
     "defaults": _Slo,
     "class": _Slo,
     "device": _Device,

@@ -59,6 +59,7 @@ class _Whole:
             api_group=self._value("api", "group", DEFAULTS.api_group),
             metrics_listen=self._value("metrics", "listen", DEFAULTS.metrics_listen),
             page_listen=self._value("page", "listen", DEFAULTS.page_listen),
+            on_verdict=self._value("hooks", "on_verdict", DEFAULTS.on_verdict),
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,8 +22,8 @@ from slo_ctl.daemon.slos import said_about
 from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
 from slo_ctl.model import HostStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
-from slo_ctl.model.slo import SloError, SloFields, SloUpdate, class_named
-from slo_ctl.record.history_reader import VmHistory, read_vm
+from slo_ctl.model.slo import SloError, SloFields, SloUpdate, class_named, update_text
+from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
 from slo_ctl.record.slo_store import SloStore, StoredSlos
 
@@ -91,6 +92,7 @@ class DaemonController:
         self._work: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changing = threading.Lock()
         self._changed = threading.Event()
+        self._slo_changes: deque[tuple[str, SloChange]] = deque()
 
     # What the loop calls.
 
@@ -112,6 +114,11 @@ class DaemonController:
         # What changes from here on is seen by the epoch that follows, or asks for another.
         self._changed.clear()
         return True
+
+    def take_slo_changes(self) -> list[tuple[str, SloChange]]:
+        """Those since this was asked last, each with its VM."""
+        # Without the lock, which is held while an SLO is brought to the disk.
+        return [self._slo_changes.popleft() for _ in range(len(self._slo_changes))]
 
     # What the API calls.
 
@@ -140,7 +147,13 @@ class DaemonController:
         return self._vm_slo(vm, stored, ())
 
     def change_slos(
-        self, vms: Sequence[str], change: SloUpdate, *, force: bool = False, dry_run: bool = False
+        self,
+        vms: Sequence[str],
+        change: SloUpdate,
+        *,
+        user: str = "",
+        force: bool = False,
+        dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
         """Change the SLOs of all these VMs, or of none."""
         with self._changing:
@@ -151,6 +164,8 @@ class DaemonController:
                 notes[vm].append(note)
             if not dry_run:
                 self._store.change(vms, change)
+                made = SloChange(time.time(), user, update_text(change))
+                self._slo_changes.extend((vm, made) for vm in vms)
         if not dry_run:
             self._act_soon()
         return tuple(self._vm_slo(vm, after, tuple(notes[vm])) for vm in vms)

@@ -6,6 +6,8 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
+from slo_ctl.base.text import printable
+from slo_ctl.daemon.verdict_changes import VerdictChange
 from slo_ctl.model import Decision, Outcome, OutcomeState
 from slo_ctl.model.decision import change_of, value_text
 
@@ -34,6 +36,11 @@ def outcome_line(outcome: Outcome) -> str:
             before = value_text(change_of(outcome.before, setting.value)[0])
             after = value_text(change_of(outcome.after, setting.value)[0])
             return f"{what}: {before} -> {after} ({outcome.state}; {setting.reason}){reason}"
+
+
+def fields_of(outcome: Outcome) -> dict[str, str]:
+    """What the journal has beside the line: `extra` of the log."""
+    return {"vm": outcome.setting.vm}
 
 
 # Sentences that are reported once, though they hold for many epochs.
@@ -82,22 +89,42 @@ class EpochLog:
 
     def __init__(self) -> None:
         self._said = RecentReasons(REMEMBERED)
+        self._fields: dict[str, dict[str, str]] = {}
+        """Of the sentences of the epoch before."""
         self._reasons: dict[str, RecentReasons] = {}
 
     def wrong(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:
         """Problems by device, and settings that did not take; and which of them are over."""
-        sentences = [f"device {name}: {problem}" for name, problem in problems.items()]
-        sentences += [outcome_line(each) for each in outcomes if each.state is OutcomeState.UNAPPLIED]
+        sentences = {f"device {name}: {problem}": {"device": name} for name, problem in problems.items()}
+        sentences |= {
+            outcome_line(each): fields_of(each) for each in outcomes if each.state is OutcomeState.UNAPPLIED
+        }
         for line in self._said.add(sentences):
-            log.warning("%s", line)
+            log.warning("%s", line, extra=sentences[line])
         for line in self._said.ended:
-            log.info("over: %s", line)
+            log.info("over: %s", line, extra=self._fields[line])
+        self._fields = sentences
+
+    def verdicts(self, changes: Iterable[VerdictChange]) -> None:
+        """SLOs that are not kept any more, and that are kept again; the history has all changes."""
+        for change in changes:
+            if not (change.is_degraded or change.was_degraded):
+                continue
+            where = f"{change.vm} on {change.device}" if change.device else change.vm
+            log.log(
+                logging.WARNING if change.is_degraded else logging.INFO,
+                "VM %s: %s: %s",
+                printable(where),
+                change.verdict,
+                printable(change.reason),
+                extra={"vm": change.vm, "device": change.device, "verdict": change.verdict.value},
+            )
 
     def decided(self, device: str, reasons: Iterable[str], kept: int | None = None) -> None:
         """What was decided of a device, and why; `kept` of them are known as told recently."""
         known = self._reasons.setdefault(device, RecentReasons() if kept is None else RecentReasons(kept))
         for reason in known.add(reasons):
-            log.info("device %s: %s", device, reason)
+            log.info("device %s: %s", device, reason, extra={"device": device})
 
     def lately(self, device: str) -> tuple[str, ...]:
         """What was decided of a device recently."""

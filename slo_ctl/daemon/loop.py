@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,13 +30,15 @@ from slo_ctl.daemon.device_view import (
     view_or_problem,
 )
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, outcome_line
+from slo_ctl.daemon.hooks import Hooks
+from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
 from slo_ctl.daemon.settings import Actuators, HostState
 from slo_ctl.daemon.slos import Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd import vms_on_namespaces
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
 from slo_ctl.daemon.status import EpochFacts, status_of
 from slo_ctl.daemon.tally import Tally
+from slo_ctl.daemon.verdict_changes import VerdictChanges
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
@@ -44,12 +47,16 @@ from slo_ctl.model import HostStatus, Lever, Outcome, OutcomeState, Setting, Slo
 from slo_ctl.model.plan import DevicePlan, Plan
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History
+from slo_ctl.record.history_reader import SloChange
 from slo_ctl.record.history_schema import HistoryError
 from slo_ctl.record.metrics import Counts, Metrics
 
 # The history of an epoch is written; that it cannot be stops nothing.
 
 log = logging.getLogger("slo_ctl.daemon")
+
+
+_MAX_SLO_CHANGES = 10_000
 
 
 class Recorder:
@@ -61,6 +68,8 @@ class Recorder:
         self._path = path
         self._keep = keep
         self._history = self._made()
+        self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
+        """Not written yet, each with its VM."""
 
     def configure(self, keep: HistoryConfig) -> None:
         """Keep so much from now on."""
@@ -69,16 +78,20 @@ class Recorder:
             self._history.close()
             self._history = self._made()
 
-    def add(self, status: HostStatus, outcomes: Sequence[Outcome]) -> None:
+    def add(
+        self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
+    ) -> None:
         """One epoch."""
+        self._slo_changes.extend(slo_changes)
         try:
-            self._history.add(status, outcomes)
+            self._history.add(status, outcomes, self._slo_changes)
         except HistoryError as error:
             if str(error) != self.problem:
                 log.warning("%s", error)
             self.problem = str(error)
         else:
             self.problem = ""
+            self._slo_changes.clear()
 
     def close(self) -> None:
         """Write what is left."""
@@ -188,6 +201,8 @@ class Daemon:
         self._epoch_log = EpochLog()
         self._resolver = Resolver()
         self._recorder = Recorder(places.history, config.history)
+        self._verdict_changes = VerdictChanges()
+        self._hooks = Hooks(config.on_verdict)
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
@@ -237,7 +252,12 @@ class Daemon:
         self._epochs += 1
         views = self._views(wanted, vms, slos)
         self._counts = self._tally.add(
-            self.outcomes, views, self._blocks.numbers, epochs=self._epochs, missed_epochs=self.missed_epochs
+            self.outcomes,
+            views,
+            self._blocks.numbers,
+            epochs=self._epochs,
+            missed_epochs=self.missed_epochs,
+            hooks=self._hooks.results(),
         )
         status = status_of(
             self._moment(notes),
@@ -250,7 +270,10 @@ class Daemon:
         )
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:
-            self._recorder.add(status, self.outcomes)
+            self._recorder.add(status, self.outcomes, self.controller.take_slo_changes())
+            changes = self._verdict_changes.of(status)
+            self._epoch_log.verdicts(changes)
+            self._hooks.add(changes)
         self.controller.published = Published(
             config=self.config,
             status=status,
@@ -281,6 +304,7 @@ class Daemon:
         if config.libvirt != before.libvirt:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
+        self._hooks.configure(config.on_verdict)
         log.info("configuration read again")
         return ""
 
@@ -325,14 +349,17 @@ class Daemon:
         for outcome in outcomes:
             if outcome.state is OutcomeState.UNAPPLIED and not self._can_act_on(outcome.setting):
                 # The journal keeps it until the device is served again.
-                log.warning("kept until the device is served: %s", outcome_line(outcome))
+                log.warning(
+                    "kept until the device is served: %s", outcome_line(outcome), extra=fields_of(outcome)
+                )
                 continue
             answered.append(outcome)
             if outcome.state is OutcomeState.UNAPPLIED:
-                log.error("not restored: %s", outcome_line(outcome))
+                log.error("not restored: %s", outcome_line(outcome), extra=fields_of(outcome))
         return answered
 
     def _close(self) -> None:
+        self._hooks.close()
         self.metrics.close()
         self.page.close()
         self._observer.close()

@@ -15,10 +15,13 @@ from types import FrameType
 import sdnotify
 
 from slo_ctl.api.server import ApiServer
+from slo_ctl.daemon.journald import JournalHandler, is_journal
 from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 
 log = logging.getLogger("slo_ctl.daemon")
+
+_STDERR = 2
 
 
 class StoppedAtOnce(BaseException):
@@ -163,11 +166,13 @@ def _signals(daemon: Daemon) -> Iterator[_Asked]:
             signal.signal(number, handler)
 
 
-def log_to_stderr() -> None:
-    """One line for each event; times are left to the journal where there is one."""
-    handler = logging.StreamHandler()
-    form = "%(message)s" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s %(levelname)s %(message)s"
-    handler.setFormatter(logging.Formatter(form))
+def log_events() -> None:
+    """One line for each event: to systemd's journal where stderr is that, else to stderr, with times."""
+    handler: logging.Handler = logging.StreamHandler()
+    if is_journal(_STDERR, os.environ.get("JOURNAL_STREAM")):
+        handler = JournalHandler(otherwise=handler)
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("slo_ctl")
     root.addHandler(handler)
     root.setLevel(logging.INFO)

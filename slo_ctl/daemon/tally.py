@@ -37,6 +37,7 @@ class Tally:
         *,
         epochs: int,
         missed_epochs: int,
+        hooks: Counter[str],
     ) -> Counts:
         """One more epoch. A new object each time: the threads that serve metrics read the one before.
 
@@ -51,6 +52,7 @@ class Tally:
             epochs=epochs,
             missed_epochs=missed_epochs,
             settings=self._settings.copy(),
+            hooks=hooks,
             vms={
                 (vm, device.name): tuple(window.totals for window in view.windows)
                 for device in devices

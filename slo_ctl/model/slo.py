@@ -19,6 +19,7 @@ from slo_ctl.base.quantity import (
     parse_number,
     parse_time_s,
 )
+from slo_ctl.base.text import printable
 
 SloFields = dict[str, float]
 """Some fields of `model.Slo` by name, in its units; a field that is not there is not set."""
@@ -296,3 +297,13 @@ def _told(value: object) -> str:
     except ValueError:  # a number of more digits than Python turns into text
         return "(a number far too long)"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def update_text(change: SloUpdate) -> str:
+    """`set weight=3, class=gold, unset p99_latency_us`."""
+    done = [f"{name}={value:g}" for name, value in change.fields.items()]
+    done += [f"class={printable(change.class_name)}"] if change.class_name is not None else []
+    texts = [f"set {', '.join(done)}"] if done else []
+    unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(sorted(change.unset))
+    texts += [f"unset {unset}"] if change.unset else []
+    return "; ".join(texts)

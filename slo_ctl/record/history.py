@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from slo_ctl.model import DeviceStatus, HostStatus, Outcome, OutcomeState, SettingValue, VmStatus
-from slo_ctl.record.history_reader import VmHistory, read_vm, storable
+from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm, storable
 from slo_ctl.record.history_schema import FIELDS, HistoryError, explained, is_damage, migrate
 from slo_ctl.record.history_upkeep import Upkeep
 
@@ -228,8 +228,15 @@ class History:
         self._checkpoint: threading.Thread | None = None
         self._checkpointed_at = time.monotonic()
 
-    def add(self, status: HostStatus, outcomes: Iterable[Outcome] = ()) -> None:
+    def add(
+        self,
+        status: HostStatus,
+        outcomes: Iterable[Outcome] = (),
+        slo_changes: Iterable[tuple[str, SloChange]] = (),
+    ) -> None:
         """Keep one epoch: samples, and of decisions, verdicts and outcomes what is new.
+
+        `slo_changes` are those since the epoch before, each with its VM.
 
         `outcomes` are the epoch's; unchanged ones are left out, and those that did not take are found in
         `status` as well. Raises HistoryError; nothing of the epoch is kept then, and the next call
@@ -240,6 +247,13 @@ class History:
             connection.execute("BEGIN IMMEDIATE")
             known = write_epoch(
                 connection, self._known, status, outcomes, seen_every_s=min(_SEEN_S, self._keep_s / 4)
+            )
+            connection.executemany(
+                "INSERT INTO slo_changes VALUES (?, ?, ?, ?)",
+                [
+                    (round(each.at * 1000), storable(vm), storable(each.user), storable(each.what))
+                    for vm, each in slo_changes
+                ],
             )
             upkeep.step(epoch_ms(status))
             connection.execute("COMMIT")

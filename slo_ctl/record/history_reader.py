@@ -79,6 +79,16 @@ class OutcomeSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SloChange:
+    """Somebody has set or unset fields of the VM's SLO."""
+
+    at: float
+    user: str
+    what: str
+    """Such as `set weight=3`."""
+
+
+@dataclass(frozen=True, slots=True)
 class VmHistory:
     """The past of one VM, each part in order of time."""
 
@@ -91,6 +101,8 @@ class VmHistory:
     """The first of a device may lie before `since`: it held then."""
     decisions: tuple[DecisionMade, ...] = ()
     outcomes: tuple[OutcomeSeen, ...] = ()
+    slo_changes: tuple[SloChange, ...] = ()
+    """Those of `vm set`, `vm unset` and the API while the daemon ran."""
 
 
 def read_vm(
@@ -98,8 +110,8 @@ def read_vm(
 ) -> VmHistory:
     """What `path` has of the VM between two moments (default: the last hour), in some `limit` buckets.
 
-    Of decisions and outcomes the latest MAX_EVENTS. Raises UserError for a VM that it does not know, and
-    HistoryError when it cannot be read.
+    Of each kind of events but verdicts, the latest MAX_EVENTS. Raises UserError for a VM that it does not
+    know, and HistoryError when it cannot be read.
     """
     until = time.time() if until is None else until
     since = until - DEFAULT_SINCE_S if since is None else since
@@ -125,6 +137,7 @@ def read_vm(
                 verdicts=_verdicts(connection, streams, span),
                 decisions=_decisions(connection, set(streams.values()), name, span),
                 outcomes=_outcomes(connection, name, span),
+                slo_changes=_slo_changes(connection, name, span),
             )
     except (sqlite3.Error, OSError) as error:
         raise explained(error, path) from error
@@ -265,6 +278,15 @@ def _outcomes(connection: sqlite3.Connection, name: str, span: tuple[int, int]) 
         for at_ms, *knob_and_rest in reversed(rows)
         for knob, rest in [(knob_and_rest[:4], knob_and_rest[4:])]
     )
+
+
+def _slo_changes(connection: sqlite3.Connection, name: str, span: tuple[int, int]) -> tuple[SloChange, ...]:
+    rows = connection.execute(
+        "SELECT at_ms, user, what FROM slo_changes WHERE at_ms >= ? AND at_ms <= ? AND vm = ?"
+        " ORDER BY at_ms DESC LIMIT ?",
+        (*span, storable(name), MAX_EVENTS),
+    ).fetchall()
+    return tuple(SloChange(at_ms / 1000, user, what) for at_ms, user, what in reversed(rows))
 
 
 def storable(name: str) -> str:

@@ -134,7 +134,13 @@ _THINNING = (
         PRIMARY KEY (at_ms, stream)) WITHOUT ROWID""",
 )
 
-MIGRATIONS = (_FIRST, _THINNING)
+_SLO_CHANGES = (
+    """CREATE TABLE slo_changes (
+        at_ms INTEGER NOT NULL, vm TEXT NOT NULL, user TEXT NOT NULL, what TEXT NOT NULL)""",
+    "CREATE INDEX slo_changes_at ON slo_changes (at_ms)",
+)
+
+MIGRATIONS = (_FIRST, _THINNING, _SLO_CHANGES)
 VERSION = len(MIGRATIONS)
 
 

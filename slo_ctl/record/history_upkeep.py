@@ -117,7 +117,8 @@ class Upkeep:
             return True
         # Also when it was events that took the space: the oldest of all go together.
         oldest = self._one(
-            "SELECT min(at_ms) FROM (SELECT at_ms FROM epochs UNION ALL SELECT at_ms FROM decisions)"
+            "SELECT min(at_ms) FROM (SELECT at_ms FROM epochs UNION ALL SELECT at_ms FROM decisions"
+            " UNION ALL SELECT at_ms FROM slo_changes)"
         )
         if oldest is None or oldest >= now_ms:
             return False
@@ -145,9 +146,9 @@ class Upkeep:
         return bool(rows)
 
     def _drop_events(self, before_ms: int) -> bool:
-        """Old decisions, outcomes and verdicts, but the one verdict that held at `before_ms`."""
+        """Old events of all kinds, but the one verdict of each stream that held at `before_ms`."""
         deleted = 0
-        for table in ("decisions", "outcomes"):
+        for table in ("decisions", "outcomes", "slo_changes"):
             deleted += self._connection.execute(
                 f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608 - our own names
                 f" (SELECT rowid FROM {table} WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",

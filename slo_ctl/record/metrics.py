@@ -116,6 +116,8 @@ class Counts:
     missed_epochs: int = 0
     settings: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By lever and by what became of them: applied, restored or unapplied."""
+    hooks: Counter[str] = field(default_factory=Counter)
+    """Changes of verdicts, by what became of running the program for them."""
     vms: dict[tuple[str, str], tuple[StreamTotals, ...]] = field(default_factory=dict)
     """By VM and device."""
     moved_s: dict[str, float] = field(default_factory=dict)
@@ -183,6 +185,14 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
     for (lever, result), number in sorted(counts.settings.items()):
         settings.add_metric((lever, result), number)
     yield settings
+    hooks = CounterMetricFamily(
+        "slo_ctl_hooks",
+        "Changes of verdicts for which a program was to run, by what became of it.",
+        labels=("result",),
+    )
+    for result, number in sorted(counts.hooks.items()):
+        hooks.add_metric((result,), number)
+    yield hooks
     yield _by_device(
         "slo_ctl_device_move_seconds",
         "Die time that moves of over-provisioning space have taken.",

@@ -93,7 +93,7 @@ def _print_event(console: Console, event: Event, dated: bool) -> None:
 
 
 def events(history: VmHistory) -> list[Event]:
-    """Verdict changes, decisions and outcomes, in order of time."""
+    """Verdict changes, decisions, outcomes and changes of the SLO, in order of time."""
     found: list[Event] = []
     for change in history.verdicts:
         text = Text("verdict ")
@@ -106,6 +106,9 @@ def events(history: VmHistory) -> list[Event]:
         change_text = f"{setting_value(outcome.before)} -> {setting_value(outcome.value)}"
         line = f"{outcome.state}: {outcome.knob} {change_text}: {outcome.reason or outcome.why}"
         found.append(Event(outcome.at, Text(printable(line))))
+    found += [
+        Event(each.at, Text(printable(f"SLO: {each.what} by {each.user}"))) for each in history.slo_changes
+    ]
     return sorted(found, key=lambda event: event.at)
 
 

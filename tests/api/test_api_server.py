@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import pwd
 import socket
 import stat
 import tempfile
@@ -61,8 +62,15 @@ class FakeController:
         return VmSlo(vm, Slo(**self.fields), "vm set", self.fields)
 
     def change_slos(
-        self, vms: Sequence[str], change: SloUpdate, *, force: bool = False, dry_run: bool = False
+        self,
+        vms: Sequence[str],
+        change: SloUpdate,
+        *,
+        user: str = "",
+        force: bool = False,
+        dry_run: bool = False,
     ) -> tuple[VmSlo, ...]:
+        assert user == pwd.getpwuid(os.getuid()).pw_name
         before = self.fields
         kept = {name: value for name, value in before.items() if name not in change.unset}
         self.fields, self.forced = {**kept, **change.fields}, force

@@ -90,6 +90,19 @@ def refused(folder: Path) -> UserError:
     return error
 
 
+def test_programs_of_hooks_are_looked_at_by_the_check_only(tmp_path: Path) -> None:
+    program = tmp_path / "on-verdict"
+    write(tmp_path, f'[hooks]\non_verdict = ["{program}", "two words"]')
+    assert load(tmp_path).on_verdict == (str(program), "two words")
+    (error,) = find_errors(tmp_path)
+    where = f"{tmp_path}/slo-ctl.toml:2: [hooks] on_verdict"
+    assert error.message == f"{where}: {program} cannot be run: No such file or directory"
+    program.touch(0o755)
+    assert find_errors(tmp_path) == []
+    write(tmp_path, no_more="[hooks]\non_verdict = []")
+    assert load(tmp_path).on_verdict == ()
+
+
 def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
     assert load(tmp_path) == DEFAULTS == Config()
     assert load(tmp_path / "nowhere") == DEFAULTS
@@ -229,6 +242,9 @@ def test_only_toml_that_is_not_hidden_is_read(tmp_path: Path) -> None:
         ("[page]\nlisten = '0.0.0.0:9465'", 2, "not a loopback address and port", "ssh -L"),
         ("[page]\nlisten = 'localhost:9465'", 2, "not a loopback address and port", "127.0.0.1"),
         ("[page]\nlisten = '127.0.0.1'", 2, "not a valid address and port", "127.0.0.1"),
+        ("[hooks]\non_verdict = '/bin/true'", 2, "is not a list of a program", "write the program and"),
+        ("[hooks]\non_verdict = ['true']", 2, "does not begin with an absolute path", "/usr/local"),
+        ("[hooks]\non_verdict = ['/a', 1]", 2, "is not valid text", "arguments"),
         ("[defaults]\nweight = -1", 2, "[defaults] weight = -1 is out of range", "from 0.001"),
         ("[defaults]\nwieght = 1", 2, "unknown key wieght", "did you mean weight?"),
         ("[device]\nname = 'a'", 1, "device is not a list of tables", "[[device]]"),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo,
 from slo_ctl.model.slo import SLO_KEYS, SloUpdate
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.slo_store import StoredSlos
+from slo_ctl.show.history import events
 
 WEB = Vm("web", FoundBy.CGROUP_NAME, VmState.RUNNING)
 CONFIG = Config(libvirt=LibvirtConfig(None))
@@ -92,6 +94,18 @@ def test_slos_of_vm_set_take_effect_in_the_next_epoch(tmp_path: Path) -> None:
         assert verdicts(daemon) == {"web": Verdict.OK}
 
 
+def test_who_set_what_is_in_the_history(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon:
+        daemon.epoch()
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}), user="alice")
+        daemon.controller.change_slos(["web"], UNSET, user="bob", dry_run=True)
+        daemon.epoch()
+        found = daemon.controller.history("web", None, None, 10)
+    assert [event.text.plain for event in events(found) if event.text.plain.startswith("SLO:")] == [
+        "SLO: set weight=3 by alice"
+    ]
+
+
 def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
     with daemon_on(tmp_path, FakeObserver()) as daemon:
         daemon.epoch()
@@ -103,6 +117,19 @@ def test_a_vm_that_is_not_here(tmp_path: Path) -> None:
         assert daemon.controller.change_slos(["wed"], SloUpdate({"weight": 3.0}), force=True)[0].notes
         assert verdicts(daemon) == {"web": Verdict.OK, "wed": Verdict.UNKNOWN_VM}
         assert "degraded (first: wed: unknown-vm)" in summary(daemon.epoch())
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_hook_is_run_beside_the_epochs_and_by_no_dry_run(tmp_path: Path, dry_run: bool) -> None:
+    hook, said = tmp_path / "hook", tmp_path / "said"
+    hook.write_text(f'#!/bin/sh\nexec > {said}\necho "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT"\n')
+    hook.chmod(0o755)
+    config = replace(CONFIG, on_verdict=(str(hook),))
+    with daemon_on(tmp_path, FakeObserver(), config, dry_run=dry_run) as daemon:
+        daemon.epoch()
+        daemon.controller.change_slos(["web"], SloUpdate({"weight": 3.0}))
+        assert verdicts(daemon) == {"web": Verdict.NO_MECHANISM}
+    assert (said.read_text() if said.exists() else "") == ("" if dry_run else "web ok no-mechanism\n")
 
 
 def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:

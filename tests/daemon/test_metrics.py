@@ -37,6 +37,7 @@ def test_counters_by_vm_device_and_kind() -> None:
     counts = Counts(
         epochs=3,
         settings=Counter({("cgroup limit", "applied"): 2}),
+        hooks=Counter(killed=1),
         vms={
             ("web", "ssd0"): (StreamTotals(1, 2, 3, 4, 5, 6), StreamTotals(10, 20, 30, 40)),
             ("db", "sda"): (StreamTotals(reads=7),),
@@ -54,6 +55,7 @@ def test_counters_by_vm_device_and_kind() -> None:
     }
     assert samples["slo_ctl_epochs_total",] == 3
     assert samples["slo_ctl_settings_total", "cgroup limit", "applied"] == 2
+    assert samples["slo_ctl_hooks_total", "killed"] == 1
     assert samples["slo_ctl_device_move_seconds_total", "ssd0"] == 1.5
     assert samples["slo_ctl_device_moved_ops_blocks_total", "ssd0"] == 12
     assert samples["slo_ctl_vm_limit_iops", "web", "ssd0", "total"] == 300

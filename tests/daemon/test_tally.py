@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from slo_ctl.daemon.device_view import DeviceView, VmView
 from slo_ctl.daemon.tally import Tally
 from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
@@ -34,15 +36,15 @@ def test_settings_are_counted_from_0_on_and_over_all_epochs() -> None:
         outcome(on_ssd("b"), 100.0, OutcomeState.UNAPPLIED),
         outcome(on_sda("read_iops"), 50.0),
     ]
-    first = tally.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0)
-    second = tally.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4)
+    first = tally.add(epoch, DEVICES, {}, epochs=1, missed_epochs=0, hooks=Counter())
+    second = tally.add(epoch[:1], DEVICES, {}, epochs=2, missed_epochs=4, hooks=Counter(done=1))
     assert len(first.settings) == 3 * len(Lever)
     assert {key: n for key, n in first.settings.items() if n} == {
         ("emulated SSD limit", "applied"): 1,
         ("emulated SSD limit", "unapplied"): 1,
     }
     assert second.settings["emulated SSD limit", "applied"] == 2
-    assert (second.epochs, second.missed_epochs) == (2, 4)
+    assert (second.epochs, second.missed_epochs, second.hooks) == (2, 4, {"done": 1})
     assert (second.moved_s, second.moved_blocks) == ({"ssd0": 1.5}, {"ssd0": 7})
 
 
@@ -66,6 +68,7 @@ def test_limits_in_force_by_the_device_that_they_are_for() -> None:
         {"sda": SDA},
         epochs=1,
         missed_epochs=0,
+        hooks=Counter(),
     )
     assert counts.limits_iops == {
         ("web", "ssd0", "total"): 150.0,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import HostStatus, OutcomeState, Verdict
 from slo_ctl.record.history import History
-from slo_ctl.record.history_reader import bucket_ms
+from slo_ctl.record.history_reader import SloChange, bucket_ms
 from slo_ctl.record.history_schema import MIGRATIONS, VERSION, HistoryError
 
 MINUTE = 60
@@ -225,6 +225,18 @@ def test_the_file_of_an_older_release(path: Path) -> None:
     with closing(sqlite3.connect(path)) as new:
         assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert new.execute("SELECT seen_ms > 0 FROM streams").fetchone() == (1,)
+
+
+def test_who_set_what_is_kept_as_long_as_all_events(history: History, path: Path) -> None:
+    made = SloChange(START + 0.5, "alice\udcff", "set weight=3")
+    history.add(at(0), slo_changes=[("web", made), ("db", replace(made, user="bob"))])
+    assert history.vm("web", START, START + 2, 10).slo_changes == (replace(made, user="alice\\udcff"),)
+    assert history.vm("web", START + 1, START + 2, 10).slo_changes == ()
+    history.close()
+    short = History(path, keep_s=60.0, max_bytes=BIG)
+    short.add(at(100))
+    short.close()
+    assert count(path, "slo_changes") == 0
 
 
 def test_the_file_of_a_newer_release_is_left_alone(history: History, path: Path) -> None:

@@ -1,0 +1,181 @@
+"""Programs that run when a verdict changes: real ones."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.daemon.hooks import Hooks
+from slo_ctl.daemon.verdict_changes import VerdictChange, VerdictChanges
+from slo_ctl.host.programs import why_not_run
+from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
+
+OK, SHORT, IDLE = Verdict.OK, Verdict.INSUFFICIENT, Verdict.IDLE
+
+
+def program(folder: Path, body: str) -> tuple[str, ...]:
+    path = folder / "hook"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return (str(path), "first argument")
+
+
+def change(vm: str = "web", verdict: Verdict = SHORT, previous: Verdict | None = OK) -> VerdictChange:
+    return VerdictChange(vm, "ssd0", previous, verdict, "80 of 100 IOPS")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def test_it_is_given_the_change_and_nothing_else(tmp_path: Path) -> None:
+    command = program(tmp_path, f'{{ echo "$1"; env | sort; }} > {tmp_path}/said')
+    with closing(Hooks(command)) as hooks:
+        hooks.add([change("we\nb; touch /x")])
+        until(lambda: hooks.results()["done"] == 1)
+    said = [
+        line for line in (tmp_path / "said").read_text().splitlines() if not line.startswith(("PWD=", "_="))
+    ]
+    assert [line for line in said if not line.startswith("PATH=")] == [
+        "first argument",
+        "SLO_CTL_DEVICE=ssd0",
+        "SLO_CTL_PREVIOUS=ok",
+        "SLO_CTL_REASON=80 of 100 IOPS",
+        "SLO_CTL_VERDICT=insufficient",
+        r"SLO_CTL_VM=we\nb; touch /x",
+    ]
+    assert len(said) == 7
+
+
+def test_one_at_a_time_and_only_the_newest_of_a_vm(tmp_path: Path) -> None:
+    go, said = tmp_path / "go", tmp_path / "said"
+    os.mkfifo(go)
+    # A second one at the same time would find the folder there already.
+    body = f'mkdir {tmp_path}/busy || exit 1; echo "$SLO_CTL_VM $SLO_CTL_PREVIOUS $SLO_CTL_VERDICT" >> {said}'
+    with closing(Hooks(program(tmp_path, f"{body}; read _ < {go}; rmdir {tmp_path}/busy"))) as hooks:
+        hooks.add([change("first")])
+        until(said.exists)
+        hooks.add([change("flapping"), change("web")])
+        hooks.add([change("flapping", OK, SHORT), change("web", IDLE, SHORT)])
+        go.write_text("\n")
+        until(lambda: hooks.results()["done"] == 1)
+        go.write_text("\n")
+        until(lambda: hooks.results()["done"] == 2)
+        assert hooks.results() == {"done": 2, "failed": 0, "killed": 0, "left-out": 3}
+    assert said.read_text().splitlines() == ["first ok insufficient", "web ok idle"]
+
+
+def test_a_full_queue_leaves_out_the_oldest(tmp_path: Path) -> None:
+    go, said = tmp_path / "go", tmp_path / "said"
+    os.mkfifo(go)
+    command = program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}; [ "$SLO_CTL_VM" != vm0 ] || read _ < {go}')
+    with closing(Hooks(command, max_waiting=2)) as hooks:
+        hooks.add([change("vm0")])
+        until(said.exists)
+        hooks.add([change(f"vm{number}") for number in range(1, 5)])
+        go.write_text("\n")
+        until(lambda: hooks.results()["done"] == 3)
+        assert hooks.results()["left-out"] == 2
+    assert said.read_text().split() == ["vm0", "vm3", "vm4"]
+
+
+def test_one_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with closing(Hooks(program(tmp_path, f"sleep 100 & echo $$ $! > {pids}; wait"), limit_s=0.5)) as hooks:
+        hooks.add([change()])
+        until(lambda: hooks.results()["killed"] == 1)
+    for pid in pids.read_text().split():
+        # An orphan is collected by somebody else, at some time.
+        until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in _status(pid))  # type: ignore[misc]
+
+
+def _status(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return "\nState:\tZ"
+
+
+def test_a_stop_kills_what_runs_and_leaves_out_what_waits(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    hooks = Hooks(program(tmp_path, f"echo >> {said}; exec sleep 100"))
+    hooks.add([change("web"), change("db")])
+    until(said.exists)
+    began_s = time.monotonic()
+    hooks.close()
+    assert time.monotonic() - began_s < 5
+    assert hooks.results() == {"done": 0, "failed": 0, "killed": 1, "left-out": 1}
+
+
+def test_a_failure_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    command = program(tmp_path, "exit 3")
+    with closing(Hooks(command)) as hooks, caplog.at_level(logging.WARNING):
+        hooks.add([change("web"), change("db")])
+        until(lambda: hooks.results()["failed"] == 2)
+        Path(command[0]).unlink()
+        hooks.add([change("web")])
+        until(lambda: hooks.results()["failed"] == 3)
+    assert caplog.messages == [
+        f"[hooks] on_verdict: {command[0]} ended with status 3",
+        f"[hooks] on_verdict: {command[0]} cannot be run: No such file or directory",
+    ]
+
+
+def test_none_without_a_command(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with closing(Hooks(())) as hooks:
+        hooks.add([change()])
+        hooks.configure(program(tmp_path, f'echo "$SLO_CTL_VM" >> {said}'))
+        hooks.add([change("db")])
+        until(lambda: hooks.results()["done"] == 1)
+    assert said.read_text() == "db\n"
+
+
+def test_what_may_be_run(tmp_path: Path) -> None:
+    path = Path(program(tmp_path, "")[0])
+    assert why_not_run(path, as_root=False) == ""
+    assert why_not_run(Path("hook"), as_root=False) == "is not an absolute path"
+    assert why_not_run(tmp_path, as_root=False) == "is not a file"
+    path.chmod(0o644)
+    assert why_not_run(path, as_root=False) == "is not executable"
+    path.chmod(0o775)
+    assert why_not_run(path, as_root=False) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_root_runs_only_what_is_roots(tmp_path: Path) -> None:
+    path = Path(program(tmp_path, "")[0])
+    assert why_not_run(path, as_root=True) == ""
+    path.chmod(0o775)
+    assert why_not_run(path, as_root=True) == "is writable by others than root"
+    path.chmod(0o755)
+    tmp_path.chmod(0o777)
+    assert why_not_run(path, as_root=True) == f"is in {tmp_path}, which is writable by others than root"
+    tmp_path.chmod(0o755)
+    os.chown(path, 1, -1)
+    assert why_not_run(path, as_root=True) == "is not owned by root"
+
+
+def test_first_verdicts_are_changes_only_when_the_slo_is_not_kept() -> None:
+    changes = VerdictChanges()
+    assert changes.of(_status_of(web=OK, db=SHORT)) == [change("db", SHORT, None)]
+    assert changes.of(_status_of(web=OK, db=SHORT)) == []
+    assert changes.of(_status_of(web=IDLE)) == [change("web", IDLE, OK)]
+    assert changes.of(_status_of(web=IDLE, db=OK)) == []
+
+
+def _status_of(**verdicts: Verdict) -> HostStatus:
+    vms = tuple(
+        VmStatus(vm, "ssd0", (), Slo(), "", "", "", verdict, "80 of 100 IOPS")
+        for vm, verdict in verdicts.items()
+    )
+    return HostStatus(1.0, 10.0, 1.0, 1, 1.0, "", (), vms)

@@ -1,0 +1,101 @@
+"""Log lines as entries of the journal, received on a socket in its place."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.daemon.journald import JournalHandler, is_journal
+from slo_ctl.daemon.log import EpochLog
+from slo_ctl.daemon.verdict_changes import VerdictChange
+from slo_ctl.model import Verdict
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
+        received.settimeout(5)
+        received.bind(str(tmp_path / "socket"))
+        yield received
+
+
+@pytest.fixture
+def stderr(tmp_path: Path) -> Iterator[io.StringIO]:
+    """Of a handler for the log of the daemon that has the journal at tmp_path/socket."""
+    text = io.StringIO()
+    handler = JournalHandler(logging.StreamHandler(text), str(tmp_path / "socket"))
+    log = logging.getLogger("slo_ctl.daemon")
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    yield text
+    log.removeHandler(handler)
+    log.setLevel(level)
+    handler.close()
+
+
+def fields(entry: bytes) -> list[tuple[str, str]]:
+    """As the journal reads them."""
+    found = []
+    while entry:
+        line, _, rest = entry.partition(b"\n")
+        name, equals, value = line.partition(b"=")
+        if not equals:
+            length = int.from_bytes(rest[:8], "little")
+            value, rest = rest[8 : 8 + length], rest[8 + length :]
+            assert rest.startswith(b"\n")
+            rest = rest[1:]
+        found.append((name.decode(), value.decode(errors="surrogateescape")))
+        entry = rest
+    return found
+
+
+def test_a_verdict_with_its_fields(journal: socket.socket, stderr: io.StringIO) -> None:
+    hostile = "web\nSLO_CTL_VERDICT=ok\nPRIORITY=0\udcff"
+    change = VerdictChange(hostile, "ssd0", Verdict.OK, Verdict.INSUFFICIENT, "80 of 100 IOPS")
+    EpochLog().verdicts([change])
+    got = fields(journal.recv(65536))
+    assert [field for field in got if not field[0].startswith("CODE_")] == [
+        ("MESSAGE", r"VM web\nSLO_CTL_VERDICT=ok\nPRIORITY=0\udcff on ssd0: insufficient: 80 of 100 IOPS"),
+        ("PRIORITY", "4"),
+        ("SYSLOG_IDENTIFIER", "slo-ctl"),
+        ("SLO_CTL_VM", hostile),
+        ("SLO_CTL_DEVICE", "ssd0"),
+        ("SLO_CTL_VERDICT", "insufficient"),
+    ]
+    assert stderr.getvalue() == ""
+
+
+def test_several_vms_and_names_that_are_no_text(journal: socket.socket, stderr: io.StringIO) -> None:
+    logging.getLogger("slo_ctl.daemon").info("set", extra={"vm": ("a", "b\ud800")})
+    got = fields(journal.recv(65536))
+    assert [value for name, value in got if name == "SLO_CTL_VM"] == ["a", "b\\ud800"]
+    assert stderr.getvalue() == ""
+
+
+def test_without_a_journal_it_goes_to_stderr(stderr: io.StringIO) -> None:
+    epoch_log = EpochLog()
+    epoch_log.wrong({"ssd0": "no answer"}, ())
+    epoch_log.wrong({}, ())
+    assert stderr.getvalue().splitlines() == ["device ssd0: no answer", "over: device ssd0: no answer"]
+
+
+def test_changes_between_kept_slos_are_not_told(stderr: io.StringIO) -> None:
+    epoch_log = EpochLog()
+    epoch_log.verdicts([VerdictChange("web", "ssd0", Verdict.OK, Verdict.IDLE, "no requests")])
+    epoch_log.verdicts([VerdictChange("web", "", Verdict.UNKNOWN_VM, Verdict.OK, "it is here")])
+    assert stderr.getvalue() == "VM web: ok: it is here\n"
+
+
+def test_whose_stream_it_is(tmp_path: Path) -> None:
+    with (tmp_path / "stream").open("w") as file:
+        found = os.fstat(file.fileno())
+        assert is_journal(file.fileno(), f"{found.st_dev}:{found.st_ino}")
+        assert not is_journal(file.fileno(), f"{found.st_dev}:{found.st_ino + 1}")
+        assert not is_journal(file.fileno(), None)
