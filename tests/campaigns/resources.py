@@ -93,7 +93,9 @@ def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
         disk.mount_again()
         due = load.changer.check_kept()
         scene.restart()
-        verify_all(scene.server, scene.ledgers, due, aged=False)
+        verify_all(scene.server, scene.ledgers, due, aged=False, may_be_rebuilt=True)
+        check(scene.server.stop() == 0, f"the clean stop failed: {scene.server.log()}")
+        scene.restart()
         scene.works()
     finally:
         scene.server.stop()
