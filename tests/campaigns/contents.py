@@ -37,6 +37,8 @@ class Ledger:
 
     def __init__(self, pages: int, clock: Callable[[], int] = lambda: 0) -> None:
         self.pages = pages
+        self.undefined: set[int] = set()
+        """Pages that may hold anything: a disk has lost what was written to them after the last flush."""
         self._clock = clock
         self._numbers = itertools.count(1)
         self._issued = [[(0, 0)] for _ in range(pages)]
@@ -55,8 +57,13 @@ class Ledger:
         for page in range(first, first + count):
             self._due[page].append((version, now))
 
+    def lose_unflushed(self) -> None:
+        """The disk has failed, and the file system may show what its blocks held before."""
+        self.undefined = {page for page in range(self.pages) if len(self.allowed(page)) > 1}
+
     def settle(self, page: int, version: int) -> None:
         """Forget what a page might have held: it was seen to hold this."""
+        self.undefined.discard(page)
         self._issued[page] = [(version, 0)]
         self._due[page] = [(version, 0)]
 
@@ -182,7 +189,8 @@ def verify(client: Readable, ledger: Ledger, where: str, at: int | None = None) 
         data = client.read(first * PAGE, count * PAGE)
         for page in range(first, first + count):
             held = data[(page - first) * PAGE :][:PAGE]
-            found.append(_version_of(held, page, ledger.allowed(page, at), where))
+            is_known = page not in ledger.undefined
+            found.append(_version_of(held, page, ledger.allowed(page, at), where) if is_known else None)
     return found
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MIB = 1 << 20
+_TABLES_BYTES = 6 * MIB
 NO_DISK = "disks on loop devices need root"
 
 
@@ -30,9 +31,12 @@ class LoopDisk:
         _run("mount", "-t", "tmpfs", "-o", f"size={96 * MIB}", "none", str(self._below))
         self._image.touch()
         os.truncate(self._image, 80 * MIB)
-        # The journal and tables are written at once, so that only data finds no room later.
-        options = ("-q", "-m", "0", "-N", "128", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0")
+        options = ("-q", "-m", "0", "-b", "4096", "-N", "128", "-J", "size=4,location=1M", "-E", "nodiscard")
         _run("mkfs.ext4", *options, str(self._image))
+        # Tables and journal have their room, so that only data finds none: with a journal that was aborted
+        # ext4 is read-only, which is another fault.
+        with self._image.open("r+b") as image:
+            os.posix_fallocate(image.fileno(), 0, _TABLES_BYTES)
         self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
         self.mount()
 

@@ -91,9 +91,13 @@ def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
                 check(False, f"a flush of {name} was reported as done; {ailing}")
         check(scene.server.stop() != 0, "the stop claims that all is saved")
         disk.mount_again()
+        for ledger in scene.ledgers.values():
+            ledger.lose_unflushed()
         due = load.changer.check_kept()
         scene.restart()
-        verify_all(scene.server, scene.ledgers, due, aged=False)
+        verify_all(scene.server, scene.ledgers, due, aged=False, may_be_rebuilt=True)
+        check(scene.server.stop() == 0, f"the clean stop failed: {scene.server.log()}")
+        scene.restart()
         scene.works()
     finally:
         scene.server.stop()
