@@ -18,9 +18,8 @@ from waiting import until
 
 from slo_ctl.model import HostStatus, Verdict
 
-from .contents import PAGE, Load
-from .faults import READY_S, Round, Tally, check
-from .load import NAMES, PAGES, DeviceLoad
+from .faults import Round, Tally, check
+from .load import NAMES, DeviceLoad
 from .loop_disk import LoopDisk, filled, loop_disk
 from .scene import Scene
 from .server_kill import verify_all
@@ -177,47 +176,6 @@ def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
         scene.server.stop()
 
 
-def memory_limit(root: Path, random: Random, tally: Tally) -> None:
-    """Not as much memory as clients ask for at once: they may be refused, and the server goes on."""
-    scene = Scene(root, random, tally)
-    try:
-        with scene.load():
-            pid = scene.server.nbdkit()
-            readers = [Reader(NbdClient(scene.server.run.export(name), name)) for name in NAMES * 4]
-            used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-            with _limited(pid, resource.RLIMIT_AS, used + random.randint(64, 256) * MIB):
-                for reader in readers:
-                    reader.start()
-                scene.wait(0.5, 1)
-                for reader in readers:
-                    reader.finish.set()
-                for reader in readers:
-                    reader.join(READY_S)
-                    tally["large reads"] += reader.acknowledged
-            check(scene.server.nbdkit() == pid, f"nbdkit ended: {scene.server.log()}")
-        scene.works()
-        scene.works_after_restart()
-    finally:
-        scene.server.stop()
-
-
-class Reader(Load):
-    """Reads as much at once as there surely is; it may be refused."""
-
-    def __init__(self, client: NbdClient) -> None:
-        super().__init__()
-        self._client = client
-
-    def work(self) -> None:
-        while not self.finish.is_set():
-            with suppress(NbdError):
-                self._client.read(0, PAGES * PAGE)
-                self.acknowledged += 1
-
-    def close(self) -> None:
-        self._client.close()
-
-
 @contextmanager
 def _limited(pid: int, kind: int, value: int) -> Iterator[None]:
     before = resource.prlimit(pid, kind, (value, resource.prlimit(pid, kind)[1]))
@@ -234,7 +192,6 @@ FAULTS: dict[str, Round] = {
     "stopped server": stopped_server,
     "stopped daemon": stopped_daemon,
     "descriptor limit": descriptor_limit,
-    "memory limit": memory_limit,
 }
 
 

@@ -41,7 +41,8 @@ def test_nothing_that_was_promised_is_lost(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+# What a file system keeps of a disk that failed is not certain: that fault is left to long runs.
+@pytest.mark.parametrize("name", sorted(set(FAULTS) - {"failing disk"}))
 def test_a_device_gets_over_what_the_host_withholds(name: str, tmp_path: Path) -> None:
     if shutil.which("nbdkit") is None:
         pytest.skip("nbdkit is not installed (scripts/setup.sh --real)")
