@@ -47,7 +47,9 @@ check_paths() {
 # Our packages, their metadata and the compiled core, as a wheel has them; and the plugin where the code looks first.
 packages() { # packages STAGE
     local wheels=$work/wheels
-    .venv/bin/maturin build --release --quiet --out "$wheels"
+    # One at a time: two would take each other's library out of target/maturin.
+    mkdir -p build
+    flock build/maturin.lock .venv/bin/maturin build --release --quiet --out "$wheels"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-index \
         --target "$1$HOME_DIR" "$wheels"/slo_ctl-*.whl
     # Of this machine and of pip, which is not to manage what is installed here.

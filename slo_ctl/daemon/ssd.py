@@ -33,7 +33,7 @@ from slo_ctl.model import (
     Tenant,
     TimingModel,
 )
-from slo_ctl.observe.block import StreamTotals, StreamWindow
+from slo_ctl.observe.block import StreamWindow
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
 
 
@@ -198,9 +198,7 @@ class EmulatedDevice:
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
         self.occupants: dict[str, VmOnNamespace] = {}
         self._explained_at_s: dict[str, float] = {}
-        """When each namespace had a VM, or no requests between two readings, last."""
-        self._totals: dict[str, StreamTotals] = {}
-        """As read before, by stream."""
+        """When each namespace had a VM, or no requests in a window, last."""
         self.sample: DeviceSample | None = None
         self.decision = Decision()
         self.refusals: list[str] = []
@@ -288,8 +286,7 @@ class EmulatedDevice:
         `occupants` are by namespace; `now_s` is monotonic time.
         """
         self.occupants, self._now_s = dict(occupants), now_s
-        before, self._totals = self._totals, {key: window.totals for key, window in self.windows.items()}
-        used = {key for key, totals in self._totals.items() if totals != before.get(key)}
+        used = {key for key, window in self.windows.items() if window.iops}
         idle = [each.name for each in self.record.namespace if f"{self.name}/{each.name}" not in used]
         self._explained_at_s |= dict.fromkeys([*occupants, *idle], now_s)
         self.sample, self.decision, self.refusals = None, Decision(), []

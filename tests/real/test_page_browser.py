@@ -74,7 +74,8 @@ def text(part: str) -> str:
 def test_each_vm_has_a_row_with_verdict_and_reason(page: str) -> None:
     (body,) = re.findall(r'<tbody id="vms".*?</tbody>', page, re.DOTALL)
     rows = [text(row) for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)]
-    assert len(rows) == 3
+    # Other tests may have VMs on this host meanwhile.
+    assert len(rows) >= 3
     for vm, verdict in (("web", "idle"), ("db", "idle"), (HOSTILE, "unknown-vm")):
         assert any(vm in row and verdict in row for row in rows), vm
 
