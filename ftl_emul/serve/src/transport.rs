@@ -3,15 +3,14 @@
 //! nbdkit up to 1.33 aborts when a client breaks off while replies to it are under way (assertion "sock >= 0" failed:
 //! one thread closes the socket that another is about to send to), and its threads keep the buffer of the largest
 //! request they have ever served, up to 64 MiB each. `slo-ctl device serve` preloads this library into nbdkit, so that
-//! its calls of `read`, `send`, `shutdown` and `accept4` come here:
+//! its calls of `read`, `send` and `shutdown` come here:
 //!
 //! - a reply to a client that is gone counts as sent, and a connection that was reset as ended: then nothing is closed
 //!   while others send;
 //! - where nbdkit gives a connection up in the middle of a request, replies under way have time to come to nothing;
 //! - buffers of large requests are returned to the system once the reply is out, and large requests of one export
 //!   wait until there is room for their data. Reads and writes have room of their own: a client may send a write before
-//!   it takes what it has read;
-//! - while there are no descriptors for one more client, nbdkit tries again once a second instead of without a pause.
+//!   it takes what it has read.
 //!
 //! Without the preload, none of it happens. TLS has buffers of its own, of at most 16 KiB, and is left alone.
 
@@ -35,8 +34,6 @@ const EXPORT_BYTES: u64 = 64 << 20;
 const HEAD_BYTES: usize = 28;
 /// From closing a connection to nbdkit taking note that it is closed.
 const DYING: Duration = Duration::from_secs(1);
-/// Between two attempts to accept a client where there is nothing to accept it with.
-const OUT_OF_DESCRIPTORS_MS: c_int = 1000;
 
 /// Room for the data of large requests.
 #[derive(Debug, Default)]
@@ -209,22 +206,6 @@ unsafe fn shutdown(fd: RawFd, how: c_int) -> c_int {
     done
 }
 
-/// nbdkit accepts a client. It reports an error and tries again at once, which fills its log.
-unsafe fn accept4(fd: RawFd, address: *mut libc::sockaddr, length: *mut libc::socklen_t, flags: c_int) -> c_int {
-    // SAFETY: as the caller of accept4(2) promises.
-    let done = exact::<c_int>(unsafe { libc::syscall(libc::SYS_accept4, fd, address, length, flags) });
-    let why = errno();
-    if done < 0 && matches!(why, libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) {
-        // SAFETY: waits, and looks at no descriptor; a signal, such as that to stop, ends the wait. Then the reason is
-        // that of accept again.
-        unsafe {
-            libc::poll(std::ptr::null_mut(), 0, OUT_OF_DESCRIPTORS_MS);
-            *libc::__errno_location() = why;
-        }
-    }
-    done
-}
-
 #[cfg(test)]
 use self as interposed;
 
@@ -232,17 +213,6 @@ use self as interposed;
 #[cfg(not(test))]
 mod interposed {
     use super::{RawFd, c_int, c_void};
-    use libc::{sockaddr, socklen_t};
-
-    /// As accept4(2), but slower where there is nothing to accept with.
-    ///
-    /// # Safety
-    /// As there.
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn accept4(fd: RawFd, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        // SAFETY: as the caller promises.
-        unsafe { super::accept4(fd, address, length, flags) }
-    }
 
     /// As read(2).
     ///
@@ -308,20 +278,6 @@ mod tests {
         // SAFETY: no memory is passed.
         assert_eq!(unsafe { shutdown(server.as_raw_fd(), libc::SHUT_WR) }, 0);
         assert!(client.write_all(b"more").is_err());
-    }
-
-    #[test]
-    fn a_client_is_accepted_and_what_does_not_listen_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("vm1.sock")).unwrap();
-        let client = UnixStream::connect(folder.path().join("vm1.sock")).unwrap();
-        let nobody = std::ptr::null_mut();
-        // SAFETY: nobody wants the address.
-        let accept = |fd| unsafe { accept4(fd, nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
-        assert_eq!((accept(client.as_raw_fd()), errno()), (-1, libc::EINVAL));
-        let accepted = accept(listener.as_raw_fd());
-        assert_eq!(access::local_path(accepted), Some(folder.path().join("vm1.sock")));
-        drop(crate::inherited::take(accepted));
     }
 
     #[test]
