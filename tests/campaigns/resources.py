@@ -24,7 +24,6 @@ from .loop_disk import LoopDisk, filled, loop_disk
 from .scene import Scene
 from .server_kill import verify_all
 
-MIB = 1 << 20
 _LOST = (errno.EIO, errno.EPERM, errno.ENOSPC)
 """NBD has EPERM for EROFS."""
 _CONFIG = """
@@ -169,7 +168,6 @@ def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
             check(scene.server.nbdkit() == pid, f"nbdkit ended: {scene.server.log()}")
             for client in crowd:
                 client.close()
-        check(len(scene.server.log()) < MIB, f"the log grew by {len(scene.server.log())} bytes")
         scene.works()
         scene.works_after_restart()
     finally:
