@@ -29,6 +29,7 @@ mod division;
 mod error;
 #[cfg(test)]
 mod faults;
+mod front_ends;
 mod histogram;
 mod inherited;
 mod model;

@@ -3,18 +3,16 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::access;
 use crate::config::Medium;
-use crate::control;
 use crate::error::ServeError;
+use crate::front_ends::FrontEnds;
 use crate::namespace::{Flags, Namespace};
 use crate::nbdkit::{self, Exports, Extents, Plugin};
-use crate::nvme_tcp::{self, Subsystem};
 use crate::offline;
 use crate::parameters::Parameters;
 use crate::server::Server;
@@ -41,13 +39,9 @@ struct Device {
     server: Server,
     /// Export names as C has them, in the order of the namespaces.
     names: Vec<CString>,
-    sockets: Option<PathBuf>,
-    control_fd: Option<i32>,
-    stop_fd: Option<i32>,
-    nvme_tcp_fd: Option<i32>,
-    nvme_hosts: Vec<String>,
-    /// The other front end, once it is started.
-    nvme: OnceLock<Arc<Subsystem>>,
+    parameters: Parameters,
+    /// The others, once they are started.
+    front_ends: OnceLock<FrontEnds>,
 }
 
 /// Runs a callback; a panic in it ends this request only, and never unwinds into C.
@@ -130,16 +124,7 @@ fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
         std::process::exit(0);
     }
     let names = server.namespaces.iter().filter_map(|n| CString::new(n.name.as_str()).ok()).collect();
-    let device = Device {
-        server,
-        names,
-        sockets: parameters.sockets.clone(),
-        control_fd: parameters.control_fd,
-        stop_fd: parameters.stop_fd,
-        nvme_tcp_fd: parameters.nvme_tcp_fd,
-        nvme_hosts: parameters.nvme_hosts.clone(),
-        nvme: OnceLock::new(),
-    };
+    let device = Device { server, names, parameters: parameters.clone(), front_ends: OnceLock::new() };
     if let Some(origin) = &device.server.origin {
         eprintln!("slo-ctl: {} (emulated): placement {origin}", device.server.config.name);
     }
@@ -167,15 +152,9 @@ unsafe extern "C" fn after_fork() -> c_int {
         let started = device
             .server
             .start()
-            .and_then(|()| nvme_tcp::start(&device.server, device.nvme_tcp_fd, &device.nvme_hosts))
-            .map(|nvme| {
-                if let Some(nvme) = nvme {
-                    device.nvme.get_or_init(|| nvme);
-                }
-            })
-            // Which tells where NVMe hosts find it.
-            .and_then(|()| control::start(&device.server, device.control_fd))
-            .and_then(|()| stop::start(device.stop_fd, device.sockets.clone()));
+            .and_then(|()| FrontEnds::start(&device.server, &device.parameters))
+            .map(|started| drop(device.front_ends.set(started)))
+            .and_then(|()| stop::start(device.parameters.stop_fd, device.parameters.sockets.clone()));
         reported(started)
     })
 }
@@ -183,8 +162,8 @@ unsafe extern "C" fn after_fork() -> c_int {
 unsafe extern "C" fn cleanup() {
     guarded((), || {
         if let Some(device) = DEVICE.get() {
-            if let Some(nvme) = device.nvme.get() {
-                nvme_tcp::stop(nvme);
+            if let Some(front_ends) = device.front_ends.get() {
+                front_ends.stop();
             }
             if reported(device.server.stop()) != 0 {
                 // nbdkit itself would end as if all were saved.
@@ -199,7 +178,7 @@ unsafe extern "C" fn cleanup() {
 unsafe extern "C" fn preconnect(_readonly: c_int) -> c_int {
     static REFUSED: Mutex<(u64, Option<Instant>)> = Mutex::new((0, None));
     guarded(-1, || {
-        let Some(folder) = DEVICE.get().and_then(|device| device.sockets.as_deref()) else { return 0 };
+        let Some(folder) = DEVICE.get().and_then(|device| device.parameters.sockets.as_deref()) else { return 0 };
         if !access::is_crowded(folder, nbdkit::peer_pid(), MAX_CONNECTIONS) {
             return 0;
         }
@@ -241,7 +220,7 @@ unsafe extern "C" fn default_export(_readonly: c_int, _is_tls: c_int) -> *const 
 impl Device {
     /// The exports that the peer of this thread's connection may use.
     fn permitted(&self) -> Vec<&CStr> {
-        let through = self.sockets.as_deref().map(|folder| access::sockets_of(folder, nbdkit::peer_pid()));
+        let through = self.parameters.sockets.as_deref().map(|folder| access::sockets_of(folder, nbdkit::peer_pid()));
         let may = |name: &&CString| through.as_ref().is_none_or(|sockets| sockets.permit(&name.to_string_lossy()));
         self.names.iter().filter(may).map(CString::as_c_str).collect()
     }
