@@ -182,7 +182,7 @@ class GreedySpaceAllocator(Allocator):
 #   than the data beside it: among data it would break the sequence and make the drive merge a second time.
 # - **Small writes.** The share of a file that is written again is one over its blocks, as an append writes
 #   the
-#   last block anew: small files are what makes the drive merge later. They go where this sync makes the
+#   last block again: small files are what makes the drive merge later. They go where this sync makes the
 #   drive
 #   merge anyway, so that what is written again stays in few logical blocks.
 #

@@ -41,7 +41,7 @@ class SyncedDrive:
     """A drive that was written all over before, to which a file system writes."""
 
     def __init__(self, spec: str, trim: bool, log_blocks: int = LOG_BLOCKS) -> None:
-        """`spec` as for `slo-ctl replay --device`; `trim`: it is told what the file system freed.
+        """`spec` as for `slo-ctl replay --device`; `trim`: it gets what the file system freed.
 
         Where OPS are fewer blocks than `log_blocks`, all of them are log blocks. With `mapping=fast` one is
         the sequential one; mappings without log blocks keep the spec's own OPS.

@@ -1,7 +1,7 @@
 """Files over an allocator: creations, appends and deletions go in, the block writes of each sync come out.
 
 As ext3 and ReiserFS with ordered journalling (section V): a sync writes the data, then the journal; changed
-metadata goes to its own place later, when the journal is cleaned.
+metadata is written in its own place later, when the journal is cleaned.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class FileSystem:
         self._dirty_blocks += 1
 
     def overwrite(self, file: int, offset: int, size: int) -> None:
-        """So many bytes at an offset within the file anew, in place. ValueError beyond its blocks."""
+        """So many bytes at an offset within the file again, in place. ValueError beyond its blocks."""
         inode = self._files[file]
         first, end = offset // BLOCK_BYTES, -(-(offset + size) // BLOCK_BYTES)
         if offset < 0 or size < 1 or end > inode.blocks:
@@ -213,7 +213,7 @@ class FileSystem:
         return Sync(data, journal, metadata, freed)
 
     def settle(self) -> None:
-        """Everything dirty has been written and the journal cleaned, without a `Sync` to tell of it."""
+        """Everything dirty has been written and the journal cleaned, without a `Sync` that reports it."""
         self._dirty, self._dirty_blocks, self._freed = {}, 0, []
         self._journalled.clear()
         self._to_clean.clear()

@@ -165,7 +165,7 @@ class Allocator(ABC):
     def __init__(self, space: SpaceMap, logical_block: int, trim: bool = False) -> None:
         """`logical_block` is in file-system blocks; allocators that know no logical blocks ignore it.
 
-        `trim`: the drive is told what is freed, as a file system mounted with `discard` knows.
+        `trim`: the drive gets what is freed, as a file system mounted with `discard` knows.
         """
         if logical_block < 1 or space.blocks % logical_block:
             raise ValueError("a file system is a whole number of logical blocks")

@@ -32,10 +32,10 @@ def print_allocation(console: Console, result: AllocationResult) -> None:
 
 def headline(result: AllocationResult) -> str:
     """What was run, in one line."""
-    made_up = ", synthetic workload" if result.synthetic else ""
+    synthetic = ", synthetic workload" if result.synthetic else ""
     trim = "on" if result.trim else "off"
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
-    return f"{result.label.upper()} SSD{made_up}: {printable(result.workload)}, TRIM {trim}, {seeds}"
+    return f"{result.label.upper()} SSD{synthetic}: {printable(result.workload)}, TRIM {trim}, {seeds}"
 
 
 def drive_line(drive: DrivePoints) -> str:

@@ -23,7 +23,7 @@ _COMPRESSION_EXTENSIONS = (".gz", ".xz", ".zst", ".zstd")
 
 
 class TraceReader:
-    """A trace on disk, iterable as often as wanted; each iteration reads the file anew, in bounded memory.
+    """A trace on disk, iterable as often as wanted; each iteration reads the file again, in bounded memory.
 
     What a pass found out (`volumes`, `skipped`, `bad_records`, `records`, `notes`, `origin_ns`) grows while
     it runs and starts afresh with the next one.

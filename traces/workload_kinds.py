@@ -72,7 +72,7 @@ class WorkloadKind:
     description: str
     parameters: tuple[Parameter, ...]
     make: Callable[[Mapping[str, Value], int], Maker]
-    """From parsed parameters and the span in bytes; called anew for every pass."""
+    """From parsed parameters and the span in bytes; called again for every pass."""
 
     def parse(self, given: Mapping[str, object]) -> dict[str, Value]:
         """All parameters, defaults where not given. Raises ValueError for a wrong name or value."""

@@ -24,7 +24,7 @@ class TraceWriter:
     """Writes a trace in one of the writable formats; a context manager.
 
     The records go to a hidden file beside `path`, which takes its place when the `with` block ends without an
-    exception and vanishes when it does not. A name ending in .gz, .xz or .zst is compressed.
+    exception and is removed when it does not. A name ending in .gz, .xz or .zst is compressed.
     """
 
     def __init__(

@@ -75,9 +75,9 @@ class Journal:
 
     def remove(self, knobs: Iterable[Knob]) -> None:
         """Forget knobs that have their original values again, or are gone. Raises JournalError."""
-        doomed: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
-        if doomed:
-            self._write({knob: was for knob, was in self._originals.items() if knob not in doomed})
+        unwanted: Collection[Knob] = {knob for knob in knobs if knob in self._originals}
+        if unwanted:
+            self._write({knob: was for knob, was in self._originals.items() if knob not in unwanted})
 
     def _write(self, originals: dict[Knob, Original]) -> None:
         entries = [
@@ -186,5 +186,5 @@ def _read_boot(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        # Where no kernel tells, every start counts as the same boot, so that nothing is forgotten.
+        # Where the kernel does not report it, every start counts as the same boot, so that nothing is forgotten.
         return ""

@@ -61,7 +61,7 @@ def _everywhere(_knob: Knob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A setting in force as last read, and what is told of it until it is read again."""
+    """A setting in force as last read, and the outcome reported until it is read again."""
 
     setting: Setting
     outcome: Outcome
@@ -91,7 +91,7 @@ class SettingKeeper:
         self._turn = 0
         self._last: tuple[list[Setting], dict[Knob, Setting], list[Outcome]] = ([], {}, [])
         """Settings of the last `apply`, and what `_by_knob` made of them."""
-        self._without_doomed = -1
+        self._all_wanted_as_of = -1
         """As of which state of the journal all its knobs are wanted by those."""
 
     def apply(
@@ -111,7 +111,7 @@ class SettingKeeper:
         for place, (knob, setting) in enumerate(wanted.items()):
             kept = self._kept.get(knob)
             due = verify_all or place % ROTATION_EPOCHS == self._turn
-            if kept is not None and not due and _same_wish(kept.setting, setting):
+            if kept is not None and not due and _is_same(kept.setting, setting):
                 outcomes.append(kept.outcome)
                 continue
             looked = self._inspect(setting)
@@ -131,22 +131,22 @@ class SettingKeeper:
         if not same_ones:
             wanted, doubles = _by_knob(settings)
             self._last = settings, wanted, doubles
-            self._without_doomed = -1
+            self._all_wanted_as_of = -1
         return wanted, doubles
 
     def _restore_unwanted(self, wanted: dict[Knob, Setting], within: Scope) -> list[Outcome]:
-        if self._without_doomed == self._journal.changes:
+        if self._all_wanted_as_of == self._journal.changes:
             return []
-        doomed = [
+        unwanted = [
             knob
             for knob in self._journal.originals()
             if knob not in wanted and knob.lever not in MOVED_BY_DECISIONS and within(knob)
         ]
-        restored = self._restore(doomed, "no longer wanted") if doomed else []
+        restored = self._restore(unwanted, "no longer wanted") if unwanted else []
         for knob in [knob for knob in self._kept if knob not in wanted and within(knob)]:
             del self._kept[knob]
-        if not doomed and within is _everywhere:
-            self._without_doomed = self._journal.changes
+        if not unwanted and within is _everywhere:
+            self._all_wanted_as_of = self._journal.changes
         return restored
 
     def plan(self, settings: Iterable[Setting], within: Scope = _everywhere) -> list[Outcome]:
@@ -164,7 +164,7 @@ class SettingKeeper:
         return [*planned, *outcomes_of_doubles]
 
     def undo(self, within: Scope = _everywhere) -> list[Outcome]:
-        """Give back everything that was ever changed; what cannot be stays in the journal."""
+        """Restore everything that was ever changed; what cannot be stays in the journal."""
         self._kept = {knob: kept for knob, kept in self._kept.items() if not within(knob)}
         knobs = [knob for knob in self._journal.originals() if within(knob)]
         # Last what takes longest.
@@ -247,7 +247,7 @@ class SettingKeeper:
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 
     def _restore(self, knobs: list[Knob], why: str) -> list[Outcome]:
-        """Give back originals, again and again as long as that helps: one may have to wait for another."""
+        """Restore originals, repeatedly as long as that helps: one may have to wait for another."""
         originals = self._journal.originals()
         outcomes: dict[Knob, Outcome] = {}
         waiting = knobs
@@ -255,7 +255,7 @@ class SettingKeeper:
             for knob in waiting:
                 original = originals[knob]
                 setting = Setting(knob, original.value, original.vm, why)
-                outcomes[knob] = self._give_back(setting)
+                outcomes[knob] = self._restore_one(setting)
                 self._kept.pop(knob, None)
             refused = [knob for knob in waiting if outcomes[knob].state is OutcomeState.UNAPPLIED]
             if len(refused) == len(waiting):
@@ -264,7 +264,7 @@ class SettingKeeper:
         self._drop([knob for knob in knobs if outcomes[knob].state is OutcomeState.RESTORED])
         return [outcomes[knob] for knob in knobs]
 
-    def _give_back(self, setting: Setting) -> Outcome:
+    def _restore_one(self, setting: Setting) -> Outcome:
         knob = setting.knob
         before: SettingValue = None
         try:
@@ -286,11 +286,11 @@ class SettingKeeper:
         try:
             self._journal.remove(knobs)
         except JournalError:
-            # They stay in it: restored once more by and by, which changes nothing.
+            # They stay in it: restored once more later, which changes nothing.
             return
 
 
-def _same_wish(one: Setting, other: Setting) -> bool:
+def _is_same(one: Setting, other: Setting) -> bool:
     """Whether two settings of one knob are equal; most often they are the same one."""
     return one is other or (one.value, one.vm, one.reason) == (other.value, other.vm, other.reason)
 

@@ -35,12 +35,12 @@ class LibvirtConnection:
         self.module: Any = None
         """libvirt-python, from the first use on."""
 
-    def let_go(self) -> Any:
-        """What is to be ended with `hang_up`, None where there is nothing; the next use makes a new one."""
+    def release(self) -> Any:
+        """What is to be ended with `disconnect`, None where there is nothing; the next use makes a new one."""
         connection, self._connection = self._connection, None
         return connection
 
-    def hang_up(self, connection: Any) -> None:
+    def disconnect(self, connection: Any) -> None:
         """End it; it is not used again."""
         if self._connection is connection:
             self._connection = None
@@ -61,7 +61,7 @@ class LibvirtConnection:
                 return do(domain)
             except self.module.libvirtError as error:
                 if self.is_lost(error, connection):
-                    self.hang_up(connection)
+                    self.disconnect(connection)
                     if attempt == 0:
                         continue
                     raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
@@ -151,7 +151,7 @@ class LibvirtActuator:
     - a disk's target: QEMU limits that disk;
     - several targets with commas between: QEMU limits all of them together (a throttle group);
     - `MAJOR:MINOR`: the VM's cgroup is limited on that device of the host (blkiotune's device limits).
-    Everything is set live only: a VM that is started anew has what its configuration says.
+    Everything is set live only: a VM that is restarted has what its configuration says.
 
     Calls are made in threads of their own and waited for `patience_s`. A VM that holds its call up, such as
     one whose QEMU hangs, is refused until that ends, while the others continue.
@@ -176,10 +176,10 @@ class LibvirtActuator:
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
-        connection = self._libvirt.let_go()
+        connection = self._libvirt.release()
         if connection is not None:
             with suppress(ActError):  # it hangs, and is left to itself
-                self._calls.call("", lambda: self._libvirt.hang_up(connection))
+                self._calls.call("", lambda: self._libvirt.disconnect(connection))
         self._calls.close()
 
     def owns(self, knob: Knob) -> bool:
@@ -227,16 +227,16 @@ class LibvirtActuator:
         if len(targets) == 1:
             return float(tunes[targets[0]].get(name, 0)) or None
         group = group_name(targets)
-        strangers = [target for target, tune in tunes.items() if tune.get("group_name") != group]
-        limited = [target for target in strangers if _foreign(tunes[target])]
+        ungrouped = [target for target, tune in tunes.items() if tune.get("group_name") != group]
+        limited = [target for target in ungrouped if _foreign(tunes[target])]
         if limited:
             raise ActError(
                 f"disk {limited[0]} has limits of its own: {_foreign(tunes[limited[0]])}",
                 "remove them with `virsh blkdeviotune`, or set no maximum for the VM",
-                gone=len(strangers) == len(targets),
+                gone=len(ungrouped) == len(targets),
             )
         values = {float(tune.get(name, 0)) for tune in tunes.values()}
-        return values.pop() or None if not strangers and len(values) == 1 else None
+        return values.pop() or None if not ungrouped and len(values) == 1 else None
 
     def _write(self, domain: Any, knob: Knob, value: float | None) -> None:
         live = self._libvirt.module.VIR_DOMAIN_AFFECT_LIVE
@@ -265,7 +265,7 @@ class LibvirtActuator:
         total, *apart = (wanted[name] for name in limit.siblings)
         if total and any(apart):
             raise ActError(
-                f"disk {target} has {_told(before, limit.siblings)} already, and a limit of the total cannot "
+                f"disk {target} has {_text_of(before, limit.siblings)} already, and a limit of the total cannot "
                 "be beside those of reads and writes",
                 "remove the one or the other with `virsh blkdeviotune`",
             )
@@ -346,8 +346,8 @@ def _is_number(device: str) -> bool:
 
 
 def _foreign(tune: Mapping[str, Any]) -> str:
-    return _told(tune, (*_IOPS, *_BYTES))
+    return _text_of(tune, (*_IOPS, *_BYTES))
 
 
-def _told(tune: Mapping[str, Any], names: Sequence[str]) -> str:
+def _text_of(tune: Mapping[str, Any], names: Sequence[str]) -> str:
     return ", ".join(f"{name}={tune[name]}" for name in names if tune.get(name))

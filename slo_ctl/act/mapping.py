@@ -94,7 +94,7 @@ class MappingRun:
         dev: Path = Path("/dev"),
         user_of: Callable[[int], str] = lambda _nsid: "",
     ) -> None:
-        """`user_of` tells who uses a namespace besides its VM's definition; asked before it is taken away."""
+        """`user_of` finds who uses a namespace besides its VM's definition; asked before it is taken away."""
         self._store = store
         self._device = device
         self._namespaces = namespaces
@@ -103,7 +103,7 @@ class MappingRun:
         self._user_of = user_of
 
     def carry_out(
-        self, mapping: NamespaceMapping, previous: NamespaceMapping | None, tell: Callable[[Step], None]
+        self, mapping: NamespaceMapping, previous: NamespaceMapping | None, report: Callable[[Step], None]
     ) -> NamespaceMapping | None:
         """Do what is left to do; `previous` is what the store has of it. None: nothing is left of it.
 
@@ -113,7 +113,7 @@ class MappingRun:
             self._store.put(previous, mapping)
         while not mapping.complete:
             step = mapping.steps[mapping.done]
-            tell(step)
+            report(step)
             if isinstance(step, CreateNamespace) and mapping.namespaces_before is None:
                 before = self._namespaces.allocated()
                 mapping = self._keep(mapping, replace(mapping, namespaces_before=before))
@@ -178,7 +178,7 @@ class MappingRun:
         return replace(mapping, target=target, path=str(path))
 
     def _wait_until_unused(self, nsid: int) -> None:
-        """A QEMU that let go of its disk closes it a moment later. Raises UserError when it stays in use."""
+        """A QEMU that released its disk closes it a moment later. Raises UserError when it stays in use."""
         deadline = time.monotonic() + _CLOSE_PATIENCE_S
         while user := self._user_of(nsid):
             if time.monotonic() > deadline:

@@ -21,7 +21,7 @@ APPEAR_PATIENCE_S = 10.0
 _POLL_S = 0.05
 _DISCARD_PATIENCE_S = 600.0
 _ANY_NAMESPACE = 0xFFFFFFFF
-"""Identify with this NSID tells what all namespaces have in common."""
+"""Identify with this NSID returns what all namespaces have in common."""
 
 
 class Namespaces:
@@ -270,7 +270,7 @@ def take(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> Non
         while disk_at(domain.xml(definition=definition), target) is not None:
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"VM {domain.name}: the guest has not let go of {target} yet",
+                    f"VM {domain.name}: the guest has not released {target} yet",
                     "it was asked to; try again once it has, at the latest when it is stopped",
                 )
             time.sleep(_DISK_POLL_S)

@@ -54,7 +54,7 @@ class ServedFtlActuator:
         self._patience_s = patience_s
         self._clock = clock
         self._connect = connect
-        self._silent_until_s = 0.0
+        self._ignored_until_s = 0.0
         self._restore_until_s = float("inf")
         self._client: ControlClient | None = None
 
@@ -103,7 +103,7 @@ class ServedFtlActuator:
         """How the device divides itself among its namespaces."""
         found = self._statistics().get("scheduler")
         if not isinstance(found, str):
-            raise ActError(f"{self._device} does not tell its scheduler", "serve it with this release")
+            raise ActError(f"{self._device} does not report its scheduler", "serve it with this release")
         return found
 
     def set_scheduler(self, name: str) -> None:
@@ -163,7 +163,7 @@ class ServedFtlActuator:
             try:
                 self._move(_end(move.source, names), _end(move.target, names), move.blocks)
             except ActError as error:
-                refusals.append(f"unapplied: {_told(move)}: {error}")
+                refusals.append(f"unapplied: {_text_of(move)}: {error}")
         return refusals
 
     def _split(self, statistics: Mapping[str, Any], streams: Mapping[str, str]) -> dict[Knob, Original]:
@@ -225,10 +225,10 @@ class ServedFtlActuator:
         return self._command(lambda client: client.statistics())
 
     def _command(self, do: Callable[[ControlClient], Reply], *, repeatable: bool = True) -> Reply:
-        """Carry out a command, over a new connection where the old one was hung up (if harmless)."""
+        """Carry out a command, over a new connection where the old one was closed (if harmless)."""
         again = repeatable and self._client is not None
         began_s = self._clock.monotonic_s()
-        if began_s < self._silent_until_s:
+        if began_s < self._ignored_until_s:
             raise ActError(f"{self._device} does not answer", "it is tried again")
         try:
             if self._client is None:
@@ -238,7 +238,7 @@ class ServedFtlActuator:
             if error.code in ("unreachable", "malformed"):
                 self.close()
                 if self._clock.monotonic_s() - began_s >= self._patience_s:
-                    self._silent_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S
+                    self._ignored_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S
                     raise ActError(
                         f"{self._device} has not answered for {self._patience_s:g} s", "it is tried again"
                     ) from None
@@ -271,7 +271,7 @@ def _end(stream: str | None, names: Mapping[str, str]) -> str | None:
     return names[stream]
 
 
-def _told(move: OpsMove) -> str:
+def _text_of(move: OpsMove) -> str:
     return f"{move.blocks} blocks from {move.source or 'spare'} to {move.target or 'spare'}"
 
 

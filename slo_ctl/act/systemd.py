@@ -95,9 +95,9 @@ class SystemdActuator:
         self._calls = PatientCalls("systemd", patience_s=patience_s)
         self._follows_s = _FOLLOWS * patience_s
 
-    def take_time(self) -> None:
+    def wait_longer(self) -> None:
         """From now on wait for longer: nothing else is to be done any more."""
-        self._calls.take_time(_LAST_PATIENCE_S)
+        self._calls.wait_longer(_LAST_PATIENCE_S)
 
     def close(self) -> None:
         """End the threads."""

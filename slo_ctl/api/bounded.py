@@ -49,10 +49,10 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         while self._began_s and time.monotonic() < deadline_s:
             time.sleep(0.01)
         for connection in list(self._began_s):
-            _hang_up(connection)
+            _disconnect(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Hang up on more connections than there may be."""
+        """Close connections above the maximum."""
         if len(self._began_s) >= self._max_connections:
             return False
         self._began_s[request] = time.monotonic()
@@ -63,7 +63,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         oldest_s = time.monotonic() - MAX_CONNECTION_S
         for connection, began_s in list(self._began_s.items()):
             if began_s < oldest_s:
-                _hang_up(connection)
+                _disconnect(connection)
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection, whoever ended it."""
@@ -71,13 +71,13 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what is unexpected; that strangers hang up is not."""
+        """Log what is unexpected; that a client disconnects is not."""
         del request, client_address
         if not isinstance(sys.exception(), OSError):
             log.exception("a connection to the %s", self._thread.name)
 
 
-def _hang_up(connection: socket.socket) -> None:
+def _disconnect(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
@@ -96,7 +96,7 @@ class OneRequest(BaseHTTPRequestHandler):
         self.handle_one_request()
 
     def log_message(self, *_: Any) -> None:
-        """What strangers send is not logged."""
+        """Requests of clients are not logged."""
 
     def version_string(self) -> str:
         """Without that of Python."""

@@ -57,7 +57,7 @@ class Controller(Protocol):
         """The past of a VM. Raises HistoryError as well."""
 
     def reload(self) -> str:
-        """Read the configuration anew; why it stays as it was, or nothing. Waits for the present epoch."""
+        """Reload the configuration; why it stays as it was, or nothing. Waits for the present epoch."""
 
     def metrics(self) -> bytes:
         """In Prometheus's text format."""

@@ -204,7 +204,7 @@ class Api:
             Route("GET", "/v1/vms/{name}", "One VM and its devices", self._vm, VmReply),
             Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
             Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
-            Route("POST", "/v1/reload", "Read the configuration anew", self._reload, ReloadReply),
+            Route("POST", "/v1/reload", "Reload the configuration", self._reload, ReloadReply),
             Route("GET", "/metrics", "In Prometheus's text format", self._metrics),
             Route("GET", DESCRIPTION, "This description", self._describe),
         )

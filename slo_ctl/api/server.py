@@ -16,7 +16,7 @@ from slo_ctl.host.sockets import group_id, listen
 
 MODE = 0o660
 MAX_CONNECTIONS = 128
-"""More are hung up on, so that files are left for the daemon's own work."""
+"""More are closed at once, so that files are left for the daemon's own work."""
 MAX_BODY_BYTES = 1 << 20
 _MAX_DISCARDED_BYTES = 16 << 20
 _CREDENTIALS = struct.Struct("=iII")

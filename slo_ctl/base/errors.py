@@ -8,7 +8,7 @@ from slo_ctl.base.text import printable
 
 
 class UserError(Exception):
-    """A mistake in what was asked, told in one line with a hint; the command line exits with 2.
+    """A mistake in what was asked, reported in one line with a hint; the command line exits with 2.
 
     `message` says what is wrong and where (option, VM, key, file, line); `hint` says what to do about it and
     is empty only where there is nothing to add. What the input has of control characters and line breaks is

@@ -1,4 +1,4 @@
-"""Reading small kernel files that may vanish, lie or be far larger than they should be."""
+"""Reading small kernel files that may disappear, be wrong or be far larger than they should be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a long run tells where it is, without knowing who listens."""
+"""How a long run reports its progress, without knowing who shows it."""
 
 from __future__ import annotations
 

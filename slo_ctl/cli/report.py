@@ -99,7 +99,7 @@ def _report(
         begin, end = (clock(at, dated=True) for at in span)
         raise UserError(
             f"nothing is recorded of {', '.join(names) or 'any VM'} from {begin} to {end}",
-            "give an earlier --since; `slo-ctl status` tells whether the daemon runs",
+            "give an earlier --since; `slo-ctl status` shows whether the daemon runs",
         )
     return HostReport(shown, *span, _emulated(root, status), now)
 

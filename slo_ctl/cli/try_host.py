@@ -47,17 +47,17 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._made = False
+        self._created = False
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
         """The handler of the signals."""
-        self._made = True
+        self._created = True
 
     def pause(self, seconds: float) -> None:
         """Wait. Raises KeyboardInterrupt as soon as a signal came."""
         end_s = time.monotonic() + seconds
         while True:
-            if self._made:
+            if self._created:
                 raise KeyboardInterrupt
             left_s = end_s - time.monotonic()
             if left_s <= 0:
@@ -128,7 +128,7 @@ class TryHost:
         self._start(f"client {vm}", command)
 
     def make_groups(self) -> None:
-        """A cgroup for each VM. Where none can be made, the daemon is told of their namespaces instead."""
+        """A cgroup for each VM. Where none can be made, the daemon is configured with their namespaces instead."""
         tree = find_tree()
         parent = f"/slo-try-{os.getpid()}"
         if tree is None:

@@ -1,4 +1,4 @@
-"""One TOML file: read safely, parsed, every problem told with file and line."""
+"""One TOML file: read safely, parsed, every problem reported with file and line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The daemon: observe, decide, act, record and publish, once per epoch, until told to stop."""
+"""The daemon: observe, decide, act, record and publish, once per epoch, until stopped."""

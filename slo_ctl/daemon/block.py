@@ -158,7 +158,7 @@ def _next(known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: 
 
 
 def _rate(last: int | None, now: int | None, length_s: float) -> float:
-    """A second; a counter that began anew says nothing."""
+    """A second; a counter that was reset has no rate."""
     return max(0, (now or 0) - (last or 0)) / length_s
 
 
@@ -174,7 +174,7 @@ SHARE_TOLERANCE = 0.15
 
 
 class BlockPart:
-    """Found anew at every look: a device may be detached, and come back under another number."""
+    """Looked up again each time: a device may be detached, and come back under another number."""
 
     kind = "block"
 
@@ -217,7 +217,7 @@ class BlockPart:
         return {vm for vm, window in self.windows.items() if window.iops}
 
     def waits(self, vm: str) -> bool | None:
-        """Whether its threads wait for so much that it would have taken more; None where nobody tells."""
+        """Whether its threads wait for so much that it would have taken more; None where it is not known."""
         return self._demand.wants_more(vm)
 
     def looks_busy(self, vm: str, *, served: bool) -> bool:
@@ -236,7 +236,7 @@ class BlockPart:
 
     @property
     def waf(self) -> DeviceWaf | None:
-        """As measured, with what it was counted of; None where it is not known, or was made up."""
+        """As measured, with what it was counted of; None where it is not known, or is synthetic."""
         waf = self._seen.waf
         # What an emulator makes up says nothing of what its drive can do.
         return waf if waf is not None and waf.waf is not None and not waf.emulated else None
@@ -286,7 +286,7 @@ class BlockPart:
         file = read_bounded(self._sys / "dev" / "block" / str(number) / "stat")
         fields = file.text.split() if file else []
         if len(fields) <= _BUSY_MS_FIELD or not fields[_BUSY_MS_FIELD].isdigit():
-            return 1.0  # not told: a VM that misses its share may well want it
+            return 1.0  # not known: a VM that misses its share may well want it
         now = (self._clock(), int(fields[_BUSY_MS_FIELD]))
         before, self._busy_ms = self._busy_ms, now
         if before is None or now[0] <= before[0]:

@@ -193,7 +193,7 @@ class DaemonController:
         return self._by_the_loop(self.do_plan)
 
     def reload(self) -> str:
-        """Read the configuration anew."""
+        """Reload the configuration."""
         return self._by_the_loop(self.do_reload)
 
     def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:

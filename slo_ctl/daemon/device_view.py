@@ -1,4 +1,4 @@
-"""What a device can do, as measured, and before that as its timing model tells."""
+"""What a device can do, as measured, and before that from its timing model."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class VmView:
     settling: str = ""
     """Why shares are not yet judged; empty when they are."""
     guessed: bool = False
-    """Nobody tells whether it would have taken more: by how busy the device was."""
+    """Not known whether it would have taken more: by how busy the device was."""
     target_share: float | None = None
     target_iops: float | None = None
     drive_iops: float | None = None

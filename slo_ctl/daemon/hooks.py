@@ -94,7 +94,7 @@ class Hooks:
         self._waiting.clear()
 
     def _enqueue(self, change: VerdictChange) -> None:
-        """Two changes of one VM become one, or none when the verdict is what the program was told last."""
+        """Two changes of one VM become one, or none when the verdict is what the program was given last."""
         key = (change.vm, change.device)
         earlier = self._waiting.pop(key, None)
         if earlier is not None:

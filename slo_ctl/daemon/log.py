@@ -52,28 +52,28 @@ class RecentReasons:
     """What was decided recently, and which of it is new."""
 
     def __init__(self, kept: int = _KEPT) -> None:
-        self._lately: deque[str] = deque(maxlen=kept)
+        self._recent: deque[str] = deque(maxlen=kept)
         self._holding: frozenset[str] = frozenset()
         self.ended: list[str] = []
         """Those of the epoch before that no longer hold."""
 
     def add(self, sentences: Iterable[str]) -> list[str]:
-        """Those of one epoch; returns the ones that are new, neither holding already nor told lately."""
+        """Those of one epoch; returns the ones that are new, neither in force already nor reported recently."""
         now = list(dict.fromkeys(sentences))
         begun = [sentence for sentence in now if sentence not in self._holding]
-        new = [sentence for sentence in begun if sentence not in self._lately]
+        new = [sentence for sentence in begun if sentence not in self._recent]
         self.ended = sorted(self._holding - set(now))
         self._holding = frozenset(now)
         for sentence in begun:
-            if sentence in self._lately:
-                self._lately.remove(sentence)
-            self._lately.append(sentence)
+            if sentence in self._recent:
+                self._recent.remove(sentence)
+            self._recent.append(sentence)
         return new
 
     @property
-    def lately(self) -> tuple[str, ...]:
+    def recent(self) -> tuple[str, ...]:
         """The last few, oldest first."""
-        return tuple(self._lately)
+        return tuple(self._recent)
 
 
 # What is new of an epoch is logged, once.
@@ -121,12 +121,12 @@ class EpochLog:
             )
 
     def decided(self, device: str, reasons: Iterable[str], kept: int | None = None) -> None:
-        """What was decided of a device, and why; `kept` of them are known as told recently."""
+        """What was decided of a device, and why; `kept` of them count as reported recently."""
         known = self._reasons.setdefault(device, RecentReasons() if kept is None else RecentReasons(kept))
         for reason in known.add(reasons):
             log.info("device %s: %s", device, reason, extra={"device": device})
 
-    def lately(self, device: str) -> tuple[str, ...]:
+    def recent(self, device: str) -> tuple[str, ...]:
         """What was decided of a device recently."""
         reasons = self._reasons.get(device)
-        return reasons.lately if reasons is not None else ()
+        return reasons.recent if reasons is not None else ()

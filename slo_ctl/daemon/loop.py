@@ -67,7 +67,7 @@ class Recorder:
         """Why nothing is written at the moment."""
         self._path = path
         self._keep = keep
-        self._history = self._made()
+        self._history = self._open_history()
         self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
         """Not written yet, each with its VM."""
 
@@ -76,7 +76,7 @@ class Recorder:
         if keep != self._keep:
             self._keep = keep
             self._history.close()
-            self._history = self._made()
+            self._history = self._open_history()
 
     def add(
         self, status: HostStatus, outcomes: Sequence[Outcome], slo_changes: Sequence[tuple[str, SloChange]]
@@ -97,7 +97,7 @@ class Recorder:
         """Write what is left."""
         self._history.close()
 
-    def _made(self) -> History:
+    def _open_history(self) -> History:
         return History(self._path, self._keep.keep_s, self._keep.max_bytes)
 
 
@@ -108,7 +108,7 @@ BROUGHT_FORWARD_S = 0.2
 
 
 class Schedule:
-    """Epochs on a grid of monotonic time. No clock in here: its owner tells the time in seconds."""
+    """Epochs on a grid of monotonic time. No clock in here: its owner passes the time in seconds."""
 
     def __init__(self, epoch_s: float, now_s: float) -> None:
         """The first epoch is due now."""
@@ -322,12 +322,12 @@ class Daemon:
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Let go of everything, restoring what was changed if so wanted; what became of that."""
-        outcomes = self._give_back() if undo and not self._dry_run else []
+        outcomes = self._restore_all() if undo and not self._dry_run else []
         self._close()
         return outcomes
 
     def undo(self) -> list[Outcome]:
-        """Instead of any epoch: restore everything that was ever changed, then let go of everything.
+        """Instead of any epoch: restore everything that was ever changed, then close everything.
 
         Looks at the host as an epoch does, for the devices and the libvirt that are to be restored to, and
         decides nothing that is carried out. Returns what became of everything.
@@ -335,12 +335,12 @@ class Daemon:
         self._dry_run = True
         try:
             self.epoch()
-            return self._give_back()
+            return self._restore_all()
         finally:
             self._close()
 
-    def _give_back(self) -> list[Outcome]:
-        self._actuators.take_time()
+    def _restore_all(self) -> list[Outcome]:
+        self._actuators.wait_longer()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for part in self._emulated.parts.values():
             self._problems.guarded(part.name, partial(part.restore_ops, deadline_s))
@@ -399,7 +399,7 @@ class Daemon:
         if not self._dry_run:
             for part in self._emulated.parts.values():
                 self._problems.guarded(part.name, part.move)
-        self._tell()
+        self._log_epoch()
 
     def _can_act_on(self, setting: Setting) -> bool:
         """Whether a device exists and has levers; its problem is reported once, not for each knob."""
@@ -409,7 +409,7 @@ class Daemon:
         part = self._emulated.parts.get(knob.place.partition("/")[0])
         return part is not None and part.timed
 
-    def _tell(self) -> None:
+    def _log_epoch(self) -> None:
         self._epoch_log.wrong(self._problems.of, self.outcomes)
         for part in self._emulated.parts.values():
             self._epoch_log.decided(part.name, [*part.decision.reasons, *part.refusals])
@@ -432,7 +432,7 @@ class Daemon:
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         views = self._blocks.views(wanted, vms, slos)
         for part in self._emulated.parts.values():
-            make = partial(part.view, self._epoch_log.lately(part.name))
+            make = partial(part.view, self._epoch_log.recent(part.name))
             views.append(view_or_problem(part.name, part.kind, make, self._problems))
         return sorted(views, key=lambda view: view.name)
 

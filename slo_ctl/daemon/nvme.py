@@ -33,7 +33,7 @@ FIND_EVERY_S = 3600.0
 KEEP_S = 3600.0
 """The longest window: what a coarse counter needs of writes has to come in it."""
 STALE_S = 60.0
-"""A WAF that old is not told any more: the drive hangs."""
+"""A WAF that old is not reported any more: the drive hangs."""
 _STOP_PATIENCE_S = 1.0
 
 
@@ -47,7 +47,7 @@ class NvmeSeen:
     placement: str = ""
     """The strongest it offers, such as `separation by FDP`; empty before that is known."""
     waf: DeviceWaf | None = _NOT_ASKED
-    """None: it is not a drive that could tell."""
+    """None: it is not a drive that could report it."""
 
 
 class NvmeWatch:
@@ -114,7 +114,7 @@ class NvmeWatch:
             except Exception as error:
                 # A thread that ends in silence would leave the last WAF standing.
                 log.exception("NVMe drive behind %s", self.block)
-                self._tell(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
+                self._publish(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
             self._stop.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
 
     def read(self) -> None:
@@ -124,7 +124,7 @@ class NvmeWatch:
                 self._find()
             except UserError as error:
                 self._reader = self._groups = None
-                self._tell(NvmeSeen(waf=DeviceWaf(reason=str(error))))
+                self._publish(NvmeSeen(waf=DeviceWaf(reason=str(error))))
                 return
         self._read()
 
@@ -136,7 +136,7 @@ class NvmeWatch:
         if offered.isolation is not Isolation.NONE:
             placement += f" by {offered.by}"
         self._emulated = device.controller.emulated
-        self._tell(replace(self._seen, placement=placement))
+        self._publish(replace(self._seen, placement=placement))
         self._found_s = self._clock()
         groups = {each.name: each.endurance_group for each in device.namespaces if each.name is not None}
         self._groups = groups
@@ -154,9 +154,9 @@ class NvmeWatch:
         found += [DeviceWaf(source, reason=reason) for source, reason in problems.items()]
         waf = choose(found)
         scope = self._reader.scope.get(waf.source, "")
-        self._tell(replace(self._seen, waf=replace(waf, scope=scope, emulated=self._emulated)))
+        self._publish(replace(self._seen, waf=replace(waf, scope=scope, emulated=self._emulated)))
 
-    def _tell(self, seen: NvmeSeen) -> None:
+    def _publish(self, seen: NvmeSeen) -> None:
         self._seen, self._seen_s = seen, self._clock()
 
 
@@ -211,7 +211,7 @@ class NvmeWatches:
 
     def _watch_of(self, block: str) -> NvmeWatch:
         watches = self._watches.setdefault(self._controllers[block], [])
-        # Until a drive has told what its groups are, the one answer that there is goes for all.
+        # Until a drive has reported its groups, the one answer that there is counts for all.
         for watch in sorted(watches, key=lambda each: each.block != block):
             if watch.covers(block) is not False:
                 return watch

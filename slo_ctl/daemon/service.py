@@ -67,7 +67,7 @@ def _run(
     ready: Callable[[], None],
 ) -> None:
     schedule = Schedule(epoch_s or daemon.config.daemon.epoch_s, time.monotonic())
-    tell = _SystemdStatus(notify, ready)
+    systemd = _SystemdStatus(notify, ready)
     while True:
         select.select([daemon.waker.reader], [], [], schedule.wait_s(time.monotonic()))
         daemon.waker.clear()
@@ -86,11 +86,11 @@ def _run(
             continue
         schedule.take(time.monotonic())
         daemon.missed_epochs = schedule.missed
-        tell.epoch(daemon)
+        systemd.epoch(daemon)
 
 
 class _SystemdStatus:
-    """Runs epochs and tells systemd about those that were completed."""
+    """Runs epochs and notifies systemd of those that were completed."""
 
     def __init__(self, notify: Callable[[str], object], ready: Callable[[], None]) -> None:
         self._notify = notify

@@ -79,7 +79,7 @@ class WantedSettings:
         return self._wanted
 
 
-# What managed block devices are to be set to, decided anew only when something that decides has changed.
+# What managed block devices are to be set to, decided again only when something that decides has changed.
 
 AUTO, KEEP = "auto", "keep"
 
@@ -216,7 +216,7 @@ class DevicePolicies:
 
 
 class Actuators:
-    """Chosen anew every epoch; connections are kept as long as they are to the same thing."""
+    """Chosen again every epoch; connections are kept as long as they are to the same thing."""
 
     def __init__(self, sys: Path, run: Path) -> None:
         """Kernel and systemd are looked for below `sys` and `run`."""
@@ -248,10 +248,10 @@ class Actuators:
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
 
-    def take_time(self) -> None:
+    def wait_longer(self) -> None:
         """What is restored last is waited for."""
         if self._systemd is not None:
-            self._systemd.take_time()
+            self._systemd.wait_longer()
 
     def drop_libvirt(self) -> None:
         """Hang up: it is another libvirt now."""

@@ -45,7 +45,7 @@ class VmOnNamespace:
     key: str
     """What policies call it: the VM's name, or `VM:disk` when it has several namespaces on the device."""
     disk: str
-    """As the guest names it; empty where nobody tells."""
+    """As the guest names it; empty where it is not known."""
     slo: Slo
     """The VM's, or its part of it."""
 
@@ -189,7 +189,7 @@ class EmulatedDevice:
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`window_s` is the status window; `journal` tells whether the device has been taken over before."""
+        """`window_s` is the status window; `journal` knows whether the device has been taken over before."""
         self.name = record.name
         self.record = record
         self.actuator = ServedFtlActuator(record.name, run.control, journal, clock=clock, connect=connect)
@@ -209,7 +209,7 @@ class EmulatedDevice:
         )
         self._journal = journal
         self._window_s = window_s
-        self._policy: Policy[Any] = self._made(policy)
+        self._policy: Policy[Any] = self._make_policy(policy)
         self._in_force: _InForce | None = None
         self._taking_over = any(
             knob.lever is Lever.FTL_OPS and knob.place.startswith(f"{self.name}/")
@@ -275,7 +275,7 @@ class EmulatedDevice:
 
     def choose(self, policy: str) -> None:
         """Use another policy from now on, taking over what is in force."""
-        made = self._made(policy)
+        made = self._make_policy(policy)
         if made.name != self._policy.name:
             self._policy, self._in_force, self._taking_over = made, None, True
             self._activity.changed("the policy changed", self._now_s)
@@ -299,7 +299,7 @@ class EmulatedDevice:
         self._measure_capacity(self.sample)
         self.decision = self._decide(self.sample)
 
-    def _made(self, policy: str) -> Policy[Any]:
+    def _make_policy(self, policy: str) -> Policy[Any]:
         # Without OPS of their own there is nothing to move between VMs.
         return make_policy(policy if self.record.isolated else "shared")
 

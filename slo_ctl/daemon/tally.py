@@ -22,7 +22,7 @@ _NOT_IN_FORCE = frozenset({OutcomeState.PLANNED, OutcomeState.RESTORED})
 
 
 class Tally:
-    """Remembers what no epoch's status tells: how often something has happened."""
+    """Counts what the status of a single epoch does not show: how often something has happened."""
 
     def __init__(self) -> None:
         self._settings: Counter[tuple[str, str]] = Counter(

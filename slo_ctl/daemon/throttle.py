@@ -43,7 +43,7 @@ class BlockDemand:
         self._seen = {vm: seen for vm, seen in self._seen.items() if vm in vms}
 
     def wants_more(self, vm: str) -> bool | None:
-        """Whether it would have taken more; None where waiting tells nothing of it.
+        """Whether it would have taken more; None where waiting says nothing about it.
 
         Threads that wait for nearly all of the time, added up, would take more if they could.
         """
@@ -98,7 +98,7 @@ class Throttler:
             self._recent = {}
             return
         self._recent = {
-            number: self._recent.get(number) or self._made(number, path) for number, path in devices.items()
+            number: self._recent.get(number) or self._new_device(number, path) for number, path in devices.items()
         }
         for device in self._recent.values():
             device.update(streams)
@@ -120,7 +120,7 @@ class Throttler:
         """Whom to throttle until the next epoch.
 
         `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
-        device is busy, which is what is guessed by where nobody tells whether a VM wants more. `by_weight`:
+        device is busy, which is what is guessed by where it is not known whether a VM wants more. `by_weight`:
         shares are to be kept too. While a limit is among the `unapplied`, all stay for some epochs: what is
         not in force shows nothing of what it would do.
         """
@@ -156,7 +156,7 @@ class Throttler:
         known = [p99 for p99 in (window.p99_read_us, window.p99_write_us) if p99 is not None]
         return Contender(vm, slo, window.iops or 0.0, asks, limitable, max(known, default=None))
 
-    def _made(self, number: DeviceNumber, path: Path) -> BlockDevice:
+    def _new_device(self, number: DeviceNumber, path: Path) -> BlockDevice:
         return BlockDevice("", path, number, window_s=WINDOW_S, clock=self._clock)
 
     def _split(self, vm: str, limit_iops: float) -> dict[DeviceNumber, float]:

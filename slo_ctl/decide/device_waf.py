@@ -4,7 +4,7 @@ A counter in units of U bytes that shows n has seen between n U and (n + 1) U, s
 readings is off by less than U either way. With H host and M media bytes in a window, the WAF M / H is then
 between (M - Um) / (H + Uh) and (M + Um) / (H - Uh). A window where that range is wider than `TOLERANCE` of
 the WAF says nothing and is not used. What a drive keeps in its write buffer is in neither bound: windows
-with less than `MIN_HOST_BYTES` are not used either (an assumption; no log tells the size of the buffer).
+with less than `MIN_HOST_BYTES` are not used either (an assumption; no log reports the size of the buffer).
 """
 
 from __future__ import annotations

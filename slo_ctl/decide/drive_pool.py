@@ -25,7 +25,7 @@ class Pool:
     group: int | None
     nvm_set: int | None
     unallocated_bytes: int | None
-    """None: the drive does not tell."""
+    """None: the drive does not report it."""
     mechanism: str
     """What keeps it apart from the rest of the drive; empty for the whole drive."""
     alone: bool

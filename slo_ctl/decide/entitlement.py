@@ -1,7 +1,7 @@
 """What each VM is entitled to, given who wants more and what the device delivers: water-filling.
 
 The device's total is divided by weight among the VMs that want more than they get. A VM that does not want
-more keeps what it uses, as long as that is not above its own share; what it leaves goes to the others.
+more keeps what it uses, as long as that is not above its own share; what it does not use goes to the others.
 Minimums come before weights, maximums bound everybody. The unit (pages, requests, device time) is the
 caller's: it only has to be the same throughout.
 
@@ -23,7 +23,7 @@ WANTS_MORE_FROM = 0.5
 With less, its own queue depth or pace limits it: whenever it asks, it is served soon."""
 BUSY_FROM = 0.9
 """A VM with requests outstanding for this share of the time is not limited by its own pace. Where nobody
-tells who waits in a queue, it is taken to want more."""
+reports who waits in a queue, it is taken to want more."""
 JUDGED_FROM = 0.95
 """The same for a verdict: who misses its entitlement has wanted more for the whole window, not now and
 then."""

@@ -159,7 +159,7 @@ def _valid_u(u: float) -> float:
 # that the next fit corrects.
 
 _MAX_U = 0.9999
-"""Beyond, GC hardly makes progress and the formula's slope tells nothing."""
+"""Beyond, GC hardly makes progress and the formula's slope means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _gc_costs_us(timing: FlashTiming) -> tuple[float, float]:
 # second everywhere, except at tenants that already stand at their minimum.
 
 _LEAST_LOGIT, _MOST_LOGIT, _POINTS = -25.0, 9.2, 16384
-"""Of u: from 1e-11 to 0.9999, beyond which a curve's slope tells nothing."""
+"""Of u: from 1e-11 to 0.9999, beyond which a curve's slope means nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ _ROOM_BELOW = 0.97
 _SLOWLY_S = 60.0
 """Time constant of what is not urgent."""
 _WORTH_IT = 0.05
-"""Change of the share that limits are set anew for, when it is not urgent."""
+"""Change of the share that limits are set again for, when it is not urgent."""
 _EXPLORED_BELOW = 0.1
 _EXPLORING_PER_S = 0.05
 """A side this small that is throttled, as the other is, may want more: nothing else would ever show it."""

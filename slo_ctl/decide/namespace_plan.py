@@ -313,7 +313,7 @@ def _best_format(device: NvmeDevice, formats: Sequence[LbaFormat]) -> LbaFormat:
     usable = [each for each in formats if not each.metadata_bytes and each.block_bytes in _WANTED_BLOCK_BYTES]
     if not usable:
         raise UserError(
-            f"{device.controller.name} tells of no LBA format of 4096 or 512 bytes without metadata",
+            f"{device.controller.name} reports no LBA format of 4096 or 512 bytes without metadata",
             "make the namespace by hand, and --adopt it",
         )
 

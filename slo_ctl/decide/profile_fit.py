@@ -398,7 +398,7 @@ def _misfit(line: Line, by_size: Mapping[int, Sequence[float]]) -> Misfit | None
         if middle <= 0:
             continue
         error = line.at_s(size) / middle - 1
-        # What repetitions cannot tell from noise is not the line's fault.
+        # What repetitions cannot distinguish from noise is not the line's fault.
         noise = half_width(times) / middle if len(times) > 1 else 0.0
         if abs(error) > LACK_OF_FIT + noise and (worst is None or abs(error) > abs(worst.error)):
             worst = Misfit(size, error)

@@ -1,6 +1,6 @@
 """Minimums, p99 and, between namespaces of a drive, shares by weight on block devices: kept by limits.
 
-A block device tells neither what a request of a VM costs it nor who waits in its queue. So a VM that would
+A block device reports neither what a request of a VM costs it nor who waits in its queue. So a VM that would
 have taken more is known by what its threads waited for, by its own limit, or guessed by how busy the device
 is (`daemon.throttle`). The rest is as on emulated devices: what VMs are entitled to (`decide.entitlement`),
 and limits for those that miss it (`decide.limit_control`).

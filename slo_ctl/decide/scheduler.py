@@ -176,7 +176,7 @@ def characterise(
         if facts.rotational and character is not Character.SEEKS:
             cautions.append(
                 "the kernel says that it rotates, and the profile that it does not seek: if it is a disk, "
-                "profile it anew while the host is idle (--fresh, a larger --file-size)"
+                "profile it again while the host is idle (--fresh, a larger --file-size)"
             )
         return character, choice
     cautions.append(f"{facts.name} has no valid profile: `slo-ctl device profile` makes one")

@@ -49,7 +49,7 @@ class Delivered:
         return self.iops if self.drive_iops is None else self.drive_iops
 
     @property
-    def share_told(self) -> str:
+    def share_text(self) -> str:
         """`share` for people; empty where it is not known."""
         whole = "drive" if self.of_drive else "device"
         return "" if self.share is None else f"{_percent(self.share)} of the {whole}'s {self.unit}"
@@ -85,7 +85,7 @@ def judge(
     `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
-    the maximum that was asked for makes it capped. `remark` is told beside ok and insufficient; `settling`
+    the maximum that was asked for makes it capped. `remark` is added to ok and insufficient; `settling`
     says why a miss may be due to a change in the window.
     """
     if unapplied:
@@ -127,7 +127,7 @@ def _missed(got: Delivered, slo: Slo, target_share: float | None, tolerance: flo
         # Who has its minimum is not said to miss a share on a mere guess.
         judged = target_share and not (got.guessed and slo.min_iops is not None)
         if judged and target_share and got.share is not None and got.share / target_share - 1 < -tolerance:
-            text = f"{got.share_told}, below the {_percent(target_share)} that it is entitled to"
+            text = f"{got.share_text}, below the {_percent(target_share)} that it is entitled to"
             return text + _guess(got)
     for kind, p99_us in (("reads", got.p99_read_us), ("writes", got.p99_write_us)):
         if slo.p99_latency_us is not None and p99_us is not None and p99_us > slo.p99_latency_us:
@@ -146,7 +146,7 @@ def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
     if not got.wants_more:
         return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
     if target_share and got.share is not None:
-        return f"{got.share_told}, target {_percent(target_share)}"
+        return f"{got.share_text}, target {_percent(target_share)}"
     return "nothing in the SLO is missed"
 
 

@@ -338,7 +338,7 @@ def _fit_bands(sizes: list[int], bands: list[Band], z: float) -> tuple[Estimate,
     spread = float((weight * (x - mean_x) ** 2).sum())
     slope = float((weight * (x - mean_x) * (y - mean_y)).sum()) / spread
     if slope <= 0.0:
-        raise ValueError("larger requests are not slower: no bandwidth can be told")
+        raise ValueError("larger requests are not slower: no bandwidth can be determined")
     intercept = float(mean_y - slope * mean_x)
     degrees = len(sizes) - 2
     chi2 = float((weight * (y - intercept - slope * x) ** 2).sum())

@@ -109,7 +109,7 @@ class ControlClient:
         while b"\n" not in self._pending:
             chunk = self._socket.recv(1 << 16)
             if not chunk:
-                raise ConnectionError("it has hung up")
+                raise ConnectionError("it closed the connection")
             self._pending += chunk
             if len(self._pending) > MAX_REPLY_BYTES:
                 raise ConnectionError("its reply has no end")

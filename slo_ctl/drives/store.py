@@ -124,9 +124,9 @@ class DeviceStore:
         folder = self.places.device(name)
         try:
             with self.locked(name):
-                doomed = folder.with_name(f".{name}.{os.getpid()}.deleted")
-                folder.rename(doomed)
-            shutil.rmtree(doomed)
+                trash = folder.with_name(f".{name}.{os.getpid()}.deleted")
+                folder.rename(trash)
+            shutil.rmtree(trash)
         except ServedError:
             raise UserError(f"device {name} is being served", "stop `slo-ctl device serve` first") from None
         except OSError as error:
@@ -373,7 +373,7 @@ def read_aged(folder: Path) -> Aged | None:
 
 
 def age(store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]) -> Aged:
-    """Age a device that is not served; `progress` is told the capacities written so far.
+    """Age a device that is not served; `progress` gets the capacities written so far.
 
     Guest data is neither read nor written. Raises UserError while the device is served.
     """

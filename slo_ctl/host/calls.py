@@ -71,12 +71,12 @@ class PatientCalls:
 
     def call(self, key: str, do: Callable[[], Result]) -> Result:
         """Do it, and return or raise what it does. Raises ActError when that takes too long, or would."""
-        self._let_go_of_what_ended()
+        self._forget_ended()
         hanging = self._hanging.get(key)
         if hanging is None and len(self._hanging) >= self._max_threads:
             hanging = min(self._hanging.values(), key=lambda call: call.began_s)
         if hanging is not None:
-            raise self._silent(hanging)
+            raise self._no_answer(hanging)
         call = _Call(do, self._clock, self._clock())
         if self._threads <= len(self._hanging):
             self._threads += 1
@@ -87,8 +87,8 @@ class PatientCalls:
             if not suspicious:
                 self._suspicious_since_s = self._clock()
             self._hanging[key] = call
-            raise self._silent(call)
-        self._trust()
+            raise self._no_answer(call)
+        self._restore_timeout()
         if call.error is not None:
             raise call.error
         result: Result = call.result
@@ -98,21 +98,21 @@ class PatientCalls:
         """Raises ActError while a call with this key continues."""
         hanging = self._hanging.get(key)
         if hanging is not None and not hanging.done.is_set():
-            raise self._silent(hanging)
+            raise self._no_answer(hanging)
 
-    def _let_go_of_what_ended(self) -> None:
+    def _forget_ended(self) -> None:
         ended = [call for call in self._hanging.values() if call.done.is_set()]
         self._hanging = {key: call for key, call in self._hanging.items() if call not in ended}
         if self._suspicious_since_s is None:
             return
         self._slow_but_alive |= any(call.took_s < _SUSPICIOUS_S for call in ended)
         if self._slow_but_alive and self._clock() - self._suspicious_since_s >= _SUSPICIOUS_S:
-            self._trust()
+            self._restore_timeout()
 
-    def _trust(self) -> None:
+    def _restore_timeout(self) -> None:
         self._suspicious_since_s, self._slow_but_alive = None, False
 
-    def take_time(self, patience_s: float) -> None:
+    def wait_longer(self, patience_s: float) -> None:
         """No epoch waits any more: from now on wait so long for every call, and first for those that hang."""
         self._patience_s = self._little_patience_s = patience_s
         deadline_s = self._clock() + patience_s
@@ -125,7 +125,7 @@ class PatientCalls:
             self._queue.put(None)
         self._queue, self._threads, self._hanging = queue.SimpleQueue(), 0, {}
 
-    def _silent(self, call: _Call) -> ActError:
+    def _no_answer(self, call: _Call) -> ActError:
         since_s = self._clock() - call.began_s
         return ActError(
             f"{self._what} has not answered for {since_s:.0f} s"

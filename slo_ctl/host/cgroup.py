@@ -180,7 +180,7 @@ _Texts = tuple[str | None, ...]
 
 
 def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) -> ByDevice:
-    """Counters of one group and those inside it; empty when it vanished or did no I/O.
+    """Counters of one group and those inside it; empty when it disappeared or did no I/O.
 
     `note` takes one sentence for what could not be read.
     """
@@ -222,7 +222,7 @@ class CounterReader:
         """As `read_counters`; the same object as before when nothing has changed."""
         group = self._last.get(cgroup)
         if group is None:
-            group = self._last[cgroup] = self._made(cgroup)
+            group = self._last[cgroup] = self._new_group(cgroup)
         if group.looks_left <= 0 or True not in self._useful:
             # Those that were seen first together are not all read whole in the same look again.
             group.looks_left = RECHECK_LOOKS - 1 if group.texts else len(self._last) % RECHECK_LOOKS
@@ -245,7 +245,7 @@ class CounterReader:
             note(sentence)
         return group.by_device
 
-    def _made(self, cgroup: str) -> _Group:
+    def _new_group(self, cgroup: str) -> _Group:
         folder = f"{self._root}/{cgroup.lstrip('/')}"
         return _Group(tuple(f"{folder}/{name}" for name, _ in self._parsers), 0)
 

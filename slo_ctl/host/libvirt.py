@@ -341,7 +341,7 @@ class Machine:
 
     def may_be(self, vm_name: str) -> bool:
         """Whether a VM of that name can have a cgroup of this one."""
-        return _letters(vm_name).startswith(_letters(self.name))
+        return _alphanumeric(vm_name).startswith(_alphanumeric(self.name))
 
 
 def machine_of(folder: str) -> Machine | None:
@@ -367,7 +367,7 @@ def unescaped(unit: str) -> str:
     return plain.decode("utf-8", "surrogateescape")
 
 
-def _letters(name: str) -> str:
+def _alphanumeric(name: str) -> str:
     """What of a name survives in the name of a cgroup, whichever way it was made."""
     return "".join(c for c in name if c.isascii() and c.isalnum())
 

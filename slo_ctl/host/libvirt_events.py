@@ -26,7 +26,7 @@ _POLL_S = 1.0
 """Instead, where a driver has no events."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-"""Between attempts to connect; connecting in vain is cheap."""
+"""Between attempts to connect; a failed attempt is cheap."""
 KEEPALIVE_S = 2
 KEEPALIVES = 3
 _SLOW_S = 1.0
@@ -259,7 +259,7 @@ class LibvirtWatch:
 
 _REASONS = {
     0: "the connection broke",
-    1: "libvirtd has hung up",
+    1: "libvirtd closed the connection",
     2: "libvirtd does not answer",
     3: "the connection was closed",
 }

@@ -115,7 +115,7 @@ _RESCAN_S = 10.0
 def connections(wanted: Callable[[bytes], bool]) -> dict[int, bytes]:
     """Inode of the client's end, and path of the server's, of each connection to a socket with a wanted path.
 
-    Raises OSError where the kernel does not tell.
+    Raises OSError where the kernel does not report it.
     """
     found: dict[int, bytes] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
@@ -364,7 +364,7 @@ def _listening() -> Any:
         message.encode()
         os.write(events.fileno(), bytes(message.data))
         if not select.select([events.fileno()], [], [], _ANSWER_S)[0]:
-            raise OSError("the kernel tells this container nothing")
+            raise OSError("the kernel sends this container no events")
         _limit_buffer(events.fileno())
     except BaseException:
         events.close()

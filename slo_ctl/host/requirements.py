@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host that is looked at, or a made-up one."""
+    """The host that is examined, or a synthetic one."""
 
     cgroup_root: Path = DEFAULT_ROOT
     sys: Path = Path("/sys")
@@ -101,7 +101,7 @@ def _group(host: Host) -> Finding:
 
 
 def _systemd(host: Host) -> Finding:
-    # As sd_booted(3) tells.
+    # As sd_booted(3) determines it.
     if (host.run / "systemd" / "system").is_dir():
         if (host.run / "dbus" / "system_bus_socket").exists():
             return Finding(True, "systemd runs this host")

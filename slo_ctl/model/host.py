@@ -17,7 +17,7 @@ class VmState(StrEnum):
     CRASHED = "crashed"
     SUSPENDED = "suspended"
     UNKNOWN = "unknown"
-    """Nobody tells: a VM known only by its cgroup."""
+    """Not known: a VM found only by its cgroup."""
 
 
 class FoundBy(StrEnum):
@@ -107,7 +107,7 @@ class Stream:
     counters: IoCounters | None = None
     """Of the cgroup on the device, so shared by a VM's disks on one device. None: no I/O was counted."""
     tenant: Tenant | None = None
-    """The namespace of an emulated SSD that it goes to."""
+    """The namespace of an emulated SSD that it is stored on."""
 
 
 # What a host's kernel can do for the I/O of cgroups, device by device.

@@ -167,7 +167,7 @@ class NamespaceMapping:
     target: str = ""
     """The VM's disk, once it has one."""
     path: str = ""
-    """What libvirt was told to open for it."""
+    """The path that libvirt opens for it."""
     namespaces_before: tuple[int, ...] | None = None
     """NSIDs on the drive just before ours was asked for: a crash then leaves one that is not among them."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 QEMU_VENDOR = 0x1B36
-"""PCI vendor of QEMU's emulated controller, whose media counters are made up."""
+"""PCI vendor of QEMU's emulated controller, whose media counters are synthetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FdpConfig:
     handles: int
     reclaim_unit_bytes: int
     max_handles_per_namespace: int | None = None
-    """None: not told."""
+    """None: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class EnduranceGroup:
 
     id: int
     total_bytes: int | None = None
-    """None: the drive does not tell. Same for what is unallocated."""
+    """None: the drive does not report it. Same for what is unallocated."""
     unallocated_bytes: int | None = None
     fdp_enabled: bool = False
     fdp_configs: tuple[FdpConfig, ...] = ()
     handles_used: tuple[bool, ...] | None = None
-    """By reclaim unit handle, whether some namespace has it; None when not told."""
+    """By reclaim unit handle, whether some namespace has it; None when not reported."""
 
     @property
     def handles_in_use(self) -> int | None:
@@ -121,7 +121,7 @@ class NvmeController:
     ctratt: int
     """Controller attributes."""
     total_bytes: int | None
-    """TNVMCAP; None: not told. Same for UNVMCAP."""
+    """TNVMCAP; None: not reported. Same for UNVMCAP."""
     unallocated_bytes: int | None
     max_namespaces: int
     max_endurance_group: int = 0
@@ -248,6 +248,6 @@ class DeviceWaf:
     scope: str = ""
     """Whose counters: `endurance group 1 of nvme0`."""
     emulated: bool = False
-    """The counters are made up by an emulator: no ground truth."""
+    """The counters are synthetic, of an emulator: no ground truth."""
     reason: str = ""
     """Why there is none, or why better sources were passed over."""

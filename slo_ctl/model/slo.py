@@ -113,7 +113,7 @@ class SloError(ValueError):
     """A field of an SLO cannot be so. `key` is as it was spelled; `problem` completes "KEY=VALUE ..."."""
 
     def __init__(self, key: str, value: object, problem: str, hint: str) -> None:
-        super().__init__(f"{key}={_told(value)} {problem}")
+        super().__init__(f"{key}={_quoted(value)} {problem}")
         self.key = key
         self.problem = problem
         self.hint = hint
@@ -251,7 +251,7 @@ def _bandwidth(text: str) -> float:
     try:
         return float(parse_bytes(number))
     except QuantityError:
-        # Plain bytes a second may be any number; what is wrong with it is told as for the others.
+        # Plain bytes a second may be any number; errors are reported as for the others.
         if number.lstrip("+-").replace(".", "").isdigit():
             return parse_number(number)
         raise
@@ -290,8 +290,8 @@ _EXAMPLES = {
 }
 
 
-def _told(value: object) -> str:
-    """Values are those of strangers: never more of one than fits on a line."""
+def _quoted(value: object) -> str:
+    """Values are untrusted: never more of one than fits on a line."""
     try:
         text = f"{value:g}" if isinstance(value, float) else str(value)
     except ValueError:  # a number of more digits than Python turns into text

@@ -1,4 +1,4 @@
-"""How it goes: what `slo-ctl status`, the API, the history and the metrics all tell."""
+"""The status: what `slo-ctl status`, the API, the history and the metrics report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class VmStatus:
     slo_source: str
     """Where the SLO in force comes from, such as `vm set`, `metadata`, `config FILE` or `default`."""
     state: str
-    """libvirt's word for what the VM does; empty when nobody tells."""
+    """libvirt's word for what the VM does; empty where it is not known."""
     backend: str
     """What isolates it, such as `emulated SSD, isolated OPS`, `cgroup v1 bfq` or `none`."""
     verdict: Verdict

@@ -154,7 +154,7 @@ class BlockDevice:
     def update(self, streams: Iterable[Stream]) -> dict[str, StreamWindow]:
         """Take the counters of a look into account; returns `windows`.
 
-        A VM whose cgroup is another one than before, or counts less, has started anew: so does its window.
+        A VM whose cgroup is another one than before, or counts less, has restarted: so does its window.
         """
         now_s = self._clock()
         counted: dict[str, _Counted] = {}

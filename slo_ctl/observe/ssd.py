@@ -267,7 +267,7 @@ _Readings = dict[str, VmReading]
 
 
 class ServedDevice:
-    """One device's server, over one connection that is made anew when it breaks."""
+    """One device's server, over one connection that is reopened when it breaks."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class ServedDevice:
         self._clock = clock
         self._connect = connect
         self._client: ControlClient | None = None
-        self._silent_until_s = 0.0
+        self._ignored_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._window: Sliding[_Readings] = Sliding(window_s)
 
@@ -338,7 +338,7 @@ class ServedDevice:
         namespaces = {each["name"]: each for each in statistics["namespaces"]}
         now = {name: _reading(each, now_ns) for name, each in namespaces.items()}
         last = self._window.last
-        if last is None or _started_anew(last, now):
+        if last is None or _has_restarted(last, now):
             self._window.clear()
             last = now
         # The window is what people wait for, however slow the modelled time goes.
@@ -481,7 +481,7 @@ class ServedDevice:
 
     def _ask(self) -> dict[str, Any]:
         now_s = self._clock()
-        if now_s < self._silent_until_s:
+        if now_s < self._ignored_until_s:
             raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again in a while")
         try:
             if self._client is None:
@@ -491,7 +491,7 @@ class ServedDevice:
             statistics = self._client.statistics()
         except ControlError as error:
             if self._clock() - now_s >= _TIMEOUT_S:
-                self._silent_until_s = self._clock() + self._pause_s
+                self._ignored_until_s = self._clock() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._lose()
             raise ObserveGone(f"{self.name}: {error.message}") from None
@@ -530,7 +530,7 @@ def _reading(namespace: dict[str, Any], now_ns: int) -> VmReading:
     )
 
 
-def _started_anew(last: _Readings, now: _Readings) -> bool:
+def _has_restarted(last: _Readings, now: _Readings) -> bool:
     """A counter went back, or the namespaces are others: another process answers than before."""
     if last.keys() != now.keys():
         return True
@@ -538,14 +538,14 @@ def _started_anew(last: _Readings, now: _Readings) -> bool:
 
 
 def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
-    """Of the last seconds; None from a server that does not tell, or without requests."""
+    """Of the last seconds; None from a server that does not report it, or without requests."""
     recent = namespace.get("recent")
     value = recent["latency_us"][kind].get("p99") if recent else None
     return None if value is None else float(value) / scale
 
 
 def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
-    """Since it was served; None from a server that does not tell."""
+    """Since it was served; None from a server that does not report it."""
     found = namespace.get("latency_histogram")
     if found is None:
         return None

@@ -17,7 +17,7 @@ from slo_ctl.model import Disk, FoundBy, Stream, Tenant, Vm, VmState
 Note = Callable[[str], None]
 
 
-# Which namespace of which emulated SSD a stream goes to.
+# which namespace of which emulated SSD a stream is stored on.
 
 _SCHEME = "nbd+unix:///"
 _SUFFIX = ".sock"
@@ -186,7 +186,7 @@ def with_named(vms: Sequence[Vm], cgroups: Mapping[str, str] | Iterable[str]) ->
 
     With names where they are given, else each goes by its path. A VM of libvirt's with that name keeps it.
     One that is only known by its cgroup's name goes by its path where another has that name as well: the
-    SLO of the operator's VM must not be kept for a stranger.
+    SLO of the operator's VM must not be applied to another one.
     """
     count = Counter(vm.name for vm in vms)
     given = cgroups if isinstance(cgroups, Mapping) else {}

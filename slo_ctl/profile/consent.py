@@ -116,13 +116,13 @@ def _signatures(path: Path) -> str:
     listed = _run([wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)])
     found += listed.stdout.split()
     if listed.returncode:
-        raise UserError(f"{path}: wipefs cannot tell what is on it: {listed.stderr.strip()}", "run as root")
+        raise UserError(f"{path}: wipefs cannot determine what is on it: {listed.stderr.strip()}", "run as root")
     probed = _run(
         [blkid, "--probe", "--output", "value", "--match-tag", "TYPE", "--match-tag", "PTTYPE", str(path)]
     )
     # 2: nothing found; 8: more than one thing.
     if probed.returncode not in (0, 2, 8):
-        raise UserError(f"{path}: blkid cannot tell what is on it: {probed.stderr.strip()}", "run as root")
+        raise UserError(f"{path}: blkid cannot determine what is on it: {probed.stderr.strip()}", "run as root")
     found += ["several signatures"] if probed.returncode == 8 else probed.stdout.split()
     return ", ".join(dict.fromkeys(found))
 
@@ -131,7 +131,7 @@ def _program(name: str) -> str:
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         raise UserError(
-            f"{name} is not installed: whether there is data cannot be told", "install util-linux"
+            f"{name} is not installed: whether there is data cannot be determined", "install util-linux"
         )
     return found
 

@@ -53,7 +53,7 @@ class Fio:
         self._target = target
         self._options = options
         self._program = find_fio(options.program)
-        self._made: MadeFile | None = None
+        self._test_file: MadeFile | None = None
 
     def now_s(self) -> float:
         """Real time."""
@@ -97,7 +97,7 @@ class Fio:
         path = self._target.path
         if not self._target.ours or path is None:
             return 0
-        self._made = MadeFile(path, self._options.span_bytes)
+        self._test_file = MadeFile(path, self._options.span_bytes)
         return self._options.span_bytes
 
     def write_batch(self, access: Access, request_bytes: int, start_bytes: int, length_bytes: int) -> float:
@@ -121,7 +121,7 @@ class Fio:
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
         """Write every request of the span once, in that order; returns the throughput in bytes/s.
 
-        `number` tells random passes apart. Raises UserError when fio fails.
+        `number` distinguishes random passes. Raises UserError when fio fails.
         """
         return float(self._pass(order, request_bytes, number)["write"]["bw_bytes"])
 
@@ -136,7 +136,7 @@ class Fio:
                 rows = np.loadtxt(Path(folder) / "fio_lat.log", delimiter=",", usecols=1, ndmin=1)
             except (OSError, ValueError) as error:
                 raise UserError(
-                    f"{self._target.given}: fio tells no response times: {error}", "fio 3.x is needed"
+                    f"{self._target.given}: fio reports no response times: {error}", "fio 3.x is needed"
                 ) from None
         return rows.astype(np.float64) / 1e3
 
@@ -164,9 +164,9 @@ class Fio:
 
     def remove(self) -> None:
         """Remove the file that was made."""
-        if self._made is not None:
-            self._made.remove()
-            self._made = None
+        if self._test_file is not None:
+            self._test_file.remove()
+            self._test_file = None
 
     def _seed(self, access: Access, size_bytes: int, repetition: int) -> int:
         # Different for every test, the same for the same one.

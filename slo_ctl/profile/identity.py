@@ -229,7 +229,7 @@ def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
         try:
             record = store.load(name)
         except UserError:
-            continue  # Damaged: whoever listens there is not told by it.
+            continue  # Damaged: it does not identify the server.
         run = around.places.run_of(name)
         for namespace in record.namespace:
             if socket in (str(run.export(namespace.name)), str(run.all_exports)):

@@ -47,7 +47,7 @@ class ArrayParameters:
     """Of one disk, before the next one's turn (hardware RAID's usual 64 KiB)."""
     file_bytes: int = 200_000_000
     placed_within: float = 0.1
-    """Every repetition makes its file anew, anywhere in this part of the disks from the outside on: a file
+    """Every repetition makes its file again, anywhere in this part of the disks from the outside on: a file
     system with room to spare fills that first."""
 
 

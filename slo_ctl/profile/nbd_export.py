@@ -132,7 +132,7 @@ class NbdExport:
         while len(found) < length:
             part = self._socket.recv(length - len(found))
             if not part:
-                raise OSError("the server has hung up")
+                raise OSError("the server closed the connection")
             found += part
         return bytes(found)
 

@@ -43,7 +43,7 @@ class Opened:
     stale: tuple[Path, ...] = ()
     """Files that killed profiles had left there, and that were removed."""
 
-    def tell(self, progress: ProgressSink) -> None:
+    def report_stale(self, progress: ProgressSink) -> None:
         """Say what was found, what cannot be measured, and what disturbs."""
         tell_stale(self.stale, progress)
         if Direction.WRITE in self.directions:
@@ -167,7 +167,7 @@ class Request:
     allow_write: str | None = None
     precondition: bool = False
     fresh: bool = False
-    """Measure anew even where a valid profile could be refined."""
+    """Measure again even where a valid profile could be refined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def profile_target(
     """
     with open_target(request, around) as opened:
         begun = begin_profile(request, store, opened.identity, opened.span_bytes, opened.intervals, progress)
-        opened.tell(progress)
+        opened.report_stale(progress)
         return _Session(request, store, progress, opened).run(begun)
 
 
@@ -275,7 +275,7 @@ def begin_profile(
     if found is None:
         return empty
     if found.stale:
-        progress.note(f"the stored profile is {found.stale}; measuring anew")
+        progress.note(f"the stored profile is {found.stale}; measuring again")
         return empty
     before = found.profile
     for name, was, wanted in (
@@ -304,7 +304,7 @@ def identify_target(request_target: str, around: Surroundings) -> Identity:
 
 
 def now_text() -> str:
-    """The time, as profiles tell it."""
+    """The time, as profiles state it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -175,7 +175,7 @@ def _unit_bytes(number: int) -> int:
 
 
 # The file that is made to be measured: locked as long as its maker lives, so that what one left behind can
-# be told from one in use, on this host or another.
+# be distinguished from one in use, on this host or another.
 
 _NAME = re.compile(re.escape(MADE_FILE) + r"\.\d+")
 _TRIES = 5
@@ -207,7 +207,7 @@ class MadeFile:
 
 
 def remove_stale(folder: Path) -> list[Path]:
-    """Remove files whose makers were killed; returns them. What cannot be told, or is not ours, stays."""
+    """Remove files whose makers were killed; returns them. What cannot be determined, or is not ours, stays."""
     return [
         path
         for path in sorted(folder.glob(f"{MADE_FILE}.*"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Response times of writes from a trace, by request size.
 
 LEAST_REQUESTS = 100
-"""Of a size: with fewer neither band nor spikes can be told."""
+"""Of a size: with fewer neither band nor spikes can be determined."""
 MOST_SIZES = 6
 _SHOWN_VOLUMES = 20
 MOST_REQUESTS = 1 << 20

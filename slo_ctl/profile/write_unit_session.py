@@ -37,7 +37,7 @@ class PassWriter(Protocol):
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
         """Write every request of the span once, in that order; returns the throughput in bytes/s.
 
-        `number` tells passes apart: no two random ones come in the same order.
+        `number` distinguishes passes: no two random ones come in the same order.
         """
 
 
@@ -190,7 +190,7 @@ def find_on_target(
     with writable_span(request, around, progress) as span:
         begun = _begin(request, store, span.identity, progress)
         if next_size(begun.pairs(), begun.sizes_bytes, begun.rule) is None:
-            progress.note("the stored search is complete: --fresh measures anew")
+            progress.note("the stored search is complete: --fresh measures again")
             return Result(begun, False)
         most = passes_at_most(len(begun.sizes_bytes), request.rule) * request.span_bytes
         made = prepare_writes(span, most, progress)
@@ -255,7 +255,7 @@ def _begin(
     if found is None:
         return empty
     if found.stale:
-        progress.note(f"the stored search is {found.stale}; measuring anew")
+        progress.note(f"the stored search is {found.stale}; measuring again")
         return empty
     before = found.profile
     for name, was, wanted in (

@@ -240,7 +240,7 @@ class History:
 
         `outcomes` are the epoch's; unchanged ones are left out, and those that did not take are found in
         `status` as well. Raises HistoryError; nothing of the epoch is kept then, and the next call
-        tries anew.
+        tries again.
         """
         try:
             connection, upkeep = self._open()
@@ -295,7 +295,7 @@ class History:
         return read_vm(self.path, name, since, until, limit)
 
     def close(self) -> None:
-        """Write everything into the one file and let go of it. Raises nothing."""
+        """Write everything into the one file and close it. Raises nothing."""
         checkpoint, self._checkpoint = self._checkpoint, None
         if checkpoint is not None:
             checkpoint.join()
@@ -365,7 +365,7 @@ def _checkpoint(path: Path) -> None:
         closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection,
     ):
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        # The writer begins the log anew when all of it is in the file, which on a slow disk never is so: new
+        # The writer restarts the log when all of it is in the file, which on a slow disk never is so: new
         # epochs keep coming. Then the rest, little after the above, is done with the writer kept out.
         if path.with_name(path.name + "-wal").stat().st_size > _WAL_LIMIT_BYTES:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -69,7 +69,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _is_full(folder: Path) -> bool:
-    """SQLite tells some writes to a full file system as plain I/O errors."""
+    """SQLite reports some writes to a full file system as plain I/O errors."""
     try:
         return os.statvfs(folder).f_bavail == 0
     except OSError:

@@ -58,7 +58,7 @@ class Upkeep:
         """Do a little; False when there was nothing to do. Called inside a transaction."""
         # Every one of these has its turn: `or` would starve the later ones.
         return any(
-            [self._thin(now_ms), self._drop_old(now_ms), self._drop_for_size(now_ms), self._give_back()]
+            [self._thin(now_ms), self._drop_old(now_ms), self._drop_for_size(now_ms), self._release_pages()]
         )
 
     def _thin(self, now_ms: int) -> bool:
@@ -182,7 +182,7 @@ class Upkeep:
             for (stream,) in streams
         )
 
-    def _give_back(self) -> bool:
+    def _release_pages(self) -> bool:
         free, pages = self._one("PRAGMA freelist_count"), self._one("PRAGMA page_count")
         if not free or not pages:
             return False

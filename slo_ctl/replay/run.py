@@ -364,20 +364,20 @@ class _Stage:
         self._folder = folder
         self._progress = progress
         self._notes = notes
-        self._made: dict[Placement, list[int]] = {}
+        self._drives: dict[Placement, list[int]] = {}
         self.ageing_drive_writes: float | None = None
 
     def aged_drive(self, placement: Placement, scheduler: str = "auto") -> tuple[Device, list[int]]:
         """A drive of its own, with the tenant numbers of the VMs; `scheduler` where the scenario leaves it
         open."""
         path = self._folder / placement.value
-        if placement not in self._made:
-            self._made[placement] = self._make(placement, path)
+        if placement not in self._drives:
+            self._drives[placement] = self._make(placement, path)
         config = self.plan.config
         if self._scenario.scheduler == "auto" != scheduler:
             config = replace(config, scheduler=scheduler)
         device, _label = Device.restore(path, config)
-        return device, self._made[placement]
+        return device, self._drives[placement]
 
     def _make(self, placement: Placement, path: Path) -> list[int]:
         device, tenants = self.plan.create(isolated=placement is Placement.ISOLATED)

@@ -161,7 +161,7 @@ def _plot(
             for entry, label in zip(legend.get_texts(), labels, strict=True):
                 entry.set_text(label)
         svg = inline_svg(figure, key)
-    return Plot(key, title, f"{caption}{_told(known, say)}", svg)
+    return Plot(key, title, f"{caption}{_latest_values(known, say)}", svg)
 
 
 def _draw(axes: Axes, curve: _Curve, history: VmHistory) -> Any:
@@ -185,7 +185,7 @@ def _values(curve: _Curve) -> list[float]:
     return [value for point in curve.points if (value := getattr(point, curve.field)) is not None]
 
 
-def _told(curves: Sequence[_Curve], say: Callable[[float | None], str]) -> str:
+def _latest_values(curves: Sequence[_Curve], say: Callable[[float | None], str]) -> str:
     """What the plot shows, for those who cannot see it."""
     parts = []
     for curve in curves:

@@ -330,8 +330,8 @@ def interval_text(report: HostReport) -> str:
 def met_text(summary: Summary) -> str:
     """How much of the time the SLO was met, by verdict."""
     if summary.met is None:
-        told = f"verdict {summary.verdict}: {summary.reason}" if summary.verdict else "no verdict"
-        return f"not measured, {told}"
+        verdict = f"verdict {summary.verdict}: {summary.reason}" if summary.verdict else "no verdict"
+        return f"not measured, {verdict}"
     parts = ", ".join(f"{word} {numbers.percent(part)}" for word, part in summary.by_verdict)
     return f"SLO met in {numbers.percent(summary.met)} of {summary.epochs:,} epochs ({parts})"
 

@@ -95,7 +95,7 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         busy = with_daemon.total("device_ns", start_s, end_s)
         idle = busy < AS_BUSY_FROM * without.total("device_ns", start_s, end_s)
         short = could >= _FEW_PAGES and served < SERVED_FROM * could and idle
-        if short and not _is_told(with_daemon, start_s, end_s) and not _by_weight(runs, start_s, end_s):
+        if short and not _is_reported(with_daemon, start_s, end_s) and not _by_weight(runs, start_s, end_s):
             worst[start_s] = served / could
     for first_s, last_s in _stretches(worst):
         least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
@@ -147,7 +147,7 @@ def _due_pages(ledger: Ledger, vm: str, start_s: int, end_s: int) -> float:
     return due
 
 
-def _is_told(ledger: Ledger, start_s: float, end_s: float) -> bool:
+def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
     """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
 
     Status is of a window, so that it may say so a window later; while no epoch is done, the last one counts.
@@ -260,7 +260,7 @@ def _false_verdicts(
             reason = false(ledger, row, start_s, end_s) if row.device else ""
             if reason:
                 count, first_s, _ = since.get(row.vm, (0, epoch.at_s, ""))
-                now[row.vm] = (count + 1, first_s, f"{reason}; it is told {row.verdict}: {row.reason}")
+                now[row.vm] = (count + 1, first_s, f"{reason}; the verdict is {row.verdict}: {row.reason}")
         for vm, (count, first_s, text) in since.items():
             if vm not in now and count >= _FALSE_FOR_EPOCHS:
                 yield Violation(verdict, first_s, vm, f"for {count} epochs {text}")
@@ -396,13 +396,13 @@ def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
         yield Violation("status", at_s, vm, what)
 
 
-def all_is_given_back(runs: Runs) -> Iterator[Violation]:
+def all_is_restored(runs: Runs) -> Iterator[Violation]:
     """A clean stop is quick, and leaves everything as it was before the daemon once moves have ended."""
     run = runs.daemon.run
     if run.stop_s > STOP_WITHIN_S:
-        yield Violation("given-back", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
-    for what in run.not_given_back:
-        yield Violation("given-back", run.scenario.length_s, "", what)
+        yield Violation("restored", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
+    for what in run.not_restored:
+        yield Violation("restored", run.scenario.length_s, "", what)
 
 
 CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
@@ -415,7 +415,7 @@ CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
     "hostile": hostility_gains_nothing,
     "epochs": epochs_go_well,
     "status": status_knows_the_vms,
-    "given-back": all_is_given_back,
+    "restored": all_is_restored,
 }
 """By the name that `bench/simulate.py --checks` takes; the first line of each says what it asks for."""
 

@@ -26,7 +26,7 @@ _OPERATIONS = {
 }
 """By the name in replies, the core's."""
 _NOT_TOLD = frozenset({"victim_histogram", "wear_page_writes", "min_erases", "max_erases"})
-"""What the core counts and the server does not tell."""
+"""What the core counts and the server does not report."""
 _PERCENTILES = ("p50", "p99", "p999")
 
 
@@ -45,12 +45,12 @@ class SimulatedServer:
         """Number of the connections that hold; all before were closed."""
         self.commands: list[tuple[int, str, dict[str, Any]]] = []
         """Every command that changes something, and when it came (ns)."""
-        self.statistics_told = 0
+        self.statistics_calls = 0
         self.kill_at: int | None = None
         """The command from now on at which the daemon is killed."""
-        self._told: dict[str, dict[str, Any]] = {}
+        self._cached: dict[str, dict[str, Any]] = {}
         """The last reply about each namespace, as long as it holds."""
-        self._told_at_ns = -1
+        self._cached_at_ns = -1
 
     def connect(self, path: Path, timeout_s: float) -> SimulatedControl:  # noqa: ARG002 - there is one server
         """As `ControlClient(path, timeout_s)`. Raises ControlError."""
@@ -71,7 +71,7 @@ class SimulatedServer:
                 self.kill_at = None
                 raise DaemonKilled
         if op == "stats":
-            self.statistics_told += 1
+            self.statistics_calls += 1
             return self._statistics()
         self.commands.append((self.drive.now_ns, op, fields))
         known: dict[str, Callable[..., None]] = {
@@ -95,15 +95,15 @@ class SimulatedServer:
             raise ControlError("refused", "a move needs two different ends")
         ends = [None if end is None else self._namespace(end) for end in (source, target)]
         self.drive.move_ops(ends[0], ends[1], fields["blocks"])
-        self._told.clear()
+        self._cached.clear()
 
     def _set_weight(self, fields: dict[str, Any]) -> None:
         self.drive.set_weight(self._namespace(fields["namespace"]), fields["weight"])
-        self._told.pop(fields["namespace"], None)
+        self._cached.pop(fields["namespace"], None)
 
     def _set_limit(self, fields: dict[str, Any]) -> None:
         self.drive.set_limit(self._namespace(fields["namespace"]), fields["iops"], fields["bytes_s"])
-        self._told.pop(fields["namespace"], None)
+        self._cached.pop(fields["namespace"], None)
 
     def _namespace(self, name: str) -> Namespace:
         found = self.drive.namespaces.get(name)
@@ -113,13 +113,13 @@ class SimulatedServer:
 
     def _statistics(self) -> dict[str, Any]:
         drive, device = self.drive, self.drive.device
-        if self._told_at_ns != device.now_ns:
+        if self._cached_at_ns != device.now_ns:
             # Within an epoch the daemon asks for all of it again and again.
-            self._told_at_ns = device.now_ns
-            self._told.clear()
+            self._cached_at_ns = device.now_ns
+            self._cached.clear()
         for namespace, made in zip(drive.namespaces.values(), drive.record.namespace, strict=True):
-            if namespace.name not in self._told:
-                self._told[namespace.name] = self._told_of(namespace, made)
+            if namespace.name not in self._cached:
+                self._cached[namespace.name] = self._statistics_of(namespace, made)
         return {
             "v": 1,
             "ok": True,
@@ -139,7 +139,7 @@ class SimulatedServer:
             "blocks": device.blocks,
             "spare_blocks": device.spare_blocks,
             "moves": self._moves(),
-            "namespaces": [self._told[name] for name in drive.namespaces],
+            "namespaces": [self._cached[name] for name in drive.namespaces],
         }
 
     def _moves(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class SimulatedServer:
             "pending": pending,
         }
 
-    def _told_of(self, namespace: Namespace, made: NamespaceRecord) -> dict[str, Any]:
+    def _statistics_of(self, namespace: Namespace, made: NamespaceRecord) -> dict[str, Any]:
         device, tenant = self.drive.device, namespace.tenant
         totals = self.drive.queue_totals(namespace)
         completed = {operation: totals.pop(name) for operation, name in _OPERATIONS.items()}
@@ -210,7 +210,7 @@ class SimulatedControl(ControlClient):
         """As over a socket, with its timeout in virtual time."""
         server = self._server
         if self._connection != server.connection:
-            raise ControlError("unreachable", "the server does not answer: it has hung up")
+            raise ControlError("unreachable", "the server does not answer: it closed the connection")
         if server.silent or server.delay_s >= self._timeout_s:
             # A command that is answered too late is carried out all the same.
             server.wait(self._timeout_s)
@@ -226,7 +226,7 @@ _BYTES = {"reads": "read_bytes", "writes": "write_bytes"}
 
 
 def _plain(record: object) -> dict[str, Any]:
-    """All that the core tells, by its names: what is new there is told here at once."""
+    """All counters of the core, by their names: a new one there is reported here without a change."""
     names = _NAMES.get(type(record))
     if names is None:
         names = tuple(name for name in dir(record) if not name.startswith("_") and name not in _NOT_TOLD)

@@ -36,14 +36,14 @@ class Namespace:
     recent: LatencyUs | None = None
     """Latencies of the last whole ten seconds."""
     counted_before: dict[str, int] = field(default_factory=dict)
-    """By queues that it had before: an emulated drive counts anew with each."""
+    """By queues that it had before: an emulated drive counts from zero with each."""
 
 
 class SimulatedDrive:
     """Virtual time passes in `run_to` only."""
 
     def __init__(self, scenario: Scenario, record: SsdRecord, at_each_second: Callable[[int], None]) -> None:
-        """`at_each_second` is told the number of each second that is over."""
+        """`at_each_second` gets the number of each second that is over."""
         self.record = record
         self.page_bytes = record.geometry.page_bytes
         self._seed = scenario.seed

@@ -113,7 +113,7 @@ class Ledger:
         return self.sum("queued_ns", vm, start_s, end_s) * _S_PER_NS / (end_s - start_s)
 
     def wants_more(self, vm: str, start_s: int, end_s: int) -> bool | None:
-        """Whether it would have taken more; None where that cannot be told.
+        """Whether it would have taken more; None where that cannot be determined.
 
         With fewer requests at a time than there are dies a VM may be waiting for nobody but itself.
         """

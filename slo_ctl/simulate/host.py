@@ -92,22 +92,22 @@ class SimulatedHost:
             self._drive.pause(namespace_name(standing.namespace), paused=paused)
 
     def inventory(self) -> Inventory:
-        """What libvirt would tell; the same object until a VM comes or goes."""
+        """What libvirt would report; the same object until a VM comes or goes."""
         if self._inventory is None:
             here = [each for each in self._vms.values() if each.namespace is not None]
-            vms = sorted((self._told(each) for each in here), key=lambda vm: vm.name)
+            vms = sorted((self._cached(each) for each in here), key=lambda vm: vm.name)
             streams = tagged(
                 (stream for vm in vms for stream in streams_from(vm, {})),
                 self._exports,
                 connected={},
                 configured={},
                 cgroups={},
-                note=lambda _told: None,
+                note=lambda _note: None,
             )
             self._inventory = Inventory(None, None, tuple(vms), tuple(streams))
         return self._inventory
 
-    def _told(self, standing: _Standing) -> Vm:
+    def _vm_of(self, standing: _Standing) -> Vm:
         namespace = namespace_name(standing.namespace or 0)
         export = self._places.run_of(DEVICE).export(namespace)
         return Vm(
@@ -146,4 +146,4 @@ class SimulatedObserver:
         return set()
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""

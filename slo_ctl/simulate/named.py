@@ -131,7 +131,7 @@ def _late(drive: Drive) -> Scenario:
 
 
 def _slow_device(drive: Drive) -> Scenario:
-    """Everything takes 1.6 times as long as the daemon is told; one VM has a minimum."""
+    """Everything takes 1.6 times as long as the daemon assumes; one VM has a minimum."""
     vms = _with_load(_vms(8), 1, slo_fields=(("weight", 1.0), ("min_iops", 150.0)))
     return Scenario("slow-device", replace(drive, slowdown=1.6), vms)
 

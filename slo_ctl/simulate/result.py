@@ -81,12 +81,12 @@ class Result:
     slo_changes: list[SloChange] = field(default_factory=list)
     failures: list[tuple[float, str]] = field(default_factory=list)
     """Epochs and commands of operators that raised what they never should."""
-    not_given_back: tuple[str, ...] = ()
+    not_restored: tuple[str, ...] = ()
     """What a clean stop at the end left otherwise than it was."""
     stop_s: float = 0.0
     """How long that took, in virtual time."""
     missed_epochs: int = 0
-    statistics_told: int = 0
+    statistics_calls: int = 0
     """Replies of the server with all its counters."""
     drive_s: float = 0.0
     """CPU time of the emulated SSD and of making its requests; not part of what is repeatable."""
@@ -111,7 +111,7 @@ class Result:
             found.update(repr((epoch.at_s, replace(epoch.status, daemon_pid=0))).encode())
         for command in self.commands:
             found.update(repr(command).encode())
-        found.update(repr((self.failures, self.not_given_back, self.missed_epochs)).encode())
+        found.update(repr((self.failures, self.not_restored, self.missed_epochs)).encode())
         return found.hexdigest()
 
 

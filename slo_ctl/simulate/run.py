@@ -99,7 +99,7 @@ class _Simulation:
             if self._next_epoch_ns(end_ns) <= self._drive.now_ns < end_ns:
                 self._epoch()
         commands = len(self._server.commands)
-        not_given_back = self._end()
+        not_restored = self._end()
         by_second = self._recorder.by_second()
         seconds = math.floor(self._scenario.length_s)
         total = sum(each.ops_blocks for each in self._drive.record.namespace)
@@ -119,10 +119,10 @@ class _Simulation:
             happened=self._happened,
             slo_changes=self._slo_changes,
             failures=self._failures,
-            not_given_back=not_given_back,
+            not_restored=not_restored,
             stop_s=self._stop_s,
             missed_epochs=self._missed,
-            statistics_told=self._server.statistics_told,
+            statistics_calls=self._server.statistics_calls,
             drive_s=time.perf_counter() - began_s - self._daemon_s,
             daemon_s=self._daemon_s,
         )
@@ -196,15 +196,15 @@ class _Simulation:
             try:
                 self._epochs.append(Epoch(at_s, daemon.epoch()))
             except DaemonKilled:
-                self._let_go(self._killed_in_s or 0.0)
+                self._disconnect(self._killed_in_s or 0.0)
             except Exception as error:
                 self._failures.append((at_s, f"epoch: {type(error).__name__}: {error}"))
         if self._server.kill_at is not None:
             # The epoch had fewer commands: it is killed after it.
             self._server.kill_at = None
-            self._let_go(self._killed_in_s or 0.0)
+            self._disconnect(self._killed_in_s or 0.0)
 
-    def _let_go(self, down_s: float) -> None:
+    def _disconnect(self, down_s: float) -> None:
         """The daemon's process ends, without giving anything back; a new one is started later."""
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
@@ -217,7 +217,7 @@ class _Simulation:
         if self._daemon is None:
             return ()
         if not self._scenario.stops:
-            self._let_go(0.0)
+            self._disconnect(0.0)
             return ()
         began_s = self._now_s
         self._server.silent, self._server.delay_s = False, 0.0

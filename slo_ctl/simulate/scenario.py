@@ -31,7 +31,7 @@ class Drive:
     namespaces: int
     """All of one size."""
     slowdown: float = 1.0
-    """Reads, programs, erases and transfers take so many times as long as the daemon is told."""
+    """Reads, programs, erases and transfers take so many times as long as the daemon assumes."""
 
     def record(self) -> SsdRecord:
         """The record that the daemon reads."""

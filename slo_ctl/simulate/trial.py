@@ -84,7 +84,7 @@ class Trial:
         """For people: the VMs, the cost, and the first `most` violations of each check."""
         made, run = self.run.scenario, self.run
         epochs = max(1, len(run.epochs))
-        asked, commands = run.statistics_told / epochs, len(run.commands) / epochs
+        asked, commands = run.statistics_calls / epochs, len(run.commands) / epochs
         lines = [
             f"{made.name}: {run.seconds} s, {len(run.vms)} VMs, {len(run.happened)} events, seed {made.seed}",
             f"drive: {made.drive.spec}",

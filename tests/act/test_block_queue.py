@@ -155,7 +155,7 @@ def test_a_missing_module_is_named(host: Host, tmp_path: Path) -> None:
     assert "modprobe kyber-iosched" in outcome.reason
 
 
-def test_a_parameter_that_is_not_there_is_told(host: Host, tmp_path: Path) -> None:
+def test_a_parameter_that_is_not_there_is_reported(host: Host, tmp_path: Path) -> None:
     (outcome,) = host.keeper(tmp_path / "journal.json").apply([want(SCHEDULER, "bfq turbo=1")])
     assert (outcome.state, "turbo" in outcome.reason) == (OutcomeState.UNAPPLIED, True)
 

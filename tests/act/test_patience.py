@@ -130,7 +130,7 @@ def test_nothing_is_said_of_what_is_being_changed() -> None:
         calls.refuse_while_hanging("a")
     calls.refuse_while_hanging("b")
     gate.set()
-    calls.take_time(5.0)
+    calls.wait_longer(5.0)
     calls.refuse_while_hanging("a")
     calls.close()
     until_none()

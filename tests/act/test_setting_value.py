@@ -35,7 +35,7 @@ def test_numbers_may_differ_in_their_last_digits() -> None:
     assert not in_force(None, 0.0)
 
 
-def test_of_a_change_only_what_differs_is_told() -> None:
+def test_of_a_change_only_what_differs_is_reported() -> None:
     before = "bfq back_seek_max=1 low_latency=1 slice_idle_us=8000"
     assert change_of(before, "bfq low_latency=0 slice_idle_us=8000") == (
         "bfq low_latency=1",

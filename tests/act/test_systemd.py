@@ -200,7 +200,7 @@ def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
             actuator.write(knob("cost_weight"), 300.0)
     answers.set()
     # At the end there is time: what hung has ended before anything is restored.
-    actuator.take_time()
+    actuator.wait_longer()
     assert systemd.weight == 300
     actuator.write(knob("cost_weight"), None)
     assert systemd.weight == NOT_SET
@@ -224,7 +224,7 @@ def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> Non
         time.sleep(0.05)
     assert systemd.by_device["IOReadIOPSMax"] == {NODE: 400}
     slow.set()
-    actuator.take_time()
+    actuator.wait_longer()
     assert [each.state for each in keeper.undo()] == [OutcomeState.RESTORED]
     assert actuator.read(setting.knob) is None
     actuator.close()

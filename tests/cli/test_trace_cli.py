@@ -50,7 +50,7 @@ def test_info_table(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "volume" in output
 
 
-def test_skipping_is_told(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipping_is_reported(spc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spc.write_text(SPC + "0,8,0,w,91\n")
     assert run(["trace", "info", str(spc)]) == 2
     captured = capsys.readouterr()

@@ -67,7 +67,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_without_a_valid_profile_everything_stays_as_it_is_and_that_is_told(host: Host) -> None:
+def test_without_a_valid_profile_everything_stays_as_it_is_and_that_is_reported(host: Host) -> None:
     assert host.want(UNEQUAL) == {}
     assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.reasons_text
     host.profile(FLASH, kernel="older")

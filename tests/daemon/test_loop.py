@@ -355,7 +355,7 @@ def test_reasons_are_told_once() -> None:
     assert reasons.add(["x"]) == []
     assert reasons.ended == ["y"]
     assert reasons.add(["y"]) == []
-    assert reasons.lately == ("x", "y")
+    assert reasons.recent == ("x", "y")
     assert reasons.add(["z"]) == ["z"]
     assert reasons.add(["x"]) == ["x"]
 

@@ -38,7 +38,7 @@ def reading(source: WafSource, at_s: float, host_bytes: int, media_bytes: int) -
     steps=st.lists(st.tuples(st.integers(0, 40 * GB), st.floats(0.2, 6)), min_size=1, max_size=12),
     window_s=st.sampled_from([1.0, 10.0, 60.0]),
 )
-def test_the_true_waf_is_within_what_is_told(
+def test_the_true_waf_is_within_what_is_reported(
     source: WafSource, start: tuple[int, int], steps: list[tuple[int, float]], window_s: float
 ) -> None:
     host = list(accumulate((h for h, _ in steps), initial=start[0]))

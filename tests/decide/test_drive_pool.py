@@ -72,7 +72,7 @@ def test_simulated_shares_follow_a_drive_that_becomes_slower_or_faster(later: fl
     assert not loop.notes
 
 
-def test_simulated_a_share_that_a_vm_cannot_use_goes_to_the_others_and_that_is_told() -> None:
+def test_simulated_a_share_that_a_vm_cannot_use_goes_to_the_others_and_that_is_reported() -> None:
     vms = weighted((8, 8, 8), a=1, b=3, c=6)
     vms["c"].demand = 200  # by too few requests: it looks as if it wanted more
     loop = Loop(Plant(vms, 1000), by_weight=True, guessing=True).run(60)

@@ -130,7 +130,7 @@ def test_simulated_giving_back_too_soon_takes_longer_the_next_time() -> None:
     assert loop.mean("web", 500) > 220
 
 
-def test_simulated_minimums_beyond_the_device_shrink_alike_and_that_is_told() -> None:
+def test_simulated_minimums_beyond_the_device_shrink_alike_and_that_is_reported() -> None:
     vms = {
         "a": PlantVm(Slo(min_iops=900), 40),
         "b": PlantVm(Slo(min_iops=600), 10),

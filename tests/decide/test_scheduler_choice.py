@@ -76,7 +76,7 @@ def test_what_rotates_and_gains_at_small_sizes_seeks_whatever_its_average() -> N
     assert "rotates" in rotates.choices[0].reason
     flat = choose(replace(FACTS, rotational=True), Needs(), profiled(SSD))
     assert flat.choices[0].value == Character.FLAT
-    assert any("profile it anew" in caution for caution in flat.cautions)
+    assert any("profile it again" in caution for caution in flat.cautions)
 
 
 def test_a_disk_with_weights_gets_bfq_with_slices() -> None:
@@ -146,7 +146,7 @@ def test_scheduler_inside_a_guest_is_none() -> None:
     assert choose(replace(FACTS, in_guest=True), Needs(), profiled(HDD)).scheduler == "none"
 
 
-def test_without_a_profile_the_rotational_flag_decides_and_that_is_told() -> None:
+def test_without_a_profile_the_rotational_flag_decides_and_that_is_reported() -> None:
     for rotational, character in ((True, Character.SEEKS), (False, Character.FLAT), (None, Character.FLAT)):
         choice = choose(replace(FACTS, rotational=rotational), WEIGHTS, None)
         assert choice.choices[0].value == character
@@ -162,7 +162,7 @@ def test_what_is_not_offered_is_not_chosen() -> None:
             assert (choice.scheduler, choice.weights) == ("none", Weights.NONE)
 
 
-def test_an_uncertain_ratio_is_told() -> None:
+def test_an_uncertain_ratio_is_reported() -> None:
     # Read ratios near the threshold, from repetitions that disagree.
     found = [
         Measurement(access, size, repetition, time * (1 + 0.4 * (repetition % 2)) * 1e-6, 100, 1.0)

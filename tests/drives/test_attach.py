@@ -221,7 +221,7 @@ def test_sockets_are_checked_with_what_to_do(tmp_path: Path) -> None:
         check_socket(tmp_path / "file", "ssd0", None, "")
 
 
-def test_the_group_is_told() -> None:
+def test_the_group_is_reported() -> None:
     folder = Path(tempfile.mkdtemp(prefix="slo-", dir="/var/tmp"))
     try:
         folder.chmod(0o755)

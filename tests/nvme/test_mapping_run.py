@@ -237,7 +237,7 @@ def test_a_damaged_record_is_told_and_left_alone(tmp_path: Path, content: str) -
     assert path.read_text() == content
 
 
-def test_a_record_of_a_later_version_is_told(tmp_path: Path) -> None:
+def test_a_record_of_a_later_version_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mappings.json"
     path.write_text('{"format_version": 2, "mappings": []}')
     with pytest.raises(UserError, match="format_version 2"):

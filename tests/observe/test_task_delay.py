@@ -88,7 +88,7 @@ def test_a_thread_that_ends_meanwhile_and_a_refusal(tmp_path: Path) -> None:
     assert "taskstats" in delay.problem
 
 
-def test_a_host_without_pyroute2_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_pyroute2_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2.netlink.taskstats", None)
     delay = TaskDelay(proc(tmp_path, "1", p1=1))
     assert delay.sample({"a": ["1"]}) == {}

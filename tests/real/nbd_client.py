@@ -94,6 +94,6 @@ class NbdClient:
         while len(parts) < length:
             part = self.socket.recv(length - len(parts))
             if not part:
-                raise ConnectionError("the server has hung up")
+                raise ConnectionError("the server closed the connection")
             parts += part
         return bytes(parts)

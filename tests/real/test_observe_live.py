@@ -206,7 +206,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
             assert tenants() == {Tenant("ssd0", "b")}
             assert keys() == {"b": "web"}
             stop(fio)
-            until(lambda: tenants() == set(), "that it has hung up")
+            until(lambda: tenants() == set(), "that it closed the connection")
         finally:
             if fio is not None:
                 stop(fio)

@@ -129,7 +129,7 @@ def test_latencies_are_a_histogram(address: str) -> None:
             assert 0 < total.value <= sum(bound * number for bound, number in steps if number)
 
 
-def test_the_limit_in_force_is_told(address: str) -> None:
+def test_the_limit_in_force_is_reported(address: str) -> None:
     limits = {(s.labels["vm"], s.labels["kind"]): s.value for s in samples(address)["slo_ctl_vm_limit_iops"]}
     assert limits["db", "total"] <= 200
 

@@ -282,7 +282,7 @@ def test_a_missing_trace_suggests_its_neighbour(tmp_path: Path) -> None:
     assert "is not a file" in refused(f"name=db,trace={tmp_path}").message
 
 
-def test_an_unknown_trace_format_is_told(tmp_path: Path) -> None:
+def test_an_unknown_trace_format_is_reported(tmp_path: Path) -> None:
     (tmp_path / "fin.spc").touch()
     error = refused(f"name=db,trace={tmp_path / 'fin.spc'},format=scp")
     assert "format=scp is not known" in error.message

@@ -183,7 +183,7 @@ def test_status_and_epochs() -> None:
     assert (found.vm, found.what) == ("b", "is in the status and not here")
     say(run, "a", Verdict.UNAPPLIED, 50, 60, "refused")
     run.failures.append((7.0, "epoch: KeyError"))
-    run.not_given_back = ("ns0 weight: 1 before, 3 now",)
-    assert names(check(run, names=["epochs", "given-back"])) == {"epochs", "given-back"}
+    run.not_restored = ("ns0 weight: 1 before, 3 now",)
+    assert names(check(run, names=["epochs", "restored"])) == {"epochs", "restored"}
     run.happened.append((45.0, Event(45.0, What.SILENCE, lasts_s=10.0)))
     assert [each.at_s for each in check(run, names=["epochs"])] == [7.0]

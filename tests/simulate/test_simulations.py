@@ -15,7 +15,7 @@ from slo_ctl.simulate.run import simulate
 from slo_ctl.simulate.scenario import Drive, Load, Scenario, SimulatedVm
 from slo_ctl.simulate.trial import Order, tried
 
-KEPT = ("epochs", "status", "given-back")
+KEPT = ("epochs", "status", "restored")
 """Checks that hold for every named scenario. `bench/simulate.py` shows how far the others are kept."""
 EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "44"))
 """Random scenarios, of the seeds from 0 on, each of which has to keep every check; two to three seconds of

@@ -69,7 +69,7 @@ def test_bad_line_is_refused_with_its_number_or_skipped(line: str, reason: str, 
     assert sum(counted.values()) == 1
 
 
-def test_the_first_bad_line_is_told(trace_file: Write) -> None:
+def test_the_first_bad_line_is_reported(trace_file: Write) -> None:
     assert refusal(trace_file(GOOD + "0,8,0,w,1\n" + "0,x,1,w,1\n"), format="spc").line == 2
     assert refusal(trace_file(GOOD + "0,x,1,w,1\n" + "0,8,0,w,1\n"), format="spc").line == 2
 

@@ -48,7 +48,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader may be told beside the file."""
+    """What a reader may be given beside the file."""
 
     action: str = "Q"
     """Which block-layer event stands for a request in blktrace and blkparse: Q (queued) or D (issued)."""

@@ -6,7 +6,7 @@ a budget, and only where a move pays (`ops_plan`).
 
 A fair queue divides device time, GC included. A VM's weight there is its entitlement in the unit of shares,
 times the device time that a unit costs it; an integral term takes out what that estimate misses. What a VM
-leaves, because of its queue depth or its own pace, goes to the others: nobody is slowed down for being faster
+leaves, because of its queue depth or its own pace, goes to the others: no VM is slowed down for being faster
 than somebody who cannot use more. For exact proportions at any cost there is `proportional-strict`.
 """
 
@@ -140,7 +140,7 @@ class ProportionalState:
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
-    """Keeps every VM at its entitlement; what somebody leaves goes to the others."""
+    """Keeps every VM at its entitlement; what one does not use goes to the others."""
 
     name: str = "proportional"
     placement: Placement = Placement.ISOLATED
@@ -170,7 +170,7 @@ class Proportional:
         if any(slo != state.circumstances.get(vm, slo) for vm, slo in circumstances.items()):
             # What the integral terms have made up for was another SLO's.
             known = {vm: replace(meter, trim=0.0) for vm, meter in known.items()}
-        meters = read_all(known, sample, anew=changed)
+        meters = read_all(known, sample, reset=changed)
         due = _entitlements(sample, meters)
         keep = 0.0 if changed or not state.level else 1.0 - 1.0 / COST_MEMORY_WINDOWS
         level = keep * state.level + (1.0 - keep) * due.level
@@ -208,8 +208,8 @@ class Proportional:
         return ProportionalState(meters, ops, limited, moving, circumstances, resumed, level), decision
 
 
-def read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> dict[str, Meter]:
-    """The meters with one more window; `anew`: what was measured before was under other circumstances."""
+def read_all(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) -> dict[str, Meter]:
+    """The meters with one more window; `reset`: what was measured before was under other circumstances."""
     keep = 1.0 - 1.0 / COST_MEMORY_WINDOWS
     read = {}
     for v in sample.vms:
@@ -218,14 +218,14 @@ def read_all(meters: dict[str, Meter], sample: DeviceSample, *, anew: bool) -> d
             read[v.vm] = meter
             continue
         read[v.vm] = Meter(
-            did=(Sums() if anew else meter.did).add(v, sample.share_by, MEMORY_WINDOWS),
-            windows=0 if anew else meter.windows + 1,
+            did=(Sums() if reset else meter.did).add(v, sample.share_by, MEMORY_WINDOWS),
+            windows=0 if reset else meter.windows + 1,
             cost_amount=keep * meter.cost_amount + amount if amount else meter.cost_amount,
             cost_s=keep * meter.cost_s + v.device_s if amount else meter.cost_s,
             cost_requests=keep * meter.cost_requests + v.requests if amount else meter.cost_requests,
-            due_amount=0.0 if anew else meter.due_amount,
-            due_s=0.0 if anew else meter.due_s,
-            missed=0.0 if anew else meter.missed,
+            due_amount=0.0 if reset else meter.due_amount,
+            due_s=0.0 if reset else meter.due_s,
+            missed=0.0 if reset else meter.missed,
             trim=meter.trim,
         )
     return read

@@ -120,7 +120,7 @@ class ProportionalStrict:
             return state, Decision()
         circumstances = _circumstances(sample)
         event = bool(state.circumstances) and circumstances != state.circumstances
-        meters = read_all(state.meters, sample, anew=event)
+        meters = read_all(state.meters, sample, reset=event)
         services = {
             v.vm: known.add(v) if v.outstanding is not None and v.requests else known
             for v in sample.vms
@@ -205,7 +205,7 @@ def _entitlements(sample: DeviceSample, state: StrictState, paced: list[Paced]) 
 
 
 def _with_needs(state: StrictState, sample: DeviceSample, paced: list[Paced], *, event: bool) -> StrictState:
-    """What VMs need for their own speed, found anew after events and once u has settled."""
+    """What VMs need for their own speed, found again after events and once u has settled."""
     tracks = state.ops.tracks
     busy = [v for v in sample.vms if v.active and v.requests > 0]
     settled = bool(busy) and all(tracks[v.vm].pool_writes >= SETTLED_FROM_POOL_WRITES for v in busy)

@@ -96,7 +96,7 @@ def parse_version(text: str) -> ToolVersion:
     return ToolVersion(int(major), int(minor), int(patch or 0), prerelease or "")
 
 
-# How nvme-cli fails, told with the command, its exit code, what it said and what to do.
+# How nvme-cli fails: with the command, its exit code, its output and what to do.
 
 _SAID = 300
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|Usage: nvme .*", re.DOTALL)

@@ -40,7 +40,7 @@ class Block:
 
     name: str
     nsid: int | None
-    """None: this kernel does not tell."""
+    """None: this kernel does not report it."""
     multipath: bool
 
 
@@ -171,7 +171,7 @@ class _Discovery:
         names = {block.nsid: block.name for block in blocks if block.nsid is not None}
         if len(names) == len(blocks):
             return names
-        # A kernel whose sysfs does not tell: the tool asks each block device.
+        # A kernel whose sysfs does not show it: the tool asks each block device.
         found = self._try(lambda: pages.listed(self._tool.read("list", options=["--verbose"])), "list") or ()
         unknown = {block.name for block in blocks if block.nsid is None}
         names |= {each.nsid: each.name for each in found if each.name in unknown}
@@ -312,7 +312,7 @@ def namespaces(sys: Path, controller: str) -> list[Block]:
 def drive_of(number: DeviceNumber, sys: Path) -> str | None:
     """What all namespaces of one NVMe subsystem have in common; None for a device that is not a namespace.
 
-    It is the NQN of the subsystem, or the controller's name on a kernel that does not tell it.
+    It is the NQN of the subsystem, or the controller's name on a kernel that does not report it.
     """
     block = (sys / "dev" / "block" / str(number)).resolve().name
     controllers = controllers_of(sys, block)

@@ -118,7 +118,7 @@ def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
         subsystem_nqn=fields.text("subnqn", ""),
         oacs=fields.uint("oacs", bits=16),
         ctratt=fields.uint("ctratt", bits=32),
-        # 0 is what a drive says that does not tell.
+        # 0 is what a drive says that does not report it.
         total_bytes=fields.uint("tnvmcap", bits=128, default=0) or None,
         unallocated_bytes=fields.uint("unvmcap", bits=128, default=0)
         if fields.uint("tnvmcap", bits=128, default=0)
@@ -216,7 +216,7 @@ class Listed:
     serial: str = ""
     subsystem_nqn: str = ""
     controllers: tuple[str, ...] = ()
-    """Names such as `nvme0`; empty where the shape does not tell."""
+    """Names such as `nvme0`; empty where the shape does not show it."""
 
 
 def listed(answer: Mapping[str, Any]) -> tuple[Listed, ...]:
@@ -283,7 +283,7 @@ class GroupLog:
     host_bytes: int
     media_bytes: int
     total_bytes: int | None
-    """None: not told."""
+    """None: not reported."""
     unallocated_bytes: int | None
 
 

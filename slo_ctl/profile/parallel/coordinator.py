@@ -155,7 +155,7 @@ class Coordinator:
             f"{odd.noise:.0%}"
         )
         collected.left_out[odd.node] = reason
-        progress.note(f"{names[odd.node]} is left out: {reason}; what it measured is measured anew")
+        progress.note(f"{names[odd.node]} is left out: {reason}; what it measured is measured again")
         return {odd.node}
 
 

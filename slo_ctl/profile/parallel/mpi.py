@@ -1,7 +1,7 @@
 """Nodes that are the ranks of an MPI job. Rank 0 is the master, and has its own device measured, too.
 
 Every rank only passes messages on between MPI and a process of its own that measures: it always answers, and
-a rank that is silent is dead. Nothing but single messages is used: a collective operation would wait for the
+a rank that sends nothing is dead. Nothing but single messages is used: a collective operation would wait for the
 dead. Open MPI 4 ends the whole job when a rank dies, unless `mpirun --enable-recovery` says otherwise; MPI
 itself then cannot be ended in an orderly way, and is not.
 """
@@ -32,7 +32,7 @@ MASTER_SILENT_S = 30.0
 _LOOK_EVERY_S = 0.02
 _FAREWELL_S = 3.0
 _RECOVERY = "OMPI_MCA_orte_enable_recovery"
-"""What mpirun --enable-recovery tells its ranks."""
+"""Environment that mpirun --enable-recovery gives its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class World:
             source = status.Get_source()
             return source, self._all.recv(source=source)
         except self._mpi.Exception:
-            return None  # Half a message of somebody who died: the silence after it tells.
+            return None  # Half a message of a rank that died: found by its silence.
 
     def leave(self, orderly: bool) -> None:
         """The last thing to do."""
@@ -121,7 +121,7 @@ class MpiNodes:
         now_s = time.monotonic()
         self._heard_s = dict.fromkeys(range(1, world.size), now_s)
         self._dead: set[Node] = set()
-        self._told_s = 0.0
+        self._heartbeat_s = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +154,7 @@ class MpiNodes:
             self._world.send(node, _Dismissed())
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """What a rank says, or that one is silent."""
+        """What a rank says, or that one sends nothing any more."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._tell_that_we_live()
@@ -189,9 +189,9 @@ class MpiNodes:
 
     def _tell_that_we_live(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s < ALIVE_EVERY_S:
+        if now_s - self._heartbeat_s < ALIVE_EVERY_S:
             return
-        self._told_s = now_s
+        self._heartbeat_s = now_s
         for rank in range(1, self._world.size):
             if rank not in self._dead:
                 self._world.send(rank, _Alive(""))
@@ -214,7 +214,7 @@ def serve_rank(world: World, request: Request, around: Surroundings) -> None:
 
 
 def _serve(world: World, own: LocalNodes) -> _End | None:
-    """Until the master ends it; None: it is silent."""
+    """Until the master ends it; None: it sends nothing any more."""
     host = socket.gethostname()
     heard_s, told_s = time.monotonic(), 0.0
     while time.monotonic() - heard_s < MASTER_SILENT_S:

@@ -51,7 +51,7 @@ def work_for_master(
 
 
 def _serve(node: Node, request: Request, opened: Opened, pipe: Connection[Event, Work | None]) -> None:
-    opened.tell(_Notes(node, pipe))
+    opened.report_stale(_Notes(node, pipe))
     conditioning = opened.prepare(request.precondition, Conditioning(), _Notes(node, pipe))
     pipe.send(
         Ready(

@@ -15,7 +15,7 @@ from slo_ctl.profile.identity import Identity
 from slo_ctl.profile.store import Conditioning
 from slo_ctl.profile.sweep import LONG_ENOUGH, Plan, longest_s, repetitions_by_size, width
 
-# What a master and its nodes tell each other.
+# Messages between a master and its nodes.
 
 Node = int
 """Nodes are numbered from 0, which has the device that the profile is of."""
@@ -70,7 +70,7 @@ class Lost:
     node: Node
     reason: str
     hint: str = ""
-    """What to do about it, where the node could tell."""
+    """What to do about it, where the node knows."""
 
 
 Event = Ready | Noted | Done | Lost
@@ -315,7 +315,7 @@ class Schedule:
         return found
 
     def _plan_ahead(self) -> None:
-        """Open every repetition that is wanted as far as can be told by now."""
+        """Open every repetition that is wanted as far as is known now."""
         known = self.measurements()
         counts = repetitions_by_size(known)
         opened: dict[tuple[int, Direction], int] = defaultdict(int)
