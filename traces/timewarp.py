@@ -110,7 +110,7 @@ class OnlyOps:
 def loop(trace: Iterable[Batch], times: int | None = None) -> Iterator[Batch]:
     """The trace `times` times, None for ever, in continuing time.
 
-    `trace` is iterated again each time (a TraceReader can be; a generator cannot). Between two rounds lies the
+    `trace` is iterated each time (a TraceReader can be; a generator cannot). Between two rounds lies the
     trace's mean time between records. Stops after a round without records.
     """
     if times is not None and times < 1:

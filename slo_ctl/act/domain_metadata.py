@@ -109,7 +109,7 @@ def write_metadata(domain: WritableDomain, fields: Mapping[str, float]) -> None:
             raise UserError(
                 f"VM {domain.name}: libvirt took the metadata, but the {state} has "
                 f"{spelled(there) or 'none'}",
-                "see the log of libvirtd, and whether somebody else changes the VM",
+                "see the log of libvirtd, and whether another program changes the VM",
             )
 
 

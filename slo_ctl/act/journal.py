@@ -141,7 +141,7 @@ class Journal:
     def _damaged(self, why: str) -> UserError:
         return UserError(
             f"{self._path} is damaged, so what slo-ctl changed on this host is not known: {why}",
-            f"restore by hand what it names, then move it away, such as with `mv {self._path} "
+            f"restore the settings it names manually, then move it away, such as with `mv {self._path} "
             f"{self._path}.damaged`; `slo-ctl` then takes what is in force as the original",
         )
 
@@ -186,5 +186,5 @@ def _read_boot(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        # Where the kernel does not report it, every start counts as the same boot, so that nothing is forgotten.
+        # Without a boot ID every start counts as the same boot, so that nothing is forgotten.
         return ""

@@ -242,7 +242,7 @@ class SettingKeeper:
         self._kept[knob] = _Kept(setting, settled)
         drift = ""
         if kept is not None and kept.setting.value == setting.value:
-            drift = f"somebody else had set it to {value_text(step.before)}"
+            drift = f"another program had set it to {value_text(step.before)}"
         reasons = "; ".join(part for part in (drift, rounding) if part)
         return Outcome(setting, OutcomeState.APPLIED, step.before, after, reasons)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slo_ctl.act.systemd import io_weight_for
-from slo_ctl.host.calls import PATIENCE_S, PatientCalls
+from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.host.libvirt import DEFAULT_URI, DomainXmlError, LibvirtError, disks_of, load_module
 from slo_ctl.host.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
 from slo_ctl.model import Knob, Lever
@@ -36,7 +36,7 @@ class LibvirtConnection:
         """libvirt-python, from the first use on."""
 
     def release(self) -> Any:
-        """What is to be ended with `disconnect`, None where there is nothing; the next use makes a new one."""
+        """The connection, to be ended with `disconnect`; None without one. The next use makes a new one."""
         connection, self._connection = self._connection, None
         return connection
 
@@ -153,7 +153,7 @@ class LibvirtActuator:
     - `MAJOR:MINOR`: the VM's cgroup is limited on that device of the host (blkiotune's device limits).
     Everything is set live only: a VM that is restarted has what its configuration says.
 
-    Calls are made in threads of their own and waited for `patience_s`. A VM that holds its call up, such as
+    Calls are made in threads of their own and waited for `timeout_s`. A VM that holds its call up, such as
     one whose QEMU hangs, is refused until that ends, while the others continue.
     """
 
@@ -166,13 +166,13 @@ class LibvirtActuator:
         systemd_maps_weights: bool = False,
         sys: Path = Path("/sys"),
         open_connection: Callable[[str], Any] | None = None,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
         self._libvirt = LibvirtConnection(uri, open_connection)
         self.systemd_maps_weights = systemd_maps_weights
         self._sys = sys
-        self._calls = PatientCalls("libvirt", patience_s=patience_s)
+        self._calls = BoundedCalls("libvirt", timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
@@ -265,8 +265,8 @@ class LibvirtActuator:
         total, *apart = (wanted[name] for name in limit.siblings)
         if total and any(apart):
             raise ActError(
-                f"disk {target} has {_text_of(before, limit.siblings)} already, and a limit of the total cannot "
-                "be beside those of reads and writes",
+                f"disk {target} has {_text_of(before, limit.siblings)} already, and a limit of the "
+                "total cannot be combined with those of reads and writes",
                 "remove the one or the other with `virsh blkdeviotune`",
             )
         burst = before.get(f"{limit.tune}_max", 0)

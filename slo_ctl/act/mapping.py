@@ -64,13 +64,13 @@ class MappingStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else maps or unmaps meanwhile. Raises UserError when somebody does."""
-        with self._store.locked("another slo-ctl is mapping or unmapping", patience_s=0.0):
+        with self._store.locked("another slo-ctl is mapping or unmapping", timeout_s=0.0):
             yield
 
 
 # Carrying out a mapping's steps, each recorded, so that a crash loses and repeats nothing.
 
-_CLOSE_PATIENCE_S = 5.0
+_CLOSE_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 
 
@@ -179,7 +179,7 @@ class MappingRun:
 
     def _wait_until_unused(self, nsid: int) -> None:
         """A QEMU that released its disk closes it a moment later. Raises UserError when it stays in use."""
-        deadline = time.monotonic() + _CLOSE_PATIENCE_S
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while user := self._user_of(nsid):
             if time.monotonic() > deadline:
                 raise UserError(

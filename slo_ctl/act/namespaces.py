@@ -17,9 +17,9 @@ from slo_ctl.model.nvme import NvmeDevice
 
 PLACES_HANDLES_SINCE = (2, 5)
 """nvme-cli's `create-ns --nphndls --phndls`."""
-APPEAR_PATIENCE_S = 10.0
+APPEAR_TIMEOUT_S = 10.0
 _POLL_S = 0.05
-_DISCARD_PATIENCE_S = 600.0
+_DISCARD_TIMEOUT_S = 600.0
 _ANY_NAMESPACE = 0xFFFFFFFF
 """Identify with this NSID returns what all namespaces have in common."""
 
@@ -93,7 +93,7 @@ class Namespaces:
             )
             raise UserError(
                 f"{self._name} accepted the new namespace, but {detail}",
-                "see `nvme list-ns --all`; nobody else should be making namespaces meanwhile",
+                "see `nvme list-ns --all`; no other program may create namespaces at the same time",
             )
         return new.pop()
 
@@ -116,7 +116,7 @@ class Namespaces:
 
     def block(self, nsid: int) -> str:
         """Name of the block device of an attached namespace; it may take a moment to come."""
-        deadline = time.monotonic() + APPEAR_PATIENCE_S
+        deadline = time.monotonic() + APPEAR_TIMEOUT_S
         rescanned = False
         while True:
             for each in drive.blocks_of_controllers(self._sys, self._name):
@@ -124,10 +124,10 @@ class Namespaces:
                     return each.name
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"namespace {nsid} of {self._name} has no block device after {APPEAR_PATIENCE_S:g} s",
+                    f"namespace {nsid} of {self._name} has no block device after {APPEAR_TIMEOUT_S:g} s",
                     "see `dmesg` and `lsblk`",
                 )
-            if not rescanned and time.monotonic() > deadline - APPEAR_PATIENCE_S / 2:
+            if not rescanned and time.monotonic() > deadline - APPEAR_TIMEOUT_S / 2:
                 self._tool.run("ns-rescan", self._admin)
                 rescanned = True
             time.sleep(_POLL_S)
@@ -154,7 +154,7 @@ class Namespaces:
                 stdin=subprocess.DEVNULL,  # of a terminal it would want --force where it finds a file system
                 capture_output=True,
                 text=True,
-                timeout=_DISCARD_PATIENCE_S,
+                timeout=_DISCARD_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -171,12 +171,12 @@ class Namespaces:
 BY_ID = Path("/dev/disk/by-id")
 _STABLE = ("nvme-uuid.", "nvme-eui.", "nvme-nvme.")
 """Links that udev makes, the better first: by what the drive says of the namespace, or by drive and NSID."""
-_LINK_PATIENCE_S = 5.0
-_UNPLUG_PATIENCE_S = 10.0
+_LINK_TIMEOUT_S = 5.0
+_UNPLUG_TIMEOUT_S = 10.0
 _DISK_POLL_S = 0.1
 
 
-def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, patience_s: float = _LINK_PATIENCE_S) -> Path:
+def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, timeout_s: float = _LINK_TIMEOUT_S) -> Path:
     """A path that means the same namespace after a boot; the block device itself when udev gives none.
 
     udev makes it a moment after the block device is there. The link by model and serial alone is the
@@ -187,7 +187,7 @@ def stable_path(block: Path, nsid: int, by_id: Path = BY_ID, patience_s: float =
         index = next((i for i, prefix in enumerate(_STABLE) if link.name.startswith(prefix)), len(_STABLE))
         return (index, link.name)
 
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while by_id.is_dir():
         links = [
             each
@@ -266,7 +266,7 @@ def take(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> Non
             continue
         xml = ElementTree.tostring(disk, encoding="unicode")
         domain.call("detachDeviceFlags", xml, AFFECT_CONFIG if definition else AFFECT_LIVE)
-        deadline = time.monotonic() + _UNPLUG_PATIENCE_S
+        deadline = time.monotonic() + _UNPLUG_TIMEOUT_S
         while disk_at(domain.xml(definition=definition), target) is not None:
             if time.monotonic() > deadline:
                 raise UserError(

@@ -22,7 +22,7 @@ Reply = TypeVar("Reply")
 OPS_KNOB = "ops_blocks"
 _LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
 _MOVE_POLL_S = 0.02
-PATIENCE_S = 0.5
+TIMEOUT_S = 0.5
 """For an answer; a server that answers does so in some milliseconds."""
 _LEFT_ALONE_S = 1.0
 """After no answer: its other knobs are not tried one by one."""
@@ -40,18 +40,18 @@ class ServedFtlActuator:
         journal: Journal,
         *,
         move_wait_s: float = 5.0,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        """`move_wait_s` is how long giving OPS back waits for blocks that are under way; `patience_s`, how
+        """`move_wait_s` is how long giving OPS back waits for blocks that are under way; `timeout_s`, how
         long every command waits for its answer.
         """
         self._device = device
         self._socket = control_socket
         self._journal = journal
         self._move_wait_s = move_wait_s
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._clock = clock
         self._connect = connect
         self._ignored_until_s = 0.0
@@ -229,18 +229,19 @@ class ServedFtlActuator:
         again = repeatable and self._client is not None
         began_s = self._clock.monotonic_s()
         if began_s < self._ignored_until_s:
-            raise ActError(f"{self._device} does not answer", "it is tried again")
+            raise ActError(f"{self._device} does not answer", "it is retried in the next interval")
         try:
             if self._client is None:
-                self._client = self._connect(self._socket, self._patience_s)
+                self._client = self._connect(self._socket, self._timeout_s)
             return do(self._client)
         except ControlError as error:
             if error.code in ("unreachable", "malformed"):
                 self.close()
-                if self._clock.monotonic_s() - began_s >= self._patience_s:
+                if self._clock.monotonic_s() - began_s >= self._timeout_s:
                     self._ignored_until_s = self._clock.monotonic_s() + _LEFT_ALONE_S
                     raise ActError(
-                        f"{self._device} has not answered for {self._patience_s:g} s", "it is tried again"
+                        f"{self._device} has not answered for {self._timeout_s:g} s",
+                        "it is retried in the next interval",
                     ) from None
                 if again:
                     return self._command(do)

@@ -19,7 +19,7 @@ from jeepney.wrappers import unwrap_msg
 
 from slo_ctl.act.cgroup import DEFAULT_WEIGHT, LATENCY, CgroupActuator, NoControllerError
 from slo_ctl.decide.levers import unit_of
-from slo_ctl.host.calls import PATIENCE_S, PatientCalls
+from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
 from slo_ctl.model import Knob, Lever
 from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ, IO_COST
@@ -38,7 +38,7 @@ def io_weight_for(bfq_weight: float) -> int:
 
 _ANSWER_S = 20.0
 """Then a call is given up; no epoch waits as long for it."""
-_LAST_PATIENCE_S = 10.0
+_LAST_TIMEOUT_S = 10.0
 """When no epoch waits any more: settings are restored before the daemon ends."""
 _FOLLOWS = 0.5
 """Of the time that a call is waited for: so that a change that did not take is reported as such."""
@@ -86,18 +86,18 @@ class SystemdActuator:
         sys: Path,
         properties: UnitProperties | None = None,
         *,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """`cgroups` reads the same tree, v2; `sys` names devices."""
         self._cgroups = cgroups
         self._sys = sys
         self._properties = properties or SystemBus()
-        self._calls = PatientCalls("systemd", patience_s=patience_s)
-        self._follows_s = _FOLLOWS * patience_s
+        self._calls = BoundedCalls("systemd", timeout_s=timeout_s)
+        self._follows_s = _FOLLOWS * timeout_s
 
     def wait_longer(self) -> None:
         """From now on wait for longer: nothing else is to be done any more."""
-        self._calls.wait_longer(_LAST_PATIENCE_S)
+        self._calls.wait_longer(_LAST_TIMEOUT_S)
 
     def close(self) -> None:
         """End the threads."""
@@ -198,8 +198,8 @@ def _would_be_lost(unit: str, knob: Knob, foreign: Mapping[str, float]) -> ActEr
     limits = ", ".join(f"{name} {limit:.0f}" for name, limit in foreign.items())
     properties = " ".join(f"'{LIMITS[name]}=DEVICE {limit:.0f}'" for name, limit in foreign.items())
     return ActError(
-        f"somebody limits {unit} on {knob.device} past systemd ({limits}), which systemd would take away",
-        f"lift it in io.max, or hand it to systemd: systemctl set-property --runtime {unit} {properties}",
+        f"{unit} has limits on {knob.device} that systemd did not set ({limits}) and would remove",
+        f"remove them from io.max, or use systemctl set-property --runtime {unit} {properties}",
     )
 
 

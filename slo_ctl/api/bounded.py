@@ -15,7 +15,7 @@ MAX_CONNECTION_S = 30.0
 """A connection lasts no longer: clients ask and go."""
 _IDLE_S = 5.0
 _POLL_S = 0.25
-_STOP_PATIENCE_S = 1.0
+_STOP_TIMEOUT_S = 1.0
 
 log = logging.getLogger("slo_ctl.api")
 
@@ -45,7 +45,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """Answer what is under way, and close the socket."""
         self.shutdown()
         self.server_close()
-        deadline_s = time.monotonic() + _STOP_PATIENCE_S
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
         while self._began_s and time.monotonic() < deadline_s:
             time.sleep(0.01)
         for connection in list(self._began_s):

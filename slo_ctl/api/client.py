@@ -56,7 +56,7 @@ class ApiClient:
         except OSError as error:
             raise UnreachableError(f"{self.socket_path}: {error.strerror or error}") from None
         except http.client.HTTPException as error:
-            raise UnreachableError(f"{self.socket_path}: no HTTP from there: {error!r}") from None
+            raise UnreachableError(f"{self.socket_path}: no HTTP reply: {error!r}") from None
         finally:
             connection.close()
         return _understood(reply.status, text, f"{method} {path}")
@@ -68,7 +68,7 @@ def _understood(status: int, text: bytes, what: str) -> dict[str, Any]:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise UserError(f"{what}: the daemon's reply {status} is not ours", "is it of another version?")
+        raise UserError(f"{what}: the daemon's reply {status} is not understood", "is it of another version?")
     if status >= http.client.BAD_REQUEST:
         refusal = body.get("error")
         if not isinstance(refusal, dict):

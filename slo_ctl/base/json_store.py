@@ -22,7 +22,7 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 """Of every file here; contents have a field `format_version` of that value."""
 MAX_BYTES = 64 << 20
-_LOCK_PATIENCE_S = 5.0
+_LOCK_TIMEOUT_S = 5.0
 _LOCK_PAUSE_S = 0.01
 
 
@@ -71,8 +71,8 @@ class JsonStore(Generic[T]):
             ) from None
 
     @contextmanager
-    def locked(self, busy: str, patience_s: float | None = None) -> Iterator[None]:
-        """Hold off other writers; UserError with the message `busy` when one continues for `patience_s`."""
+    def locked(self, busy: str, timeout_s: float | None = None) -> Iterator[None]:
+        """Hold off other writers; UserError with the message `busy` when one continues for `timeout_s`."""
         # A file of its own, because the other one is replaced.
         lock = self.path.with_name(f".{self.path.name}.lock")
         try:
@@ -82,7 +82,7 @@ class JsonStore(Generic[T]):
         except OSError as error:
             raise UserError(f"{lock}: {error.strerror}", "run as root, or with --root DIR") from None
         try:
-            deadline = time.monotonic() + (_LOCK_PATIENCE_S if patience_s is None else patience_s)
+            deadline = time.monotonic() + (_LOCK_TIMEOUT_S if timeout_s is None else timeout_s)
             while not try_lock(descriptor):
                 if time.monotonic() >= deadline:
                     raise UserError(busy, f"try again when it has ended; `fuser {lock}` says who it is")

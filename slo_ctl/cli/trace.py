@@ -142,7 +142,7 @@ app.command("write-cost", rich_help_panel="Laboratory")(write_cost.trace_write_c
 
 @dataclass
 class _Selected:
-    """The records of a trace that options select, at their new times; every iteration reads the file again."""
+    """The records of a trace that options select, at their new times; each iteration reads the file."""
 
     reader: TraceReader
     volumes: tuple[str, ...]

@@ -30,8 +30,8 @@ from slo_ctl.model.status_json import from_json
 from slo_ctl.profile.fio import find_fio
 
 DEVICE = "ssd0"
-READY_PATIENCE_S = 60.0
-STOP_PATIENCE_S = 20.0
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
 """A clean stop of this drive takes a second or two; after so long a program is killed."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 _LEAST_FREE_BYTES = 2 << 30
@@ -128,7 +128,7 @@ class TryHost:
         self._start(f"client {vm}", command)
 
     def make_groups(self) -> None:
-        """A cgroup for each VM. Where none can be made, the daemon is configured with their namespaces instead."""
+        """A cgroup for each VM. Where none can be made, the configuration names their namespaces instead."""
         tree = find_tree()
         parent = f"/slo-try-{os.getpid()}"
         if tree is None:
@@ -192,12 +192,12 @@ class TryHost:
             )
 
     def _wait_for(self, name: str, ready: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + READY_PATIENCE_S
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
         while not ready():
             self.pause(_POLL_S)
             if time.monotonic() > deadline_s:
                 last = self._last_line(name)
-                raise UserError(f"the {name} is not ready after {READY_PATIENCE_S:g} s: {last}", "see above")
+                raise UserError(f"the {name} is not ready after {READY_TIMEOUT_S:g} s: {last}", "see above")
 
     def _serves(self) -> bool:
         run = self.store.places.run_of(DEVICE)
@@ -257,7 +257,7 @@ class TryHost:
 
 def _check_fio_has_nbd() -> None:
     done = subprocess.run(  # noqa: S603 - a fixed command
-        [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=READY_PATIENCE_S
+        [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=READY_TIMEOUT_S
     )
     if done.returncode:
         raise UserError(
@@ -299,15 +299,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(STOP_PATIENCE_S)
+            process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(STOP_PATIENCE_S)
+            process.wait(STOP_TIMEOUT_S)
 
 
 def _remove_group(folder: Path) -> None:
     """Remove a cgroup once its last process is gone: one that has ended is in it a moment longer."""
-    deadline_s = time.monotonic() + STOP_PATIENCE_S
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
     while True:
         try:
             folder.rmdir()

@@ -29,7 +29,7 @@ from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 Done = TypeVar("Done")
 
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 _MAX_WAITING = 16
 
 
@@ -216,7 +216,7 @@ class DaemonController:
         self._work.append((do, future))
         self._waker.wake()
         try:
-            return future.result(_PATIENCE_S)
+            return future.result(_TIMEOUT_S)
         except FutureTimeoutError:
             future.cancel()
             raise RefusalError(

@@ -13,7 +13,7 @@ IDENTIFIER = "slo-ctl"
 FIELDS = {"vm": "SLO_CTL_VM", "device": "SLO_CTL_DEVICE", "verdict": "SLO_CTL_VERDICT"}
 """By key of a log line's `extra`. A sequence of texts becomes a field with several values."""
 
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 _LENGTH = struct.Struct("<Q")
 
 
@@ -34,7 +34,7 @@ class JournalHandler(logging.Handler):
         self._otherwise = otherwise
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(_PATIENCE_S)
+        self._socket.settimeout(_TIMEOUT_S)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send it."""

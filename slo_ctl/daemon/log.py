@@ -58,7 +58,7 @@ class RecentReasons:
         """Those of the epoch before that no longer hold."""
 
     def add(self, sentences: Iterable[str]) -> list[str]:
-        """Those of one epoch; returns the ones that are new, neither in force already nor reported recently."""
+        """Those of one epoch; returns the new ones, neither in force already nor reported recently."""
         now = list(dict.fromkeys(sentences))
         begun = [sentence for sentence in now if sentence not in self._holding]
         new = [sentence for sentence in begun if sentence not in self._recent]

@@ -34,7 +34,7 @@ KEEP_S = 3600.0
 """The longest window: what a coarse counter needs of writes has to come in it."""
 STALE_S = 60.0
 """A WAF that old is not reported any more: the drive hangs."""
-_STOP_PATIENCE_S = 1.0
+_STOP_TIMEOUT_S = 1.0
 
 
 _NOT_ASKED = DeviceWaf(reason="the drive was not asked yet")
@@ -105,7 +105,7 @@ class NvmeWatch:
         """Stop watching. A thread that waits for a drive ends when the command does."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(_STOP_PATIENCE_S)
+            self._thread.join(_STOP_TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stop.is_set():

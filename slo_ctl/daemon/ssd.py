@@ -108,7 +108,7 @@ def part_of(slo: Slo, parts: int) -> Slo:
 class Activity:
     """Of the streams on one device. Times are of one clock that never goes back."""
 
-    patience_s: float
+    idle_after_s: float
     """A stream without requests for this long is idle: one that pauses is not."""
     window_s: float
     """Shares are judged over this long; one that contains a change is not judged."""
@@ -119,13 +119,13 @@ class Activity:
     _change: str = ""
 
     def mark(self, sample: DeviceSample, now_s: float) -> DeviceSample:
-        """The sample with `active` meaning: within the last `patience_s`."""
+        """The sample with `active` meaning: within the last `idle_after_s`."""
         for vm in sample.vms:
             if vm.active:
                 self._last_active_s[vm.vm] = now_s
         keys = {vm.vm for vm in sample.vms}
         self._last_active_s = {vm: at for vm, at in self._last_active_s.items() if vm in keys}
-        horizon_s = now_s - self.patience_s
+        horizon_s = now_s - self.idle_after_s
         marked = replace(
             sample,
             vms=tuple(
@@ -305,7 +305,7 @@ class EmulatedDevice:
 
     def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """A VM wakes at once, but is idle only after a whole window without requests."""
-        self._activity.patience_s = self._window_s * (self._served.time_scale or 1.0)
+        self._activity.idle_after_s = self._window_s * (self._served.time_scale or 1.0)
         budget = None
         if self._policy.name == "algorithm1":  # the paper adjusts before every GC, a block at a time
             budget = max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)

@@ -98,7 +98,8 @@ class Throttler:
             self._recent = {}
             return
         self._recent = {
-            number: self._recent.get(number) or self._new_device(number, path) for number, path in devices.items()
+            number: self._recent.get(number) or self._new_device(number, path)
+            for number, path in devices.items()
         }
         for device in self._recent.values():
             device.update(streams)
@@ -120,7 +121,7 @@ class Throttler:
         """Whom to throttle until the next epoch.
 
         `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
-        device is busy, which is what is guessed by where it is not known whether a VM wants more. `by_weight`:
+        device is busy, which counts where it is not known whether a VM wants more. `by_weight`:
         shares are to be kept too. While a limit is among the `unapplied`, all stay for some epochs: what is
         not in force shows nothing of what it would do.
         """

@@ -244,7 +244,7 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
         attached_by_us=not namespace.attached,
         pool=pool.name,
     )
-    notes = [f"namespace {namespace.nsid} was made by somebody else: it will never be deleted"]
+    notes = [f"namespace {namespace.nsid} was not created by slo-ctl: it will never be deleted"]
     if rest and not request.disk:
         notes.append(f"give the VM no more than the first {format_bytes_exact(size_bytes)} of it")
     return MapPlan(mapping, (*notes, *_warnings(placement, spare)))
@@ -314,7 +314,7 @@ def _best_format(device: NvmeDevice, formats: Sequence[LbaFormat]) -> LbaFormat:
     if not usable:
         raise UserError(
             f"{device.controller.name} reports no LBA format of 4096 or 512 bytes without metadata",
-            "make the namespace by hand, and --adopt it",
+            "create the namespace with nvme-cli, and --adopt it",
         )
 
     def worth(form: LbaFormat) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
 """The second lever: rate limits that hold VMs down to their share when OPS cannot.
 
-The slowest of the VMs to be kept level, the bottleneck, determines what the others may have: when it speeds up,
+The slowest of the VMs to be kept level, the bottleneck, sets what the others may have: when it speeds up,
 their limits follow in the next step. Its own limit leaves it room to.
 
 Workloads have phases, and another VM may be the bottleneck in each. So shares are kept over time, not window

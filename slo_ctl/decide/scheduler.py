@@ -337,7 +337,7 @@ def _reason(choice: SchedulerChoice, what: str) -> str:
 
 # What the SLOs of the VMs on a device ask of it, and for how long that is believed. Pure.
 
-PATIENCE_S = 60.0
+SETTLE_S = 60.0
 """How long less has to be asked for until less is done: choosing a scheduler holds up all of a device."""
 
 _OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED})
@@ -386,8 +386,8 @@ class Believed:
     """Since when less has been asked for without a break; None: it is not."""
 
 
-def believe(before: Believed | None, now: Needs, now_s: float, patience_s: float = PATIENCE_S) -> Believed:
-    """More is believed at once, less after `patience_s`. `now_s` is of any clock that does not go back."""
+def believe(before: Believed | None, now: Needs, now_s: float, settle_s: float = SETTLE_S) -> Believed:
+    """More is believed at once, less after `settle_s`. `now_s` is of any clock that does not go back."""
     if before is None:
         return Believed(now)
     targets = [each.p99_target_us for each in (before.needs, now) if each.p99_target_us is not None]
@@ -395,4 +395,4 @@ def believe(before: Believed | None, now: Needs, now_s: float, patience_s: float
     if both == now:
         return Believed(now)
     since_s = now_s if before.less_since_s is None else before.less_since_s
-    return Believed(now) if now_s - since_s >= patience_s else Believed(both, since_s)
+    return Believed(now) if now_s - since_s >= settle_s else Believed(both, since_s)

@@ -31,7 +31,7 @@ from slo_ctl.drives.store import DeviceStore, ServedError
 _FIRST_LISTEN_FD = 3
 _READY_POLL_S = 0.01
 _WAIT_POLL_S = 0.1
-_STOP_PATIENCE_S = 30.0
+_STOP_TIMEOUT_S = 30.0
 """A clean stop answers what is under way and saves the placement; after so long it is cut short."""
 _START_TRIES = 3
 """Starts that may fail one after the other once it was served, as where memory is short for a moment."""
@@ -254,9 +254,9 @@ def _end(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
     process.terminate()
     stop.close()
     try:
-        process.wait(_STOP_PATIENCE_S)
+        process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        sys.stderr.write(f"slo-ctl: no clean stop within {_STOP_PATIENCE_S:g} s; cutting it short\n")
+        sys.stderr.write(f"slo-ctl: no clean stop within {_STOP_TIMEOUT_S:g} s; cutting it short\n")
         process.kill()
         process.wait()
 

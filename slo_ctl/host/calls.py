@@ -14,10 +14,10 @@ from slo_ctl.model.decision import ActError
 
 Result = TypeVar("Result")
 
-PATIENCE_S = 1.0
-_LITTLE_PATIENCE_S = 0.1
+TIMEOUT_S = 1.0
+_REDUCED_TIMEOUT_S = 0.1
 """For the next calls after one that was not answered, until one is: whatever hangs costs an epoch once."""
-_SUSPICIOUS_S = 3.0
+_UNANSWERED_S = 3.0
 """From then on an answer that took less counts too: who is slow, but not dead, has the full time again."""
 MAX_THREADS = 4
 """So many calls may hang at a time, such as those about VMs whose QEMU does not answer its monitor."""
@@ -42,7 +42,7 @@ class _Call:
         self.done.set()
 
 
-class PatientCalls:
+class BoundedCalls:
     """At most one call at a time for each key, and `MAX_THREADS` in all.
 
     A call that takes too long continues in its thread, as nothing can stop it; until it ends, further ones
@@ -53,19 +53,19 @@ class PatientCalls:
         self,
         what: str,
         *,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
         max_threads: int = MAX_THREADS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`what` is said not to have answered."""
         self._what = what
-        self._patience_s = patience_s
-        self._little_patience_s = _LITTLE_PATIENCE_S
+        self._timeout_s = timeout_s
+        self._reduced_timeout_s = _REDUCED_TIMEOUT_S
         self._max_threads = max_threads
         self._clock = clock
         self._hanging: dict[str, _Call] = {}
-        self._suspicious_since_s: float | None = None
-        self._slow_but_alive = False
+        self._unanswered_since_s: float | None = None
+        self._answers_slowly = False
         self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
 
@@ -82,10 +82,10 @@ class PatientCalls:
             self._threads += 1
             threading.Thread(target=_work, args=(self._queue,), name=self._what, daemon=True).start()
         self._queue.put(call)
-        suspicious = self._suspicious_since_s is not None
-        if not call.done.wait(self._little_patience_s if suspicious else self._patience_s):
-            if not suspicious:
-                self._suspicious_since_s = self._clock()
+        unanswered = self._unanswered_since_s is not None
+        if not call.done.wait(self._reduced_timeout_s if unanswered else self._timeout_s):
+            if not unanswered:
+                self._unanswered_since_s = self._clock()
             self._hanging[key] = call
             raise self._no_answer(call)
         self._restore_timeout()
@@ -103,19 +103,19 @@ class PatientCalls:
     def _forget_ended(self) -> None:
         ended = [call for call in self._hanging.values() if call.done.is_set()]
         self._hanging = {key: call for key, call in self._hanging.items() if call not in ended}
-        if self._suspicious_since_s is None:
+        if self._unanswered_since_s is None:
             return
-        self._slow_but_alive |= any(call.took_s < _SUSPICIOUS_S for call in ended)
-        if self._slow_but_alive and self._clock() - self._suspicious_since_s >= _SUSPICIOUS_S:
+        self._answers_slowly |= any(call.took_s < _UNANSWERED_S for call in ended)
+        if self._answers_slowly and self._clock() - self._unanswered_since_s >= _UNANSWERED_S:
             self._restore_timeout()
 
     def _restore_timeout(self) -> None:
-        self._suspicious_since_s, self._slow_but_alive = None, False
+        self._unanswered_since_s, self._answers_slowly = None, False
 
-    def wait_longer(self, patience_s: float) -> None:
+    def wait_longer(self, timeout_s: float) -> None:
         """No epoch waits any more: from now on wait so long for every call, and first for those that hang."""
-        self._patience_s = self._little_patience_s = patience_s
-        deadline_s = self._clock() + patience_s
+        self._timeout_s = self._reduced_timeout_s = timeout_s
+        deadline_s = self._clock() + timeout_s
         for call in self._hanging.values():
             call.done.wait(max(0.0, deadline_s - self._clock()))
 
@@ -131,7 +131,7 @@ class PatientCalls:
             f"{self._what} has not answered for {since_s:.0f} s"
             if since_s >= 1
             else f"{self._what} has not answered for {since_s:.1f} s",
-            "it is tried again",
+            "it is retried in the next interval",
         )
 
 

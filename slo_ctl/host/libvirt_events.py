@@ -31,7 +31,7 @@ KEEPALIVE_S = 2
 KEEPALIVES = 3
 _SLOW_S = 1.0
 """An answer that takes longer is worth a note."""
-_CLOSE_PATIENCE_S = 1.0
+_CLOSE_TIMEOUT_S = 1.0
 
 _EVENTS = (
     "LIFECYCLE",
@@ -95,11 +95,11 @@ class LibvirtWatch:
             self._stopping = True
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join(_CLOSE_PATIENCE_S)
+            self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def wait(self, patience_s: float) -> bool:
+    def wait(self, timeout_s: float) -> bool:
         """Wait for the first answer, or the first failure; whether there was one."""
-        return self._answered.wait(patience_s)
+        return self._answered.wait(timeout_s)
 
     def refresh(self) -> None:
         """Have everything read again, such as after a block device has come or gone."""

@@ -146,7 +146,7 @@ def _io_controller(host: Host) -> Finding:
 def _weights(host: Host) -> Finding:
     tree = find_tree(host.cgroup_root)
     if tree is None or not tree.io:
-        return Finding(False, "no cgroup can carry a weight", "see to the io controller first")
+        return Finding(False, "no cgroup can carry a weight", "enable the io controller first")
     found = []
     if tree.version == 2 and (tree.root / "io.cost.qos").exists():
         found.append("io.cost is available")

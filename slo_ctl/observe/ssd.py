@@ -482,7 +482,7 @@ class ServedDevice:
     def _ask(self) -> dict[str, Any]:
         now_s = self._clock()
         if now_s < self._ignored_until_s:
-            raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again in a while")
+            raise ObserveGone(f"{self.name}: its server has stopped answering; it is asked again later")
         try:
             if self._client is None:
                 # Whatever was counted before may have been counted by another process.

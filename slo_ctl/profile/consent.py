@@ -116,13 +116,17 @@ def _signatures(path: Path) -> str:
     listed = _run([wipefs, "--no-act", "--noheadings", "--output", "TYPE", "--", str(path)])
     found += listed.stdout.split()
     if listed.returncode:
-        raise UserError(f"{path}: wipefs cannot determine what is on it: {listed.stderr.strip()}", "run as root")
+        raise UserError(
+            f"{path}: wipefs cannot determine what is on it: {listed.stderr.strip()}", "run as root"
+        )
     probed = _run(
         [blkid, "--probe", "--output", "value", "--match-tag", "TYPE", "--match-tag", "PTTYPE", str(path)]
     )
     # 2: nothing found; 8: more than one thing.
     if probed.returncode not in (0, 2, 8):
-        raise UserError(f"{path}: blkid cannot determine what is on it: {probed.stderr.strip()}", "run as root")
+        raise UserError(
+            f"{path}: blkid cannot determine what is on it: {probed.stderr.strip()}", "run as root"
+        )
     found += ["several signatures"] if probed.returncode == 8 else probed.stdout.split()
     return ", ".join(dict.fromkeys(found))
 

@@ -24,7 +24,7 @@ from slo_ctl.profile.target import Kind, MadeFile, Target
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_STOP_PATIENCE_S = 5.0
+_STOP_TIMEOUT_S = 5.0
 _OVERTIME_S = 120.0
 """Longer than this beyond its limit, and fio is stuck."""
 _RW = {
@@ -217,7 +217,7 @@ def find_fio(program: str = "fio") -> str:
 def _stop(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     try:
-        process.communicate(timeout=_STOP_PATIENCE_S)
+        process.communicate(timeout=_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

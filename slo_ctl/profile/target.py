@@ -207,7 +207,7 @@ class MadeFile:
 
 
 def remove_stale(folder: Path) -> list[Path]:
-    """Remove files whose makers were killed; returns them. What cannot be determined, or is not ours, stays."""
+    """Remove files whose makers were killed; returns them. Files of unknown state, or not ours, stay."""
     return [
         path
         for path in sorted(folder.glob(f"{MADE_FILE}.*"))

@@ -21,8 +21,8 @@ _REASONS = {
     sqlite3.SQLITE_READONLY: ("{path} is read-only", "make it and its folder writable for the daemon"),
     sqlite3.SQLITE_PERM: ("{path} may not be opened", "make it and its folder writable for the daemon"),
     sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened", "check that its folder is there and writable"),
-    sqlite3.SQLITE_BUSY: ("{path} is locked by another program", "end what holds it open"),
-    sqlite3.SQLITE_LOCKED: ("{path} is locked by another program", "end what holds it open"),
+    sqlite3.SQLITE_BUSY: ("{path} is locked by another program", "stop the program that has it open"),
+    sqlite3.SQLITE_LOCKED: ("{path} is locked by another program", "stop the program that has it open"),
 }
 _CODES = {
     errno.ENOSPC: sqlite3.SQLITE_FULL,

@@ -87,17 +87,17 @@ def _gain(worst_before: ComparedVm, worst_after: ComparedVm, change: float) -> s
     if change >= NOTICEABLE:
         return (
             f"Gained: {name} had {numbers.percent(before, 0)} of its entitlement without slo-ctl and has "
-            f"{numbers.percent(_kept(worst_before, worst_before.after), 0)} with it; nobody has less than "
+            f"{numbers.percent(_kept(worst_before, worst_before.after), 0)} with it; no VM has less than "
             f"{numbers.percent(_kept(worst_after, worst_after.after), 0)}."
         )
     if change <= -NOTICEABLE:
         return (
             f"Lost: with slo-ctl {worst_after.vm} has "
             f"{numbers.percent(_kept(worst_after, worst_after.after), 0)} of its entitlement; without it "
-            f"nobody had less than {numbers.percent(before, 0)}."
+            f"no VM had less than {numbers.percent(before, 0)}."
         )
     return (
-        f"Nothing gained: without slo-ctl nobody had less than {numbers.percent(before, 0)} of its "
+        f"Nothing gained: without slo-ctl no VM had less than {numbers.percent(before, 0)} of its "
         f"entitlement, with it {numbers.percent(_kept(worst_after, worst_after.after), 0)}."
     )
 

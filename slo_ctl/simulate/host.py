@@ -95,7 +95,7 @@ class SimulatedHost:
         """What libvirt would report; the same object until a VM comes or goes."""
         if self._inventory is None:
             here = [each for each in self._vms.values() if each.namespace is not None]
-            vms = sorted((self._cached(each) for each in here), key=lambda vm: vm.name)
+            vms = sorted((self._vm_of(each) for each in here), key=lambda vm: vm.name)
             streams = tagged(
                 (stream for vm in vms for stream in streams_from(vm, {})),
                 self._exports,

@@ -120,7 +120,7 @@ def test_what_somebody_else_changes_is_set_again(host: Host, tmp_path: Path) -> 
     (host.device / "queue" / "iosched" / "low_latency").write_text("1\n")
     (outcome,) = keeper.apply(wanted, verify_all=True)
     assert outcome.state is OutcomeState.APPLIED
-    assert "somebody else" in outcome.reason
+    assert "another program" in outcome.reason
     assert (host.device / "queue" / "iosched" / "low_latency").read_text() == "0\n"
 
 

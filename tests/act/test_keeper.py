@@ -125,7 +125,7 @@ def test_drift_is_corrected_within_a_rotation(world: World) -> None:
     for _ in range(ROTATION_EPOCHS):
         drifted += [o for o in world.keeper.apply(wanted) if o.state is OutcomeState.APPLIED]
     assert sorted(o.setting.knob for o in drifted) == sorted(KNOBS)
-    assert {o.reason for o in drifted} == {"somebody else had set it to 7"}
+    assert {o.reason for o in drifted} == {"another program had set it to 7"}
     assert set(world.actuator.values.values()) == {300}
     world.keeper.undo()
     assert world.actuator.values == originals()

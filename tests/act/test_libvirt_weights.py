@@ -142,7 +142,7 @@ class HangingHost(SystemdHost):
 
 def test_one_vm_that_hangs_holds_up_no_other() -> None:
     gate = threading.Event()
-    actuator = LibvirtActuator(open_connection=HangingHost(gate).open, patience_s=0.05)
+    actuator = LibvirtActuator(open_connection=HangingHost(gate).open, timeout_s=0.05)
     stuck = Knob(Lever.LIBVIRT_WEIGHT, "stuck", "weight")
     keeper_sees = []
     for _ in range(3):

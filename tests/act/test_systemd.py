@@ -56,10 +56,10 @@ class FakeSystemd:
         self._cgroups = CgroupActuator(CgroupTree(2, folder / "cgroup"), self.sys)
         self.actuator = SystemdActuator(self._cgroups, self.sys, self)
 
-    def waiting_for(self, moment: Callable[[], object], patience_s: float) -> SystemdActuator:
-        """An actuator with little patience, each of whose calls waits for something first."""
+    def waiting_for(self, moment: Callable[[], object], timeout_s: float) -> SystemdActuator:
+        """An actuator with a short timeout, each of whose calls waits for something first."""
         self.before_each = moment
-        return SystemdActuator(self._cgroups, self.sys, self, patience_s=patience_s)
+        return SystemdActuator(self._cgroups, self.sys, self, timeout_s=timeout_s)
 
     def realise(self) -> None:
         weight = 100 if self.weight == NOT_SET else self.weight
@@ -163,7 +163,7 @@ def test_a_limit_written_past_systemd_is_not_taken_away(systemd: FakeSystemd, tm
     keeper = SettingKeeper([systemd.actuator], Journal(tmp_path / "journal.json"))
     (outcome,) = keeper.apply([Setting(knob("read_iops"), 400.0, "web", "")])
     assert outcome.state is OutcomeState.UNAPPLIED
-    assert "past systemd (write_bytes_s 5000)" in outcome.reason
+    assert "that systemd did not set (write_bytes_s 5000)" in outcome.reason
     assert systemd.assigned == []
     # A limit that systemd knows is none of those.
     systemd.by_device["IOWriteBandwidthMax"] = {NODE: 5000}
@@ -194,7 +194,7 @@ def test_a_group_without_the_controller_has_nothing_of_its_own(systemd: FakeSyst
 def test_a_systemd_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     systemd = FakeSystemd(tmp_path)
     answers = threading.Event()
-    actuator = systemd.waiting_for(lambda: answers.wait(20.0), patience_s=0.05)
+    actuator = systemd.waiting_for(lambda: answers.wait(20.0), timeout_s=0.05)
     for _ in range(2):
         with pytest.raises(ActError, match="systemd has not answered"):
             actuator.write(knob("cost_weight"), 300.0)
@@ -211,7 +211,7 @@ def test_on_a_slow_host_a_change_takes_place_all_the_same(tmp_path: Path) -> Non
     """Though nothing is ever answered in time, and nothing is taken for restored meanwhile."""
     systemd = FakeSystemd(tmp_path)
     slow = threading.Event()
-    actuator = systemd.waiting_for(lambda: slow.wait(0.1), patience_s=0.01)
+    actuator = systemd.waiting_for(lambda: slow.wait(0.1), timeout_s=0.01)
     keeper = SettingKeeper([actuator], Journal(tmp_path / "journal.json"))
     setting = Setting(knob("read_iops"), 400.0, "web", "")
     (outcome,) = keeper.apply([setting])
@@ -236,7 +236,7 @@ def test_somebody_who_writes_past_systemd_is_found_out(systemd: FakeSystemd, tmp
     keeper.apply([setting])
     (systemd.group / "io.weight").write_text("default 5\n")
     (outcome,) = keeper.apply([setting], verify_all=True)
-    assert (outcome.state, outcome.reason) == (OutcomeState.APPLIED, "somebody else had set it to 5")
+    assert (outcome.state, outcome.reason) == (OutcomeState.APPLIED, "another program had set it to 5")
 
 
 @pytest.mark.parametrize("place", ["/machine.slice/x", "/", "/user.slice/user@0.service/app.slice/x.scope"])

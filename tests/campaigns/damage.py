@@ -30,7 +30,7 @@ from .server_kill import make_drive
 
 CASES = 5
 """In a round."""
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 _CONFIG = """
 [daemon]
 epoch = "100ms"
@@ -172,7 +172,7 @@ def _run(root: Path, where: str, path: Path, *words: str) -> None:
     with tempfile.TemporaryFile("w+") as log:
         process = _FORK.Process(target=_command, args=([*words, "--root", str(root)], log.fileno()))
         process.start()
-        process.join(_PATIENCE_S)
+        process.join(_TIMEOUT_S)
         ended = process.exitcode is not None
         process.kill()
         process.join()
@@ -197,7 +197,7 @@ def _serve(root: Path, where: str, path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=log,
         )
-        ready, deadline_s = root / "run" / "d" / "nbdkit.pid", time.monotonic() + _PATIENCE_S
+        ready, deadline_s = root / "run" / "d" / "nbdkit.pid", time.monotonic() + _TIMEOUT_S
         while process.poll() is None and not ready.exists() and time.monotonic() < deadline_s:
             time.sleep(0.02)
         waited = process.poll() is None and not ready.exists()

@@ -8,7 +8,7 @@ import pytest
 from stored_profile import DISK, FLASH, Lines, store_profile
 
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState
-from slo_ctl.decide.scheduler import PATIENCE_S
+from slo_ctl.decide.scheduler import SETTLE_S
 from slo_ctl.drives.record import places
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, Setting, Slo, Vm, VmState
@@ -93,7 +93,7 @@ def test_a_tighter_target_decides_at_once_and_a_looser_one_after_a_while(host: H
     assert host.want(EQUAL) == {"scheduler": "none"}
     assert host.want(tight, 10.0)["scheduler"] == "kyber read_lat_nsec=2000000 write_lat_nsec=10000000"
     assert host.want(EQUAL, 11.0)["scheduler"].startswith("kyber")
-    assert host.want(EQUAL, 11.0 + PATIENCE_S)["scheduler"] == "none"
+    assert host.want(EQUAL, 11.0 + SETTLE_S)["scheduler"] == "none"
 
 
 @pytest.mark.parametrize("lines", [DISK, FLASH])

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.scheduler import PATIENCE_S, Believed, Needs, believe, needs_on, tenants_on, vms_on
+from slo_ctl.decide.scheduler import SETTLE_S, Believed, Needs, believe, needs_on, tenants_on, vms_on
 from slo_ctl.model import DeviceNumber, Disk, FoundBy, IoCounters, Slo, Stream, Tenant, Vm, VmState
 
 HERE, THERE = DeviceNumber(8, 0), DeviceNumber(8, 16)
@@ -70,8 +70,8 @@ def test_what_is_asked_for_is_done_at_once_and_never_given_up_early(steps: list[
         assert asks_at_least(believed.needs, needs)
         if before is not None and not asks_at_least(believed.needs, before.needs):
             changes.append(now_s)
-    # Whatever the SLOs do: less is done once in PATIENCE_S at most.
-    assert all(later - earlier >= PATIENCE_S for earlier, later in itertools.pairwise(changes))
+    # Whatever the SLOs do: less is done once in SETTLE_S at most.
+    assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(changes))
 
 
 def test_less_is_believed_after_a_while() -> None:

@@ -7,7 +7,7 @@ import sys
 
 _ROUNDS = 300
 """With an Event in the handler one in fifty hung."""
-_PATIENCE_S = 300
+_TIMEOUT_S = 300
 _PROGRAM = f"""
 import os, signal, threading
 from slo_ctl.drives.server import _asked_to_stop
@@ -23,4 +23,4 @@ for _ in range({_ROUNDS}):
 
 
 def test_a_signal_that_interrupts_the_wait_for_it_does_not_hang_the_server() -> None:
-    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=_PATIENCE_S)
+    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=_TIMEOUT_S)

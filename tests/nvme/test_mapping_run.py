@@ -256,7 +256,7 @@ def test_what_somebody_uses_by_now_is_not_detached(host: Host, monkeypatch: pyte
     assert mapping is not None
     device = host.read_device()
     undo = plan_unmap(mapping, device, "", delete=True, unplug=False)
-    monkeypatch.setattr("slo_ctl.act.mapping._CLOSE_PATIENCE_S", 0.0)
+    monkeypatch.setattr("slo_ctl.act.mapping._CLOSE_TIMEOUT_S", 0.0)
     users = {1: "mounted"}
     run = MappingRun(
         host.store,

@@ -133,10 +133,8 @@ def test_a_drive_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     fake = multi(tmp_path / "bin", "2.13")
     fake.put_first("id-ctrl", sleep_s=600)
     sys = sysfs(tmp_path / "sys", NAMES)
-    patience_s = 3.0
-    made = NvmeWatch(
-        "nvme1n1", sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program), timeout_s=patience_s)
-    )
+    timeout_s = 3.0
+    made = NvmeWatch("nvme1n1", sys, 10.0, make_tool=lambda: NvmeTool(str(fake.program), timeout_s=timeout_s))
     made.start()
     for _ in range(100):
         assert made.seen.waf is not None

@@ -41,7 +41,7 @@ def test_without_udev_it_is_the_block_device(tmp_path: Path) -> None:
     assert stable_path(block, 3, by_id) == block
     by_id.mkdir()
     (by_id / OF_THE_DRIVE).symlink_to(block)
-    assert stable_path(block, 3, by_id, patience_s=0.0) == block
+    assert stable_path(block, 3, by_id, timeout_s=0.0) == block
 
 
 def test_udev_may_take_a_moment(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from slo_ctl.host.processes import BlockEvents, ProcessEvents
 from slo_ctl.model import VmState
 
 libvirt = pytest.importorskip("libvirt", reason="libvirt-python is not installed (extra `host`)")
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -29,7 +29,7 @@ def test_a_domain_that_is_destroyed_and_created() -> None:
     watch.start()
     connection = None
     try:
-        assert watch.wait(PATIENCE_S)
+        assert watch.wait(TIMEOUT_S)
         connection = libvirt.open("test:///default")
         domain = connection.lookupByName("test")
         assert [(vm.name, vm.state) for vm in watch.domains().vms] == [("test", VmState.RUNNING)]
@@ -51,7 +51,7 @@ def test_a_domain_that_is_destroyed_and_created() -> None:
 def test_a_libvirt_that_is_not_there_is_a_note() -> None:
     watch = LibvirtWatch("qemu+unix:///system?socket=/nowhere/libvirt-sock")
     watch.start()
-    assert watch.wait(PATIENCE_S)
+    assert watch.wait(TIMEOUT_S)
     (note,) = watch.domains().notes
     assert "/nowhere/libvirt-sock" in note
     watch.close()

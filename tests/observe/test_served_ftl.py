@@ -238,7 +238,7 @@ def test_a_server_that_hangs_is_left_alone_for_a_while(server: FakeServer) -> No
         served.sample(ON)
     clock.now_s = served._clock.now_s
     served._clock = clock
-    with pytest.raises(ObserveGone, match="asked again in a while"):
+    with pytest.raises(ObserveGone, match="asked again later"):
         served.sample(ON)
     clock.now_s += 60.0
     server.silent = False

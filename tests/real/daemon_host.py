@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cgroup_groups import prompt, remove_group
 from own_process import READY_S, OwnProcess
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
@@ -56,10 +56,10 @@ class DaemonProcess(OwnProcess):
         self.process.wait(READY_S)
 
     def eventually(
-        self, what: str, holds: Callable[[HostStatus], Any], patience_s: float = PATIENCE_S
+        self, what: str, holds: Callable[[HostStatus], Any], timeout_s: float = TIMEOUT_S
     ) -> HostStatus:
         """Wait for a status of which `holds`; returns it, as the next one may be another."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         status = None
         while time.monotonic() < deadline and self.process.poll() is None:
             with suppress(UserError):
@@ -68,7 +68,7 @@ class DaemonProcess(OwnProcess):
                     return status
             time.sleep(0.25)
         ended = self.process.poll()
-        why = f"not within {patience_s} s" if ended is None else f"the daemon has ended with {ended}"
+        why = f"not within {timeout_s} s" if ended is None else f"the daemon has ended with {ended}"
         raise AssertionError(f"{why}: {what}: {status}\n{self.log()}")
 
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 READY_S = 300
-"""Patience with whatever is asked to begin or to end: many times what it takes on a busy machine."""
+"""For whatever is asked to begin or to end: many times what it takes on a busy machine."""
 
 
 class OwnProcess:

@@ -13,7 +13,7 @@ import pytest
 from daemon_host import Cgroups, Clients, cgroups, clients, row_of, running
 from nbd_client import NbdClient
 from serving import Server, require
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from slo_ctl.model import HostStatus, Verdict
 
@@ -137,7 +137,7 @@ def test_a_client_of_no_known_vm_is_named_with_what_to_write(root: Path) -> None
     server = Server(root, "ssd0")
     try:
         with running(root) as daemon, NbdClient(server.run.export("ssd0"), "ssd0") as client:
-            deadline_s = time.monotonic() + PATIENCE_S
+            deadline_s = time.monotonic() + TIMEOUT_S
             while not (notes := [note for note in daemon.status().notes if "no known VM" in note]):
                 assert time.monotonic() < deadline_s, daemon.log()
                 client.read(0, 4096)

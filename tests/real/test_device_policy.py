@@ -9,7 +9,7 @@ import pytest
 from cgroup_groups import loop_device
 from daemon_host import running
 from stored_profile import DISK, FLASH, store_profile
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, until
 
 from slo_ctl.cli.app import run
 from slo_ctl.drives.record import places
@@ -126,7 +126,7 @@ def test_the_daemon_sets_keeps_and_gives_back_what_is_configured(root: Path) -> 
                 configure(root, path, f'scheduler = "{scheduler}"\n')
                 assert daemon.api.post("/v1/reload")["config_problem"] == ""
                 eventually(queue, scheduler)
-            daemon.eventually("told", lambda status: "scheduler bfq" in reasons(status), PATIENCE_S)
+            daemon.eventually("told", lambda status: "scheduler bfq" in reasons(status), TIMEOUT_S)
             # Somebody else changes it.
             (Path("/sys/block") / Path(path).name / "queue" / "scheduler").write_text("none")
             eventually(queue, "bfq")
@@ -147,16 +147,16 @@ def test_a_profile_that_is_stored_while_the_daemon_runs_decides_from_then_on(roo
         with running(root) as daemon:
             store_profile(places(root), number, DISK, kernel="of another time")
             store_profile(places(root), number, DISK, serial="another device")
-            daemon.eventually("stale", lambda status: "kernel was of another" in reasons(status), PATIENCE_S)
+            daemon.eventually("stale", lambda status: "kernel was of another" in reasons(status), TIMEOUT_S)
             assert queue.scheduler == "none"
             stored = store_profile(places(root), number, FLASH)
             eventually(queue, "mq-deadline")
-            seen = daemon.eventually("told", lambda s: "one hardware queue" in reasons(s), PATIENCE_S)
+            seen = daemon.eventually("told", lambda s: "one hardware queue" in reasons(s), TIMEOUT_S)
             assert seen.devices[0].policy == "scheduler mq-deadline"
             # A damaged file leaves what is in force.
             stored.write_text("{")
             stored.parent.touch()
-            daemon.eventually("damage", lambda status: "is not taken" in reasons(status), PATIENCE_S)
+            daemon.eventually("damage", lambda status: "is not taken" in reasons(status), TIMEOUT_S)
             assert queue.scheduler == "mq-deadline"
         assert queue.scheduler == "none"
 

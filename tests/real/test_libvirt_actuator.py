@@ -35,7 +35,7 @@ class Rig:
         self.connection = host.connect()
         self.domain: Any = self.running() or self.started()
         self.uuid = str(self.domain.UUIDString())
-        self.actuator = LibvirtActuator(host.uri, patience_s=20)
+        self.actuator = LibvirtActuator(host.uri, timeout_s=20)
         self.start()
 
     def running(self) -> Any:
@@ -111,7 +111,7 @@ def test_weight_is_set_through_libvirt(rig: Rig) -> None:
     assert outcomes[0].reason == "333.4 is 333 there"
     assert rig.domain.blkioParameters(1)["weight"] == 333
     rig.domain.setBlkioParameters({"weight": 700}, 1)
-    assert "somebody else had set it to 700" in rig.wish({rig.weight: 333.4})[0].reason
+    assert "another program had set it to 700" in rig.wish({rig.weight: 333.4})[0].reason
     rig.start()
     assert states(rig.keeper.undo()) == {OutcomeState.RESTORED}
     assert rig.domain.blkioParameters(1)["weight"] == before

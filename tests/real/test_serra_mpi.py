@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "serra"))
 import fake_fio
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 RECOVERING = ("--enable-recovery", "--mca", "odls_base_sigkill_timeout", "20")
 """Ranks get 20 s to keep what they measured; by default mpirun kills them after a second."""
-END_PATIENCE_S = 300.0
+END_TIMEOUT_S = 300.0
 SMALL = ("--interval", "8k-64k/8k", "--points", "3", "--file-size", "16MiB", "--json")
 SIX_TIMES = (
     *(*SMALL, "--test-time", "300ms", "--min-repetitions", "6", "--repetitions", "6"),
@@ -52,7 +52,7 @@ def command(root: Path, *words: str) -> list[str]:
 def finished(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
     """The profile it prints, and what it says. Ends it if it does not end by itself."""
     try:
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.terminate()
         out, err = process.communicate()
@@ -117,7 +117,7 @@ def test_when_rank_0_is_killed_what_was_measured_is_kept(
         os.kill(_measuring_on(1, process, root, hosts), signal.SIGKILL)
         kept = stored(root)
         assert kept["measurement"]
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=TIMEOUT_S)
     if options:
         assert "rank 0, which hands out the work, is lost" in said
         assert "the same command again continues from there" in said
@@ -142,7 +142,7 @@ def test_ctrl_c_on_mpirun_keeps_what_was_measured(
     with ending(process):
         _measuring_on(1, process, root, hosts)
         process.send_signal(number)
-        out, said = process.communicate(timeout=PATIENCE_S)
+        out, said = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0
     assert "Traceback" not in said
     kept = stored(root)["measurement"]
@@ -168,7 +168,7 @@ def test_ctrl_c_on_mpirun_before_anything_is_measured(
     with ending(process):
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0
     assert "Traceback" not in said
     assert_nothing_is_left(place)
@@ -183,7 +183,7 @@ def stored(root: Path) -> dict[str, Any]:
 
 def assert_nothing_is_left(place: Path) -> None:
     """What ranks had made is gone, at once or as soon as their processes see that they are alone."""
-    deadline_s = time.monotonic() + END_PATIENCE_S
+    deadline_s = time.monotonic() + END_TIMEOUT_S
     while (left := list(place.iterdir())) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     assert left == []
@@ -202,7 +202,7 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
 
 def _measuring_on(host: int, process: subprocess.Popen[str], root: Path, hosts: Hosts) -> int:
     """The rank on that host, once something is measured."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline_s:
         if list((root / "profiles").glob("*.json")) and (pid := hosts.rank_on(host)):
             return pid

@@ -12,7 +12,7 @@ from serving import Server, make_device, require, served
 from slo_ctl.cli.app import run
 
 CONFIG = '[daemon]\nepoch = "200ms"\nwindow = "1s"\n[libvirt]\nuri = "none"\n[[device]]\nname = "d"\n'
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 def scheduler(server: Server) -> str:
@@ -21,7 +21,7 @@ def scheduler(server: Server) -> str:
 
 
 def eventually(server: Server, wanted: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while scheduler(server) != wanted:
         assert time.monotonic() < deadline, f"{scheduler(server)} and not {wanted}"
         time.sleep(0.05)
@@ -55,7 +55,7 @@ def test_daemon_sets_and_restores_the_scheduler_of_a_served_device(root: Path) -
     make(root)
     with served(root, "d", "--latency", "real") as server:
         with running(root) as daemon:
-            daemon.eventually("seen", lambda status: status.devices, PATIENCE_S)
+            daemon.eventually("seen", lambda status: status.devices, TIMEOUT_S)
             assert scheduler(server) == "fifo", "it was created so"
             (root / "slo-ctl.toml").write_text(CONFIG + 'scheduler = "auto"\n')
             assert daemon.api.post("/v1/reload")["config_problem"] == ""

@@ -96,7 +96,7 @@ class Host:
             return {vm["vm"]: vm for vm in self.api.get("/v1/status")["vms"]}
         return None
 
-    def settle(self, weights: dict[str, int], patience_s: float = CONVERGE_S) -> float:
+    def settle(self, weights: dict[str, int], timeout_s: float = CONVERGE_S) -> float:
         """Wait until every one of the VMs is ok and has the share that its weight means."""
         total = sum(weights.values())
         last: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Host:
             )
 
         try:
-            return until(settled, "every VM is ok", patience_s)
+            return until(settled, "every VM is ok", timeout_s)
         except AssertionError:
             raise AssertionError(f"not settled at {weights}: {last}\n{self.daemon_log()[-2000:]}") from None
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 """Many times what anything takes here, for machines that are slow and busy."""
 _POLL_S = 0.05
 
 
-def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> float:
     """Wait until something holds; returns how long that took."""
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < patience_s, f"not within {patience_s} s: {what}"
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
         time.sleep(_POLL_S)
     return time.monotonic() - began

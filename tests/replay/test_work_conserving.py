@@ -1,4 +1,4 @@
-"""The default policy against doing nothing: what one VM does not use goes to the others, and nobody pays for it."""
+"""The default policy against doing nothing: what one VM does not use goes to others, at no cost to it."""
 
 from functools import cache
 

@@ -45,7 +45,7 @@ def test_a_gain_is_told_with_who_paid_for_it() -> None:
     assert gains([WEB, DB]) == [
         (
             "Gained: db had 38% of its entitlement without slo-ctl and has 100% with it; "
-            "nobody has less than 100%."
+            "no VM has less than 100%."
         ),
         "web has 10.0% of the drive instead of 66.0%, its p99 is 156 ms instead of 22 ms.",
         "All together: 2,300 IOPS without slo-ctl, 2,300 with it (0.0%).",
@@ -56,12 +56,12 @@ def test_no_gain_and_a_loss_are_told_as_such() -> None:
     even = ComparedVm("a", 1.0, 0.5, 16, Figures(0.5, 100.0), Figures(0.49, 90.0))
     other = ComparedVm("b", 1.0, 0.5, 16, Figures(0.5, 100.0), Figures(0.51, 100.0))
     assert gains([even, other]) == [
-        "Nothing gained: without slo-ctl nobody had less than 100% of its entitlement, with it 98%.",
+        "Nothing gained: without slo-ctl no VM had less than 100% of its entitlement, with it 98%.",
         "All together: 200 IOPS without slo-ctl, 190 with it (\u22125.0%).",
     ]
     less = ComparedVm("a", 1.0, 0.5, 16, Figures(0.5, 100.0), Figures(0.2, 90.0))
     assert gains([less, other])[0] == (
-        "Lost: with slo-ctl a has 40% of its entitlement; without it nobody had less than 100%."
+        "Lost: with slo-ctl a has 40% of its entitlement; without it no VM had less than 100%."
     )
 
 

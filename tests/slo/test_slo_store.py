@@ -184,7 +184,7 @@ def test_names_that_cannot_be_stored_are_refused(name: str, tmp_path: Path) -> N
 
 
 def test_held_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_store, "_LOCK_PATIENCE_S", 0.05)
+    monkeypatch.setattr(json_store, "_LOCK_TIMEOUT_S", 0.05)
     first, second = SloStore(tmp_path / "p.json"), SloStore(tmp_path / "p.json")
     with first.locked(), pytest.raises(UserError, match="another slo-ctl is changing"):
         second.change(["web"], SloUpdate({"weight": 1.0}))

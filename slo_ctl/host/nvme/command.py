@@ -180,7 +180,7 @@ TIMEOUT_S = 10.0
 LIMIT_BYTES = 4 << 20
 """More than any of the outputs that are read; a drive with 1024 namespaces lists them in 30 kB."""
 _ERROR_BYTES = 1 << 16
-_KILLED_PATIENCE_S = 0.5
+_KILLED_TIMEOUT_S = 0.5
 _CHUNK = 1 << 16
 _DEVICE = re.compile(r"/dev/(nvme|ng)\d{1,9}(c\d{1,9})?(n\d{1,9})?")
 _FOLDERS = f"{os.defpath}:/usr/local/sbin:/usr/sbin:/sbin"
@@ -272,7 +272,7 @@ class NvmeTool:
         """A command that hangs in the kernel does not even end when killed: it is not waited for."""
         process.kill()
         try:
-            process.wait(_KILLED_PATIENCE_S)
+            process.wait(_KILLED_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._hanging.append(process)
 

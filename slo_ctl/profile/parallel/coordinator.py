@@ -31,7 +31,7 @@ from slo_ctl.profile.session import (
 from slo_ctl.profile.store import NodeShare, Profile, ProfileStore, rows
 from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
 
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 """How often the budget is looked at while nobody says anything."""
 
 
@@ -90,7 +90,7 @@ class Coordinator:
                         raise _nobody_left(collected.left_out, self._transport.names)
                     collected.ended = Ended.BUDGET if spent else Ended.PRECISE
                     break
-                event = self._transport.next_event(_PATIENCE_S)
+                event = self._transport.next_event(_TIMEOUT_S)
                 if event is None or event.node not in active:
                     continue
                 if isinstance(event, Noted):
@@ -239,7 +239,7 @@ def _wait_until_ready(
     ready: dict[Node, Ready] = {}
     said: set[str] = set()
     while len(ready) + len(left_out) < len(transport.names):
-        event = transport.next_event(_PATIENCE_S)
+        event = transport.next_event(_TIMEOUT_S)
         if isinstance(event, Ready):
             ready[event.node] = event
         elif isinstance(event, Noted) and event.text not in said:

@@ -1,7 +1,7 @@
 """Nodes that are the ranks of an MPI job. Rank 0 is the master, and has its own device measured, too.
 
 Every rank only passes messages on between MPI and a process of its own that measures: it always answers, and
-a rank that sends nothing is dead. Nothing but single messages is used: a collective operation would wait for the
+a rank that sends nothing is dead. Only single messages are used: a collective operation would wait for the
 dead. Open MPI 4 ends the whole job when a rank dies, unless `mpirun --enable-recovery` says otherwise; MPI
 itself then cannot be ended in an orderly way, and is not.
 """

@@ -96,7 +96,7 @@ def _leave_to_master(_number: int, _frame: FrameType | None) -> None:
 
 # Nodes that are processes of this machine, each with a target of its own.
 
-END_PATIENCE_S = 15.0
+END_TIMEOUT_S = 15.0
 """For a node that is to end: fio is stopped, and a file removed."""
 
 
@@ -173,7 +173,7 @@ class LocalNodes:
 
     def _death(self, node: Node) -> str:
         process = self._processes[node]
-        process.join(END_PATIENCE_S)
+        process.join(END_TIMEOUT_S)
         status = process.exitcode
         self._pipes.pop(node).close()
         if status is not None and status < 0:
@@ -186,7 +186,7 @@ class LocalNodes:
             self._processes[node].terminate()
         for node in ending:
             process = self._processes[node]
-            process.join(END_PATIENCE_S)
+            process.join(END_TIMEOUT_S)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -13,7 +13,7 @@ _INSTALL_S = 1800.0
 """Unpacking 140 MB and compiling Python under emulation."""
 _DAEMON_S = 900.0
 # Its own limit is 90 s, which the daemon took to start in a guest on a busy machine (load 17).
-_PATIENT_SYSTEMD = """
+_SLOW_SYSTEMD = """
 mkdir -p /etc/systemd/system.conf.d
 printf '[Manager]\\nDefaultTimeoutStartSec=10min\\n' >/etc/systemd/system.conf.d/emulated.conf
 systemctl daemon-reexec
@@ -56,7 +56,7 @@ def install(guest: Guest, package: Path) -> None:
 
     Raises CommandError.
     """
-    guest.run(_PATIENT_SYSTEMD)
+    guest.run(_SLOW_SYSTEMD)
     guest.put(package, "/root/")
     command = (
         f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /root/{package.name}"

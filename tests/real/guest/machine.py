@@ -17,7 +17,7 @@ from .drives import Drive, qemu_arguments
 from .qmp import QmpError, qmp
 
 BOOT_S = 900.0
-"""Patience with a boot, which takes 30 s on a machine with nothing else to do, and 370 s at load 13."""
+"""For a boot, which takes 30 s on a machine with nothing else to do, and 370 s at load 13."""
 _TRIES = 2
 _MEMORY = "2G"
 _COMMAND_S = 600.0

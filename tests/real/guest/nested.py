@@ -13,7 +13,7 @@ from .machine import Guest
 
 _FOLDER = "/var/lib/bare-writer"
 _START_S = 900.0
-"""Patience with a VM, which takes 10 to 30 s to start: QEMU is emulated."""
+"""For a VM to start, which takes 10 to 30 s to start: QEMU is emulated."""
 _POLL_S = 0.5
 
 
@@ -41,18 +41,18 @@ class NestedVms:
         """As if its power went."""
         self._guest.run(f"virsh destroy {name}", timeout_s=_START_S)
 
-    def says(self, name: str, text: str, patience_s: float = 600.0) -> None:
+    def says(self, name: str, text: str, timeout_s: float = 600.0) -> None:
         """Wait for a line on its console: `disk BYTES` once it writes, `let go`, `failed`."""
         log = f"{_FOLDER}/{name}.log"
-        self.wait(f"grep -qx '{text}' {log}", f"cat {log}", patience_s)
+        self.wait(f"grep -qx '{text}' {log}", f"cat {log}", timeout_s)
 
-    def wait(self, condition: str, otherwise: str, patience_s: float) -> None:
+    def wait(self, condition: str, otherwise: str, timeout_s: float) -> None:
         """Until a command succeeds. Fails with what another says."""
-        tries = int(patience_s / _POLL_S)
+        tries = int(timeout_s / _POLL_S)
         loop = (
             f"for i in $(seq {tries}); do {condition} && exit 0; sleep {_POLL_S}; done; {otherwise}; exit 1"
         )
-        self._guest.run(loop, timeout_s=3 * patience_s)
+        self._guest.run(loop, timeout_s=3 * timeout_s)
 
     def scope(self, name: str) -> str:
         """Its cgroup, without /sys/fs/cgroup."""

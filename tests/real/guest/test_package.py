@@ -13,7 +13,7 @@ from .vm_scopes import first_that
 
 GUEST = GENERAL
 _EXPOSURE_MAX = 3.0
-_PATIENCE_S = 600
+_TIMEOUT_S = 600
 """With the daemon's start: half a minute of processor time under emulation, on a machine that may be busy."""
 _CONFIGURATION = """
 [[device]]
@@ -25,7 +25,7 @@ scheduler = "mq-deadline"
 
 @pytest.fixture(scope="module")
 def guest(installed: Guest) -> Guest:
-    installed.run("systemctl start slo-ctld", timeout_s=_PATIENCE_S)
+    installed.run("systemctl start slo-ctld", timeout_s=_TIMEOUT_S)
     return installed
 
 
@@ -41,7 +41,7 @@ def test_apt_installs_the_whole_package(guest: Guest) -> None:
 
 def test_the_daemon_came_up_with_the_host_and_says_so(guest: Guest) -> None:
     """Type=notify: active means that the daemon itself said that it is ready."""
-    guest.run("systemctl is-system-running --wait", timeout_s=_PATIENCE_S)
+    guest.run("systemctl is-system-running --wait", timeout_s=_TIMEOUT_S)
     found = properties(guest, "ActiveState", "Type", "NRestarts", "UnitFileState", "WatchdogUSec")
     assert found == {
         "Type": "notify",
@@ -73,13 +73,13 @@ def test_security_exposure_of_the_daemon_is_low(guest: Guest) -> None:
 
 def test_doctor_finds_nothing_missing(guest: Guest) -> None:
     """With the profile of a drive still to be made, everything is there."""
-    said = guest.run("slo-ctl doctor", check=False, timeout_s=_PATIENCE_S)
+    said = guest.run("slo-ctl doctor", check=False, timeout_s=_TIMEOUT_S)
     missed = [line for line in said.stdout.splitlines() if line.startswith("missing")]
     assert (missed, said.rc) == ([], 0), said.stdout
 
 
 def test_status_comes_from_the_daemon(guest: Guest) -> None:
-    status = json.loads(guest.run("slo-ctl status --json", timeout_s=_PATIENCE_S).stdout)
+    status = json.loads(guest.run("slo-ctl status --json", timeout_s=_TIMEOUT_S).stdout)
     assert "format_version" in status
 
 
@@ -87,24 +87,24 @@ def test_an_emulated_ssd_is_served_by_its_unit(guest: Guest) -> None:
     """Within what the unit is allowed; what a client has flushed is there after SIGKILL."""
     guest.run(
         "slo-ctl device create name=ssd0,preset=fast15,size=64MiB,op=15% --namespace name=web",
-        timeout_s=_PATIENCE_S,
+        timeout_s=_TIMEOUT_S,
     )
-    guest.run("modprobe nbd; systemctl start slo-ctl-ftl@ssd0", timeout_s=_PATIENCE_S)
+    guest.run("modprobe nbd; systemctl start slo-ctl-ftl@ssd0", timeout_s=_TIMEOUT_S)
     fio = (
         "nbd-client -unix /run/slo-ctl/devices/ssd0/exports/web.sock -N web /dev/nbd0 && fio --name=web"
         " --filename=/dev/nbd0 --rw=write --bs=64k --size=8M --direct=1 --end_fsync=1 --verify=crc32c"
         " {} && nbd-client -d /dev/nbd0"
     )
-    guest.run(fio.format("--do_verify=0"), timeout_s=_PATIENCE_S)
+    guest.run(fio.format("--do_verify=0"), timeout_s=_TIMEOUT_S)
     guest.run("systemctl kill -s KILL slo-ctl-ftl@ssd0")
     guest.run(
         "until [ $(systemctl show slo-ctl-ftl@ssd0 -P NRestarts) = 1 ]"
         " && systemctl is-active -q slo-ctl-ftl@ssd0; do sleep 0.5; done",
-        timeout_s=_PATIENCE_S,
+        timeout_s=_TIMEOUT_S,
     )
-    guest.run(fio.format("--verify_only=1"), timeout_s=_PATIENCE_S)
-    assert "ssd0: EMULATED SSD" in guest.run("slo-ctl status", timeout_s=_PATIENCE_S).stdout
-    guest.run("systemctl stop slo-ctl-ftl@ssd0", timeout_s=_PATIENCE_S)
+    guest.run(fio.format("--verify_only=1"), timeout_s=_TIMEOUT_S)
+    assert "ssd0: EMULATED SSD" in guest.run("slo-ctl status", timeout_s=_TIMEOUT_S).stdout
+    guest.run("systemctl stop slo-ctl-ftl@ssd0", timeout_s=_TIMEOUT_S)
     assert guest.run("systemctl show slo-ctl-ftl@ssd0 -P Result").stdout == "success\n"
 
 
@@ -119,8 +119,8 @@ def test_a_profile_is_refined_by_its_unit(guest: Guest) -> None:
     name = guest.disk("PLAIN0")
 
     def one_night() -> str:
-        guest.run(f"systemctl start slo-ctl-profile@{name}", timeout_s=_PATIENCE_S)
-        return guest.run(f"slo-ctl device profile /dev/{name} --show", timeout_s=_PATIENCE_S).stdout
+        guest.run(f"systemctl start slo-ctl-profile@{name}", timeout_s=_TIMEOUT_S)
+        return guest.run(f"slo-ctl device profile /dev/{name} --show", timeout_s=_TIMEOUT_S).stdout
 
     # Each adds to what is there; where the guest waits for a CPU one measures hardly anything.
     shown = first_that(lambda shown: "RANDOM READ" in shown, one_night, looks=8)
@@ -134,7 +134,7 @@ def test_killed_daemon_is_restarted_by_systemd(guest: Guest) -> None:
     guest.run(
         f"until [ $(systemctl show slo-ctld -P MainPID) != {before} ] && systemctl is-active -q slo-ctld;"
         " do sleep 1; done",
-        timeout_s=_PATIENCE_S,
+        timeout_s=_TIMEOUT_S,
     )
     assert properties(guest, "NRestarts")["NRestarts"] == "1"
 
@@ -148,17 +148,17 @@ def until_scheduler(guest: Guest, name: str) -> None:
     guest.run(
         f"for i in $(seq 600); do grep -qF '[{name}]' {file} && exit 0; sleep 0.5; done;"
         f" cat {file}; journalctl -u slo-ctld --no-pager -n 20; exit 1",
-        timeout_s=_PATIENCE_S,
+        timeout_s=_TIMEOUT_S,
     )
 
 
 def test_settings_are_restored_when_the_daemon_stops(guest: Guest) -> None:
     guest.run(f"echo none >{scheduler(guest)}")
     guest.run("cat >>/etc/slo-ctl/slo-ctl.toml; sync", stdin=_CONFIGURATION.format(name=guest.disk("PLAIN0")))
-    guest.run("systemctl reload slo-ctld", timeout_s=_PATIENCE_S)
+    guest.run("systemctl reload slo-ctld", timeout_s=_TIMEOUT_S)
     until_scheduler(guest, "mq-deadline")
-    guest.run("systemctl stop slo-ctld", timeout_s=_PATIENCE_S)
+    guest.run("systemctl stop slo-ctld", timeout_s=_TIMEOUT_S)
     until_scheduler(guest, "none")
     assert properties(guest, "Result")["Result"] == "success"
-    guest.run("systemctl start slo-ctld", timeout_s=_PATIENCE_S)
+    guest.run("systemctl start slo-ctld", timeout_s=_TIMEOUT_S)
     until_scheduler(guest, "mq-deadline")

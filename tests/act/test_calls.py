@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from slo_ctl.host.calls import PatientCalls
+from slo_ctl.host.calls import BoundedCalls
 from slo_ctl.model.decision import ActError
 
 WHAT = "the hanging thing"
@@ -25,7 +25,7 @@ def until_none() -> None:
 
 
 def test_results_and_errors_come_through() -> None:
-    calls = PatientCalls(WHAT, patience_s=5)
+    calls = BoundedCalls(WHAT, timeout_s=5)
     assert [calls.call("a", lambda: 1), calls.call("b", lambda: 2)] == [1, 2]
     with pytest.raises(ZeroDivisionError):
         calls.call("a", lambda: 1 / 0)
@@ -36,7 +36,7 @@ def test_results_and_errors_come_through() -> None:
 
 
 def test_one_that_hangs_holds_up_nobody_else_and_is_taken_up_again() -> None:
-    calls, gate = PatientCalls(WHAT, patience_s=0.5), threading.Event()
+    calls, gate = BoundedCalls(WHAT, timeout_s=0.5), threading.Event()
     with pytest.raises(ActError, match=r"has not answered for \d+\.\d s") as refused:
         calls.call("stuck", gate.wait)
     assert not refused.value.gone
@@ -63,7 +63,7 @@ def test_one_that_hangs_holds_up_nobody_else_and_is_taken_up_again() -> None:
 
 
 def test_threads_do_not_pile_up() -> None:
-    calls, gate = PatientCalls(WHAT, patience_s=0.01, max_threads=3), threading.Event()
+    calls, gate = BoundedCalls(WHAT, timeout_s=0.01, max_threads=3), threading.Event()
     for number in range(20):
         with pytest.raises(ActError):
             calls.call(f"vm{number}", gate.wait)
@@ -81,7 +81,7 @@ class Clock:
         return self.now_s
 
 
-def test_who_is_slow_but_alive_has_the_full_time_again() -> None:
+def test_who_is_answers_slowly_has_the_full_time_again() -> None:
     """Else no answer would be waited for again where each takes longer than the little time."""
     clock = Clock()
     calls = one_that_hung_until(1.0, clock)
@@ -105,8 +105,8 @@ def test_who_hangs_for_long_is_given_little_time_until_it_answers() -> None:
     until_none()
 
 
-def one_that_hung_until(now_s: float, clock: Clock) -> PatientCalls:
-    calls, gate, ended = PatientCalls(WHAT, patience_s=1.0, clock=clock), threading.Event(), threading.Event()
+def one_that_hung_until(now_s: float, clock: Clock) -> BoundedCalls:
+    calls, gate, ended = BoundedCalls(WHAT, timeout_s=1.0, clock=clock), threading.Event(), threading.Event()
 
     def hangs() -> None:
         gate.wait()
@@ -122,7 +122,7 @@ def one_that_hung_until(now_s: float, clock: Clock) -> PatientCalls:
 
 
 def test_nothing_is_said_of_what_is_being_changed() -> None:
-    calls, gate = PatientCalls(WHAT, patience_s=0.01), threading.Event()
+    calls, gate = BoundedCalls(WHAT, timeout_s=0.01), threading.Event()
     calls.refuse_while_hanging("a")
     with pytest.raises(ActError):
         calls.call("a", gate.wait)
