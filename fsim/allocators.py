@@ -98,7 +98,7 @@ class GreedySpaceAllocator(Allocator):
 
     @property
     def memory_bytes(self) -> int:
-        """What there is beside the file system's own map of free space."""
+        """Memory needed besides the file system's own map of free space."""
         return self._queue.memory_bytes
 
     def free_in(self, logical: int) -> int:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 REQUEST_BLOCKS = 128
 """The kernel sends at most 512 KiB at once (max_sectors_kb)."""
 OCCUPANT = "file system"
-"""What the one namespace of a drive is called in errors."""
+"""Name of the one namespace of a drive in errors."""
 _QUEUE_DEPTH = 32
 _NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Wear:
-    """What the drive did, in pages and merges."""
+    """Work of the drive, in pages and merges."""
 
     host_page_writes: int
     merge_page_writes: int

@@ -122,7 +122,7 @@ _FILL_NUMBERS = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What to run."""
+    """The experiment."""
 
     allocator: str
     """A name of `ALLOCATORS`."""
@@ -143,7 +143,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out."""
+    """Results."""
 
     elapsed_s: float
     """Virtual time that the drive took for all syncs."""
@@ -213,7 +213,7 @@ Key = tuple[str, str, float, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What to compare."""
+    """The comparison."""
 
     allocators: tuple[str, ...]
     """Names of `ALLOCATORS`."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """What happens to a file."""
+    """Action on a file."""
 
     CREATE = 0
     APPEND = 1
@@ -57,7 +57,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sync:
-    """What one sync writes, in this order, each part ascending; and what was freed since the last."""
+    """Blocks that one sync writes, in this order, each part ascending; and those freed since the last."""
 
     data: NDArray[np.int64]
     journal: NDArray[np.int64]

@@ -31,7 +31,7 @@ def print_allocation(console: Console, result: AllocationResult) -> None:
 
 
 def headline(result: AllocationResult) -> str:
-    """What was run, in one line."""
+    """The experiment in one line."""
     synthetic = ", synthetic workload" if result.synthetic else ""
     trim = "on" if result.trim else "off"
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
@@ -48,7 +48,7 @@ def drive_line(drive: DrivePoints) -> str:
 
 
 def legend(result: AllocationResult) -> str:
-    """What the cells are."""
+    """Legend of the cells."""
     spread = " +- half its 95 % interval over the seeds" if len(result.seeds) > 1 else ""
     return f"Elapsed virtual seconds by utilisation of the file system; (ratio to {result.base}{spread})."
 

@@ -18,7 +18,7 @@ MAX_END_BYTES = 2**63
 
 
 class Op(IntEnum):
-    """What a request does; the values are those of the emulator's op column."""
+    """Operation of a request; the values are those of the emulator's op column."""
 
     READ = 0
     WRITE = 1

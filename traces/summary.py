@@ -1,4 +1,4 @@
-"""What is in a trace: counts, sizes, footprint, order and pace, in one streaming pass."""
+"""Summary of a trace: counts, sizes, footprint, order and pace, in one streaming pass."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """What it is, for people: always says that it is synthetic."""
+        """Description; always says that it is synthetic."""
         parameters = [
             f"{parameter.name}={self.parameters[parameter.name]}"
             for parameter in self.kind.parameters

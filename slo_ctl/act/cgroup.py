@@ -67,7 +67,7 @@ class CgroupActuator:
         self._folders: dict[str, str] = {}
         """Of groups that knobs may be in."""
         self._v1_weight = ""
-        """What the kernel calls it, once a group was looked at."""
+        """The kernel's name for it, once a group was read."""
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its levers."""

@@ -47,7 +47,7 @@ class WritableDomain:
 
     @property
     def impact(self) -> int:
-        """What a change should affect: the VM as it runs, its definition, or both."""
+        """Scope of a change: the VM as it runs, its definition, or both."""
         return (AFFECT_LIVE if self.running else 0) | (AFFECT_CONFIG if self.persistent else 0)
 
 

@@ -1,4 +1,4 @@
-"""What was changed on the host, to be undone: the value that every touched knob had before."""
+"""Journal of changes on the host, to be undone: the original value of every knob."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JournalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What a knob was before slo-ctl, and for whose sake it was changed."""
+    """Original value of a knob, and the VM it was changed for."""
 
     value: SettingValue
     vm: str

@@ -44,7 +44,7 @@ class Actuator(Protocol[Value]):
         ...
 
     def normalise(self, knob: Knob, value: Value) -> Value:
-        """What will be read after a value was written: rounded and clipped as the mechanism does."""
+        """The value that will be read after writing this one: rounded and clipped as the mechanism does."""
         ...
 
 
@@ -150,7 +150,7 @@ class SettingKeeper:
         return restored
 
     def plan(self, settings: Iterable[Setting], within: Scope = _everywhere) -> list[Outcome]:
-        """What `apply` would do, reading everything and touching nothing."""
+        """The changes that `apply` would make, reading everything and touching nothing."""
         wanted, outcomes_of_doubles = _by_knob(settings)
         planned: list[Outcome] = []
         for knob, original in self._journal.originals().items():
@@ -178,7 +178,7 @@ class SettingKeeper:
         raise ActError(f"nothing here can set {knob}", "see `slo-ctl doctor`")
 
     def _inspect(self, setting: Setting, *, exact: bool = False) -> _Step | Outcome:
-        """What there is to do for one setting; `exact` values were read from the knob and are not rounded."""
+        """The change needed for one setting; `exact` values were read from the knob and are not rounded."""
         knob = setting.knob
         try:
             actuator = self._owner(knob)

@@ -140,7 +140,7 @@ _LIMITS = {
 
 
 def group_name(targets: Sequence[str]) -> str:
-    """What the throttle group of several disks is called within their VM."""
+    """Name of the throttle group of several disks within their VM."""
     return f"slo-ctl-{'-'.join(targets)}"
 
 
@@ -287,7 +287,7 @@ class LibvirtActuator:
         return tune
 
     def _disk_error(self, domain: Any, target: str, error: Any) -> ActError:
-        """What libvirt says of a disk without limits, by what the disk is."""
+        """The error of a disk without limits, by the kind of disk."""
         if self._libvirt.is_lost(error, domain.connect()):
             raise error
         try:

@@ -33,7 +33,7 @@ from slo_ctl.model.nvme import NvmeDevice
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What is in it. Keys that are not known are refused: they could be steps."""
+    """Its content. Unknown keys are refused: they could be steps."""
 
     format_version: Literal[1]
     mappings: tuple[NamespaceMapping, ...]

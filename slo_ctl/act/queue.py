@@ -27,7 +27,7 @@ _PARAMETER = re.compile(r"([a-z][a-z0-9_]{0,63})=([0-9]{1,20})", re.ASCII)
 _COST_WORD = re.compile(r"[a-z]{1,16}=[a-z0-9.]{1,24}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}", re.ASCII)
 _OFF = {"qos": "enable=0", "model": "ctrl=auto"}
-"""What io.cost says of a device that nobody has set anything for."""
+"""Content of io.cost files for a device without settings."""
 _BACK = {"qos": "enable=0 ctrl=auto", "model": "ctrl=auto"}
 _IN_TICKS = frozenset(
     {

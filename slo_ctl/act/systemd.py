@@ -59,7 +59,7 @@ Entries = dict[str, int]
 
 
 class UnitProperties(Protocol):
-    """What is asked of systemd; a test has one that keeps properties in memory."""
+    """Interface to systemd; a test has one that keeps properties in memory."""
 
     def entries(self, unit: str, names: Sequence[str]) -> dict[str, Entries]:
         """The values that the unit has by device, for each of these properties."""
@@ -113,7 +113,7 @@ class SystemdActuator:
         return None if _is_weight(knob) and normal == DEFAULT_WEIGHT else normal
 
     def read(self, knob: Knob) -> float | None:
-        """What the cgroup has.
+        """The cgroup's value.
 
         Raises ActError while a change of the unit is under way: what is read then may be another a moment
         later, and would be taken for what was restored.

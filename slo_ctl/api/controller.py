@@ -1,4 +1,4 @@
-"""What the API needs of the daemon. Every method may be called by any thread, and none waits for an epoch
+"""Interface between API and daemon. Every method may be called by any thread, and none waits for an epoch
 longer than a moment unless it says so.
 """
 
@@ -51,7 +51,7 @@ class Controller(Protocol):
         """
 
     def plan(self) -> Plan:
-        """What the next epoch would change. Waits for the present one."""
+        """Changes that the next epoch would make. Waits for the present one."""
 
     def history(self, vm: str, since: float | None, until: float | None, limit: int) -> VmHistory:
         """The past of a VM. Raises HistoryError as well."""

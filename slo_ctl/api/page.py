@@ -90,7 +90,7 @@ def _listening(address: str) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class PageRoutes:
-    """What is replied to a request, whoever sent it."""
+    """Replies to requests for the page."""
 
     api: Api
 
@@ -159,7 +159,7 @@ class _Connection(OneRequest):
     do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = do_GET  # noqa: N815 - named by http.server
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server refuses by itself, in our shape."""
+        """Errors of http.server itself, in our format."""
         del explain
         self._send(refusal(code, message or HTTPStatus(code).phrase, "the page is at /"))
 

@@ -1,4 +1,4 @@
-"""What the API answers: one route for each method and path, and the description of them all."""
+"""The API's routes: one for each method and path, and the description of them all."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _checked(kind: type[_Model], value: object) -> _Model:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is sent back."""
+    """A reply."""
 
     status: int
     content_type: str

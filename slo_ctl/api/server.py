@@ -70,7 +70,7 @@ class _Connection(OneRequest):
     do_PUT = do_POST = do_DELETE = do_PATCH = do_HEAD = do_GET  # noqa: N815 - named by http.server
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server refuses by itself, in our shape."""
+        """Errors of http.server itself, in our format."""
         del explain
         self.close_connection = True
         self._send(refusal(code, message or HTTPStatus(code).phrase, f"see {DESCRIPTION}"))

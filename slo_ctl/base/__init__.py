@@ -1,1 +1,1 @@
-"""What every package may use: errors, quantities, files, text. Imports nothing else of slo_ctl."""
+"""Foundations for every package: errors, quantities, files, text. Imports nothing else of slo_ctl."""

@@ -92,7 +92,7 @@ class JsonStore(Generic[T]):
             os.close(descriptor)
 
     def damaged(self, problem: str) -> UserError:
-        """What to raise when the content is not what it should be."""
+        """The error for content that is not valid."""
         return UserError(f"{self.path} is damaged: {problem}", self._repair)
 
 

@@ -19,7 +19,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV})
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """What a file says; bytes that are no UTF-8 are kept as surrogates."""
+    """Content of a file; bytes that are not UTF-8 are kept as surrogates."""
 
     text: str
     cut: bool

@@ -62,7 +62,7 @@ def report_unreachable(reason: str, root: Path | None) -> None:
 
 
 def start_hint(root: Path | None, reason: str = "") -> str:
-    """What to do when the daemon is not reachable."""
+    """Hint when the daemon is not reachable."""
     if os.strerror(13) in reason:
         return "run as root, or join the group of [api] group (default: slo-ctl)"
     if root is not None:

@@ -55,7 +55,7 @@ def command(
 
 
 def introduction(scenario: Scenario) -> str:
-    """What the run will do."""
+    """Plan of the run."""
     from slo_ctl.base import numbers
 
     vms = ", ".join(f"{vm.name} (weight {numbers.weight(vm.slo.weight)})" for vm in scenario.vms)

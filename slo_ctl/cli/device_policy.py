@@ -55,7 +55,7 @@ def suited_here(
 
 
 def needs_of_vms(host: VmHost, vms: Sequence[str], given: GivenNeeds) -> Needs:
-    """What the effective SLOs of these VMs require; options override it."""
+    """Needs of the effective SLOs of these VMs; options override them."""
     from slo_ctl.decide.scheduler import needs_on
 
     needs = needs_on(vms, {name: host.resolved_slo(name).slo for name in vms})

@@ -27,7 +27,7 @@ class Command(TyperCommand):
             vars(parameter)["make_metavar"] = partial(_make_metavar, parameter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What follows the name of the command in the usage line."""
+        """Arguments in the usage line of a command."""
         return list(_usage(self, ctx))
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
@@ -45,7 +45,7 @@ class Group(TyperGroup):
     """A command with verbs, or the program."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What follows the name of the group in the usage line."""
+        """Arguments in the usage line of a group."""
         return [*_usage(self, ctx), "COMMAND [ARGS]..."]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:

@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, notes and warnings on stderr, and the files of a run."""
+"""Output of commands: results on stdout, notes and warnings on stderr, and the files of a run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Outputs:
 
 
 class RunResult(Protocol):
-    """What a replay or simulation returns."""
+    """Result of a replay or simulation."""
 
     @property
     def complete(self) -> bool:

@@ -65,7 +65,7 @@ def read_plan(root: Path | None) -> Plan:
 
 
 def plan_without_daemon(root: Path | None) -> Plan:
-    """What the first epochs of a daemon would change: observes and decides, changes nothing."""
+    """Changes that the first epochs of a daemon would make: observes and decides only."""
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces
     from slo_ctl.daemon.loop import Daemon

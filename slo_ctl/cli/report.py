@@ -77,7 +77,7 @@ def command(
 def _report(
     root: Path | None, names: list[str], span: tuple[float, float], limit: int, up_to_now: bool
 ) -> HostReport:
-    """What is recorded and, up to now, what the daemon says. Raises UserError when that is nothing."""
+    """The history and, up to now, the daemon's status. Raises UserError when there is neither."""
     from slo_ctl.base.errors import UnreachableError
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_reader import read_vm

@@ -33,7 +33,7 @@ def open_named(path: Path, format_: str | None, on_error: str, action: str) -> T
 
 
 def on_error_of(text: str) -> OnError:
-    """What --on-error says. Raises UserError."""
+    """Value of --on-error. Raises UserError."""
     if text == "raise":
         return "raise"
     if text == "skip":

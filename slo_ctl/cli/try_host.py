@@ -1,4 +1,4 @@
-"""What `slo-ctl try` starts, and how all of it is removed: a served drive, clients in cgroups, a daemon."""
+"""Everything that `slo-ctl try` starts and removes: a served drive, clients in cgroups, a daemon."""
 
 from __future__ import annotations
 

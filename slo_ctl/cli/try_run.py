@@ -127,7 +127,7 @@ def _judged_now(vms: tuple[ComparedVm, ...], host: TryHost) -> tuple[ComparedVm,
 
 
 class Meter:
-    """What each VM got since this was made, by the counters of the drive's server."""
+    """Activity of each VM since construction, by the counters of the drive's server."""
 
     def __init__(self, host: TryHost, window_s: float) -> None:
         run = host.store.places.run_of(DEVICE)

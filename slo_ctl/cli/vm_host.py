@@ -185,7 +185,7 @@ class VmHost:
         return fields_of(xml, self.notes.append) if xml else {}
 
     def stored(self) -> StoredSlos:
-        """What `vm set` has set, as it is now. Raises UserError."""
+        """Fields set by `vm set`. Raises UserError."""
         from slo_ctl.record.slo_store import SloStore
 
         return SloStore(self.places.slos).read()

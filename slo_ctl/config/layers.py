@@ -1,4 +1,4 @@
-"""What all files of the configuration say, laid over each other, each value with its place."""
+"""All files of the configuration merged, each value with its file and line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Layers:
         self.notes: list[str] = []
         """One sentence for each value of a named table that a later file overrides with another."""
         self.problems: list[UserError] = []
-        """What was given twice in one file."""
+        """Keys given twice in one file."""
 
     def add(self, file: ConfigFile, shown: str) -> None:
         """Lay one file over the others. Raises UserError for the first value in it that is not valid."""

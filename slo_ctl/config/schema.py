@@ -1,4 +1,4 @@
-"""What may stand in one file of the configuration."""
+"""Schema of one file of the configuration."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def find_table_errors(file: ConfigFile) -> tuple[list[UserError], ConfigFile]:
 
 
 def _removed(where: Location) -> Location:
-    """What cannot be judged together with the rest when the value at `where` is not valid."""
+    """Keys that cannot be checked when the value at `where` is not valid."""
     if where[0] == "device":
         return where[:2]
     if where[0] not in ("vm", "class"):

@@ -18,7 +18,7 @@ class DaemonConfig:
     epoch_s: float = 1.0
     """How often it observes, decides and acts."""
     window_s: float = 10.0
-    """What status, verdicts and metrics are means over; at least one epoch."""
+    """Window of status, verdicts and metrics; at least one epoch."""
     policy: str = DEFAULT_POLICY
     """How OPS is shared out on emulated devices that name no policy of their own."""
     strict: bool = False
@@ -64,7 +64,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class VmConfig:
-    """What the configuration says about one VM, or about all whose names match a pattern."""
+    """Configuration of one VM, or of all whose names match a pattern."""
 
     name: str
     slo_fields: dict[str, float]
@@ -138,4 +138,4 @@ class Config:
 
 
 DEFAULTS = Config()
-"""What is in force when nothing is configured."""
+"""The value when nothing is configured."""

@@ -203,12 +203,12 @@ class BlockPart:
 
     @property
     def number(self) -> DeviceNumber | None:
-        """What cgroups charge; None while it is not there."""
+        """Device number that cgroups charge; None while it does not exist."""
         return self._device.number if self._device is not None else None
 
     @property
     def windows(self) -> dict[str, StreamWindow]:
-        """What each VM did over the status window."""
+        """Activity of each VM over the status window."""
         return self._device.windows if self._device is not None else {}
 
     @property
@@ -282,7 +282,7 @@ class BlockPart:
         return self._busy_share >= BUSY_FROM or any(self._demand.wants_more(vm) for vm in self.active)
 
     def _busy_for(self, number: DeviceNumber) -> float:
-        """What share of the time it had requests."""
+        """Share of the time in which it had requests."""
         file = read_bounded(self._sys / "dev" / "block" / str(number) / "stat")
         fields = file.text.split() if file else []
         if len(fields) <= _BUSY_MS_FIELD or not fields[_BUSY_MS_FIELD].isdigit():
@@ -341,16 +341,16 @@ class BlockPart:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What VMs have shares of."""
+    """Total that VMs have shares of."""
 
     shares: Mapping[str, float]
-    """What each one that asks for anything is due, by VM."""
+    """Entitlement of each active VM, by name."""
     total_iops: float | None
     of_drive: bool
     """It is a whole drive; else one block device."""
 
     def target_iops(self, vm: str) -> float | None:
-        """What its share is at the moment."""
+        """Its present share."""
         return self.shares[vm] * self.total_iops if vm in self.shares and self.total_iops else None
 
 
@@ -380,7 +380,7 @@ class Pool:
             self.capacity.add(total, asked_for_more=any(part.asked_for_more for part in self.parts))
 
     def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:
-        """What a dry run does not do, as limits are found by trying them; empty where nothing is left out."""
+        """Part that a dry run omits, as limits are found by applying them; may be empty."""
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
         kept = [f"a minimum for {vm}" for vm, slo in sorted(here.items()) if slo.min_iops is not None]
         if self._is_shared_by_limits(here, weighted):
@@ -445,7 +445,7 @@ class Pool:
         return self._windows[vm].iops if vm in self._windows else None
 
     def shared(self, part: BlockPart) -> Shared:
-        """What VMs on a part are judged by: the drive where shares of it are kept, else that block device."""
+        """Where VMs of a part are judged: the drive where shares of it are kept, else that block device."""
         windows = self._windows if self.guard.by_weight else part.windows
         total = total_iops(list(windows.values()))
         asking = {vm: self.slos[vm] for vm, window in windows.items() if vm in self.slos and window.iops}

@@ -35,7 +35,7 @@ class BlockDevices:
         self.parts: dict[str, BlockPart] = {}
         self.policies = DevicePolicies(places, sys)
         self.notes: tuple[str, ...] = ()
-        """What of the configuration cannot be had."""
+        """Configured devices that cannot be used."""
         self._sys = sys
         self._run = run
         self._problems = problems
@@ -45,7 +45,7 @@ class BlockDevices:
         self._wishes: dict[str, ConfiguredScheduler] = {}
         self._pools: dict[str, Pool] = {}
         self._left_out: dict[str, tuple[str, ...]] = {}
-        """What a dry run does not do, by device."""
+        """Parts that a dry run omits, by device."""
         self._window_s = 0.0
         self._watches = NvmeWatches(sys, self._window_s)
 
@@ -106,7 +106,7 @@ class BlockDevices:
         *,
         dry_run: bool,
     ) -> Wanted:
-        """What is to be set for the VMs; after `observe`. The weight of those in `weighted` was set."""
+        """Settings for the VMs; after `observe`. The weight of those in `weighted` was set."""
         slos, streams, numbers = host_state.slos, host_state.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
@@ -142,7 +142,7 @@ class BlockDevices:
 
     @property
     def plans(self) -> list[DevicePlan]:
-        """What is decided about each one as a whole, as far as there is anything to say."""
+        """Decisions about each device as a whole, if any."""
         reasons = {
             name: (*self.policies.reasons.get(name, ()), *self._left_out.get(name, ())) for name in self.parts
         }
@@ -151,7 +151,7 @@ class BlockDevices:
         ]
 
     def for_devices(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:
-        """What the devices as a whole are to be set to."""
+        """Settings of the devices as a whole."""
         return self.policies.settings(self._wishes, self.numbers, tree, host_state, self._clock.monotonic_s())
 
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:

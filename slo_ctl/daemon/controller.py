@@ -35,7 +35,7 @@ _MAX_WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the last epoch left for others to read. Replaced as a whole, never changed."""
+    """Results of the last epoch for other threads. Replaced as a whole, never changed."""
 
     config: Config
     status: HostStatus | None = None
@@ -171,7 +171,7 @@ class DaemonController:
         return tuple(self._vm_slo(vm, after, tuple(notes[vm])) for vm in vms)
 
     def _check_change(self, vm: str, before: StoredSlos, change: SloUpdate, *, force: bool) -> list[str]:
-        """What is to be minded. Raises RefusalError."""
+        """Warnings. Raises RefusalError."""
         now = self.published
         if not change.sets and vm not in before:
             known = before.vms
@@ -189,7 +189,7 @@ class DaemonController:
         return [f"{vm} is a VM that is not here yet"]
 
     def plan(self) -> Plan:
-        """What the next epoch would change."""
+        """Changes that the next epoch would make."""
         return self._by_the_loop(self.do_plan)
 
     def reload(self) -> str:

@@ -1,4 +1,4 @@
-"""What a device can do, as measured, and before that from its timing model."""
+"""Capacity of a device, as measured, and before that from its timing model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Observer(Protocol):
     """Sees the host."""
 
     def observe(self) -> Inventory:
-        """What there is now; never fails, but says in notes what it could not see."""
+        """The present inventory; never fails, but notes what could not be read."""
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
         """From the next look on: cgroups, and namespaces of emulated devices, of VMs by name."""
@@ -101,7 +101,7 @@ class Observer(Protocol):
     def delays(
         self, inventory: Inventory, names: Collection[str] | None = None
     ) -> tuple[dict[str, BlockDelay], str]:
-        """What VMs waited for block I/O since the last call, and why that is not known."""
+        """Time VMs waited for block I/O since the last call, or why it is not known."""
 
     def take_tuned(self) -> set[str]:
         """UUIDs of VMs whose tuning somebody changed in libvirt since the last call."""
@@ -123,7 +123,7 @@ def host_observer(config: Config, places: DaemonPlaces) -> HostObserver:
 
 
 def configured(config: Config) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """What the configuration says that `Observer.configure` takes."""
+    """The part of the configuration that `Observer.configure` takes."""
     vms = config.vms.values()
     return (
         {vm.name: vm.cgroup for vm in vms if vm.cgroup is not None},
@@ -157,7 +157,7 @@ class VmView:
     no_mechanism: str = ""
     """Why nothing there can keep the SLO."""
     remark: str = ""
-    """What else is done about it, such as throttling others."""
+    """Further measures for it, such as throttling others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def total_iops(windows: list[StreamWindow]) -> float | None:
 
 
 def view_or_problem(name: str, kind: str, make: Callable[[], DeviceView], problems: Problems) -> DeviceView:
-    """What `make` says of a device, with its problem; an empty view where even that went wrong."""
+    """The view that `make` returns, with the device's problem; an empty view if it fails."""
     made: list[DeviceView] = []
     problems.guarded(name, lambda: made.append(make()))
     problem = problems.of.get(name, "")

@@ -57,7 +57,7 @@ class DaemonPlaces:
 
     @property
     def journal(self) -> Path:
-        """What was changed on the host, and its value before."""
+        """Settings changed on the host, with their original values."""
         return self.state / "journal.json"
 
     @property

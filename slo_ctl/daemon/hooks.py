@@ -26,7 +26,7 @@ LIMIT_S = 10.0
 MAX_WAITING = 1000
 """VMs on devices; beyond that the change that has waited longest is left out."""
 DONE, FAILED, KILLED, LEFT_OUT = RESULTS = ("done", "failed", "killed", "left-out")
-"""What becomes of a change, as in metrics. Left out: too many were waiting, the daemon stopped, or another
+"""Results of a change, as in metrics. Left out: too many were waiting, the daemon stopped, or another
 change of the same VM came first."""
 
 _STOP_S = 1.0
@@ -65,7 +65,7 @@ class Hooks:
                 self._waiting.clear()
 
     def results(self) -> Counter[str]:
-        """What has become of all changes so far."""
+        """Results of all changes so far."""
         with self._woken:
             return self._results.copy()
 
@@ -127,7 +127,7 @@ class Hooks:
             return self._command, self._waiting.pop(next(iter(self._waiting)))
 
     def _run(self, command: tuple[str, ...], change: VerdictChange) -> tuple[str, str]:
-        """What became of it, and why it is not done."""
+        """The result, and the reason if it is not done."""
         problem = why_not_run(Path(command[0]), as_root=os.geteuid() == 0)
         if problem:
             return FAILED, problem

@@ -23,7 +23,7 @@ def decided(decision: Decision) -> Iterator[str]:
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """What became of a setting."""
+    """State of a setting after it was applied."""
     setting = outcome.setting
     what = f"{setting.vm}: {setting.knob}" if setting.vm else str(setting.knob)
     reason = f": {outcome.reason}" if outcome.reason else ""
@@ -39,7 +39,7 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def fields_of(outcome: Outcome) -> dict[str, str]:
-    """What the journal has beside the line: `extra` of the log."""
+    """Journal fields of a line: `extra` of the log."""
     return {"vm": outcome.setting.vm}
 
 
@@ -49,7 +49,7 @@ _KEPT = 5
 
 
 class RecentReasons:
-    """What was decided recently, and which of it is new."""
+    """Recent decisions, and which of them are new."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._recent: deque[str] = deque(maxlen=kept)
@@ -121,12 +121,12 @@ class EpochLog:
             )
 
     def decided(self, device: str, reasons: Iterable[str], kept: int | None = None) -> None:
-        """What was decided of a device, and why; `kept` of them count as reported recently."""
+        """Log new decisions of a device with reasons; the last `kept` are not repeated."""
         known = self._reasons.setdefault(device, RecentReasons() if kept is None else RecentReasons(kept))
         for reason in known.add(reasons):
             log.info("device %s: %s", device, reason, extra={"device": device})
 
     def recent(self, device: str) -> tuple[str, ...]:
-        """What was decided of a device recently."""
+        """Recent decisions for a device."""
         reasons = self._reasons.get(device)
         return reasons.recent if reasons is not None else ()

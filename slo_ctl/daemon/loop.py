@@ -309,7 +309,7 @@ class Daemon:
         return ""
 
     def plan(self) -> Plan:
-        """What would be changed now, as of the last epoch's observations."""
+        """Changes that would be made now, by the last epoch's observations."""
         devices = []
         for part in self._emulated.parts.values():
             # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.

@@ -1,4 +1,4 @@
-"""What an NVMe drive behind managed block devices offers, and its WAF: asked in a thread of its own.
+"""Placement and WAF of an NVMe drive behind managed block devices, read in a thread.
 
 A drive may take seconds to answer, or hang: no epoch ever waits for one.
 """
@@ -42,7 +42,7 @@ _NOT_ASKED = DeviceWaf(reason="the drive was not asked yet")
 
 @dataclass(frozen=True, slots=True)
 class NvmeSeen:
-    """What is known of a drive at the moment."""
+    """Latest data of a drive."""
 
     placement: str = ""
     """The strongest it offers, such as `separation by FDP`; empty before that is known."""
@@ -194,7 +194,7 @@ class NvmeWatches:
         return block
 
     def seen(self, block: str) -> NvmeSeen:
-        """What is known of the drive as far as it goes for this namespace; never waits."""
+        """Latest data of the drive as it applies to this namespace; never waits."""
         return self._watch_of(block).seen
 
     def leave(self, block: str) -> None:

@@ -30,7 +30,7 @@ class StoppedAtOnce(BaseException):
 
 @dataclass(slots=True)
 class _Asked:
-    """What signals asked for."""
+    """Requests by signal."""
 
     stop: bool = False
     reload: bool = False

@@ -86,7 +86,7 @@ AUTO, KEEP = "auto", "keep"
 
 @dataclass(slots=True)
 class _Device:
-    """What is known of one device from epoch to epoch."""
+    """State of one device between epochs."""
 
     number: DeviceNumber
     believed: Believed | None = None
@@ -101,7 +101,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredScheduler:
-    """What the configuration says of a device."""
+    """Configuration of a device."""
 
     path: str
     scheduler: str
@@ -249,7 +249,7 @@ class Actuators:
         self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
 
     def wait_longer(self) -> None:
-        """What is restored last is waited for."""
+        """Wait longer for the calls that restore settings."""
         if self._systemd is not None:
             self._systemd.wait_longer()
 

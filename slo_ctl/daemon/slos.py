@@ -19,7 +19,7 @@ class Metadata:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        """What of them could not be understood."""
+        """Fields that are not valid."""
         self._known: dict[str, tuple[str, SloFields, list[str]]] = {}
 
     def of(self, inventory: Inventory) -> dict[str, SloFields]:
@@ -47,7 +47,7 @@ class Metadata:
 
 
 class VmSet:
-    """What `slo-ctl vm set` has set, read again when its file has changed."""
+    """SLOs of `slo-ctl vm set`, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file is damaged."""
@@ -77,7 +77,7 @@ class VmSet:
 
 
 def said_about(vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], config: Config) -> Said:
-    """What each source says about a VM, as `resolve` takes it."""
+    """SLO of a VM in each source, as `resolve` takes it."""
     given = config.with_slo_of(vm)
     found = {VM_SET: vm_set.fields.get(vm, {}), METADATA: metadata.get(vm, {})}
     found |= given.by_source() if given else {}

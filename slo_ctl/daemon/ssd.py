@@ -43,7 +43,7 @@ class VmOnNamespace:
 
     vm: str
     key: str
-    """What policies call it: the VM's name, or `VM:disk` when it has several namespaces on the device."""
+    """Its name in policies: the VM's name, or `VM:disk` when it has several namespaces on the device."""
     disk: str
     """As the guest names it; empty where it is not known."""
     slo: Slo
@@ -141,7 +141,7 @@ class Activity:
         self._changed_s, self._change = now_s, why
 
     def settling(self, now_s: float) -> str:
-        """What changed within the window, and how long ago; empty when nothing did."""
+        """Changes within the window, and how long ago; may be empty."""
         ago_s = now_s - self._changed_s
         return f"{self._change} {ago_s:.0f} s ago" if ago_s < self.window_s else ""
 
@@ -164,7 +164,7 @@ DEFAULT_MOVE_BUDGET = 0.1
 
 @dataclass(slots=True)
 class _InForce:
-    """What the policy has decided so far, by stream."""
+    """Values set by the policy so far, by stream."""
 
     state: Any
     limits_iops: dict[str, float | None]
@@ -202,7 +202,7 @@ class EmulatedDevice:
         self.sample: DeviceSample | None = None
         self.decision = Decision()
         self.refusals: list[str] = []
-        """What the device refused in the last epoch."""
+        """Commands that the device refused in the last epoch."""
         self.capacity = Capacity()
         self._served = ServedDevice(
             record.name, run.control, record, window_s=window_s, clock=clock.monotonic_s, connect=connect
@@ -241,7 +241,7 @@ class EmulatedDevice:
 
     @property
     def backend(self) -> str:
-        """What isolates VMs from each other there."""
+        """Isolation between VMs there."""
         if self.record.kind != "ssd":
             return "emulated disk" if self.record.kind == "disk" else "emulated RAID-0"
         how = "isolated" if self.record.isolated else "shared"
@@ -249,7 +249,7 @@ class EmulatedDevice:
 
     @property
     def windows(self) -> dict[str, StreamWindow]:
-        """What each stream did over the status window."""
+        """Activity of each stream over the status window."""
         return self._served.windows
 
     @property
@@ -425,7 +425,7 @@ class EmulatedDevice:
         )
 
     def _estimated_iops(self) -> float | None:
-        """What it can do at most; None where requests take no modelled time."""
+        """Its maximum; None where requests take no modelled time."""
         if self.sample is None or not self.timed or not isinstance(self.record, SsdRecord):
             return None
         geometry, counted = self.record.geometry, self._served.counted
@@ -519,7 +519,7 @@ class EmulatedDevice:
         return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
 
     def _entitled(self) -> dict[str, Target]:
-        """What every active stream is entitled to of what was delivered over the status window."""
+        """Entitlement of every active stream to what was delivered over the status window."""
         if self.sample is None or not self.timed:
             return {}
         claims, per_request = [], {}

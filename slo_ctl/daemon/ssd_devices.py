@@ -28,7 +28,7 @@ class EmulatedDevices:
     ) -> None:
         self.parts: dict[str, EmulatedDevice] = {}
         self.notes: list[str] = []
-        """What of the configuration cannot be had."""
+        """Configured devices that cannot be used."""
         self._store = DeviceStore(places)
         self._journal = journal
         self._clock = clock

@@ -29,7 +29,7 @@ _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
 
 @dataclass(frozen=True, slots=True)
 class EpochFacts:
-    """What is so for the whole host. Times in seconds since 1970."""
+    """Facts about the whole host. Times in seconds since 1970."""
 
     at: float
     window_s: float

@@ -1,4 +1,4 @@
-"""What the metrics count, epoch by epoch."""
+"""Counters behind the metrics, updated every epoch."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class BlockDemand:
 # `decide.protection` has to know of a short window, and what it says.
 
 WINDOW_S = 1.0
-"""What is decided by: the status window is too long to see what a limit did."""
+"""Window of decisions: the status window is too long to see the effect of a limit."""
 WAITS_FOR = 10
 """Epochs in a row that a limit is waited for which was set and is not in force."""
 
@@ -189,7 +189,7 @@ class Throttler:
         return (done, *self._protection.notes) if done else self._protection.notes
 
     def remark(self, vm: str) -> str:
-        """What has to be said of a VM beside its verdict; empty when nothing has."""
+        """Remark added to a VM's verdict; may be empty."""
         limits = self._protection.limits
         if vm in limits:
             return f"limited to {limits[vm]:,.0f} IOPS for {and_list(self._protection.state.beneficiaries)}"
@@ -201,7 +201,7 @@ class Throttler:
 
 
 def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:
-    """What each VM did on several devices: the sums, over the longest window."""
+    """Activity of each VM on several devices: sums, over the longest window."""
     of_vm: dict[str, list[StreamWindow]] = defaultdict(list)
     for windows in devices:
         for vm, window in windows.items():

@@ -36,7 +36,7 @@ class VerdictChanges:
         self._before: dict[tuple[str, str], Verdict] = {}
 
     def of(self, status: HostStatus) -> list[VerdictChange]:
-        """What has changed. The first verdict of a VM is a change only if its SLO is not kept."""
+        """Changes of verdicts. The first verdict of a VM is a change only if its SLO is not kept."""
         before = self._before
         self._before = {(row.vm, row.device): row.verdict for row in status.vms}
         return [

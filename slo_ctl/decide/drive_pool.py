@@ -27,7 +27,7 @@ class Pool:
     unallocated_bytes: int | None
     """None: the drive does not report it."""
     mechanism: str
-    """What keeps it apart from the rest of the drive; empty for the whole drive."""
+    """Its isolation from the rest of the drive; empty for the whole drive."""
     alone: bool
     """Nobody but the VM in question is in it, and it is not the whole drive."""
     fdp: bool = False

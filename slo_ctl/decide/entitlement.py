@@ -1,4 +1,4 @@
-"""What each VM is entitled to, given who wants more and what the device delivers: water-filling.
+"""Entitlements of VMs, given who wants more and what the device delivers: water-filling.
 
 The device's total is divided by weight among the VMs that want more than they get. A VM that does not want
 more keeps what it uses, as long as that is not above its own share; what it does not use goes to the others.
@@ -38,7 +38,7 @@ class Claim:
     vm: str
     weight: float
     used: float
-    """What it got."""
+    """Delivered."""
     wants_more: bool
     minimum: float = 0.0
     maximum: float = math.inf

@@ -69,7 +69,7 @@ class Need:
         return max(float(self.least_blocks), self.curve.ops_at(u))
 
     def level(self, timing: FlashTiming, blocks: float) -> float:
-        """What it reaches with so many."""
+        """Rate with so many blocks."""
         gc_us = self.speed.gc_pages * gc_time_us(timing, self.curve.u_at(blocks))
         iops = self.speed.outstanding * _US_PER_S / (self.speed.base_us + gc_us)
         return iops * self.units_per_request / self.weight if iops < self.max_iops else math.inf

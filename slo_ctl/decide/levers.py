@@ -19,7 +19,7 @@ from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
 # Weights as people set them, as the whole numbers that kernels take.
 
 EQUAL = 100
-"""What equal weights become: the kernel's default, so that nothing is changed for them."""
+"""Value of equal weights: the kernel's default, so that nothing is changed for them."""
 _ANCHORED_ROUNDING = 0.005
 """The default weight becomes the kernel's default where that rounds no weight by more."""
 
@@ -79,7 +79,7 @@ def _anchored(weights: tuple[float, ...], low: int, high: int, default: float) -
 # Which unit of systemd a cgroup belongs to, by its path alone: pure.
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:scope|service|slice)", re.ASCII)
-"""What systemd allows in the name of a unit."""
+"""Characters that systemd allows in the name of a unit."""
 _USER_MANAGER = re.compile(r"user@\d{1,10}\.service", re.ASCII)
 
 
@@ -373,7 +373,7 @@ _NO_DRIVES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What should be set, and what cannot be had. Keys are (VM, name of the managed device)."""
+    """Settings, and SLOs without a lever. Keys are (VM, name of the managed device)."""
 
     settings: tuple[Setting, ...] = ()
     no_mechanism: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -381,7 +381,7 @@ class Wanted:
     backends: dict[tuple[str, str], str] = field(default_factory=dict)
     """By what a VM is steered on a block device; `none` where by nothing."""
     notes: tuple[str, ...] = ()
-    """What makes the outcome inexact, one sentence each."""
+    """Reasons why the outcome is inexact, one sentence each."""
     limitable: frozenset[tuple[str, str]] = frozenset()
     """Whose IOPS can be limited."""
 

@@ -58,18 +58,18 @@ class Bounded:
     """It would have taken more, so that a miss is not its own doing."""
     min_iops: float = 0.0
     due_iops: float = 0.0
-    """What it is entitled to: nobody is limited below that for a share."""
+    """Its entitlement: no VM is limited below it for a share."""
     keeps_share: bool = False
     """That is an objective, as nothing but limits keeps shares there."""
     p99_us: float | None = None
     max_p99_us: float | None = None
     limitable: bool = True
     effect_windows: int = 1
-    """What its figures are means over: the effect of a change is seen only after so long."""
+    """Window of its figures: the effect of a change is seen only after so long."""
 
     @property
     def objective_iops(self) -> float:
-        """What it must have."""
+        """Its minimum."""
         return max(self.min_iops, self.due_iops * (1.0 - MISSED_FROM) if self.keeps_share else 0.0)
 
     @property
@@ -157,7 +157,7 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What should be in force."""
+    """Limits to set."""
 
     limits: dict[str, float]
     reason: str = ""

@@ -85,11 +85,11 @@ _WANTED_BLOCK_BYTES = (4096, 512)
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """What the operator asks for."""
+    """Request of the operator."""
 
     vm: str
     size_bytes: int | None = None
-    """What the VM sees; None: all of an adopted namespace."""
+    """Size that the VM sees; None: all of an adopted namespace."""
     adopt: int | None = None
     """NSID of a namespace that is there already; None: make one."""
     spare_bytes: int = 0
@@ -104,7 +104,7 @@ class MapRequest:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is on the drive besides."""
+    """Other namespaces and maps on the drive."""
 
     formats: tuple[LbaFormat, ...] = ()
     users: dict[int, str] | None = None
@@ -290,7 +290,7 @@ def _placement(pool: Pool, *, own_handles: bool) -> NamespacePlacement:
 
 
 def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:
-    """What of an adopted namespace the VM gets, in bytes."""
+    """Part of an adopted namespace that the VM gets, in bytes."""
     whole = namespace.size_bytes
     if request.size_bytes is None:
         wanted = whole - request.spare_bytes

@@ -99,7 +99,7 @@ _VICTIM_MEMORY_WINDOWS = 32.0
 
 @dataclass(frozen=True, slots=True)
 class OpsTrack:
-    """What is remembered of one VM."""
+    """State of one VM."""
 
     curve: GcCurve
     ops_blocks: int
@@ -114,7 +114,7 @@ class OpsTrack:
     latency_bound: float = 0.0
     """Share of the last drive write during which the VM was below its share for its own latency."""
     claim: float = 1.0
-    """What the VM is entitled to write, relative to what it writes: more than 1 while it is latency-bound."""
+    """Writes it is entitled to, relative to its writes: more than 1 while it is latency-bound."""
 
     @property
     def due_writes(self) -> float:
@@ -127,7 +127,7 @@ _NOBODY: Mapping[str, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class OpsState:
-    """What is remembered of a device."""
+    """State of a device."""
 
     tracks: dict[str, OpsTrack] = field(default_factory=dict)
     drive_writes: float = 0.0

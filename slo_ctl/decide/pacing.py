@@ -42,7 +42,7 @@ class Paced:
     min_iops: float = 0.0
     max_iops: float = math.inf
     unheld_iops: float | None = None
-    """What it would do if its limit did not limit it; None: not known."""
+    """Rate without its limit; None: not known."""
 
     @property
     def throttled(self) -> bool:
@@ -61,7 +61,7 @@ class Paced:
 
     @property
     def able_iops(self) -> float | None:
-        """What the device would give it; None: not known."""
+        """Rate that the device could deliver; None: not known."""
         return self.iops if self.unheld_iops is None and not self.throttled else self.unheld_iops
 
 

@@ -305,7 +305,7 @@ class RatioSummary:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a profile says."""
+    """Results of a profile."""
 
     fit: Fit
     curves: tuple[Curve, ...]

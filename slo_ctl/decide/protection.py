@@ -34,13 +34,13 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What is in force, and what has to be known for the next step."""
+    """Limits in force, and the state for the next step."""
 
     state: LimitState = field(default_factory=LimitState)
     known_iops: float = 0.0
-    """What the device delivers."""
+    """Rate that the device delivers."""
     notes: tuple[str, ...] = ()
-    """What has to be known, one sentence each."""
+    """Reasons, one sentence each."""
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -56,7 +56,7 @@ class Protection:
 def step(
     before: Protection, vms: Sequence[Contender], *, by_weight: bool = False, effect_steps: int = 1
 ) -> Protection:
-    """What is in force from now on.
+    """Limits in force from now on.
 
     `by_weight`: shares by weight have to be kept too, as nothing else does it. After `effect_steps` the
     contenders' figures show what a change has brought.

@@ -25,7 +25,7 @@ from slo_ctl.model.measurement import Direction
 
 
 class Character(StrEnum):
-    """What a device is like."""
+    """Character of a device."""
 
     SEEKS = "seeks"
     """Order matters at every size: hard disks and RAID of them."""
@@ -45,7 +45,7 @@ class Weights(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What /sys says about a device and its host."""
+    """Facts from /sys about a device and its host."""
 
     name: str
     number: str
@@ -63,7 +63,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the SLOs in force ask of a device."""
+    """Needs of the SLOs in force on a device."""
 
     weights: bool = False
     """More than one VM, and what they get is to be in proportion."""
@@ -72,7 +72,7 @@ class Needs:
 
 
 def needs_of(slos: Iterable[Slo]) -> Needs:
-    """What these SLOs need; minimums are kept by weights, too."""
+    """Needs of these SLOs; minimums are kept by weights, too."""
     known = list(slos)
     targets = [slo.p99_latency_us for slo in known if slo.p99_latency_us is not None]
     weighted = len({slo.weight for slo in known}) > 1 or any(slo.min_iops is not None for slo in known)
@@ -92,7 +92,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerChoice:
-    """What a device should be set to."""
+    """Choice for a device."""
 
     scheduler: str
     parameters: dict[str, str] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def choose(
 def characterise(
     facts: DeviceFacts, analysis: Analysis | None, cautions: list[str]
 ) -> tuple[Character, Choice]:
-    """What the device is like, by its profile; without one by the kernel's rotational flag."""
+    """Character of the device, by its profile; without one by the kernel's rotational flag."""
     for direction, name in (
         (Direction.READ, "seek_average_ratio"),
         (Direction.WRITE, "seek_average_write_ratio"),
@@ -373,7 +373,7 @@ def tenants_on(device: str, streams: Sequence[Stream]) -> tuple[str, ...]:
 
 
 def needs_on(names: Collection[str], slos: Mapping[str, Slo]) -> Needs:
-    """What the SLOs of these VMs need."""
+    """Needs of the SLOs of these VMs."""
     return needs_of(slos[name] for name in names if name in slos)
 
 

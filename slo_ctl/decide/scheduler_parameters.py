@@ -1,4 +1,4 @@
-"""What a chosen scheduler and io.cost are set to, for a latency target or without one. Pure."""
+"""Parameters of a chosen scheduler and of io.cost, for a latency target or without one. Pure."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def iocost_qos(number: str, p99_target_us: float | None) -> tuple[str, str]:
 # random: the ratio of the last two is what SeRRa measures.
 
 PAGE_BYTES = 4096
-"""What the kernel means by an I/O operation in this model."""
+"""Bytes of an I/O operation in this model of the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class IoCostModel:
     wrandiops: int | None
 
     def line(self, device: str) -> str | None:
-        """What to write into io.cost.model for `device` (`MAJOR:MINOR`); None when nothing is known."""
+        """Line for io.cost.model, for `device` (`MAJOR:MINOR`); None when nothing is known."""
         known = [f"{name}={value}" for name in self.__slots__ if (value := getattr(self, name)) is not None]
         return f"{device} ctrl=user model=linear {' '.join(known)}" if known else None
 

@@ -19,7 +19,7 @@ _ORDER = (VM_SET, METADATA, CONFIG)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What all sources say of one VM."""
+    """SLO of one VM in all sources."""
 
     fields: dict[str, SloFields]
     """By source."""

@@ -18,7 +18,7 @@ _AT_BOUND = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What one VM got on one device. None: not measured, or without meaning there."""
+    """Delivered to one VM by one device. None: not measured, or without meaning there."""
 
     asked: bool
     """It had requests at all."""
@@ -45,7 +45,7 @@ class Delivered:
 
     @property
     def all_iops(self) -> float | None:
-        """What a minimum is compared with."""
+        """Rate that a minimum is compared with."""
         return self.iops if self.drive_iops is None else self.drive_iops
 
     @property

@@ -1,4 +1,4 @@
-"""What a drive's logical block means for volumes, images and file systems on it: lines to paste. Pure.
+"""Advice from a drive's optimal write size for volumes, images and file systems: lines to paste. Pure.
 
 Writes that fill whole logical blocks cost no merge (C. Hyun et al., section III): whoever places data should
 allocate in units of the logical block, begin them at its multiples, and give them back whole.
@@ -192,7 +192,7 @@ class Band:
     sigma_us: float
     """Spread, from the lower half of the band: spikes do not reach it."""
     limit_us: float
-    """What exceeds it is a spike."""
+    """Longer times are a spike."""
     requests: int
     spikes: int
 

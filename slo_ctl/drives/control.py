@@ -49,7 +49,7 @@ class ControlClient:
         self._socket.close()
 
     def hello(self) -> dict[str, Any]:
-        """What is served, and by which program."""
+        """The served device, and the program that serves it."""
         return self.command("hello")
 
     def statistics(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _MAX_NQN_BYTES = 223
 
 @dataclass(frozen=True, slots=True)
 class NvmeTcp:
-    """What `--nvme-tcp` and `--nvme-hosts` ask for."""
+    """Options `--nvme-tcp` and `--nvme-hosts`."""
 
     address: str
     """IPv4 or IPv6."""

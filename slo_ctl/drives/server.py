@@ -236,7 +236,7 @@ class _StopRequest:
 
 @contextmanager
 def _asked_to_stop() -> Iterator[_StopRequest]:
-    """What SIGTERM and SIGINT ask for, instead of what they did before."""
+    """Requests by SIGTERM and SIGINT while it is entered."""
     request = _StopRequest()
     before = {number: signal.signal(number, request.note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

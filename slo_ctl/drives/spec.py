@@ -1,4 +1,4 @@
-"""What is asked for when a drive is described: `preset=fast15,size=8GiB,op=15%`, and how it is divided."""
+"""Description of a drive: `preset=fast15,size=8GiB,op=15%`, and how it is divided."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def parse_device(text: str, where: str = "device") -> DeviceSpec:
 
 
 def device_spec(fields: Fields) -> DeviceSpec:
-    """What the keys of a device say; every key is asked for. Raises UserError naming the key."""
+    """Spec from the keys of a device. Raises UserError naming the key."""
     op, written = fields.fraction("op", above=0), fields.text("op")
     if op is not None and op >= 1 and not str(written).endswith("%"):
         fields.fail("op", f"would be {op:.0%}", f"write op={written}%, or op={op:.0%} if that is meant")

@@ -1,4 +1,4 @@
-"""What there is to say about a device, as one value for people and programs."""
+"""Status of a device as one value, for people and programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NamespaceStatus:
     name: str
     size_bytes: int
     allocated_bytes: int
-    """What its data takes on disk."""
+    """Bytes of its data on disk."""
     weight: float
     ops_blocks: int
     """Over-provisioning blocks, those that GC holds free included, once every move is carried out."""

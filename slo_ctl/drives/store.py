@@ -36,7 +36,7 @@ from slo_ctl.drives.record import (
 
 LOCK = "lock"
 _FILES = ("placement", "serving", "settings.json", "ageing.json")
-"""What the server reads and writes besides the record, the lock and the data of namespaces."""
+"""Files of the server besides the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
 _LOCK_PAUSE_S = 0.02
 
@@ -175,7 +175,7 @@ class DeviceStore:
             os.close(descriptor)
 
     def allocated_bytes(self, record: DeviceRecord) -> dict[str, int]:
-        """What the data of each namespace takes on disk."""
+        """Bytes of each namespace's data on disk."""
         folder = self.places.device(record.name)
         allocated = {}
         for namespace in record.namespace:
@@ -350,7 +350,7 @@ FILE = "ageing.json"
 
 
 class Aged(BaseModel):
-    """What the last ageing came to."""
+    """Result of the last preconditioning."""
 
     model_config = ConfigDict(frozen=True)
 

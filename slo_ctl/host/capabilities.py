@@ -1,4 +1,4 @@
-"""What the kernel of this host can do for block I/O of cgroups: looked up, nothing touched."""
+"""Features of this host's kernel for block I/O of cgroups. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUBSYSTEM = "nvme-subsystem"
 def probe(
     tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber], run: Path | None = None
 ) -> Capabilities:
-    """What can be done on each device; reads files below the tree's root and `sys`, and never fails.
+    """Features of each device; reads files below the tree's root and `sys`, and never fails.
 
     `run` is where systemd says that it runs; None: it does not matter.
 

@@ -22,7 +22,7 @@ MAX_DISKS = 4096
 
 
 class DomainXmlError(ValueError):
-    """What should describe a domain does not; says why."""
+    """Invalid domain XML, with the reason."""
 
 
 def parse_domain(xml: str) -> ElementTree.Element:
@@ -189,7 +189,7 @@ class KnownDomain:
     xml: str
     """All of it, the metadata of other programs included."""
     notes: tuple[str, ...] = ()
-    """What could not be understood of it."""
+    """Parts that are not valid."""
 
 
 def read_domain(domain: Any, module: Any, before: KnownDomain | None = None) -> KnownDomain | None:
@@ -333,7 +333,7 @@ _PLAIN_SUFFIX = ".libvirt-qemu"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the name of a cgroup says about its VM."""
+    """ID and name of a VM in the name of its cgroup."""
 
     libvirt_id: int
     name: str
@@ -368,7 +368,7 @@ def unescaped(unit: str) -> str:
 
 
 def _alphanumeric(name: str) -> str:
-    """What of a name survives in the name of a cgroup, whichever way it was made."""
+    """Characters of a name that appear in the name of a cgroup in any case."""
     return "".join(c for c in name if c.isascii() and c.isalnum())
 
 

@@ -46,7 +46,7 @@ _EVENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Domains:
-    """What libvirt said last."""
+    """Latest state from libvirt."""
 
     uri: str
     by_uuid: Mapping[str, KnownDomain] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class LibvirtWatch:
             self._changed.notify()
 
     def domains(self) -> Domains:
-        """What is known now; never waits. Notes say how old it is when libvirt does not answer."""
+        """The latest inventory; never waits. Notes say how old it is when libvirt does not answer."""
         domains = self._domains
         notes = list(domains.notes)
         asking, heard, problem = self._asking_since_s, self._heard_at_s, self._problem

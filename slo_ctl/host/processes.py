@@ -25,7 +25,7 @@ _GROUPS_WITH_QEMU = ("", "libvirt", "libvirt/emulator", "emulator")
 
 @dataclass(frozen=True, slots=True)
 class QemuProcess:
-    """What the command line says; None where it does not."""
+    """Value on the command line, or None."""
 
     name: str | None
     uuid: str | None

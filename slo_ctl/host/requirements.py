@@ -1,4 +1,4 @@
-"""What slo-ctl can use of a host: requirements, satisfied or missed with the reason, and how to fix them."""
+"""Requirements of slo-ctl on a host: satisfied, or missing with reason and fix."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Finding:
 
     satisfied: bool
     reason: str
-    """What was found, or what was not."""
+    """The finding."""
     fix: str = ""
-    """What to do about it; empty when it is satisfied."""
+    """The fix; empty when it is satisfied."""
 
 
 @dataclass(frozen=True, slots=True)

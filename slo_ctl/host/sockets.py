@@ -16,7 +16,7 @@ from slo_ctl.base.errors import UserError
 
 _BACKLOG = 128
 MAX_SOCKET_PATH_BYTES = 107
-"""What fits into `struct sockaddr_un` with its final NUL."""
+"""Length limit of `struct sockaddr_un` with its final NUL."""
 
 
 def check_socket_path(path: Path) -> None:

@@ -27,7 +27,7 @@ Waits = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BlockDelay:
-    """What a VM's threads waited between two readings, all together."""
+    """Time that a VM's threads waited between two readings, in total."""
 
     window_s: float
     waits: int

@@ -1,4 +1,4 @@
-"""What should change on a device."""
+"""Changes decided for a device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MovePlan:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an SLO means right now, given who is active and what the device can do."""
+    """The SLO in figures right now, given who is active and what the device can do."""
 
     share: float
     """Of the device's total IOPS, 0..1; 0 for an idle VM."""
@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What should change. Empty means: leave everything as it is."""
+    """The changes. Empty means: leave everything as it is."""
 
     moves: tuple[OpsMove, ...] = ()
     limits_iops: dict[str, float | None] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Decision:
 # What an actuator can set, what should be set, and what became of it.
 
 SettingValue = float | str | None
-"""What a knob holds: a number; words, such as `bfq low_latency=0`; or None: no limit, or the default."""
+"""The value of a knob: a number; words, such as `bfq low_latency=0`; or None: no limit, or the default."""
 
 
 class Lever(StrEnum):
@@ -123,7 +123,7 @@ class Setting:
 
 
 class OutcomeState(StrEnum):
-    """What became of a setting."""
+    """State of a setting after it was applied."""
 
     UNCHANGED = "unchanged"
     """It was so already."""
@@ -139,7 +139,7 @@ class OutcomeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one setting."""
+    """Result of applying one setting."""
 
     setting: Setting
     state: OutcomeState

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class TimingModel(StrEnum):
-    """What a host page write costs on flash."""
+    """Cost of a host page write on flash."""
 
     PAPER = "paper"
     """t_gc = gc_write_ratio x t_prog (FAST'15, section 4.1)."""

@@ -1,4 +1,4 @@
-"""What is on a host: VMs, their disks, and their I/O distinguished."""
+"""VMs on a host, their disks, and their I/O streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class VmState(StrEnum):
-    """What a VM is doing, in libvirt's words."""
+    """State of a VM, in libvirt's words."""
 
     RUNNING = "running"
     BLOCKED = "blocked"
@@ -48,7 +48,7 @@ class Disk:
     target: str
     """Name in the guest's bus order, such as `vda`; unique within the VM."""
     kind: str
-    """What is behind it, in libvirt's words: `file`, `block`, `network`, `vhostuser`, ..."""
+    """Type of the source, in libvirt's words: `file`, `block`, `network`, `vhostuser`, ..."""
     source: str | None = None
     """Path or URI; None for an empty drive."""
     device: DeviceNumber | None = None
@@ -72,7 +72,7 @@ class Vm:
 
 @dataclass(frozen=True, slots=True)
 class IoCounters:
-    """What a cgroup did on one device since the group was made. None: this kernel does not count that."""
+    """I/O counters of a cgroup on one device since the group was created. None: not counted here."""
 
     read_bytes: int | None = None
     written_bytes: int | None = None
@@ -132,7 +132,7 @@ IO_COST = WeightScale("io.cost", "cost_weight", 1, 10_000)
 
 @dataclass(frozen=True, slots=True)
 class BlockCapability:
-    """What can be done on one block device."""
+    """Weights, limits and latency targets that one block device supports."""
 
     device: DeviceNumber
     name: str
@@ -146,7 +146,7 @@ class BlockCapability:
     latency: bool = False
     """A cgroup can have a latency target there, for which its neighbours are slowed down."""
     cautions: tuple[str, ...] = ()
-    """What makes shares inexact there, one sentence each with what to do."""
+    """Reasons why shares are inexact there, one sentence each with the fix."""
 
 
 @dataclass(frozen=True, slots=True)

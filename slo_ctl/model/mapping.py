@@ -8,7 +8,7 @@ from typing import Literal
 
 
 class Purpose(StrEnum):
-    """What the steps of a mapping are for."""
+    """Purpose of a step of a mapping."""
 
     MAP = "map"
     UNMAP = "unmap"
@@ -23,7 +23,7 @@ class SpareOwner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DriveIdentity:
-    """What stays the same when the kernel gives a drive another name."""
+    """Identity of a drive, the same when the kernel renames it."""
 
     model: str
     serial: str
@@ -131,7 +131,7 @@ class Spare:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePlacement:
-    """What keeps this VM's stream apart from others', in the words of docs/nvme.md."""
+    """Isolation of this VM's stream, in the terms of docs/nvme.md."""
 
     isolation: str
     by: str
@@ -146,7 +146,7 @@ class NamespaceMapping:
     controller: str
     """Its name when this was last looked at, such as `nvme0`."""
     size_bytes: int
-    """What the VM sees."""
+    """Size that the VM sees."""
     created: bool
     """The namespace is ours; otherwise it was adopted, and is never deleted."""
     spare: Spare

@@ -1,4 +1,4 @@
-"""What is measured: four kinds of access, each at a size, several times."""
+"""Measurements: four kinds of access, each at a size, several times."""
 
 from __future__ import annotations
 

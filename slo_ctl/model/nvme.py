@@ -1,4 +1,4 @@
-"""What an NVMe drive is made of and offers, as its identify data and logs say.
+"""An NVMe drive: its parts and features, from its identify data and logs.
 
 Bit and field names are those of the NVM Express Base Specification 2.0: section 5.17 (identify), 5.16 (logs).
 """
@@ -14,7 +14,7 @@ QEMU_VENDOR = 0x1B36
 
 @dataclass(frozen=True, slots=True)
 class PlacementHandle:
-    """What a namespace may write through with FDP."""
+    """A reclaim unit handle that a namespace may write through with FDP."""
 
     index: int
     """As writes name it (`pid` with one reclaim group)."""
@@ -49,12 +49,12 @@ class NvmeNamespace:
 
     @property
     def size_bytes(self) -> int:
-        """What a host sees."""
+        """Size that a host sees."""
         return self.size_blocks * self.block_bytes
 
     @property
     def capacity_bytes(self) -> int:
-        """What may be stored in it."""
+        """Capacity: bytes that may be stored in it."""
         return self.capacity_blocks * self.block_bytes
 
 
@@ -106,7 +106,7 @@ class NvmSet:
 
 @dataclass(frozen=True, slots=True)
 class NvmeController:
-    """What Identify Controller says, in part."""
+    """Part of Identify Controller."""
 
     name: str
     """`nvme0`: the admin device below /dev."""
@@ -173,7 +173,7 @@ class NvmeDevice:
     ocp: bool = False
     """It has OCP's extended SMART log (C0h)."""
     notes: tuple[str, ...] = field(default=())
-    """What could not be read, one sentence each."""
+    """Reads that failed, one sentence each."""
 
     def namespace(self, nsid: int) -> NvmeNamespace | None:
         """The one with this NSID."""
@@ -198,7 +198,7 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OfferedPlacement:
-    """What a drive offers, and what that does and does not keep apart."""
+    """Placement that a drive offers, and what it does and does not isolate."""
 
     isolation: Isolation
     by: str
@@ -206,7 +206,7 @@ class OfferedPlacement:
     isolates: str
     shares: str
     why: str
-    """What of the drive's data says so."""
+    """The data of the drive that shows it."""
 
 
 class WafSource(StrEnum):
@@ -221,7 +221,7 @@ class WafSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MediaCounters:
-    """What was written since the drive was made, by one source, at one moment."""
+    """Bytes written in the life of the drive, by one source, at one moment."""
 
     source: WafSource
     at_s: float
@@ -240,7 +240,7 @@ class DeviceWaf:
     uncertainty: float | None = None
     """At most so much more or less, from the resolution of the counters alone."""
     window_s: float = 0.0
-    """What it is a mean over."""
+    """Time it is a mean over."""
     host_bytes: int = 0
     """Written in the window."""
     resolution_bytes: int | None = None

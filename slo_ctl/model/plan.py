@@ -1,4 +1,4 @@
-"""What the daemon says of itself besides its status: the SLO of a VM, and what it would do next."""
+"""Replies of the daemon besides its status: the SLO of a VM, and the changes planned next."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class VmSlo:
     conflicts: tuple[str, ...] = ()
     """Where a stronger source overrides a weaker one."""
     notes: tuple[str, ...] = ()
-    """What is to be minded, such as minimums that exceed what a device can do."""
+    """Warnings, such as minimums that exceed what a device can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What would be decided for one device now."""
+    """Decision for one device as of now."""
 
     device: str
     policy: str
@@ -42,7 +42,7 @@ class DevicePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next epoch would change."""
+    """Changes that the next epoch would make."""
 
     outcomes: tuple[Outcome, ...] = ()
     """Of every setting wanted; those that would change are `planned`."""

@@ -42,7 +42,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class VmSample:
-    """What one VM did on one device during one window."""
+    """Activity of one VM on one device during one window."""
 
     vm: str
     slo: Slo
@@ -82,7 +82,7 @@ class VmSample:
     p99_us: float | None = None
     """The 99th percentile of latency, of reads or of writes, whichever is longer; None: not measured."""
     p99_window_s: float = 0.0
-    """What it is measured over, where that is longer than this window."""
+    """Time it is measured over, where longer than this window."""
 
     @property
     def pages(self) -> int:
@@ -90,7 +90,7 @@ class VmSample:
         return self.host_page_reads + self.host_page_writes
 
     def amount(self, share_by: ShareBy) -> float:
-        """What the VM got in the window, in the unit of shares."""
+        """Delivered to the VM in the window, in the unit of shares."""
         return share_by.amount(self.pages, self.requests, self.device_s)
 
     @property

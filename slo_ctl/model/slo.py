@@ -50,7 +50,7 @@ class SloClass:
 
 @dataclass(frozen=True, slots=True)
 class SloUpdate:
-    """What is to be changed in the SLO of a VM, or of several."""
+    """A change of the SLO of one or several VMs."""
 
     fields: SloFields = field(default_factory=dict)
     class_name: str | None = None

@@ -11,7 +11,7 @@ from slo_ctl.model.sample import Slo
 
 
 class Verdict(StrEnum):
-    """What became of a VM's SLO in the window."""
+    """Whether a VM's SLO was kept in the window."""
 
     OK = "ok"
     INSUFFICIENT = "insufficient"
@@ -48,7 +48,7 @@ class VmStatus:
     state: str
     """libvirt's word for what the VM does; empty where it is not known."""
     backend: str
-    """What isolates it, such as `emulated SSD, isolated OPS`, `cgroup v1 bfq` or `none`."""
+    """Isolation mechanism, such as `emulated SSD, isolated OPS`, `cgroup v1 bfq` or `none`."""
     verdict: Verdict
     reason: str
     """One sentence: why this verdict."""
@@ -113,14 +113,14 @@ class DeviceStatus:
     capacity_iops: float | None = None
     """The most that was measured with the VMs asking for more; None before that."""
     estimated_iops: float | None = None
-    """What an emulated SSD can do at most, by its timing and the GC there has been; None: not known."""
+    """Maximum of an emulated SSD, from its timing and the GC so far; None: not known."""
     sum_min_iops: float = 0.0
     overcommitted: bool = False
     """The minimums exceed what the device can do."""
     problem: str = ""
     """Why nothing is known or done at the moment; empty otherwise."""
     reasons: tuple[str, ...] = ()
-    """What was decided recently."""
+    """Recent decisions."""
     waf: DeviceWaf | None = None
     """Of all that is written to it, and by which counters; None where there cannot be any."""
     placement: str = ""
@@ -139,7 +139,7 @@ class HostStatus:
     at: float
     """Seconds since 1970 (UTC)."""
     window_s: float
-    """What IOPS, shares and percentiles are means over."""
+    """Window of IOPS, shares and percentiles."""
     epoch_s: float
     daemon_pid: int
     started_at: float
@@ -148,6 +148,6 @@ class HostStatus:
     devices: tuple[DeviceStatus, ...] = ()
     vms: tuple[VmStatus, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    """What could not be seen or done, one sentence each."""
+    """Failures to observe or act, one sentence each."""
     epoch_cpu_ms: float = 0.0
     """CPU time of the last epoch."""

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class StatusFormatError(Exception):
-    """What came is not a status of this format version; the message names the field."""
+    """The reply is not a status of this format version; the message names the field."""
 
 
 def to_json(status: HostStatus) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What is there and what it does: everything that reads the world and changes nothing."""
+"""Reading the host: inventory and samples. Changes nothing."""

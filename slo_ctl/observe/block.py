@@ -28,7 +28,7 @@ class LatencyCounts:
 
 @dataclass(frozen=True, slots=True)
 class StreamTotals:
-    """What was counted of one VM on one device since its cgroup was made or the device was served.
+    """Counters of one VM on one device since its cgroup was created or the device was served.
 
     None: not counted there.
     """
@@ -50,7 +50,7 @@ class StreamWindow:
     vm: str
     """Key of the stream, as in `VmSample.vm`."""
     window_s: float
-    """What was covered: shorter than asked for in the beginning; 0 before the second reading. Modelled time
+    """Time covered: shorter than asked for in the beginning; 0 before the second reading. Modelled time
     on an emulated SSD with latency, else real time."""
     totals: StreamTotals = StreamTotals()
     iops: float | None = None
@@ -81,7 +81,7 @@ class StreamWindow:
     """Share of the time with a request outstanding."""
 
     def amount(self, share_by: ShareBy) -> float:
-        """What the VM got, in the unit of shares."""
+        """Delivered to the VM, in the unit of shares."""
         return share_by.amount(self.pages, self.requests, self.device_s)
 
 

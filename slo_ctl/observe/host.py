@@ -42,7 +42,7 @@ ended."""
 
 
 class HostObserver:
-    """What `streams.read_inventory` finds, for one look per epoch."""
+    """The inventory of `streams.read_inventory`, one scan per epoch."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class VmReading:
         return self.host_page_reads + self.host_page_writes
 
     def amount(self, share_by: ShareBy) -> float:
-        """What the VM got, in the unit of shares."""
+        """Delivered to the VM, in the unit of shares."""
         return share_by.amount(self.pages, self.requests, self.device_ns / _NS_PER_S)
 
     def went_back(self, earlier: VmReading) -> bool:
@@ -81,7 +81,7 @@ class VmReading:
         )
 
     def since(self, earlier: VmReading) -> VmReading:
-        """What happened between an earlier reading and this one."""
+        """Difference between an earlier reading and this one."""
         differences = {
             f.name: getattr(self, f.name) - getattr(earlier, f.name)
             for f in fields(self)
@@ -93,7 +93,7 @@ class VmReading:
 
 @dataclass(frozen=True, slots=True)
 class VmInForce:
-    """What is in force for a VM, besides its blocks."""
+    """Settings in force for a VM, besides its blocks."""
 
     slo: Slo
     running: bool
@@ -103,7 +103,7 @@ class VmInForce:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What a VM owns of the flash, in blocks. OPS without those that are kept free for GC."""
+    """Blocks that a VM owns. OPS without those that are kept free for GC."""
 
     logical: int
     ops: int
@@ -259,7 +259,7 @@ _US_PER_S = 1e6
 _TIMEOUT_S = 0.5
 """A server answers in a millisecond or two; one that is stopped must not stop us."""
 _RECENT_S = 10.0
-"""What the server's percentiles are of, in real time."""
+"""Time of the server's percentiles, in real time."""
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 8.0
 

@@ -260,7 +260,7 @@ def streams_from(vm: Vm, counted: ByDevice) -> list[Stream]:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a look found. VMs are sorted by name, streams follow them."""
+    """Result of a scan. VMs are sorted by name, streams follow them."""
 
     tree: CgroupTree | None
     libvirt_uri: str | None

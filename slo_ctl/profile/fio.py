@@ -255,7 +255,7 @@ def _reason(out: str, err: str, status: int) -> str:
 def _measurement(
     job: dict[str, Any], access: Access, size_bytes: int, repetition: int, queue_depth: int
 ) -> Measurement:
-    """What fio's job says. By Little's law the device ends a request every latency / queue depth."""
+    """The measurement of fio's job. By Little's law the device ends a request every latency / queue depth."""
     side = job[access.direction.value]
     requests = int(side["total_ios"])
     if not requests:

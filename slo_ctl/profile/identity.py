@@ -46,7 +46,7 @@ def device_number(given: str, sys: Path) -> DeviceNumber:
 
 
 def block_facts(number: DeviceNumber, around: Surroundings, io_cost: bool) -> DeviceFacts:
-    """What is known of a device. `io_cost`: the host's cgroups have it."""
+    """Facts about a device. `io_cost`: the host's cgroups have it."""
     node = (around.sys / "dev" / "block" / str(number)).resolve()
     words = _text(node / "queue" / "scheduler").split()
     queues = node / "mq"
@@ -250,7 +250,7 @@ def _emulated(socket: str | None, around: Surroundings) -> Identity | None:
 
 
 def _first(node: Path, *names: str) -> str:
-    """What the first of these files that says anything says."""
+    """Content of the first of these files that has any."""
     for name in names:
         try:
             file = read_bounded(node / name)

@@ -200,7 +200,7 @@ class Complete:
 
     times_s: Mapping[tuple[Access, int], float]
     spent_s: float
-    """What measuring took."""
+    """Cost of measuring."""
     repetitions: float
     """Mean over all sizes."""
 

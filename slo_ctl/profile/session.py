@@ -152,7 +152,7 @@ DEFAULT_RULE = StoppingRule()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for."""
+    """Options of the user."""
 
     target: str
     intervals: tuple[Interval, ...] = DEFAULT_INTERVALS
@@ -229,7 +229,7 @@ class _Session:
 def plan_for(
     request: Request, begun: Profile, sizes_bytes: Sequence[int], directions: tuple[Direction, ...]
 ) -> Plan:
-    """What is measured to continue with a profile."""
+    """Measurements that continue a profile."""
     rule = request.rule
     if begun.complete and request.budget_s is not None:
         # Precise already, and time was given all the same: to make it more so.
@@ -328,7 +328,7 @@ class Suited:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """What carries it out."""
+        """The program that measures."""
         return settings_of(self.choice, self.facts)
 
 

@@ -25,7 +25,7 @@ _SLUG_CHARACTERS = 40
 
 
 class Stored(BaseModel):
-    """What every stored file says of itself."""
+    """Header of every stored file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +39,7 @@ R = TypeVar("R", bound=Stored)
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord(Generic[R]):
-    """What is stored of a device, and whether it holds."""
+    """A stored record of a device, and whether it is valid."""
 
     profile: R
     path: Path
@@ -61,7 +61,7 @@ class RecordStore(Generic[R]):
         return self.folder / name
 
     def find(self, identity: Identity, now: datetime | None = None) -> FoundRecord[R] | None:
-        """What holds for a device, else the newest that is stale, else None.
+        """The valid record of a device, else the newest stale one, else None.
 
         Raises UserError for a file that is damaged or cannot be read.
         """
@@ -147,7 +147,7 @@ class Conditioning(BaseModel):
 
 
 class NodeShare(BaseModel):
-    """What a node had to do with the last session of several."""
+    """A node's part in the last session of several."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

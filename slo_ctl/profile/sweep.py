@@ -1,4 +1,4 @@
-"""What to measure next, and when it is enough. Pure."""
+"""Which test is next, and when the estimate is good enough. Pure."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure."""
+    """Sizes and stopping rule."""
 
     sizes_bytes: Sequence[int]
     accesses: Sequence[Access]

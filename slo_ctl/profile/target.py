@@ -1,4 +1,4 @@
-"""What is to be profiled: a file, a place on a file system, a block device, an NBD export."""
+"""Target of a profile: a file, a place on a file system, a block device, an NBD export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPARE_PART = 0.05
 
 
 class Kind(StrEnum):
-    """What a target is."""
+    """Kind of a target."""
 
     MADE_FILE = "made file"
     """Does not exist yet: is made for the profile and removed after it."""
@@ -59,7 +59,7 @@ class Target:
 
 
 def find_target(given: str, connect: bool = True) -> Target:
-    """What `given` is; without `connect` an NBD export need not be served, and has no size.
+    """The target that `given` names; without `connect` an NBD export need not be served, and has no size.
 
     Raises UserError when it cannot be profiled.
     """

@@ -124,7 +124,7 @@ LEAST_REQUESTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for."""
+    """Options of the user."""
 
     target: str
     """A drive's specification where it is emulated in virtual time."""

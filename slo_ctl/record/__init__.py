@@ -1,1 +1,1 @@
-"""What was: history and metrics."""
+"""History and metrics."""

@@ -1,4 +1,4 @@
-"""What the daemon saw and did, kept in SQLite.
+"""History of observations and actions, in SQLite.
 
 `History` writes, in the daemon only: here is the file and what may befall it, what goes into it is in
 history_epoch.py. Whoever reads opens a connection of its own (history_reader.py). WAL lets readers and the
@@ -36,7 +36,7 @@ _INSERT_SAMPLE = (
 
 @dataclass(slots=True)
 class Known:
-    """What the file holds already, so that only changes are written. Replaced only after a commit."""
+    """Content of the file, so that only changes are written. Replaced only after a commit."""
 
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
     """Their numbers in the file, by VM and device."""
@@ -60,7 +60,7 @@ class Known:
 
 
 def load_known(connection: sqlite3.Connection) -> Known:
-    """What the file holds, as far as it matters to the next epoch. Raises sqlite3.Error."""
+    """The content that matters to the next epoch. Raises sqlite3.Error."""
     return Known(
         streams={
             (vm, device): id_ for id_, vm, device in connection.execute("SELECT id, vm, device FROM streams")

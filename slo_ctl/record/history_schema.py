@@ -31,7 +31,7 @@ _CODES = {
     errno.EACCES: sqlite3.SQLITE_PERM,
     errno.EPERM: sqlite3.SQLITE_PERM,
 }
-"""What the system and SQLite both have a number for."""
+"""Problems that have an error code of the system and of SQLite."""
 _FULL = ("no space left for {path}", "free some space, or set [history] max_size lower")
 
 
@@ -92,7 +92,7 @@ FIELDS = (
     "u",
     "waf",
 )
-"""What is kept of a VmStatus every epoch, under the same names."""
+"""Columns kept of a VmStatus every epoch, under the same names."""
 
 # Rows of one moment lie together, so an epoch appends a few pages however many VMs there are. Keyed by stream
 # first, every VM would dirty a page of its own in each epoch. Readers step through `epochs` and look up a row

@@ -106,7 +106,7 @@ class Upkeep:
         return self._forget(cutoff) or done
 
     def _drop_for_size(self, now_ms: int) -> bool:
-        """What is worth least goes first: samples that have means, then the oldest means, then samples."""
+        """Delete the least useful first: samples that have means, then the oldest means, then samples."""
         if self._used_bytes() <= self._max_bytes * _FILL_SHARE:
             return False
         if self._drop_epochs(now_ms - round(SHORT_OF_SPACE_RAW_S * 1000), 0):

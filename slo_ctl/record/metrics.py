@@ -110,7 +110,7 @@ COUNTED_STATES = (OutcomeState.APPLIED, OutcomeState.RESTORED, OutcomeState.UNAP
 
 @dataclass(slots=True)
 class Counts:
-    """What has happened so far, counted by whoever runs the epochs."""
+    """Counters kept by the loop."""
 
     epochs: int = 0
     missed_epochs: int = 0

@@ -25,7 +25,7 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredSlos:
-    """What is set, by VM."""
+    """SLO fields set, by VM."""
 
     fields: dict[str, SloFields] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a replay found out: the JSON that `--json` prints, typed.
+"""Result of a replay: the JSON that `--json` prints, typed.
 
 Units are in the names. A number that is not known (no clock, no GC yet, nothing written) is null; no number
 is ever NaN or infinite. Two runs of one scenario with one seed give equal `result_hash()`.
@@ -75,9 +75,9 @@ class VmResult(_Model):
     weight: float
     """Weight at the end of the window."""
     workload: str
-    """What it ran; says "synthetic" where it was."""
+    """Its workload; says "synthetic" where it was."""
     target_share: Number = None
-    """What its SLO entitles it to of the device's total, in the unit of shares, 0..1; 0 for an idle VM."""
+    """Its entitlement: share of the device's total, in the unit of shares, 0..1; 0 for an idle VM."""
     share: Number = None
     """Of the total in the unit of shares (of the host page writes without a clock), 0..1."""
     share_error: Number = None

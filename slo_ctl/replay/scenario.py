@@ -1,4 +1,4 @@
-"""What a replay runs, checked as a whole.
+"""A replay scenario, checked as a whole.
 
 `scenario_build` makes a Scenario of what was written, `scenario_command` the command line of a Scenario.
 """
@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens to a VM in the middle of a run."""
+    """Action on a VM in the middle of a run."""
 
     STOP = "stop"
     START = "start"
@@ -87,7 +87,7 @@ class VmSpec:
 
     @property
     def workload_label(self) -> str:
-        """What the VM runs, in a word or two, saying whether it is synthetic."""
+        """Workload of the VM in a word or two, saying whether it is synthetic."""
         if isinstance(self.source, TraceSource):
             return f"trace {encodable(self.source.path.name)}"
         return f"{self.source.workload} (synthetic)"
@@ -151,7 +151,7 @@ class Scenario:
     share_by: ShareBy = ShareBy.PAGES
     """The unit in which shares are kept and shown."""
     on_error: Literal["raise", "skip"] = "raise"
-    """What a bad record of a trace does: end the run before it starts, or be left out and counted."""
+    """Handling of bad records of a trace: an error before the run, or left out and counted."""
     measure_alone: bool = True
     """Also run every VM by itself on the whole aged device."""
     events: tuple[Event, ...] = ()

@@ -1,1 +1,1 @@
-"""What people see: tables, progress, plots and reports. Reads results, changes nothing."""
+"""Output for people: tables, progress, plots and reports. Changes nothing."""

@@ -1,4 +1,4 @@
-"""What VMs got from one drive without slo-ctl and with it: a table, what was gained in words, and JSON."""
+"""Comparison of VMs on one drive without slo-ctl and with it: table, sentences, JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTICEABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one VM got while it was measured. None: not known."""
+    """Figures of one VM while it was measured. None: not known."""
 
     share: float | None = None
     """Of the pages that all of them read and wrote."""
@@ -70,7 +70,7 @@ def comparison_table(vms: Sequence[ComparedVm], width: int | None) -> Table:
 
 
 def gains(vms: Sequence[ComparedVm]) -> list[str]:
-    """What slo-ctl changed, one sentence each: who was worst off, who paid for it, and the throughput."""
+    """Differences in sentences: the VM that was worst off, those that have less, and the throughput."""
     worst_before = min(vms, key=lambda vm: _kept(vm, vm.before))
     worst_after = min(vms, key=lambda vm: _kept(vm, vm.after))
     before, after = _kept(worst_before, worst_before.before), _kept(worst_after, worst_after.after)
@@ -78,7 +78,7 @@ def gains(vms: Sequence[ComparedVm]) -> list[str]:
 
 
 def _kept(vm: ComparedVm, figures: Figures) -> float:
-    """What it had of its entitlement."""
+    """Delivered part of its entitlement."""
     return (figures.share or 0.0) / vm.entitled_share
 
 

@@ -186,7 +186,7 @@ def _values(curve: _Curve) -> list[float]:
 
 
 def _latest_values(curves: Sequence[_Curve], say: Callable[[float | None], str]) -> str:
-    """What the plot shows, for those who cannot see it."""
+    """Latest values in words, for screen readers."""
     parts = []
     for curve in curves:
         values = _values(curve)

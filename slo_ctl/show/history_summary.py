@@ -1,4 +1,4 @@
-"""What the history of VMs comes to: how long each SLO was met, the worst stretch, and events, folded."""
+"""Summary of the history of VMs: how long each SLO was met, the worst period, and folded events."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def _pattern(text: str) -> str:
 
 
 def settings_in_force(histories: Iterable[VmHistory]) -> tuple[SettingInForce, ...]:
-    """What slo-ctl set for these VMs in the interval and had not restored or removed at its end."""
+    """Settings of slo-ctl for these VMs that were in force at the end of the interval."""
     latest: dict[tuple[str, str], SettingInForce] = {}
     for history in histories:
         for outcome in history.outcomes:
@@ -281,7 +281,7 @@ def settings_in_force(histories: Iterable[VmHistory]) -> tuple[SettingInForce, .
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What is reported of a host between two moments."""
+    """Report of a host over an interval."""
 
     histories: tuple[VmHistory, ...]
     since: float

@@ -61,7 +61,7 @@ def why_text(outcome: Outcome) -> str:
 
 
 def device_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:
-    """What the policy of each device would move, and why."""
+    """Moves that the policy of each device would make, and why."""
     for device in devices:
         policy = f", policy {printable(device.policy)}" if device.policy else ""
         if not device.decided:

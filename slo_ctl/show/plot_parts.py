@@ -178,7 +178,7 @@ def inline_svg(figure: Figure, key: str) -> str:
 
 LABEL_CHARACTERS = 14
 LEGEND_CHARACTERS = 50
-"""What fits next to each other at the legend's size."""
+"""Entries that fit next to each other at the legend's size."""
 
 
 def bar(

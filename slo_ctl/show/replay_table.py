@@ -140,7 +140,7 @@ def _furthest_vm(vms: list[VmResult]) -> VmResult:
 
 
 def _comparison(first: RunResult, last: RunResult) -> list[str]:
-    """What changed from the baseline to the last policy."""
+    """Differences between the baseline and the last policy."""
     changes = []
     if first.waf and last.waf:
         changes.append(f"WAF went from {numbers.decimal(first.waf)} to {numbers.decimal(last.waf)}")

@@ -1,4 +1,4 @@
-"""What a trace format is: a name, a way to recognise it, a reader and perhaps a writer."""
+"""A trace format: a name, a way to recognise it, a reader and perhaps a writer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader may be given beside the file."""
+    """Options of a reader."""
 
     action: str = "Q"
     """Which block-layer event stands for a request in blktrace and blkparse: Q (queued) or D (issued)."""
@@ -69,13 +69,13 @@ class Writer(Protocol):
     """Encodes batches; one per file written."""
 
     def header(self) -> bytes:
-        """What comes before the first record."""
+        """Bytes before the first record."""
 
     def encode(self, batch: Batch, volumes: Sequence[str]) -> bytes:
         """The records' bytes. Raises ValueError, one line, for what the format cannot express."""
 
     def footer(self) -> bytes:
-        """What comes after the last record."""
+        """Bytes after the last record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What writers of text formats share: joining columns, refusing what a format cannot say."""
+"""Parts shared by writers of text formats: joining columns, refusing values that a format cannot hold."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """What one unit of each raw column means, and what the format calls the columns."""
+    """Unit of each raw column, and its name in the format."""
 
     time_ns: int
     offset_bytes: int = 1
@@ -82,7 +82,7 @@ class Screen:
         self.format_name = format_name
         self.on_error: OnError = on_error
         self.skipped: Counter[str] = Counter()
-        """What was read but not yielded, by reason: bad records and lines that are not requests."""
+        """Records read but not yielded, by reason: bad records and lines that are not requests."""
         self.bad_records = 0
         """Of those, the ones that `on_error="raise"` would have refused."""
         self.records = 0

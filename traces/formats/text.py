@@ -32,7 +32,7 @@ _MAX_RESPONSE_NS = 3600 * 10**9
 _BOM = b"\xef\xbb\xbf"
 
 Word = Callable[[str], "Op | str | None"]
-"""What a word means: an operation, a reason to pass the line over (a str), or nothing known (None)."""
+"""Meaning of a word: an operation, a reason to skip the line (a str), or unknown (None)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What every policy offers. State is explicit and immutable: the caller keeps it between steps."""
+"""Interface of every policy. State is explicit and immutable: the caller keeps it between steps."""
 
 from __future__ import annotations
 

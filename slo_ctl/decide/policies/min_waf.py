@@ -25,7 +25,7 @@ _WORTH_RESCHEDULING = 0.02
 
 @dataclass(frozen=True, slots=True)
 class WriterTrack:
-    """What is remembered of one VM. Pages are per window, averaged over the last few."""
+    """State of one VM. Pages are per window, averaged over the last few."""
 
     curve: GcCurve
     ops_blocks: int
@@ -183,7 +183,7 @@ def _scheduler_weights(tracks: dict[str, WriterTrack], sample: DeviceSample) -> 
 
 
 def _device_time_us(track: WriterTrack, timing: FlashTiming) -> float:
-    """What one mean request of the VM costs the device, in microseconds."""
+    """Device time of one mean request of the VM, in microseconds."""
     write_us = gc_model.write_time_us(timing, track.curve.u_at(track.ops_blocks))
     read_us = timing.read_us + timing.transfer_us
     return (track.host_page_writes * write_us + track.host_page_reads * read_us) / track.requests

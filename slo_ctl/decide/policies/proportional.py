@@ -47,7 +47,7 @@ COSTLY_FROM = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What one VM did in the last windows; older ones fade."""
+    """Activity of one VM in the last windows; older ones fade."""
 
     seconds: float = 0.0
     amount: float = 0.0
@@ -94,7 +94,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """What is known of one VM."""
+    """State of one VM."""
 
     did: Sums = Sums()
     windows: int = 0
@@ -104,7 +104,7 @@ class Meter:
     cost_requests: float = 0.0
     due_amount: float = 0.0
     due_s: float = 0.0
-    """What it was entitled to, and for how long, fading as costs do."""
+    """Its entitlement, and for how long, fading as costs do."""
     missed: float = 0.0
     """Of its entitlement, relative to it: an average over some windows."""
     trim: float = 0.0
@@ -332,7 +332,7 @@ def _bounded(sample: DeviceSample, meters: dict[str, Meter]) -> list[Bounded]:
 
 
 def _effect_windows(v: VmSample) -> int:
-    """What a p99 is measured over; rates show a change sooner."""
+    """Window of a p99; rates show a change sooner."""
     if v.slo.p99_latency_us is None or v.window_s <= 0.0:
         return 2
     return max(2, round(v.p99_window_s / v.window_s))

@@ -78,7 +78,7 @@ class ToolVersion:
         return command.split()
 
     def format_options(self, command: str) -> list[str]:
-        """What makes the JSON of `command` that of the first schema, where the tool knows the option."""
+        """Options that select the first JSON schema of `command`, where the tool has them."""
         since = _FORMAT_VERSION_SINCE.get(command)
         return [_FORMAT_VERSION] if since is not None and (self.major, self.minor) >= since else []
 
@@ -170,7 +170,7 @@ class NvmeSchemaError(NvmeError):
 
 
 def hint_for(said: str) -> str:
-    """What to do about a failure, by what nvme-cli said."""
+    """Hint for a failure, by the output of nvme-cli."""
     low = said.lower()
     return next((hint for signs, hint in _HINTS if any(sign in low for sign in signs)), "see `dmesg`")
 

@@ -1,4 +1,4 @@
-"""What an NVMe drive is and offers, by nvme-cli and /sys. Changes nothing on it."""
+"""Features of an NVMe drive, by nvme-cli and /sys. Changes nothing on it."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class _Discovery:
         return read is not None
 
     def _optional(self, ask: Callable[[], _T]) -> _T | None:
-        """What the drive may lack; a failure for another reason is a note."""
+        """Read an optional log; a failure for another reason is a note."""
         try:
             return ask()
         except NvmeCommandError as error:
@@ -273,7 +273,7 @@ class _Discovery:
         return None
 
     def _try(self, ask: Callable[[], _T], what: str) -> _T | None:
-        """What the drive says that it has; any failure is a note."""
+        """Read a log that the drive claims to have; any failure is a note."""
         try:
             return ask()
         except NvmeError as error:
@@ -350,7 +350,7 @@ class MediaReader:
         }
 
     def read(self) -> tuple[list[MediaCounters], dict[WafSource, str]]:
-        """What every source says, and why some say nothing. A source that the drive refuses is given up."""
+        """Counters of every source, and why some have none. One that the drive refuses is not tried again."""
         counters, problems = [], {}
         for source, ask in list(self._sources.items()):
             try:

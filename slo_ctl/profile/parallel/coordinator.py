@@ -275,7 +275,7 @@ def _alike(
 
 
 def _kind(ready: Ready) -> dict[str, str]:
-    """What has to be the same for times to be comparable."""
+    """Properties that must be equal for times to be comparable."""
     identity = ready.identity
     # Where nothing better is known a model is the kernel's name for it, and emulated SSDs have names.
     return {

@@ -154,7 +154,7 @@ class MpiNodes:
             self._world.send(node, _Dismissed())
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """What a rank says, or that one sends nothing any more."""
+        """The next message of a rank, or that one sends nothing any more."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._tell_that_we_live()

@@ -149,7 +149,7 @@ class LocalNodes:
         self._end([node])
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """What a process says, or that it is dead."""
+        """The next message of a process, or its death."""
         by_pipe = {pipe: node for node, pipe in self._pipes.items()}
         for ready in wait(list(by_pipe), timeout_s):
             node = next(node for pipe, node in by_pipe.items() if pipe is ready)

@@ -70,7 +70,7 @@ class Lost:
     node: Node
     reason: str
     hint: str = ""
-    """What to do about it, where the node knows."""
+    """The fix, where the node knows it."""
 
 
 Event = Ready | Noted | Done | Lost
@@ -81,7 +81,7 @@ class Transport(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """What the nodes are called, by number."""
+        """Names of nodes, by number."""
 
     def give(self, node: Node, work: Work) -> None:
         """Have a node do something; when it cannot be reached, `next_event` says so."""
@@ -90,7 +90,7 @@ class Transport(Protocol):
         """A node gets no more work, and nothing more is heard of it."""
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """What a node says next; None when none has said anything for `timeout_s`."""
+        """The next message of a node; None when there is none within `timeout_s`."""
 
     def now_s(self) -> float:
         """The clock that work passes on, s."""
@@ -140,7 +140,7 @@ class Costs:
 MIN_TESTS = 8
 """Two rounds of the four tests, that other nodes have done at the same sizes, before anybody is judged."""
 MIN_DIFFERENCE = 0.10
-"""What is nobody's fault: the error that the paper's complete profile accepts (SAC'15, section 4.2)."""
+"""Accepted as noise: the error of the paper's complete profile (SAC'15, section 4.2)."""
 NOISE_WIDTHS = 3.0
 """Standard deviations of single tests that a node may be off, on top of that."""
 _MAD_TO_SIGMA = 1.4826
@@ -239,7 +239,7 @@ class _Repetition:
 
 
 class Schedule:
-    """What is measured, what nodes are at, and what is left."""
+    """Tests done, in work at nodes, and left."""
 
     def __init__(self, plan: Plan, span_bytes: int, before: Sequence[Measurement], nodes: int) -> None:
         """`before` was measured in earlier sessions; `nodes` is how many there are to begin with."""
@@ -288,7 +288,7 @@ class Schedule:
             repetition.due.append(work.part)
 
     def forget(self, node: Node) -> None:
-        """What the node has measured does not count: it is due again."""
+        """Discard what the node has measured: it is measured again."""
         for each in self._repetitions:
             each.due += [part for who, part, _ in each.done if who == node]
             each.done = [entry for entry in each.done if entry[0] != node]
