@@ -33,7 +33,7 @@ LATENCY = "latency_us"
 """Name of the knob."""
 _LATENCY_FILE = "io.latency"
 _MOST_US = 1e12
-"""Half a month; the kernel keeps nanoseconds in 64 bits."""
+"""Eleven days; the kernel keeps nanoseconds in 64 bits."""
 
 _MAX_KNOWN = 10_000
 
@@ -65,7 +65,7 @@ class CgroupActuator:
         self._tree = tree
         self._sys = sys
         self._folders: dict[str, str] = {}
-        """Of groups that knobs may be in."""
+        """Folders of groups, by place."""
         self._v1_weight = ""
         """The kernel's name for it, once a group was read."""
 

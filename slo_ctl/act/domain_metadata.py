@@ -37,7 +37,7 @@ class WritableDomain:
             raise UserError(f"VM {self.name}: {error}", hint or "see the log of libvirtd") from None
 
     def xml(self, *, definition: bool) -> str:
-        """Of the definition from which it starts the next time, or as it is now."""
+        """XML of its definition, or of the VM as it runs."""
         return str(self.call("XMLDesc", _XML_INACTIVE if definition else 0))
 
     @property
@@ -118,7 +118,7 @@ def _has_element(domain: WritableDomain, definition: bool) -> bool:
 
 
 def _element(fields: Mapping[str, float]) -> str:
-    """Without namespace: libvirt adds it, with the prefix."""
+    """The element without namespace: libvirt adds it, with the prefix."""
     return ElementTree.tostring(ElementTree.Element(ELEMENT, spelled(fields)), encoding="unicode")
 
 

@@ -92,7 +92,7 @@ class SettingKeeper:
         self._last: tuple[list[Setting], dict[Knob, Setting], list[Outcome]] = ([], {}, [])
         """Settings of the last `apply`, and what `_by_knob` made of them."""
         self._all_wanted_as_of = -1
-        """As of which state of the journal all its knobs are wanted by those."""
+        """State of the journal of which all knobs were among the last settings."""
 
     def apply(
         self, settings: Iterable[Setting], verify_all: bool = False, within: Scope = _everywhere

@@ -181,7 +181,7 @@ def _scheduler_in_force(folder: Path) -> str:
 
 
 def _parameters(folder: Path) -> dict[str, str]:
-    """Those that are a number; no scheduler has any others that can be set."""
+    """Parameters that are a number; no scheduler has others that can be set."""
     found = {}
     for path in (folder / "queue" / "iosched").glob("*"):
         number = _text(path).strip()
@@ -217,7 +217,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _write_raw(path: Path, text: str) -> None:
-    """One write call, and no file made where the kernel has none."""
+    """Write with one call; never creates a file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii") + b"\n")

@@ -23,7 +23,7 @@ OPS_KNOB = "ops_blocks"
 _LIMITS = {"total_iops": "limit_iops", "total_bytes_s": "limit_bytes_s"}
 _MOVE_POLL_S = 0.02
 TIMEOUT_S = 0.5
-"""For an answer; a server that answers does so in some milliseconds."""
+"""Time for a reply, which normally takes some milliseconds."""
 _LEFT_ALONE_S = 1.0
 """After no answer: its other knobs are not tried one by one."""
 
@@ -347,7 +347,7 @@ class TenantSchedulerActuator:
         return value
 
     def read(self, knob: Knob) -> SettingValue:  # noqa: ARG002 - a device has one such knob
-        """Its name."""
+        """Name of the scheduler in force."""
         return self._server.scheduler()
 
     def write(self, knob: Knob, value: SettingValue) -> None:

@@ -65,7 +65,7 @@ class UnitProperties(Protocol):
         """The values that the unit has by device, for each of these properties."""
 
     def set(self, unit: str, name: str, value: int | Entries) -> None:
-        """Until the unit ends; other devices' entries stay as they are."""
+        """Set it until the unit ends; other devices' entries stay as they are."""
 
 
 class SystemdActuator:
@@ -96,7 +96,7 @@ class SystemdActuator:
         self._follows_s = _FOLLOWS * timeout_s
 
     def wait_longer(self) -> None:
-        """From now on wait for longer: nothing else is to be done any more."""
+        """Wait longer from now on: the daemon stops, and has nothing else to do."""
         self._calls.wait_longer(_LAST_TIMEOUT_S)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class SystemdActuator:
         return knob.lever in self.levers
 
     def normalise(self, knob: Knob, value: float | None) -> float | None:
-        """As the cgroup's knob; the default weight is not a valid weight of its own."""
+        """The value of the cgroup's knob; the default weight counts as not set."""
         normal = self._cgroups.normalise(_behind(knob), value)
         return None if _is_weight(knob) and normal == DEFAULT_WEIGHT else normal
 
@@ -237,7 +237,7 @@ class SystemBus:
             return {name: dict(value) for name, ((_, value),) in replies}
 
     def set(self, unit: str, name: str, value: int | Entries) -> None:
-        """Until the unit ends; other devices' entries stay as they are."""
+        """Set it until the unit ends; other devices' entries stay as they are."""
         variant = ("t", value) if isinstance(value, int) else ("a(st)", list(value.items()))
         with _connection() as bus:
             _answer(bus, _MANAGER, "SetUnitProperties", "sba(sv)", (unit, True, [(name, variant)]))

@@ -99,5 +99,5 @@ class OneRequest(BaseHTTPRequestHandler):
         """Requests of clients are not logged."""
 
     def version_string(self) -> str:
-        """Without that of Python."""
+        """Server name, without Python's version."""
         return "slo-ctl"

@@ -27,7 +27,7 @@ class Controller(Protocol):
     """The daemon, as far as the API sees it. Refusals are UserErrors, best a `RefusalError`."""
 
     def status(self) -> HostStatus | None:
-        """As of the last epoch; None before the first."""
+        """Status of the last epoch; None before the first."""
 
     def health(self) -> Health:
         """Whether it gets on."""
@@ -60,4 +60,4 @@ class Controller(Protocol):
         """Reload the configuration; why it stays as it was, or nothing. Waits for the present epoch."""
 
     def metrics(self) -> bytes:
-        """In Prometheus's text format."""
+        """Metrics in Prometheus's text format."""

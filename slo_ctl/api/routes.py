@@ -96,7 +96,7 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Without the query."""
+        """Path without the query."""
         return urlsplit(self.target).path
 
     def query(self, kind: type[_Model]) -> _Model:
@@ -183,7 +183,7 @@ class Route:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Of the path."""
+        """Pattern of the path."""
         return re.compile(re.escape(self.path).replace(r"\{name\}", "(?P<name>.+)"))
 
 

@@ -76,7 +76,7 @@ class _Connection(OneRequest):
         self._send(refusal(code, message or HTTPStatus(code).phrase, f"see {DESCRIPTION}"))
 
     def _body_bytes(self) -> int:
-        """How long the body is. Raises RefusalError."""
+        """Length of the body. Raises RefusalError."""
         if "Transfer-Encoding" in self.headers:
             raise self._refusal(
                 HTTPStatus.LENGTH_REQUIRED, "send the body in one piece, with a Content-Length"
@@ -109,7 +109,7 @@ class _Connection(OneRequest):
             self.wfile.write(reply.body)
 
     def _user(self) -> str:
-        """Who is at the other end, as the kernel knows."""
+        """User of the client, from SO_PEERCRED."""
         found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(found)
         try:

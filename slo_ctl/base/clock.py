@@ -13,7 +13,7 @@ class Clock:
 
     monotonic_s: Callable[[], float] = time.monotonic
     time_s: Callable[[], float] = time.time
-    """Since 1970, UTC."""
+    """Seconds since 1970, UTC."""
     cpu_s: Callable[[], float] = time.thread_time
     """CPU time of the calling thread."""
     sleep: Callable[[float], None] = time.sleep

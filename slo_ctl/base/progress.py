@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Phase(Protocol):
-    """One stretch of work that is under way."""
+    """A phase of work in progress."""
 
     def advance(self, amount: float) -> None:
         """`amount` more of the phase's unit is done (not the running total)."""
@@ -29,10 +29,10 @@ class SilentPhase:
     """A phase nobody watches."""
 
     def advance(self, amount: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def done(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Silent:
@@ -44,4 +44,4 @@ class Silent:
         return SilentPhase()
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""

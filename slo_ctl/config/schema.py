@@ -206,7 +206,7 @@ def _namespace(value: object) -> str:
 
 PolicyName = Annotated[str, BeforeValidator(_policy)]
 SchedulerName = Annotated[str, BeforeValidator(_scheduler)]
-"""Of a block device or among the namespaces of an emulated one."""
+"""Scheduler of a block device, or among the namespaces of an emulated one."""
 LibvirtUri = Annotated[str, BeforeValidator(_uri)]
 AbsolutePath = Annotated[str, BeforeValidator(_path)]
 CgroupPath = Annotated[str, BeforeValidator(_cgroup)]
@@ -349,7 +349,7 @@ def known_keys() -> dict[str, tuple[str, ...]]:
 
 
 def _keys(model: type[_Table]) -> tuple[str, ...]:
-    """As they are written."""
+    """Names of the keys in a file."""
     return tuple(field.alias or name for name, field in model.model_fields.items())
 
 

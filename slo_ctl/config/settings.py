@@ -53,7 +53,7 @@ class DeviceConfig:
 
     name: str
     path: str | None
-    """Of a real block device; None for an emulated one."""
+    """Path of a real block device; None for an emulated one."""
     policy: str | None
     """None: the daemon's."""
     source: str = ""
@@ -68,22 +68,22 @@ class VmConfig:
 
     name: str
     slo_fields: dict[str, float]
-    """By field of `model.Slo`; one that is not there is not set here."""
+    """Values by field of `model.Slo`; absent fields are not set here."""
     cgroup: str | None
-    """Of a VM without libvirt, as in /proc/PID/cgroup."""
+    """Cgroup of a VM without libvirt, as in /proc/PID/cgroup."""
     namespaces: tuple[str, ...]
     """`DEVICE/NAMESPACE` of emulated SSDs that it uses."""
     source: str
     """`FILE:LINE` where it is named first; files are relative to the folder of the configuration."""
     field_sources: dict[str, str] = field(default_factory=dict)
-    """By field of `slo_fields`, `FILE:LINE` of the value in force."""
+    """`FILE:LINE` of the value in force, by field of `slo_fields`."""
     class_name: str | None = None
     class_source: str = ""
     """`FILE:LINE` of `class_name`."""
 
     @property
     def has_slo(self) -> bool:
-        """It has a class or a field of an SLO."""
+        """Whether it has a class or a field of an SLO."""
         return bool(self.slo_fields) or self.class_name is not None
 
     def by_source(self) -> dict[str, dict[str, float]]:
@@ -122,7 +122,7 @@ class Config:
     patterns: dict[str, VmConfig] = field(default_factory=dict)
     """SLOs of VMs by patterns for their names."""
     files: tuple[Path, ...] = ()
-    """Those that were read, in order."""
+    """Files read, in order."""
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
 

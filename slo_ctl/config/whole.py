@@ -215,5 +215,5 @@ class _Whole:
 
 
 def _slo_fields(keys: Table) -> Table:
-    """Those of an SLO, by field of `model.Slo`."""
+    """SLO keys, by field of `model.Slo`."""
     return {CONFIG_KEYS[key]: placed for key, placed in keys.items() if key in CONFIG_KEYS}

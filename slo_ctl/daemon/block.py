@@ -68,7 +68,7 @@ def block_places(devices: Iterable[DeviceConfig], sys: Path) -> tuple[dict[str, 
 
 
 def _name(drive: str, block: Block, used: Iterable[str]) -> str:
-    """Without the kernel's number, which may be another one after a boot."""
+    """A name without the kernel's number, which may change at a boot."""
     name = f"{drive}-n{block.nsid}"
     return name if block.nsid is not None and name not in used else f"{drive}-{block.name}"
 
@@ -91,7 +91,7 @@ class ReadWriteSplits:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.splits: dict[_Key, Splits] = _NONE
-        """By VM and device; the same object as before when nothing has changed."""
+        """Splits by VM and device; the same object as before when nothing has changed."""
         self._clock = clock
         self._last: dict[_Key, IoCounters] = {}
         self._looked_at_s = 0.0
@@ -236,7 +236,7 @@ class BlockPart:
 
     @property
     def waf(self) -> DeviceWaf | None:
-        """As measured, with what it was counted of; None where it is not known, or is synthetic."""
+        """Measured WAF and its scope; None where it is not known, or is synthetic."""
         waf = self._seen.waf
         # What an emulator makes up says nothing of what its drive can do.
         return waf if waf is not None and waf.waf is not None and not waf.emulated else None
@@ -347,7 +347,7 @@ class Shared:
     """Entitlement of each active VM, by name."""
     total_iops: float | None
     of_drive: bool
-    """It is a whole drive; else one block device."""
+    """Whether it is a whole drive; else one block device."""
 
     def target_iops(self, vm: str) -> float | None:
         """Its present share."""
@@ -362,12 +362,12 @@ class Pool:
         self.guard = Throttler(clock)
         self.capacity = Capacity()
         self.slos: dict[str, Slo] = {}
-        """Of the VMs that it serves, as of the last status."""
+        """SLOs of the VMs that it serves, as of the last status."""
         self._windows: dict[str, StreamWindow] = {}
 
     @property
     def name(self) -> str:
-        """Of the device that has the problem when something goes wrong."""
+        """Name of the device that reports a problem."""
         return self.parts[0].name
 
     def observe(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
@@ -441,7 +441,7 @@ class Pool:
         return len(self._on(vm)) > 1
 
     def iops_of(self, vm: str) -> float | None:
-        """On all of them."""
+        """IOPS on all of them."""
         return self._windows[vm].iops if vm in self._windows else None
 
     def shared(self, part: BlockPart) -> Shared:

@@ -74,7 +74,7 @@ class BlockDevices:
 
     @property
     def numbers(self) -> dict[str, DeviceNumber]:
-        """Of those that are there."""
+        """Numbers of the present devices."""
         return {part.name: part.number for part in self.parts.values() if part.number is not None}
 
     def observe(self, inventory: Inventory, observer: Observer) -> None:
@@ -155,7 +155,7 @@ class BlockDevices:
         return self.policies.settings(self._wishes, self.numbers, tree, host_state, self._clock.monotonic_s())
 
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
-        """For the status."""
+        """Views for the status."""
         views = []
         for pool in self._pools.values():
             names = {part.name for part in pool.parts}

@@ -40,7 +40,7 @@ class Published:
     config: Config
     status: HostStatus | None = None
     names: frozenset[str] = frozenset()
-    """Of VMs that are here."""
+    """Names of VMs on this host."""
     metadata: dict[str, SloFields] = field(default_factory=dict)
     started_at: float = 0.0
     epochs: int = 0
@@ -116,14 +116,14 @@ class DaemonController:
         return True
 
     def take_slo_changes(self) -> list[tuple[str, SloChange]]:
-        """Those since this was asked last, each with its VM."""
+        """Changes of SLOs since the last call, each with its VM."""
         # Without the lock, which is held while an SLO is brought to the disk.
         return [self._slo_changes.popleft() for _ in range(len(self._slo_changes))]
 
     # What the API calls.
 
     def status(self) -> HostStatus | None:
-        """As of the last epoch."""
+        """Status of the last epoch."""
         return self.published.status
 
     def health(self) -> Health:
@@ -201,7 +201,7 @@ class DaemonController:
         return read_vm(self._history, vm, since, until, limit)
 
     def metrics(self) -> bytes:
-        """In Prometheus's text format."""
+        """Metrics in Prometheus's text format."""
         return self.metrics_text.text() if self.metrics_text is not None else b""
 
     def _act_soon(self) -> None:

@@ -61,11 +61,11 @@ log = logging.getLogger("slo_ctl.daemon")
 
 
 class Problems:
-    """Of the devices, in one epoch."""
+    """Problems of devices, in one epoch."""
 
     def __init__(self) -> None:
         self.of: dict[str, str] = {}
-        """By device; none for those that are well."""
+        """The problem of each device that has one."""
         self._traced: set[str] = set()
 
     def begin(self) -> None:
@@ -143,17 +143,17 @@ class VmView:
     disks: tuple[str, ...] = ()
     wants_more: bool = True
     busy: bool | None = None
-    """It had requests outstanding nearly all the time; None: as `wants_more`."""
+    """Whether it had requests outstanding nearly all the time; None: as `wants_more`."""
     share: float | None = None
-    """Of what the device delivers, in the unit of shares; None: of the IOPS."""
+    """Share of what the device delivers, in the unit of shares; None: of the IOPS."""
     settling: str = ""
     """Why shares are not yet judged; empty when they are."""
     guessed: bool = False
-    """Not known whether it would have taken more: by how busy the device was."""
+    """Whether `wants_more` is a guess from how busy the device was."""
     target_share: float | None = None
     target_iops: float | None = None
     drive_iops: float | None = None
-    """On all namespaces of the drive, of a VM that uses several; a minimum and a share are of these."""
+    """IOPS on all namespaces of the drive, of a VM that uses several; minimum and share refer to these."""
     no_mechanism: str = ""
     """Why nothing there can keep the SLO."""
     remark: str = ""
@@ -170,7 +170,7 @@ class DeviceView:
     backend: str
     policy: str
     total_iops: float | None = None
-    """Of all streams, those of nobody known included."""
+    """IOPS of all streams, those without a known VM included."""
     drive_iops: float | None = None
     """The same of its whole drive, where shares are of that; None: they are of the device."""
     capacity_iops: float | None = None
@@ -182,7 +182,7 @@ class DeviceView:
     placement: str = ""
     """The strongest that the drive offers; empty when not known."""
     share_tolerance: float = 0.10
-    """Of a target share: what may be missed there."""
+    """Part of a target share that may be missed there."""
     share_by: ShareBy | None = None
     """The unit of shares; None: requests, where shares are judged at all."""
     move_budget: float | None = None
@@ -201,7 +201,7 @@ class DeviceView:
 
 
 def total_iops(windows: list[StreamWindow]) -> float | None:
-    """Of all streams of a device; None when none is known."""
+    """IOPS of all streams of a device; None when none is known."""
     known = [window.iops for window in windows if window.iops is not None]
     return sum(known) if known else None
 

@@ -26,7 +26,7 @@ class DaemonPlaces:
     run: Path
     """Does not need to."""
     devices: Places
-    """Those of the emulated devices."""
+    """Files of the emulated devices."""
 
     def __init__(self, root: Path | None = None, config: Path | None = None) -> None:
         """`config` is the folder to read the configuration from instead."""

@@ -48,7 +48,7 @@ class Hooks:
         self._limit_s = limit_s
         self._max_waiting = max_waiting
         self._waiting: dict[tuple[str, str], VerdictChange] = {}
-        """By VM and device, that which has waited longest first."""
+        """Waiting changes by VM and device, the oldest first."""
         self._woken = threading.Condition()
         """Held for whatever both threads use: `_command`, `_waiting`, `_results`, `_end_s`."""
         self._results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))

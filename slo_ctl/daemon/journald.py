@@ -83,7 +83,7 @@ def _texts(values: str | Iterable[str]) -> Iterator[str]:
 
 
 def _priority(level: int) -> str:
-    """That of syslog."""
+    """The syslog priority."""
     if level >= logging.ERROR:
         return "3"
     if level >= logging.WARNING:

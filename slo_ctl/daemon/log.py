@@ -55,7 +55,7 @@ class RecentReasons:
         self._recent: deque[str] = deque(maxlen=kept)
         self._holding: frozenset[str] = frozenset()
         self.ended: list[str] = []
-        """Those of the epoch before that no longer hold."""
+        """Sentences of the previous epoch that are no longer true."""
 
     def add(self, sentences: Iterable[str]) -> list[str]:
         """Those of one epoch; returns the new ones, neither in force already nor reported recently."""
@@ -90,7 +90,7 @@ class EpochLog:
     def __init__(self) -> None:
         self._said = RecentReasons(REMEMBERED)
         self._fields: dict[str, dict[str, str]] = {}
-        """Of the sentences of the epoch before."""
+        """Journal fields of the sentences of the previous epoch."""
         self._reasons: dict[str, RecentReasons] = {}
 
     def wrong(self, problems: Mapping[str, str], outcomes: Iterable[Outcome]) -> None:

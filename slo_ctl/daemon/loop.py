@@ -69,7 +69,7 @@ class Recorder:
         self._keep = keep
         self._history = self._open_history()
         self._slo_changes: deque[tuple[str, SloChange]] = deque(maxlen=_MAX_SLO_CHANGES)
-        """Not written yet, each with its VM."""
+        """Changes not yet written, each with its VM."""
 
     def configure(self, keep: HistoryConfig) -> None:
         """Keep so much from now on."""
@@ -104,7 +104,7 @@ class Recorder:
 # When epochs are due: at fixed distances, neither drifting nor piling up.
 
 BROUGHT_FORWARD_S = 0.2
-"""At least so long after the epoch before: an epoch that somebody asked for measures some time as well."""
+"""Minimum time between epochs: one on request measures some time, too."""
 
 
 class Schedule:
@@ -146,7 +146,7 @@ class Schedule:
         self._due_s = min(self._due_s, max(now_s, self._began_s + BROUGHT_FORWARD_S))
 
     def change(self, epoch_s: float, now_s: float) -> None:
-        """Another distance from now on."""
+        """Use another interval from now on."""
         if epoch_s != self._epoch_s:
             self._epoch_s, self._due_s = epoch_s, now_s + epoch_s
 
@@ -186,7 +186,7 @@ class Daemon:
         self.missed_epochs = 0
         """Set by whoever keeps the schedule."""
         self.outcomes: list[Outcome] = []
-        """Of the last epoch."""
+        """Outcomes of the last epoch."""
         # Before anything is opened that would have to be closed: these say when a file is damaged.
         self._journal = Journal(places.journal)
         self._vm_set = VmSet(places.slos)

@@ -79,7 +79,7 @@ class NvmeWatch:
         self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     @property
@@ -176,14 +176,14 @@ class NvmeWatches:
         self._window_s = window_s
         self._make = make
         self._controllers: dict[str, str] = {}
-        """By block device in use."""
+        """Controller of each block device in use."""
         self._users: Counter[str] = Counter()
-        """As a device may be listed by several paths."""
+        """Uses of each device, as it may be listed by several paths."""
         self._watches: dict[str, list[NvmeWatch]] = {}
-        """By controller."""
+        """Watches of each controller."""
 
     def join(self, number: DeviceNumber) -> str | None:
-        """Begin to watch the drive of a whole device; what to ask by. None: it is no NVMe namespace."""
+        """Watch the drive of a whole device; returns its key, or None if it is not an NVMe namespace."""
         block = (self._sys / "dev" / "block" / str(number)).resolve().name
         controllers = drive.controllers_of(self._sys, block)
         if not controllers:

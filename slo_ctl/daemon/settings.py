@@ -91,7 +91,7 @@ class _Device:
     number: DeviceNumber
     believed: Believed | None = None
     stamp: int | None = None
-    """Of the folder of profiles, as of the last look into it."""
+    """Modification time of the folder of profiles when last read."""
     found: Found | None = None
     damage: str = ""
     """Why the profile on disk is not the one in force."""
@@ -110,7 +110,7 @@ class ConfiguredScheduler:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """Who is on the host, and their SLOs."""
+    """VMs on the host and their SLOs."""
 
     vms: Sequence[Vm]
     streams: Sequence[Stream]
@@ -125,7 +125,7 @@ class DevicePolicies:
 
     def __init__(self, places: Places, sys: Path) -> None:
         self.reasons: dict[str, tuple[str, ...]] = {}
-        """By device: what was decided and why, or why nothing is."""
+        """The decision for each device and the reasons, or why there is none."""
         self.schedulers: dict[str, str] = {}
         """By device: the scheduler it is to have; none for those that stay as they are."""
         self._around = Surroundings(places, sys)
@@ -140,7 +140,7 @@ class DevicePolicies:
         host_state: HostState,
         now_s: float,
     ) -> list[Setting]:
-        """For every device that is there. `now_s` is monotonic time."""
+        """Settings of every present device. `now_s` is monotonic time."""
         self.reasons, self.schedulers = {}, {}
         self._devices = {
             name: device for name, device in self._devices.items() if numbers.get(name) == device.number
@@ -230,7 +230,7 @@ class Actuators:
         self._systemd: SystemdActuator | None = None
 
     def choose(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
-        """Those that answer. A server that hangs must not be waited for knob by knob."""
+        """Use the actuators whose servers answer: a hanging server must not be waited for knob by knob."""
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None

@@ -23,7 +23,7 @@ class Metadata:
         self._known: dict[str, tuple[str, SloFields, list[str]]] = {}
 
     def of(self, inventory: Inventory) -> dict[str, SloFields]:
-        """Of the VMs that have any."""
+        """Metadata of the VMs that have any."""
         known: dict[str, tuple[str, SloFields, list[str]]] = {}
         found = {}
         self.notes = []
@@ -99,7 +99,7 @@ class Resolver:
         metadata: Mapping[str, SloFields],
         config: Config,
     ) -> dict[str, ResolvedSlo]:
-        """Of every VM named."""
+        """SLO of every VM named."""
         known: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
             said = said_about(vm, vm_set, metadata, config)
@@ -114,6 +114,6 @@ class Resolver:
 
 
 def named_by(vm_set: StoredSlos, config: Config) -> dict[str, str]:
-    """Who names VMs that may not be on the host."""
+    """Source that names each VM, which may not be on the host."""
     named = {vm: f"config {given.source}" for vm, given in config.vms.items()}
     return {**dict.fromkeys(vm_set.vms, "`vm set`"), **named}

@@ -1,4 +1,4 @@
-"""Who sits on which namespace of an emulated SSD, and with which part of its SLO."""
+"""VMs on the namespaces of an emulated SSD, each with its part of the SLO."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class VmOnNamespace:
     key: str
     """Its name in policies: the VM's name, or `VM:disk` when it has several namespaces on the device."""
     disk: str
-    """As the guest names it; empty where it is not known."""
+    """The guest's name of the disk; empty where it is not known."""
     slo: Slo
     """The VM's, or its part of it."""
 
@@ -270,7 +270,7 @@ class EmulatedDevice:
         return window.queued_share >= JUDGED_FROM
 
     def take_over(self) -> None:
-        """Begin with what is in force, instead of with the policy's own split."""
+        """Begin with the split in force, instead of the policy's own."""
         self._taking_over = True
 
     def choose(self, policy: str) -> None:
@@ -399,7 +399,7 @@ class EmulatedDevice:
             self.refusals = self.actuator.apply(self.decision, names)
 
     def view(self, reasons: tuple[str, ...]) -> DeviceView:
-        """For the status."""
+        """View for the status."""
         total = total_iops(list(self.windows.values()))
         by_vm: dict[str, list[VmOnNamespace]] = defaultdict(list)
         for occupant in self.occupants.values():
@@ -476,7 +476,7 @@ class EmulatedDevice:
         )
 
     def _waf(self) -> DeviceWaf | None:
-        """Of all streams together, over the status window."""
+        """WAF of all streams together, over the status window."""
         known = [each for each in self.windows.values() if each.host_page_writes is not None]
         if not known or not isinstance(self.record, SsdRecord):
             return None

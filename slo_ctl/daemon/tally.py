@@ -17,7 +17,7 @@ _LIMITS = {
     "read_bytes_s": "read",
     "write_bytes_s": "write",
 }
-"""By name of a knob that limits: the requests that it is of."""
+"""Kind of requests that a limiting knob applies to, by name."""
 _NOT_IN_FORCE = frozenset({OutcomeState.PLANNED, OutcomeState.RESTORED})
 
 

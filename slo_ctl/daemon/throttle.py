@@ -24,7 +24,7 @@ _SEEN_FROM = 0.5
 
 
 class BlockDemand:
-    """Of all VMs on one device, over the status window."""
+    """Demand of all VMs on one device, over the status window."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -76,7 +76,7 @@ class Throttler:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.by_weight = False
-        """It keeps shares by weight too."""
+        """Whether it keeps shares by weight, too."""
         self._recent: dict[DeviceNumber, BlockDevice] = {}
         self._windows: dict[str, StreamWindow] = {}
         self._demand = BlockDemand(WINDOW_S)
@@ -167,7 +167,7 @@ class Throttler:
 
     @property
     def held(self) -> dict[tuple[str, DeviceNumber], HeldBack]:
-        """Who is throttled where."""
+        """Throttled VMs, by device."""
         limits, served = self._protection.limits, self._protection.state.beneficiaries
         return {
             (vm, number): HeldBack(iops, served, limits[vm] if len(parts) > 1 else None)
@@ -184,7 +184,7 @@ class Throttler:
         return vm in self._protection.served
 
     def reasons(self, vms: Collection[str]) -> tuple[str, ...]:
-        """Of a device that has these VMs, one sentence each."""
+        """Reasons for a device that has these VMs, one sentence each."""
         done = self._limited(vms)
         return (done, *self._protection.notes) if done else self._protection.notes
 

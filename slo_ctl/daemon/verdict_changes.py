@@ -25,7 +25,7 @@ class VerdictChange:
 
     @property
     def was_degraded(self) -> bool:
-        """It was not kept before."""
+        """Whether the SLO was not kept before."""
         return self.previous in DEGRADED
 
 

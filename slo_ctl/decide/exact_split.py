@@ -25,7 +25,7 @@ class Speed:
     """How fast a VM's requests are."""
 
     base_us: float
-    """Without GC."""
+    """Time of a request without GC."""
     gc_pages: float = 1.0
     """Pages whose GC a request waits for."""
     outstanding: float = 1.0
@@ -34,7 +34,7 @@ class Speed:
     def measured(
         cls, timing: FlashTiming, time_us: float, writes_per_request: float, outstanding: float, u: float
     ) -> "Speed":
-        """From the mean time of a request while victims had the utilization `u`."""
+        """The speed for a mean request time while victims had the utilization `u`."""
         gc_us = gc_time_us(timing, u)
         least_us = min(1.0, writes_per_request) * (timing.transfer_us + timing.program_us)
         base_us = max(time_us - writes_per_request * gc_us, min(least_us, 0.5 * time_us))

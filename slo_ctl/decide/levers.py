@@ -29,7 +29,7 @@ class ScaledWeights:
     """Whole numbers that keep the proportions of weights as well as their range allows."""
 
     values: dict[float, int]
-    """By the weight of the SLO."""
+    """Scaled weight by the weight of the SLO."""
     worst_rounding: float
     """The largest relative distance of a number from its exact proportion."""
 
@@ -65,7 +65,7 @@ def _scaled(weights: tuple[float, ...], low: int, high: int, default: float | No
 
 
 def _anchored(weights: tuple[float, ...], low: int, high: int, default: float) -> ScaledWeights | None:
-    """With 100 for `default`, if that is exact enough."""
+    """Weights with 100 for `default`, if that is exact enough."""
     exact = [EQUAL / default * weight for weight in weights]
     if exact[-1] > high or exact[0] < low:
         return None
@@ -120,25 +120,25 @@ class Use:
     own_slo: bool
     """Somebody set one for it; otherwise its SLO is what everybody has."""
     shares: bool
-    """It was seen to do I/O there."""
+    """Whether it was seen to do I/O there."""
     by_systemd: bool
     """Its group is a unit of systemd, which would overwrite what is written past it."""
 
     @property
     def by_libvirt(self) -> bool:
-        """It is libvirt's, and set through it."""
+        """Whether it is a VM of libvirt, and set through it."""
         return self.vm.found_by is FoundBy.LIBVIRT and self.vm.uuid is not None
 
     @property
     def weight_lever(self) -> Lever:
-        """By which its weight is set."""
+        """Lever of its weight."""
         if self.by_libvirt:
             return Lever.LIBVIRT_WEIGHT
         return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_WEIGHT
 
     @property
     def limit_lever(self) -> Lever:
-        """By which reads and writes of its group are limited."""
+        """Lever of limits on reads and writes of its group."""
         if self.by_libvirt:
             return Lever.LIBVIRT_LIMIT
         return Lever.SYSTEMD_PROPERTY if self.by_systemd else Lever.CGROUP_LIMIT
@@ -157,7 +157,7 @@ class Use:
 
     @property
     def place(self) -> str:
-        """Of its knobs; empty where it has none."""
+        """Place of its knobs; empty where it has none."""
         return (self.vm.uuid if self.by_libvirt else self.vm.cgroup) or ""
 
 
@@ -222,7 +222,7 @@ FLOOR = 0.01
 EVEN = 0.5
 """The share of reads of a VM that was not seen yet."""
 _ROOM_BELOW = 0.97
-"""Of the maximum: who does less in all is short of it."""
+"""Part of the maximum: a VM that does less in total is below it."""
 _SLOWLY_S = 60.0
 """Time constant of what is not urgent."""
 _WORTH_IT = 0.05
@@ -237,12 +237,12 @@ class Split:
     """How a maximum is divided."""
 
     read_share: float
-    """In force, within FLOOR and 1 - FLOOR."""
+    """Share of reads in force, within FLOOR and 1 - FLOOR."""
     mix: float
     """The share of reads as it was observed, smoothed."""
 
     def limits(self, maximum: float) -> tuple[float, float]:
-        """Of reads and of writes; they add up to `maximum`."""
+        """Limits of reads and of writes; they add up to `maximum`."""
         reads = maximum * self.read_share
         return reads, maximum - reads
 
@@ -251,7 +251,7 @@ UNSEEN = Split(EVEN, EVEN)
 
 
 def first_split(reads: float, writes: float) -> Split:
-    """By everything that the VM ever did there; even when that is nothing."""
+    """The split of all that the VM has ever done there; even without any I/O."""
     mix = _mix(reads, writes)
     return UNSEEN if mix is None else Split(_bounded(mix), mix)
 
@@ -308,7 +308,7 @@ class HeldBack:
 
     iops: float
     served: tuple[str, ...]
-    """Those VMs."""
+    """VMs for which others are throttled."""
     of_drive_iops: float | None = None
     """The limit on all namespaces of a drive together, where this is a part of it."""
 
@@ -379,7 +379,7 @@ class Wanted:
     no_mechanism: dict[tuple[str, str], str] = field(default_factory=dict)
     """Why an SLO cannot be kept by anything there is."""
     backends: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By what a VM is steered on a block device; `none` where by nothing."""
+    """Lever of a VM on a block device, or `none`."""
     notes: tuple[str, ...] = ()
     """Reasons why the outcome is inexact, one sentence each."""
     limitable: frozenset[tuple[str, str]] = frozenset()

@@ -89,7 +89,7 @@ LATENCY_BOUND_FROM = 0.5
 """Share of the last drive write for which a VM has to be below its share for its own latency to count as
 such."""
 MOST_CLAIM = 4.0
-"""By no more is a VM taken to be below its share for its own latency."""
+"""Maximum factor by which a latency-bound VM counts as below its share."""
 FIT_FROM_VICTIMS = 20
 """Victim blocks that a measurement of u needs."""
 STEPS_PER_OPS = 256
@@ -285,7 +285,7 @@ def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float,
 
 
 def _gc_cost(timing: FlashTiming, u: float) -> float:
-    """Of one host page write."""
+    """GC time of one host page write."""
     if timing.model is TimingModel.NONE:
         return gc_model.gc_write_ratio(u)
     return gc_time_us(timing, u) * 1e-6

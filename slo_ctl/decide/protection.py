@@ -25,9 +25,9 @@ class Contender:
     slo: Slo
     iops: float
     wants_more: bool
-    """It would have taken more."""
+    """Whether it would have taken more."""
     limitable: bool = True
-    """Its IOPS can be limited there."""
+    """Whether its IOPS can be limited there."""
     p99_us: float | None = None
     """The worse one of reads and writes; None: not measured."""
 
@@ -49,7 +49,7 @@ class Protection:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """For whom."""
+        """VMs for which others are throttled."""
         return self.state.served
 
 

@@ -22,9 +22,9 @@ class Said:
     """SLO of one VM in all sources."""
 
     fields: dict[str, SloFields]
-    """By source."""
+    """SLO fields by source."""
     classes: dict[str, str]
-    """By source, the class that it names."""
+    """Class named by each source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ResolvedSlo:
     class_name: str | None = None
     """The class in force."""
     class_source: str = ""
-    """Who chose it."""
+    """Source of the class."""
 
 
 def resolve(name: str, said: Said, default: Slo, classes: Mapping[str, SloClass]) -> ResolvedSlo:

@@ -31,7 +31,7 @@ _MOST_ZEROED_CHUNK_BYTES = 512 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One setting."""
+    """A setting to paste."""
 
     what: str
     """Where it is set: `LVM`, `LVM-thin`, `qcow2`, `ext4`, `XFS`, `discard`."""
@@ -222,7 +222,7 @@ class WriteCost:
     spikes_per_request: float
     confidence: float
     sizes: tuple[SizeFit, ...]
-    """In ascending order."""
+    """Sizes in ascending order."""
 
     def band_us(self, request_bytes: float) -> float:
         """Response time of a request that meets no merge."""

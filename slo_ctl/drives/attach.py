@@ -33,7 +33,7 @@ _BUS_OF = {"vd": "virtio", "sd": "scsi", "hd": "ide"}
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """As whom a process opens files."""
+    """User and groups of a process."""
 
     user: int
     groups: frozenset[int]
@@ -162,7 +162,7 @@ def choose_namespace(
 
 
 def qemu_credentials(running_xml: str) -> Credentials | None:
-    """As whom the QEMU of a VM runs, from its XML while it runs; None when it does not say."""
+    """Credentials of a VM's QEMU, from its XML while it runs; None when it does not say."""
     try:
         domain = parse_domain(running_xml)
     except DomainXmlError:

@@ -30,13 +30,13 @@ class DrivePlan:
     timing: FlashTiming
     preset: str
     logical_pages: tuple[int, ...]
-    """Of each namespace."""
+    """Logical pages of each namespace."""
     ops_blocks: tuple[int, ...]
     """Usable OPS of each namespace in isolation, to begin with: in proportion to size."""
     held_blocks: int
     """Blocks per domain that GC or merges keep free; on top of OPS, which counts usable blocks only."""
     logical_blocks: int
-    """Of all namespaces, each rounded up."""
+    """Logical blocks of all namespaces, each rounded up."""
 
     @property
     def block_pages(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slo_ctl.base.errors import UserError
 
 PORT = 4420
-"""That of NVMe over Fabrics, where none is given."""
+"""Default port of NVMe over Fabrics."""
 _BACKLOG = 64
 _MAX_NQN_BYTES = 223
 

@@ -62,7 +62,7 @@ class Places:
 
     @property
     def devices(self) -> Path:
-        """One folder for each device."""
+        """Folder of all devices."""
         return self.state / "devices"
 
     def device(self, name: str) -> Path:
@@ -165,22 +165,22 @@ class FtlMapping(_Table):
 
 
 class Namespace(_Table):
-    """One disk."""
+    """A namespace: one disk of a VM."""
 
     name: str = Field(pattern=_NAME.pattern)
     size_bytes: int = Field(gt=0)
     weight: float = Field(gt=0)
     ops_blocks: int = Field(ge=0)
-    """To begin with, those that GC holds free included."""
+    """Initial OPS, blocks that GC keeps free included."""
 
 
 class Array(_Table):
     """How disks are put together."""
 
     disks: int = Field(ge=1, le=64)
-    """More than one are a RAID-0."""
+    """Number of disks; more than one form a RAID-0."""
     stripe_bytes: int
-    """Of one disk, before the next one's turn."""
+    """Bytes on one disk before the next one follows."""
     scheduler: str
     queue_depth: int = Field(ge=0)
     """Requests that the disks hold at once; 0: as suits the scheduler."""
@@ -335,7 +335,7 @@ SETTINGS_FILE = "settings.json"
 
 
 class NamespaceSettings(BaseModel):
-    """Of one namespace; None: as it was created."""
+    """Settings of one namespace; None: as it was created."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -347,7 +347,7 @@ class NamespaceSettings(BaseModel):
 
 
 class Settings(BaseModel):
-    """Of one device."""
+    """Settings of one device."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -356,7 +356,7 @@ class Settings(BaseModel):
     namespaces: dict[str, NamespaceSettings] = {}
 
     def of(self, namespace: str) -> NamespaceSettings:
-        """Those of one namespace."""
+        """Settings of one namespace."""
         return self.namespaces.get(namespace, NamespaceSettings())
 
 

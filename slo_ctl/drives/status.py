@@ -47,9 +47,9 @@ class DriveStatus:
     kind: str
     """`ssd`, `disk` or `raid0`."""
     physical_bytes: int
-    """Of flash, or of the disks."""
+    """Size of the flash, or of the disks."""
     geometry: dict[str, int] | None
-    """With `timing` and `mapping`: of an SSD."""
+    """Of an SSD only, as `timing` and `mapping`."""
     timing: dict[str, int] | None
     mapping: dict[str, Any] | None
     array: dict[str, Any] | None

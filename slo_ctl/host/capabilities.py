@@ -46,7 +46,7 @@ def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
 
 
 def _systemd_runs(run: Path) -> bool:
-    """As sd_booted(3) finds out."""
+    """Whether systemd runs this host, as sd_booted(3) checks."""
     return (run / "systemd" / "system").is_dir()
 
 

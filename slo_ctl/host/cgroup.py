@@ -189,11 +189,11 @@ def read_counters(tree: CgroupTree, cgroup: str, note: Callable[[str], None]) ->
 
 @dataclass(slots=True)
 class _Group:
-    """One group as it was read last."""
+    """A group as last read."""
 
     paths: tuple[str, ...]
     looks_left: int
-    """Until all of its files are read again."""
+    """Scans until all of its files are read again."""
     texts: _Texts = ()
     by_device: ByDevice | None = None
     notes: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ def _source(kind: str, source: ElementTree.Element) -> str | None:
 
 
 def _network(source: ElementTree.Element) -> str:
-    """As the URI that QEMU's tools take."""
+    """The URI that QEMU's tools take."""
     protocol, name = source.get("protocol", ""), source.get("name", "")
     host = source.find("host")
     if host is not None and host.get("transport") == "unix":
@@ -108,7 +108,7 @@ _STATES = {
     6: VmState.CRASHED,
     7: VmState.SUSPENDED,
 }
-"""By virDomainState, which is part of libvirt's ABI."""
+"""States by virDomainState, which is part of libvirt's ABI."""
 
 
 class LibvirtError(Exception):
@@ -140,7 +140,7 @@ class LibvirtHost:
 
     @property
     def version(self) -> str:
-        """Of the daemon, such as `9.0.0`. Raises LibvirtError."""
+        """Version of the daemon, such as `9.0.0`. Raises LibvirtError."""
         try:
             number = int(self._connection.getLibVersion())
         except self._module.libvirtError as error:

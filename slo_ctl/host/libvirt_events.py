@@ -26,7 +26,7 @@ _POLL_S = 1.0
 """Instead, where a driver has no events."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-"""Between attempts to connect; a failed attempt is cheap."""
+"""Pause between attempts to connect; a failed attempt is cheap."""
 KEEPALIVE_S = 2
 KEEPALIVES = 3
 _SLOW_S = 1.0
@@ -51,15 +51,15 @@ class Domains:
     uri: str
     by_uuid: Mapping[str, KnownDomain] = field(default_factory=dict)
     runs_here: bool = True
-    """Its VMs are processes of this host."""
+    """Whether its VMs are processes of this host."""
     notes: tuple[str, ...] = ()
     """About the connection, first; then about domains."""
     version: int = 0
-    """Another number: something changed."""
+    """Increased by every change."""
 
     @property
     def vms(self) -> list[Vm]:
-        """Without their cgroups."""
+        """VMs without their cgroups."""
         return [known.vm for known in self.by_uuid.values()]
 
 
@@ -86,7 +86,7 @@ class LibvirtWatch:
         self._thread = threading.Thread(target=self._run, name="slo-ctl libvirt", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start the thread that connects."""
         self._thread.start()
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class LibvirtWatch:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _follow(self, module: Any) -> None:
-        """From a connection to its end. Raises libvirt's error."""
+        """Follow a connection to its end. Raises libvirt's error."""
         self._asking_since_s = time.monotonic()
         connection = module.openReadOnly(self.uri)
         try:
@@ -263,7 +263,7 @@ _REASONS = {
     2: "libvirtd does not answer",
     3: "the connection was closed",
 }
-"""By virConnectCloseReason."""
+"""Texts by virConnectCloseReason."""
 
 
 def _looked_up(module: Any, connection: Any, uuids: Iterable[str]) -> Iterable[Any]:

@@ -281,7 +281,7 @@ _KERNEL_GROUP = 1
 _ANSWER_S = 0.5
 _DATAGRAM_BYTES = 1 << 14
 _MAX_DATAGRAMS = 256
-"""More at once is as good as a lost one: something has changed."""
+"""With more, events count as lost: something has changed."""
 _PROCESS_BUFFER_BYTES = 1 << 14
 """Small, as all that counts is whether there was anything; what does not fit is an error that says so."""
 _WHAT_OFFSET = 36

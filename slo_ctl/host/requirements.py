@@ -59,7 +59,7 @@ class Host:
     has_group: Callable[[str], bool] = _has_group
     effective_user: Callable[[], int] = os.geteuid
     libvirt_version: Callable[[str], str] = _libvirt_version
-    """Of the daemon at a URI. Raises LibvirtError."""
+    """Version of the daemon at a URI. Raises LibvirtError."""
     nvme: Callable[[], NvmeTool] = NvmeTool
     """Raises UserError when it is not installed."""
 
@@ -251,7 +251,7 @@ REQUIREMENTS = (
     Requirement("nbdkit", "serving emulated SSDs to VMs", _program("nbdkit", "nbdkit")),
     Requirement("fio", "measuring what a device can do", _program("fio", "fio")),
 )
-"""In the order in which they are worth fixing."""
+"""All requirements, in the order in which to fix them."""
 
 
 def _words(path: Path) -> list[str]:

@@ -80,7 +80,7 @@ def group_id(name: str) -> int | None:
 
 
 def is_loopback(host: str) -> bool:
-    """It is an address, not a name, that only this host can reach."""
+    """Whether it is an address (not a name) that only this host can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

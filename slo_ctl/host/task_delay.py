@@ -34,11 +34,11 @@ class BlockDelay:
     delay_s: float
     """Exceeds the window where several threads wait at a time."""
     threads: int
-    """Those that were there at both readings."""
+    """Threads present at both readings."""
 
     @property
     def mean_us(self) -> float | None:
-        """For each wait; None without any."""
+        """Mean time of a wait; None without any."""
         return self.delay_s * 1e6 / self.waits if self.waits else None
 
 

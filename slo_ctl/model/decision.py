@@ -25,7 +25,7 @@ class MovePlan:
     blocks: int
     """Still to be moved."""
     share_done: float = 0.0
-    """Of the blocks that the plan had when it began, 0..1."""
+    """Part of the planned blocks that has been moved, 0..1."""
     cost_s: float = 0.0
     """Device time that the rest costs (pages copied, where there is no clock)."""
     saving_s: float = 0.0
@@ -37,7 +37,7 @@ class Target:
     """The SLO in figures right now, given who is active and what the device can do."""
 
     share: float
-    """Of the device's total IOPS, 0..1; 0 for an idle VM."""
+    """Share of the device's total IOPS, 0..1; 0 for an idle VM."""
     iops: float | None = None
     """None where no clock gives IOPS."""
     u: float | None = None
@@ -57,7 +57,7 @@ class Decision:
     plans: tuple[MovePlan, ...] = ()
     """Moves under way, which `moves` are the next step of."""
     remarks: dict[str, str] = field(default_factory=dict)
-    """By VM, what is done for it or because of others."""
+    """Measures for a VM or because of others, by VM."""
     reasons: tuple[str, ...] = ()
     """One plain sentence per thing that was decided, for status, history and logs."""
 
@@ -69,7 +69,7 @@ SettingValue = float | str | None
 
 
 class Lever(StrEnum):
-    """By what means a VM's I/O is steered."""
+    """Mechanism that controls a VM's I/O."""
 
     CGROUP_WEIGHT = "cgroup weight"
     CGROUP_LIMIT = "cgroup limit"
@@ -86,9 +86,9 @@ class Lever(StrEnum):
 
 
 LEVERS_OF_WORDS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
-"""Those whose knobs hold words; all others hold numbers."""
+"""Levers whose knobs hold words; all others hold numbers."""
 DEVICE_LEVERS = LEVERS_OF_WORDS
-"""Those for a device as a whole, and not for one VM on it."""
+"""Levers of a whole device, not of one VM on it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -118,7 +118,7 @@ class Setting:
     value: SettingValue
     """Words are in force when the knob reads all of them, and maybe others besides."""
     vm: str
-    """For whose sake; empty where for the whole device's."""
+    """The VM it is set for; empty for a whole device."""
     reason: str
 
 
@@ -126,15 +126,15 @@ class OutcomeState(StrEnum):
     """State of a setting after it was applied."""
 
     UNCHANGED = "unchanged"
-    """It was so already."""
+    """The value was in force already."""
     PLANNED = "planned"
-    """It would be changed: nothing was touched."""
+    """A dry run: it would be changed."""
     APPLIED = "applied"
     """Changed, and read back."""
     RESTORED = "restored"
     """Restored the value it had before slo-ctl."""
     UNAPPLIED = "unapplied"
-    """It did not take: see the reason."""
+    """It is not in force; the reason says why."""
 
 
 @dataclass(frozen=True, slots=True)

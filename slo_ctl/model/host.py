@@ -21,7 +21,7 @@ class VmState(StrEnum):
 
 
 class FoundBy(StrEnum):
-    """Who says that there is a VM."""
+    """How a VM was found."""
 
     LIBVIRT = "libvirt"
     CGROUP_NAME = "cgroup name"
@@ -105,7 +105,7 @@ class Stream:
     cgroup: str | None
     device: DeviceNumber | None
     counters: IoCounters | None = None
-    """Of the cgroup on the device, so shared by a VM's disks on one device. None: no I/O was counted."""
+    """Counters of the cgroup on the device, shared by a VM's disks there. None: no I/O was counted."""
     tenant: Tenant | None = None
     """The namespace of an emulated SSD that it is stored on."""
 
@@ -138,7 +138,7 @@ class BlockCapability:
     name: str
     """The kernel's, such as `sda`; empty when it is not there."""
     weights: WeightScale | None
-    """By what the device is shared in proportion to weights; None: by nothing."""
+    """Mechanism that shares the device in proportion to weights, if any."""
     limits: bool
     """IOPS and bytes can be limited."""
     problem: str = ""
@@ -151,7 +151,7 @@ class BlockCapability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Of one host."""
+    """Features of one host."""
 
     cgroup_version: int | None
     """None: no cgroup tree with block I/O."""

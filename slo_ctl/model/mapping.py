@@ -93,7 +93,7 @@ class TakeDisk:
     """Take the disk out of the VM."""
 
     unplug: bool
-    """Also out of the running one."""
+    """Also remove it from the running VM."""
     kind: Literal["take disk"] = "take disk"
 
 
@@ -144,7 +144,7 @@ class NamespaceMapping:
     vm: str
     drive: DriveIdentity
     controller: str
-    """Its name when this was last looked at, such as `nvme0`."""
+    """Last known name, such as `nvme0`."""
     size_bytes: int
     """Size that the VM sees."""
     created: bool
@@ -153,12 +153,12 @@ class NamespaceMapping:
     placement: NamespacePlacement
     steps: tuple[Step, ...]
     done: int = 0
-    """So many of `steps` are carried out."""
+    """Number of `steps` that are done."""
     purpose: Purpose = Purpose.MAP
     nsid: int | None = None
     """None: not yet created."""
     namespace_bytes: int = 0
-    """Of the whole namespace."""
+    """Size of the whole namespace."""
     nguid: str = ""
     attached_by_us: bool = False
     """The namespace was not offered to this host before."""
@@ -173,7 +173,7 @@ class NamespaceMapping:
 
     @property
     def complete(self) -> bool:
-        """Nothing is left to do."""
+        """Whether all steps are done."""
         return self.done == len(self.steps)
 
     def __str__(self) -> str:

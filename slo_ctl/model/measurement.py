@@ -15,7 +15,7 @@ class Order(StrEnum):
 
 
 class Direction(StrEnum):
-    """From the device or to it."""
+    """Reads or writes."""
 
     READ = "read"
     WRITE = "write"
@@ -72,7 +72,7 @@ class Part:
 
     @property
     def share(self) -> float:
-        """Of the whole test."""
+        """Part of the whole test."""
         return (self.end - self.begin) / PARTS
 
     def of(self, requests: int) -> range:

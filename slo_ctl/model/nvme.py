@@ -17,7 +17,7 @@ class PlacementHandle:
     """A reclaim unit handle that a namespace may write through with FDP."""
 
     index: int
-    """As writes name it (`pid` with one reclaim group)."""
+    """Placement identifier in writes (`pid` with one reclaim group)."""
     reclaim_unit_handle: int
     """Of the endurance group: namespaces that have the same one share reclaim units."""
 
@@ -81,7 +81,7 @@ class EnduranceGroup:
     fdp_enabled: bool = False
     fdp_configs: tuple[FdpConfig, ...] = ()
     handles_used: tuple[bool, ...] | None = None
-    """By reclaim unit handle, whether some namespace has it; None when not reported."""
+    """Whether a namespace uses each reclaim unit handle; None when not reported."""
 
     @property
     def handles_in_use(self) -> int | None:
@@ -90,7 +90,7 @@ class EnduranceGroup:
 
     @property
     def unused_handles(self) -> tuple[int, ...]:
-        """Those that no namespace has."""
+        """Reclaim unit handles that no namespace uses."""
         return tuple(index for index, used in enumerate(self.handles_used or ()) if not used)
 
 
@@ -133,7 +133,7 @@ class NvmeController:
 
     @property
     def emulated(self) -> bool:
-        """It is QEMU's."""
+        """Whether QEMU emulates it."""
         return self.vendor == QEMU_VENDOR
 
     @property
@@ -171,7 +171,7 @@ class NvmeDevice:
     groups: tuple[EnduranceGroup, ...] = ()
     sets: tuple[NvmSet, ...] = ()
     ocp: bool = False
-    """It has OCP's extended SMART log (C0h)."""
+    """Whether it has OCP's extended SMART log (C0h)."""
     notes: tuple[str, ...] = field(default=())
     """Reads that failed, one sentence each."""
 
@@ -225,7 +225,7 @@ class MediaCounters:
 
     source: WafSource
     at_s: float
-    """By any clock that never goes back."""
+    """Time of a monotonic clock."""
     host_bytes: int
     media_bytes: int
 
@@ -238,7 +238,7 @@ class DeviceWaf:
     waf: float | None = None
     """None: `reason` says why."""
     uncertainty: float | None = None
-    """At most so much more or less, from the resolution of the counters alone."""
+    """Maximum error, from the resolution of the counters alone."""
     window_s: float = 0.0
     """Time it is a mean over."""
     host_bytes: int = 0

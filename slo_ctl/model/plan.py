@@ -15,12 +15,12 @@ class VmSlo:
 
     vm: str
     slo: Slo
-    """In force."""
+    """The value in force."""
     slo_source: str
     vm_set: SloFields
     """Given by `slo-ctl vm set`, or by this API."""
     class_name: str | None = None
-    """In force."""
+    """The value in force."""
     vm_set_class: str | None = None
     """Given as `vm_set`."""
     conflicts: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Plan:
     """Changes that the next epoch would make."""
 
     outcomes: tuple[Outcome, ...] = ()
-    """Of every setting wanted; those that would change are `planned`."""
+    """Outcomes of all settings; those that would change are `planned`."""
     devices: tuple[DevicePlan, ...] = ()
     notes: tuple[str, ...] = ()
 

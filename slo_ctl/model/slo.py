@@ -25,7 +25,7 @@ SloFields = dict[str, float]
 """Some fields of `model.Slo` by name, in its units; a field that is not there is not set."""
 
 FIELD_NAMES = ("weight", "min_iops", "max_iops", "max_bandwidth_bytes_s", "p99_latency_us")
-"""Those of `model.Slo`."""
+"""Fields of `model.Slo`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SloClass:
     source: str
     """`FILE:LINE` where the configuration names it first."""
     field_sources: dict[str, str] = field(default_factory=dict)
-    """By field, `FILE:LINE` of the value in force."""
+    """`FILE:LINE` of the value in force, by field."""
 
     def by_source(self) -> dict[str, SloFields]:
         """The fields by where they are from: `class NAME (FILE:LINE)`."""
@@ -74,7 +74,7 @@ CONFIG_KEYS = {
     "max_bandwidth": "max_bandwidth_bytes_s",
     "p99": "p99_latency_us",
 }
-"""As the configuration and libvirt metadata spell them."""
+"""Names in the configuration and in libvirt metadata."""
 
 SYNONYMS = {
     "min": "min_iops",
@@ -165,7 +165,7 @@ def slo_key(key: str) -> str:
 
 
 def parse_field(key: str, value: object) -> float:
-    """One value in the unit of its field. Raises SloError."""
+    """Parse a value into the unit of its field. Raises SloError."""
     name = field_named(key)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise SloError(key, value, "is not a single value", f"write {key} = {_EXAMPLES[name]}")

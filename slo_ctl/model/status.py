@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     IDLE = "idle"
     """Asked for nothing."""
     CAPPED = "capped"
-    """As fast as its maximum lets it be."""
+    """At its maximum."""
     NO_MECHANISM = "no-mechanism"
     """Nothing on this host can keep the SLO."""
     UNAPPLIED = "unapplied"
@@ -55,7 +55,7 @@ class VmStatus:
     target_iops: float | None = None
     target_share: float | None = None
     share: float | None = None
-    """Of the device's IOPS; of its NVMe drive's where VMs on several namespaces share that by weight."""
+    """Share of the device's IOPS, or of its NVMe drive's where VMs on several namespaces share that."""
     iops: float | None = None
     bandwidth_bytes_s: float | None = None
     p99_read_us: float | None = None
@@ -80,7 +80,7 @@ class MoveStatus:
     target: str
     blocks_left: int
     share_done: float
-    """Of the blocks that the plan had when it began, 0..1."""
+    """Part of the planned blocks that has been moved, 0..1."""
     cost_s: float
     """Device time that the rest costs."""
     saving_s: float
@@ -122,7 +122,7 @@ class DeviceStatus:
     reasons: tuple[str, ...] = ()
     """Recent decisions."""
     waf: DeviceWaf | None = None
-    """Of all that is written to it, and by which counters; None where there cannot be any."""
+    """WAF of all writes, with the counters used; None where it cannot be known."""
     placement: str = ""
     """The strongest that the drive offers, such as `separation by FDP`; empty when not known."""
     share_by: str = ""

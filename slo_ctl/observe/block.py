@@ -68,7 +68,7 @@ class StreamWindow:
     waf: float | None = None
     size_bytes: int | None = None
     ops_blocks: int | None = None
-    """Without those that are kept free for GC."""
+    """OPS without the blocks that are kept free for GC."""
     ops_bytes: int | None = None
     requests: int = 0
     pages: int = 0
@@ -115,12 +115,12 @@ class Sliding(Generic[Reading]):
 
     @property
     def length_s(self) -> float:
-        """From the first to the last."""
+        """Time from the first to the last."""
         return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0
 
 
 _Counted = dict[str, IoCounters]
-"""By cgroup."""
+"""Counters by cgroup."""
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class BlockDevice:
         self.path = path
         self.number = number
         self.windows: dict[str, StreamWindow] = {}
-        """As of the last `update`, by VM."""
+        """Windows as of the last `update`, by VM."""
         self._window_s = window_s
         self._clock = clock
         self._vms: dict[str, _Vm] = {}
@@ -187,7 +187,7 @@ def _stream_window(vm: str, readings: Sliding[_Counted]) -> StreamWindow:
         return _still(vm, length_s, list(last.values()))
 
     def rate(*names: str) -> float | None:
-        """Of the sum of several counters; None when the kernel keeps none of them."""
+        """Rate of the sum of several counters; None when the kernel keeps none of them."""
         changes = [_change(first[cgroup], last[cgroup], name) for cgroup in last for name in names]
         known = [change for change in changes if change is not None]
         return sum(known) / length_s if known and length_s > 0 else None
@@ -220,7 +220,7 @@ def _still(vm: str, length_s: float, counters: list[IoCounters]) -> StreamWindow
 
 
 def _totals(counters: Collection[IoCounters]) -> StreamTotals:
-    """Of all cgroups of a VM."""
+    """Totals of all cgroups of a VM."""
 
     def total(name: str) -> int | None:
         known = [value for each in counters if (value := getattr(each, name)) is not None]

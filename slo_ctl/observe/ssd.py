@@ -545,7 +545,7 @@ def _p99(namespace: dict[str, Any], kind: str, scale: float) -> float | None:
 
 
 def _latency(namespace: dict[str, Any], kind: str) -> LatencyCounts | None:
-    """Since it was served; None from a server that does not report it."""
+    """Latency counts since it was served; None from a server that does not report them."""
     found = namespace.get("latency_histogram")
     if found is None:
         return None

@@ -269,7 +269,7 @@ class Inventory:
     notes: tuple[str, ...] = field(default=())
     """One sentence for each thing that is there and could not be read."""
     domain_xml: Mapping[str, str] = field(default_factory=dict)
-    """Of libvirt's VMs, by UUID: for `observe.domain_metadata`."""
+    """XML of libvirt's VMs, by UUID."""
 
 
 def read_inventory(

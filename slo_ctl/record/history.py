@@ -52,7 +52,7 @@ class Known:
     """When it was last written that they are there, seconds since 1970."""
 
     def forget(self, streams: set[int]) -> None:
-        """Those that upkeep has deleted."""
+        """Forget streams that upkeep has deleted."""
         if streams:
             self.streams = {key: stream for key, stream in self.streams.items() if stream not in streams}
             self.verdicts = {stream: word for stream, word in self.verdicts.items() if stream not in streams}
@@ -195,7 +195,7 @@ def _value(value: SettingValue) -> SettingValue:
 
 
 def _number(value: float | None) -> float | None:
-    """As short as SQLite can store it, with more digits than anybody reads; no infinities."""
+    """Rounded to what SQLite stores compactly; None for infinities."""
     if value is None or not math.isfinite(value):
         return None
     return round(value) if 100 <= value < 2**62 else round(value, 4)

@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """From this moment on the verdict was this."""
+    """A verdict and the time it began."""
 
     at: float
     device: str
@@ -85,7 +85,7 @@ class SloChange:
     at: float
     user: str
     what: str
-    """Such as `set weight=3`."""
+    """The change, such as `set weight=3`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class VmHistory:
     decisions: tuple[DecisionMade, ...] = ()
     outcomes: tuple[OutcomeSeen, ...] = ()
     slo_changes: tuple[SloChange, ...] = ()
-    """Those of `vm set`, `vm unset` and the API while the daemon ran."""
+    """Changes by `vm set`, `vm unset` and the API while the daemon ran."""
 
 
 def read_vm(

@@ -102,10 +102,10 @@ _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], in
         (("host", lambda t: t.host_page_writes), ("gc", lambda t: t.gc_page_writes)),
     ),
 }
-"""By name of the counter: help text, and its samples by the label `kind`."""
+"""Help text and samples by the label `kind`, by name of the counter."""
 
 COUNTED_STATES = (OutcomeState.APPLIED, OutcomeState.RESTORED, OutcomeState.UNAPPLIED)
-"""Of settings: those in which something was done, or tried."""
+"""States of settings that were changed, or tried."""
 
 
 @dataclass(slots=True)
@@ -115,15 +115,15 @@ class Counts:
     epochs: int = 0
     missed_epochs: int = 0
     settings: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By lever and by what became of them: applied, restored or unapplied."""
+    """Settings by lever and state: applied, restored or unapplied."""
     hooks: Counter[str] = field(default_factory=Counter)
     """Changes of verdicts, by what became of running the program for them."""
     vms: dict[tuple[str, str], tuple[StreamTotals, ...]] = field(default_factory=dict)
-    """By VM and device."""
+    """Totals by VM and device."""
     moved_s: dict[str, float] = field(default_factory=dict)
-    """By device, die time that moves of OPS have taken."""
+    """Die time that moves of OPS have taken, by device."""
     moved_blocks: dict[str, int] = field(default_factory=dict)
-    """By device, OPS blocks that have changed hands."""
+    """OPS blocks that have been moved, by device."""
     limits_iops: dict[tuple[str, str, str], float] = field(default_factory=dict)
     """In force, by VM, device and requests that they are of: total, read or write."""
     limits_bytes_s: dict[tuple[str, str, str], float] = field(default_factory=dict)
@@ -305,7 +305,7 @@ class Metrics:
         self._stop: Callable[[], None] | None = None
 
     def text(self) -> bytes:
-        """In Prometheus's text format."""
+        """Metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def listen(self, address: str | None) -> None:

@@ -35,7 +35,7 @@ class StoredSlos:
 
     @property
     def vms(self) -> list[str]:
-        """Those of which anything is set."""
+        """VMs with any field set."""
         return sorted({*self.fields, *self.classes})
 
     def changed(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:

@@ -24,7 +24,7 @@ class Figures:
     """Figures of one VM while it was measured. None: not known."""
 
     share: float | None = None
-    """Of the pages that all of them read and wrote."""
+    """Share of the pages that all of them read and wrote."""
     iops: float | None = None
     p99_us: float | None = None
 
@@ -36,13 +36,13 @@ class ComparedVm:
     vm: str
     weight: float
     entitled_share: float
-    """By the weights, among VMs that all want more."""
+    """Share by the weights, among VMs that all want more."""
     queue_depth: int
     """Requests that it keeps outstanding."""
     before: Figures = Figures()
     after: Figures = Figures()
     verdict: Verdict | None = None
-    """Of the daemon, in the end."""
+    """The daemon's last verdict."""
     reason: str = ""
 
 
@@ -103,7 +103,7 @@ def _gain(worst_before: ComparedVm, worst_after: ComparedVm, change: float) -> s
 
 
 def _losses(vms: Sequence[ComparedVm]) -> list[str]:
-    """Who has noticeably less than without slo-ctl."""
+    """VMs with noticeably less than without slo-ctl."""
     return [
         f"{vm.vm} has {numbers.percent(vm.after.share)} of the drive instead of "
         f"{numbers.percent(vm.before.share)}, its p99 is {numbers.latency(vm.after.p99_us)} instead of "
@@ -122,7 +122,7 @@ def _throughput(vms: Sequence[ComparedVm]) -> str:
 
 
 def total_iops(vms: Sequence[ComparedVm], which: str) -> float:
-    """Of all VMs, `before` or `after`."""
+    """Total IOPS of all VMs, `before` or `after`."""
     return sum(getattr(vm, which).iops or 0.0 for vm in vms)
 
 

@@ -52,7 +52,7 @@ def history_lines(history: VmHistory) -> Iterator[Text]:
 
 
 def history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point], ...]:
-    """Of the table of means."""
+    """Columns of the table of means."""
     columns: list[Column[Point]] = [
         Column("TIME", lambda point: clock(point.at, dated), 0, right=False),
         Column("TARGET", lambda point: numbers.count(point.target_iops), 2),

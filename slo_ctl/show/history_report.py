@@ -140,7 +140,7 @@ def _slo(report: HostReport, summary: Summary) -> Slo | None:
 
 
 def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[_DeviceView]:
-    """Those that the VMs were on, by name."""
+    """Devices that the VMs were on, by name."""
     views = []
     for number, device in enumerate(sorted({each.device for each in found if each.device})):
         names = [each.vm for each in found if each.device == device and each.ops_blocks is not None]

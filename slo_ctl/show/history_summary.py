@@ -30,9 +30,9 @@ class Stretch:
     since: float
     until: float
     verdict: str
-    """That held longest."""
+    """The verdict that lasted longest."""
     reason: str
-    """As it was when that verdict began."""
+    """Reason when that verdict began."""
 
     @property
     def duration_s(self) -> float:
@@ -82,7 +82,7 @@ class Event:
     device: str
     vms: tuple[str, ...]
     text: str
-    """As it was the last time."""
+    """Text of the last occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Piece:
 
 
 def summaries(history: VmHistory) -> tuple[Summary, ...]:
-    """One for each device that the VM was on."""
+    """A summary for each device that the VM was on."""
     devices = dict.fromkeys(
         [each.device for each in history.points] + [each.device for each in history.verdicts]
     )
@@ -180,7 +180,7 @@ def _pieces(changes: Sequence[VerdictChange], since: float, until: float) -> Ite
 
 
 def _stretches(pieces: Sequence[_Piece]) -> Iterator[Stretch]:
-    """Those of bad verdicts that follow each other directly, together."""
+    """Periods of consecutive bad verdicts, merged."""
     joined: list[_Piece] = []
     for piece in pieces:
         if joined and (piece.verdict not in DEGRADED or piece.since > joined[-1].until + 1e-3):
@@ -292,12 +292,12 @@ class HostReport:
     """Of a report up to now whose daemon answered; it has the SLOs, which a history does not keep."""
 
     def summaries(self) -> tuple[Summary, ...]:
-        """Of all VMs, those that missed their SLOs most first."""
+        """Summaries of all VMs, those that missed their SLOs most first."""
         found = [each for history in self.histories for each in summaries(history)]
         return tuple(sorted(found, key=lambda each: (1.0 if each.met is None else each.met, each.vm)))
 
     def device_name(self, device: str) -> str:
-        """With its label, if it is emulated."""
+        """Name with its label, if it is emulated."""
         return f"{device} ({EMULATED})" if device in self.emulated else device
 
 
@@ -320,7 +320,7 @@ def report_lines(report: HostReport) -> Iterator[str]:
 
 
 def interval_text(report: HostReport) -> str:
-    """From when to when, and the length."""
+    """Start, end and length of the interval."""
     return (
         f"{clock(report.since, dated=True)} to {clock(report.until, dated=True)} "
         f"({numbers.duration(report.until - report.since)})"

@@ -23,7 +23,7 @@ class Panel:
 
     title: str
     response_us: NDArray[np.floating[Any]]
-    """In the order of the requests."""
+    """Response times in the order of the requests."""
     band: Band
 
 

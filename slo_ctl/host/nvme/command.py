@@ -22,7 +22,7 @@ from slo_ctl.base.errors import UserError
 # with `list` in 2.14.
 
 OLDEST = (2, 3)
-"""Its output was recorded; `fdp` came with it."""
+"""The oldest version with `fdp`, and whose output was recorded."""
 _GROUPED = (3, 0)
 _VERSION = re.compile(
     r"^nvme version v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:-(a|b|rc)[.\d]*)?", re.MULTILINE

@@ -52,7 +52,7 @@ def controllers(sys: Path) -> list[str]:
 
 
 def attribute(sys: Path, controller: str, name: str) -> str:
-    """Such as `transport`, `address` or `state`; empty when there is none."""
+    """An attribute such as `transport`, `address` or `state`; empty when there is none."""
     return _text(sys / "class" / "nvme" / controller / name)
 
 
@@ -101,7 +101,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 MAX_NAMESPACES = 1024
-"""Of one drive, that are asked about; an identify list has no more."""
+"""Namespaces of one drive that are read; an identify list has no more."""
 MAX_GROUPS = 64
 MAX_SETS = 64
 

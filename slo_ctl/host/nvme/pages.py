@@ -130,7 +130,7 @@ def controller(answer: Mapping[str, Any], name: str) -> NvmeController:
 
 
 def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNamespace:
-    """From `id-ns`. Raises NvmeSchemaError."""
+    """Parse `id-ns`. Raises NvmeSchemaError."""
     fields = Fields(answer, f"id-ns of namespace {nsid}")
     in_use = fields.uint("flbas", bits=8)
     index = in_use & _FORMAT_LOW | (in_use >> _FORMAT_HIGH_SHIFT & 0b11) << 4
@@ -156,7 +156,7 @@ def namespace(answer: Mapping[str, Any], nsid: int, *, attached: bool) -> NvmeNa
 
 
 def lba_formats(answer: Mapping[str, Any]) -> tuple[LbaFormat, ...]:
-    """From `id-ns`, those that the drive offers. Raises NvmeSchemaError."""
+    """Parse the LBA formats in `id-ns`. Raises NvmeSchemaError."""
     found = []
     for index, each in enumerate(Fields(answer, "id-ns").each("lbafs")):
         shift = each.uint("ds", bits=8)
@@ -174,19 +174,19 @@ def _identifier(fields: Fields, name: str, digits: int) -> str:
 
 
 def nsids(answer: Mapping[str, Any], where: str = "list-ns") -> tuple[int, ...]:
-    """From `list-ns`, in order and without doubles. Raises NvmeSchemaError."""
+    """Parse `list-ns`, sorted and without duplicates. Raises NvmeSchemaError."""
     found = [each.uint("nsid", bits=32) for each in Fields(answer, where).each("nsid_list")]
     return tuple(sorted({nsid for nsid in found if 0 < nsid <= MAX_NSID}))
 
 
 def endurance_group_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
-    """From `list-endgrp`. Raises NvmeSchemaError."""
+    """Parse `list-endgrp`. Raises NvmeSchemaError."""
     found = [each.uint("endgrp_id", bits=16) for each in Fields(answer, "list-endgrp").each("endgrp_list")]
     return tuple(sorted({each for each in found if each}))
 
 
 def nvm_sets(answer: Mapping[str, Any]) -> tuple[NvmSet, ...]:
-    """From `id-nvmset`. Raises NvmeSchemaError."""
+    """Parse `id-nvmset`. Raises NvmeSchemaError."""
     return tuple(
         NvmSet(
             id=each.uint("nvmset_id", bits=16),
@@ -266,7 +266,7 @@ GROUP_UNIT_BYTES = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FdpStatistics:
-    """Of an endurance group, since it was made."""
+    """FDP statistics of an endurance group since its creation."""
 
     host_bytes: int
     """HBMW: host bytes with metadata written."""
@@ -278,7 +278,7 @@ class FdpStatistics:
 
 @dataclass(frozen=True, slots=True)
 class GroupLog:
-    """Of an endurance group. In bytes, though counted in units of 10**9."""
+    """Log of an endurance group. In bytes, though counted in units of 10**9."""
 
     host_bytes: int
     media_bytes: int
@@ -288,13 +288,13 @@ class GroupLog:
 
 
 def fdp_statistics(answer: Mapping[str, Any]) -> FdpStatistics:
-    """From `fdp stats`. Raises NvmeSchemaError."""
+    """Parse `fdp stats`. Raises NvmeSchemaError."""
     fields = Fields(answer, "fdp stats")
     return FdpStatistics(*(fields.uint(name, bits=128) for name in ("hbmw", "mbmw", "mbe")))
 
 
 def fdp_configs(answer: Mapping[str, Any]) -> tuple[FdpConfig, ...]:
-    """From `fdp configs`. Raises NvmeSchemaError."""
+    """Parse `fdp configs`. Raises NvmeSchemaError."""
     return tuple(
         FdpConfig(
             index=index,
@@ -318,7 +318,7 @@ def fdp_handles_used(answer: Mapping[str, Any]) -> tuple[bool, ...]:
 
 
 def fdp_handles(answer: Mapping[str, Any]) -> tuple[PlacementHandle, ...]:
-    """From `fdp status` of a namespace. Raises NvmeSchemaError."""
+    """Parse `fdp status` of a namespace. Raises NvmeSchemaError."""
     return tuple(
         PlacementHandle(each.uint("pid", bits=16), each.uint("ruhid", bits=16))
         for each in Fields(answer, "fdp status").each("ruhss")
@@ -343,6 +343,6 @@ def host_bytes_written(answer: Mapping[str, Any]) -> int:
 
 
 def ocp_media_bytes_written(answer: Mapping[str, Any]) -> int:
-    """From `ocp smart-add-log`, in either schema. Raises NvmeSchemaError."""
+    """Parse `ocp smart-add-log`, in either schema. Raises NvmeSchemaError."""
     fields = Fields(answer, "ocp smart-add-log")
     return fields.wide("Physical media units written", "physical_media_units_written")

@@ -16,7 +16,7 @@ PROC = Path("/proc")
 def users_of(
     device: NvmeDevice, vms: Iterable[Vm], sys: Path, dev: Path, proc: Path = PROC, except_vm: str = ""
 ) -> dict[int, str]:
-    """By NSID, who uses the namespace; those that nobody uses are left out.
+    """Users of namespaces by NSID; unused ones are left out.
 
     The definition of a VM that is shut off counts. `except_vm` is one whose disks do not.
     """
