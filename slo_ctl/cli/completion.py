@@ -42,15 +42,17 @@ def complete_device_or_namespace(ctx: typer.Context, incomplete: str) -> list[st
     return complete_device(ctx, incomplete) + complete_namespace(ctx, incomplete)
 
 
-_SLO_FIELDS = ("weight", "min", "max", "max_bandwidth", "p99", "class")
+_SLO_FIELDS = ("weight", "min", "max", "max_bandwidth", "p99", "class", "group")
 
 
 def complete_vm_or_slo_field(ctx: typer.Context, incomplete: str) -> list[str]:
-    """VMs, and fields of an SLO as `KEY=`; of a list, the last. Classes after `class=`."""
-    before, chosen, name = incomplete.rpartition("class=")
-    if chosen:
+    """VMs, and fields of an SLO as `KEY=`; of a list, the last. Names after `class=` and `group=`."""
+    before, equals, name = incomplete.rpartition("=")
+    key = before.rpartition(",")[2]
+    if equals and key in ("class", "group"):
         root = _root(ctx)
-        return [f"{before}{chosen}{each}" for each in _matching(_or_none(lambda: _classes(root)), name)]
+        found = _matching(_or_none(lambda: _configured(root)[key]), name)
+        return [f"{before}={each}" for each in found]
     return complete_vm(ctx, incomplete) + _last_of_list([f"{key}=" for key in _SLO_FIELDS], incomplete)
 
 
@@ -114,11 +116,13 @@ def _from_libvirt() -> list[str]:
         return [vm.name for vm in libvirt.vms(lambda _: None)]
 
 
-def _classes(root: Path | None) -> Iterable[str]:
+def _configured(root: Path | None) -> dict[str, list[str]]:
+    """Names of classes and groups."""
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces
 
-    return load(DaemonPlaces(root).config).classes
+    config = load(DaemonPlaces(root).config)
+    return {"class": list(config.classes), "group": list(config.groups)}
 
 
 def _from_store(root: Path | None) -> list[str]:

@@ -106,7 +106,7 @@ def command(
         _print_json(body, shown)
     else:
         _print(status, shown)
-    if _degraded(shown):
+    if _degraded(status, shown):
         raise typer.Exit(EXIT_CHECK)
 
 
@@ -133,10 +133,13 @@ def _read(
     return status, selected(status, words, verdicts)
 
 
-def _degraded(shown: tuple[VmStatus, ...]) -> bool:
+def _degraded(status: HostStatus, shown: tuple[VmStatus, ...]) -> bool:
     from slo_ctl.model import DEGRADED
 
-    return any(vm.verdict in DEGRADED for vm in shown)
+    groups = {vm.group for vm in shown}
+    return any(vm.verdict in DEGRADED for vm in shown) or any(
+        group.verdict in DEGRADED for group in status.groups if group.name in groups
+    )
 
 
 def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
@@ -164,15 +167,16 @@ def _parts(
 ) -> list[RenderableType]:
     from rich.text import Text
 
-    from slo_ctl.show.status import header_lines, problem_lines, status_table
+    from slo_ctl.show.status import group_lines, header_lines, problem_lines, status_table
 
     parts: list[RenderableType] = [*header_lines(status, now), ""]
     if shown:
         parts.append(status_table(status, shown, console.width if sys.stdout.isatty() else None))
     else:
         parts.append(Text("no VM matches" if status.vms else NO_VMS))
+    groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
-    return [*parts, *([""] if problems else []), *problems]
+    return [*parts, *([""] if groups else []), *groups, *([""] if problems else []), *problems]
 
 
 def _watch(

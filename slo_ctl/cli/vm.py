@@ -78,7 +78,7 @@ def show(
     stored, shown = host.stored(), []
     for name in host.expand(names, sorted({*host.names(), *stored.vms})):
         said, vm = host.said(name, stored), host.vm(name)
-        if not (said.fields or said.classes or vm or name in host.config.vms):
+        if not (said.fields or said.classes or said.groups or vm or name in host.config.vms):
             raise host.unknown(name)
         shown.append((name, said, host.resolved_slo(name, said), vm, host.streams(vm)))
     status = _status(host)

@@ -203,7 +203,7 @@ class VmHost:
         from slo_ctl.decide.slo_sources import resolve
 
         said = self.said(name) if said is None else said
-        return resolve(name, said, self.config.default_slo, self.config.classes)
+        return resolve(name, said, self.config.default_slo, self.config.classes, self.config.groups)
 
     def expand(self, words: Sequence[str], among: Sequence[str] | None = None) -> list[str]:
         """Names of VMs; patterns replaced with those that match, of `among` or of all.

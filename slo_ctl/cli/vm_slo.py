@@ -37,8 +37,8 @@ def set_(
         typer.Argument(
             metavar="NAME... KEY=VALUE,...",
             help="VMs, also as patterns such as 'web*', see `slo-ctl vm list`. weight=, min= and max= (IOPS, "
-            "such as 500 or 5k), max_bandwidth= (such as 100MiB/s), p99= (such as 5ms), class= (one of "
-            "slo-ctl.toml).",
+            "such as 500 or 5k), max_bandwidth= (such as 100MiB/s), p99= (such as 5ms), class= and group= "
+            "(of slo-ctl.toml).",
             autocompletion=complete_vm_or_slo_field,
         ),
     ],
@@ -63,6 +63,7 @@ def set_(
     slo-ctl vm set db weight=3,min=500
     slo-ctl vm set web max=2000,max_bandwidth=100MiB/s,p99=20ms
     slo-ctl vm set 'web*' db class=gold
+    slo-ctl vm set 'web*' group=shop          # one minimum and maximum together
     slo-ctl vm set db min=2k --dry-run
     slo-ctl vm set db weight=3 --metadata     # in libvirt, migrates with the VM
     """
@@ -78,8 +79,8 @@ def unset(
         list[str],
         typer.Argument(
             metavar="NAME... [FIELD...]",
-            help="VMs, also as patterns such as 'web*'; then weight, min, max, max_bandwidth, p99 or class. "
-            "[default: all fields]",
+            help="VMs, also as patterns such as 'web*'; then weight, min, max, max_bandwidth, p99, class or "
+            "group. [default: all fields]",
             autocompletion=complete_vm_or_slo_key,
         ),
     ],
@@ -192,10 +193,11 @@ class _Request:
     @property
     def fields(self) -> dict[str, Any]:
         """Those to set; None for those to unset."""
-        from slo_ctl.model.slo import CLASS_KEY
-
-        chosen = {} if self.change.class_name is None else {CLASS_KEY: self.change.class_name}
-        return {**self.change.fields, **chosen, **dict.fromkeys(sorted(self.change.unset))}
+        return {
+            **self.change.fields,
+            **self.change.chosen,
+            **dict.fromkeys(sorted(self.change.unset)),
+        }
 
 
 def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
@@ -218,7 +220,7 @@ def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
 def _check_without_daemon(host: VmHost, request: _Request) -> list[str]:
     """Notes on what the daemon would mind. Raises UserError for what it would refuse."""
     from slo_ctl.base.keyvalue import did_you_mean
-    from slo_ctl.model.slo import SloError, class_named
+    from slo_ctl.model.slo import SloError
 
     change, notes = request.change, list[str]()
     if not change.sets:
@@ -228,11 +230,10 @@ def _check_without_daemon(host: VmHost, request: _Request) -> list[str]:
                 hint = did_you_mean(vm, stored.vms) if stored.vms else f"see `slo-ctl vm show {vm}`"
                 raise UserError(f"VM {vm} has no SLO set with `vm set`", hint)
         return []
-    if change.class_name is not None:
-        try:
-            class_named(change.class_name, host.config.classes)
-        except SloError as error:
-            raise UserError(f"vm set {' '.join(request.vms)}: {error.message}", error.hint) from None
+    try:
+        host.config.check_chosen(change)
+    except SloError as error:
+        raise UserError(f"vm set {' '.join(request.vms)}: {error.message}", error.hint) from None
     for vm in request.vms:
         if vm in host.config.vms or host.vm(vm) is not None:
             continue
@@ -249,9 +250,9 @@ def _set_in_metadata(host: VmHost, request: _Request) -> list[str]:
 
     if host.libvirt_uri is None:
         raise UserError("--metadata: libvirt is not configured", "set [libvirt] uri, or use --connect URI")
-    if request.change.class_name is not None:
+    for key in request.change.chosen:
         raise UserError(
-            "--metadata: a class is of this host, and metadata migrate with the VM",
+            f"--metadata: a {key} is of this host, and metadata migrate with the VM",
             "leave --metadata out, or write the fields themselves",
         )
     with writable_libvirt(host.libvirt_uri) as (connection, module):

@@ -51,6 +51,7 @@ class Layers:
         self.sections: dict[str, Table] = {}
         self.devices: dict[str, NamedTable] = {}
         self.classes: dict[str, NamedTable] = {}
+        self.groups: dict[str, NamedTable] = {}
         self.vms: dict[str, NamedTable] = {}
         self.notes: list[str] = []
         """One sentence for each value of a named table that a later file overrides with another."""
@@ -60,7 +61,8 @@ class Layers:
     def add(self, file: ConfigFile, shown: str) -> None:
         """Lay one file over the others. Raises UserError for the first value in it that is not valid."""
         tables = check_tables(file)
-        devices, classes, vms = tables.pop("device", []), tables.pop("class", {}), tables.pop("vm", [])
+        devices, vms = tables.pop("device", []), tables.pop("vm", [])
+        classes, groups = tables.pop("class", {}), tables.pop("group", {})
         for section, values in tables.items():
             table = self._placed(section, values, file, (section,), shown)
             self.sections.setdefault(section, {}).update(table)
@@ -69,6 +71,8 @@ class Layers:
             self._add_named(self.devices, "device", name, values, file, ("device", index), shown)
         for name, values in classes.items():
             self._add_named(self.classes, "class", name, values, file, ("class", name), shown)
+        for name, values in groups.items():
+            self._add_named(self.groups, "group", name, values, file, ("group", name), shown)
         listed: list[tuple[str | int, Any]] = list(vms.items() if isinstance(vms, dict) else enumerate(vms))
         for index_or_name, values in listed:
             name = str(values.pop("name", index_or_name))

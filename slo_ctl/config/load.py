@@ -98,6 +98,7 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
         **layers.sections,
         **{f"device {name}": named.keys for name, named in layers.devices.items()},
         **{f"class.{name}": named.keys for name, named in layers.classes.items()},
+        **{f"group.{name}": named.keys for name, named in layers.groups.items()},
         **{f"vm.{name}": named.keys for name, named in layers.vms.items()},
     }
     found += [

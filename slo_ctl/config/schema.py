@@ -188,6 +188,14 @@ def _class_name(value: object) -> str:
     return name
 
 
+def _slo_group_name(value: object) -> str:
+    hint = "such as group = \"shop\", with [group.shop] beside it: letters, digits, '.', '_' and '-'"
+    name = _text(value, hint)
+    if not is_name(name):
+        raise FieldError("is not a valid name", hint)
+    return name
+
+
 def _vm_name(value: object) -> str:
     hint = f"the name of a VM as in `slo-ctl vm list`, at most {MAX_NAME} characters"
     name = _text(value, hint)
@@ -220,6 +228,7 @@ Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
 """A program by its absolute path, and its arguments."""
 DeviceName = Annotated[str, BeforeValidator(_device_name)]
 ClassName = Annotated[str, BeforeValidator(_class_name)]
+SloGroupName = Annotated[str, BeforeValidator(_slo_group_name)]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
 NamespacePath = Annotated[str, BeforeValidator(_namespace)]
 """DEVICE/NAMESPACE."""
@@ -271,18 +280,21 @@ class _Hooks(_Table):
     on_verdict: Command = ()
 
 
-class _Slo(_Table):
-    weight: Annotated[float, slo_field("weight")] = 0
+class _Group(_Table):
     min_iops: Annotated[float, slo_field("min_iops")] = 0
     max_iops: Annotated[float, slo_field("max_iops")] = 0
     max_bandwidth: Annotated[float, slo_field("max_bandwidth")] = 0
-    p99: Annotated[float, slo_field("p99")] = 0
     # Synonyms, which become the keys above when files are laid over each other.
     min: Annotated[float, slo_field("min")] = 0
     max: Annotated[float, slo_field("max")] = 0
     bandwidth: Annotated[float, slo_field("bandwidth")] = 0
     total_iops_sec: Annotated[float, slo_field("total_iops_sec")] = 0
     total_bytes_sec: Annotated[float, slo_field("total_bytes_sec")] = 0
+
+
+class _Slo(_Group):
+    weight: Annotated[float, slo_field("weight")] = 0
+    p99: Annotated[float, slo_field("p99")] = 0
 
 
 class _Device(_Table):
@@ -294,6 +306,7 @@ class _Device(_Table):
 
 class _Vm(_Slo):
     class_: Annotated[ClassName, Field(alias="class")] = ""
+    group: SloGroupName = ""
     cgroup: CgroupPath = ""
     namespaces: list[NamespacePath] = Field(default=[], max_length=1024)
 
@@ -315,6 +328,7 @@ class _File(_Table):
     hooks: _Hooks = _Hooks()
     defaults: _Slo = _Slo()
     classes: Annotated[dict[ClassName, _Slo], Field(alias="class")] = {}
+    group: dict[SloGroupName, _Group] = {}
     device: list[_Device] = []
 
 
@@ -337,6 +351,7 @@ _MODELS: dict[str, type[_Table]] = {
     "hooks": _Hooks,
     "defaults": _Slo,
     "class": _Slo,
+    "group": _Group,
     "device": _Device,
 }
 SECTIONS = (*_MODELS, "vm")
@@ -377,7 +392,7 @@ def _removed(where: Location) -> Location:
     """Keys that cannot be checked when the value at `where` is not valid."""
     if where[0] == "device":
         return where[:2]
-    if where[0] not in ("vm", "class"):
+    if where[0] not in ("vm", "class", "group"):
         return where[:1]
     # Without its name, the whole table.
     return where[:2] if where[-1] in ("name", "[key]") else where[:3]
@@ -446,6 +461,8 @@ def _shape_hint(where: tuple[str | int, ...]) -> str:
             return 'write [[device]] with two brackets, and name = "..." below it'
         case "class":
             return "write [class.gold] and the fields of the SLO below it"
+        case "group":
+            return "write [group.shop], and min_iops, max_iops or max_bandwidth below it"
         case "vm":
             return 'write [[vm]] and name = "web" below it, or [vm.web]'
         case section:

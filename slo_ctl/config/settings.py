@@ -8,7 +8,7 @@ from pathlib import Path
 from slo_ctl.base.patterns import matches, specificity
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model import ShareBy, Slo
-from slo_ctl.model.slo import SloClass
+from slo_ctl.model.slo import CLASS_KEY, GROUP_KEY, SloClass, SloGroup, SloUpdate, check_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,14 @@ class VmConfig:
     class_name: str | None = None
     class_source: str = ""
     """`FILE:LINE` of `class_name`."""
+    group_name: str | None = None
+    group_source: str = ""
+    """`FILE:LINE` of `group_name`."""
 
     @property
     def has_slo(self) -> bool:
-        """Whether it has a class or a field of an SLO."""
-        return bool(self.slo_fields) or self.class_name is not None
+        """Whether it has a class, a group or a field of an SLO."""
+        return bool(self.slo_fields) or self.class_name is not None or self.group_name is not None
 
     def by_source(self) -> dict[str, dict[str, float]]:
         """`slo_fields` as `decide.slo_sources.resolve` takes them: by `config FILE:LINE`."""
@@ -96,6 +99,10 @@ class VmConfig:
     def class_by_source(self) -> dict[str, str]:
         """`class_name` likewise; empty when there is none."""
         return {f"config {self.class_source}": self.class_name} if self.class_name is not None else {}
+
+    def group_by_source(self) -> dict[str, str]:
+        """`group_name` likewise."""
+        return {f"config {self.group_source}": self.group_name} if self.group_name is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ class Config:
     default_slo: Slo = field(default_factory=Slo)
     devices: tuple[DeviceConfig, ...] = ()
     classes: dict[str, SloClass] = field(default_factory=dict)
+    groups: dict[str, SloGroup] = field(default_factory=dict)
     vms: dict[str, VmConfig] = field(default_factory=dict)
     patterns: dict[str, VmConfig] = field(default_factory=dict)
     """SLOs of VMs by patterns for their names."""
@@ -125,6 +133,12 @@ class Config:
     """Files read, in order."""
     notes: tuple[str, ...] = ()
     """One sentence for each conflict between files."""
+
+    def check_chosen(self, change: SloUpdate) -> None:
+        """Raise SloError for a class or a group of a change that is not configured."""
+        for key, known in ((CLASS_KEY, self.classes), (GROUP_KEY, self.groups)):
+            if key in change.chosen:
+                check_named(key, change.chosen[key], known)
 
     def with_slo_of(self, vm: str) -> VmConfig | None:
         """The table with the SLO of a VM: its own if there is any SLO in it, else that of the most specific

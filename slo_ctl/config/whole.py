@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,16 @@ from slo_ctl.config.settings import (
     VmConfig,
 )
 from slo_ctl.model import Slo
-from slo_ctl.model.slo import CLASS_KEY, CONFIG_KEYS, SloClass, SloError, check_fields, class_named
+from slo_ctl.model.slo import (
+    CLASS_KEY,
+    CONFIG_KEYS,
+    GROUP_KEY,
+    SloClass,
+    SloError,
+    SloGroup,
+    check_fields,
+    check_named,
+)
 
 NO_LIBVIRT = "none"
 
@@ -40,7 +50,8 @@ class _Whole:
     def config(self, files: tuple[Path, ...]) -> Config:
         layers = self._layers
         classes = {name: self._class(name, named) for name, named in layers.classes.items()}
-        tables = {name: self._vm(name, named, classes) for name, named in layers.vms.items()}
+        groups = {name: self._group(name, named) for name, named in layers.groups.items()}
+        tables = {name: self._vm(name, named, classes, groups) for name, named in layers.vms.items()}
         vms = {name: vm for name, vm in tables.items() if not is_pattern(name)}
         patterns = {name: vm for name, vm in tables.items() if is_pattern(name)}
         self._refuse_shared(vms)
@@ -63,6 +74,7 @@ class _Whole:
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,
+            groups=groups,
             vms=vms,
             patterns=patterns,
             files=files,
@@ -145,16 +157,24 @@ class _Whole:
             field_sources={field: placed.shown for field, placed in given.items()},
         )
 
-    def _vm(self, name: str, named: NamedTable, classes: dict[str, SloClass]) -> VmConfig:
+    def _group(self, name: str, named: NamedTable) -> SloGroup:
+        given = _slo_fields(named.keys)
+        self._check_slo(f"group {name}:", given)
+        return SloGroup(name, {field: placed.value for field, placed in given.items()}, named.source)
+
+    def _vm(
+        self, name: str, named: NamedTable, classes: Collection[str], groups: Collection[str]
+    ) -> VmConfig:
         keys = named.keys
         given = _slo_fields(keys)
         self._check_slo(f"VM {name}:", given)
-        chosen = keys.get(CLASS_KEY)
-        if chosen is not None:
-            try:
-                class_named(chosen.value, classes)
-            except SloError as error:
-                self._wrong(chosen, f"VM {name}: {error.message}", error.hint)
+        chosen, group = keys.get(CLASS_KEY), keys.get(GROUP_KEY)
+        for key, placed, known in ((CLASS_KEY, chosen, classes), (GROUP_KEY, group, groups)):
+            if placed is not None:
+                try:
+                    check_named(key, placed.value, known)
+                except SloError as error:
+                    self._wrong(placed, f"VM {name}: {error.message}", error.hint)
         return VmConfig(
             name=name,
             slo_fields={field: placed.value for field, placed in given.items()},
@@ -164,6 +184,8 @@ class _Whole:
             field_sources={field: placed.shown for field, placed in given.items()},
             class_name=chosen.value if chosen else None,
             class_source=chosen.shown if chosen else "",
+            group_name=group.value if group else None,
+            group_source=group.shown if group else "",
         )
 
     def _refuse_shared(self, vms: dict[str, VmConfig]) -> None:

@@ -22,7 +22,7 @@ from slo_ctl.daemon.slos import said_about
 from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
 from slo_ctl.model import HostStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
-from slo_ctl.model.slo import SloError, SloFields, SloUpdate, class_named, update_text
+from slo_ctl.model.slo import SloError, SloFields, SloUpdate, update_text
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
 from slo_ctl.record.slo_store import SloStore, StoredSlos
@@ -177,11 +177,10 @@ class DaemonController:
             known = before.vms
             hint = did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` says who set what"
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
-        if change.class_name is not None:
-            try:
-                class_named(change.class_name, now.config.classes)
-            except SloError as error:
-                raise RefusalError(f"VM {vm}: {error.message}", error.hint) from None
+        try:
+            now.config.check_chosen(change)
+        except SloError as error:
+            raise RefusalError(f"VM {vm}: {error.message}", error.hint) from None
         if not change.sets or vm in now.names or vm in now.config.vms:
             return []
         if not force:
@@ -232,6 +231,8 @@ class DaemonController:
             vm_set=stored.fields.get(vm, {}),
             class_name=resolved.class_name,
             vm_set_class=stored.classes.get(vm),
+            group_name=resolved.group_name,
+            vm_set_group=stored.groups.get(vm),
             conflicts=resolved.conflicts,
             notes=notes,
         )
@@ -239,7 +240,7 @@ class DaemonController:
     def _resolved(self, vm: str, stored: StoredSlos) -> ResolvedSlo:
         now = self.published
         said = said_about(vm, stored, now.metadata, now.config)
-        return resolve(vm, said, now.config.default_slo, now.config.classes)
+        return resolve(vm, said, now.config.default_slo, now.config.classes, now.config.groups)
 
     def _overcommitted(
         self, vms: Sequence[str], after: StoredSlos, *, force: bool

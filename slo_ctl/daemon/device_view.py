@@ -189,6 +189,8 @@ class DeviceView:
     moves: tuple[MoveStatus, ...] = ()
     moved_s: float | None = None
     """Die time that moves of OPS have taken since the device was served; None: there are none."""
+    time_scale: float = 1.0
+    """Real seconds for each second of the rates."""
     moved_blocks: int | None = None
     """OPS blocks that have changed hands since the device was served; None: not known."""
     vms: dict[str, VmView] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from slo_ctl.daemon.device_view import (
     view_or_problem,
 )
 from slo_ctl.daemon.files import DaemonPlaces
+from slo_ctl.daemon.groups import Groups
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
 from slo_ctl.daemon.settings import Actuators, HostState
@@ -200,6 +201,7 @@ class Daemon:
         self._blocks = BlockDevices(places.devices, sys, run, self._problems, clock)
         self._epoch_log = EpochLog()
         self._resolver = Resolver()
+        self._groups = Groups()
         self._recorder = Recorder(places.history, config.history)
         self._verdict_changes = VerdictChanges()
         self._hooks = Hooks(config.on_verdict)
@@ -227,12 +229,15 @@ class Daemon:
         named = named_by(self._vm_set.slos, self.config)
         names = dict.fromkeys([*(vm.name for vm in vms), *named])
         resolved = self._resolver.resolve(names, self._vm_set.slos, metadata, self.config)
-        slos = {vm.name: resolved[vm.name].slo for vm in vms}
+        in_groups = self._groups.slos(vms, resolved, self.config.groups)
+        slos = {vm.name: resolved[vm.name].slo for vm in vms} | in_groups
 
         self._emulated.refresh(self.config)
         self._blocks.refresh(self.config)
         notes = self._observe(inventory, slos)
-        with_slo = named.keys() | {vm for vm, each in resolved.items() if each.source != DEFAULT}
+        with_slo = (
+            named.keys() | {vm for vm, each in resolved.items() if each.source != DEFAULT} | {*in_groups}
+        )
         unapplied = {
             each.setting.vm
             for each in self.outcomes
@@ -251,6 +256,7 @@ class Daemon:
         notes += [conflict for vm in names for conflict in resolved[vm].conflicts]
         self._epochs += 1
         views = self._views(wanted, vms, slos)
+        self._groups.observe(views, self._clock.monotonic_s())
         self._counts = self._tally.add(
             self.outcomes,
             views,
@@ -267,6 +273,8 @@ class Daemon:
             named,
             self.outcomes,
             wanted.backends,
+            self.config.groups,
+            in_groups,
         )
         status = replace(status, epoch_cpu_ms=_MS_PER_S * (self._clock.cpu_s() - cpu_s))
         if not self._dry_run:

@@ -83,7 +83,9 @@ def said_about(vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], c
     found |= given.by_source() if given else {}
     classes = {VM_SET: vm_set.classes[vm]} if vm in vm_set.classes else {}
     classes |= given.class_by_source() if given else {}
-    return Said({source: fields for source, fields in found.items() if fields}, classes)
+    groups = {VM_SET: vm_set.groups[vm]} if vm in vm_set.groups else {}
+    groups |= given.group_by_source() if given else {}
+    return Said({source: fields for source, fields in found.items() if fields}, classes, groups)
 
 
 class Resolver:
@@ -103,12 +105,15 @@ class Resolver:
         known: dict[str, tuple[object, ResolvedSlo]] = {}
         for vm in vms:
             said = said_about(vm, vm_set, metadata, config)
-            basis = (said, config.default_slo, [config.classes.get(name) for name in said.classes.values()])
+            classes = [config.classes.get(name) for name in said.classes.values()]
+            groups = [name for name in said.groups.values() if name in config.groups]
+            basis = (said, config.default_slo, classes, groups)
             before = self._known.get(vm)
             if before is not None and before[0] == basis:
                 known[vm] = before
             else:
-                known[vm] = (basis, resolve(vm, said, config.default_slo, config.classes))
+                resolved = resolve(vm, said, config.default_slo, config.classes, config.groups)
+                known[vm] = (basis, resolved)
         self._known = known
         return {vm: resolved for vm, (_, resolved) in known.items()}
 

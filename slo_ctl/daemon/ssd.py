@@ -419,6 +419,7 @@ class EmulatedDevice:
             share_by=self.share_by if self.timed else None,
             move_budget=self._served.moves["budget"] if self._served.moves else None,
             moves=self._moves(),
+            time_scale=self._served.time_scale or 1.0,
             moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
             moved_blocks=self._served.moves.get("moved_blocks") if self._served.moves else None,
             vms={vm: self._vm_view(occupants, entitled) for vm, occupants in by_vm.items()},

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
+from slo_ctl.daemon.groups import OFF
 from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
     DeviceStatus,
+    GroupStatus,
     HostStatus,
     Lever,
     Outcome,
     OutcomeState,
+    Slo,
     Verdict,
     Vm,
     VmState,
     VmStatus,
 )
+from slo_ctl.model.slo import SloGroup
 from slo_ctl.observe.block import StreamWindow
 
-_OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED, VmState.PAUSED, VmState.SUSPENDED})
 _HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
 
@@ -49,11 +52,14 @@ def status_of(
     named_by: Mapping[str, str],
     outcomes: Iterable[Outcome],
     backends: Mapping[tuple[str, str], str],
+    groups: Mapping[str, SloGroup],
+    in_groups: Mapping[str, Slo],
 ) -> HostStatus:
     """The status.
 
     `slos` are those in force by VM, here or not; `named_by` says who names VMs that may not be here;
-    `backends` is by VM and block device what steers it there.
+    `backends` is by VM and block device what steers it there; `in_groups` are the SLOs in force, with its
+    part of a group's bounds, of each VM that has one.
     """
     unapplied = _unapplied(outcomes)
     rows = []
@@ -63,7 +69,10 @@ def status_of(
         if not on:
             rows.append(_nowhere(vm, resolved, unapplied[vm.name]))
         rows += [
-            _row(vm, resolved, device, unapplied[vm.name], backends.get((vm.name, device.name)))
+            _row(
+                *(vm, resolved, device, unapplied[vm.name], backends.get((vm.name, device.name))),
+                in_groups.get(vm.name),
+            )
             for device in on
         ]
     here = {vm.name for vm in vms}
@@ -79,6 +88,7 @@ def status_of(
         config_problem=moment.config_problem,
         devices=tuple(_device(device, moment.window_s) for device in devices),
         vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
+        groups=tuple(_group(group, here, slos, rows, devices) for _, group in sorted(groups.items())),
         notes=tuple(dict.fromkeys(moment.notes)),
         epoch_cpu_ms=moment.epoch_cpu_ms,
     )
@@ -115,7 +125,12 @@ def _device(device: DeviceView, window_s: float) -> DeviceStatus:
 
 
 def _row(
-    vm: Vm, resolved: ResolvedSlo, device: DeviceView, unapplied: Sequence[Outcome], backend: str | None
+    vm: Vm,
+    resolved: ResolvedSlo,
+    device: DeviceView,
+    unapplied: Sequence[Outcome],
+    backend: str | None,
+    in_group: Slo | None,
 ) -> VmStatus:
     view = device.vms[vm.name]
     got = _delivered(view, device)
@@ -125,23 +140,25 @@ def _row(
     else:
         judgement = judge(
             got,
-            resolved.slo,
+            # The minimum of a group is kept by all of its VMs together.
+            replace(in_group, min_iops=resolved.slo.min_iops) if in_group else resolved.slo,
             view.target_share,
             unapplied=mine,
             no_mechanism=view.no_mechanism,
             tolerance=device.share_tolerance,
             remark=view.remark,
             settling=view.settling,
+            maximum=f"part of the maximum of group {resolved.group_name}," if in_group else "maximum of",
         )
-    if judgement.verdict is Verdict.IDLE and vm.state in _OFF:
+    if judgement.verdict is Verdict.IDLE and vm.state in OFF:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     sums = _sums(view.windows)
     return VmStatus(
         vm=vm.name,
         device=device.name,
         disks=view.disks,
-        slo=resolved.slo,
-        slo_source=resolved.source,
+        slo=in_group or resolved.slo,
+        slo_source=_source(resolved),
         state=_state(vm),
         backend=backend or device.backend,
         verdict=judgement.verdict,
@@ -160,6 +177,50 @@ def _row(
         u=sums.u,
         waf=sums.waf,
         unapplied=mine,
+        group=resolved.group_name or "",
+    )
+
+
+def _source(resolved: ResolvedSlo) -> str:
+    if resolved.group_name is None:
+        return resolved.source
+    group = f"group {resolved.group_name}"
+    return group if resolved.source == DEFAULT else f"{resolved.source}, {group}"
+
+
+def _group(
+    group: SloGroup,
+    here: Collection[str],
+    slos: Mapping[str, ResolvedSlo],
+    rows: Sequence[VmStatus],
+    devices: Sequence[DeviceView],
+) -> GroupStatus:
+    """What the VMs of a group got together, and whether that is within its bounds."""
+    vms = sorted(vm for vm in here if slos[vm].group_name == group.name)
+    mine = [row for row in rows if row.vm in vms and row.device]
+    views = [device.vms[vm] for device in devices for vm in vms if vm in device.vms]
+    bounds = Slo(**group.fields)
+    got = Delivered(
+        asked=any(row.verdict is not Verdict.IDLE for row in mine),
+        wants_more=any(view.wants_more if view.busy is None else view.busy for view in views),
+        guessed=all(view.guessed for view in views),
+        iops=_sum(row.iops for row in mine),
+        bandwidth_bytes_s=_sum(row.bandwidth_bytes_s for row in mine),
+    )
+    judgement = judge(got, bounds, None)
+    if not mine:
+        what = "is on a managed device" if vms else "is on this host"
+        judgement = Judgement(Verdict.IDLE, f"no VM of the group {what}")
+    return GroupStatus(
+        name=group.name,
+        vms=tuple(vms),
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        min_iops=bounds.min_iops,
+        max_iops=bounds.max_iops,
+        max_bandwidth_bytes_s=bounds.max_bandwidth_bytes_s,
+        iops=got.iops,
+        bandwidth_bytes_s=got.bandwidth_bytes_s,
     )
 
 
@@ -244,11 +305,11 @@ def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
 
 def _nowhere(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome]) -> VmStatus:
     """A VM that uses no managed device."""
-    if vm.state in _OFF:
+    if vm.state in OFF:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     elif unapplied:
         judgement = judge(Delivered(asked=False), resolved.slo, None, unapplied=unapplied)
-    elif resolved.source == DEFAULT:
+    elif _source(resolved) == DEFAULT:
         judgement = Judgement(Verdict.OK, "no SLO is set, and it uses no managed device")
     else:
         # An SLO that nothing keeps is reported, also where it is only a weight.
@@ -278,12 +339,13 @@ def _without_device(
         device="",
         disks=tuple(disk.target for disk in vm.disks) if vm else (),
         slo=resolved.slo,
-        slo_source=resolved.source,
+        slo_source=_source(resolved),
         state=_state(vm) if vm else "",
         backend="none",
         verdict=judgement.verdict,
         reason=judgement.reason,
         unapplied=unapplied,
+        group=resolved.group_name or "",
     )
 
 

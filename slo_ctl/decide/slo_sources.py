@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from slo_ctl.model import Slo
-from slo_ctl.model.slo import FIELD_NAMES, KEY_OF, SloClass, SloFields, field_text
+from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF, SloClass, SloFields, field_text
 
 VM_SET = "vm set"
 METADATA = "metadata"
@@ -25,6 +25,8 @@ class Said:
     """SLO fields by source."""
     classes: dict[str, str]
     """Class named by each source."""
+    groups: dict[str, str]
+    """Group named by each source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,24 @@ class ResolvedSlo:
     """The class in force."""
     class_source: str = ""
     """Source of the class."""
+    group_name: str | None = None
+    """The group in force; the VM has a part of its minimum and maximum."""
+    group_source: str = ""
+    """Source of the group."""
 
 
-def resolve(name: str, said: Said, default: Slo, classes: Mapping[str, SloClass]) -> ResolvedSlo:
+def resolve(
+    name: str, said: Said, default: Slo, classes: Mapping[str, SloClass], groups: Collection[str] = ()
+) -> ResolvedSlo:
     """The SLO of VM `name`. Sources are `vm set`, `metadata` and `config FILE:LINE`, each valid alone.
 
     One class is in force, that of the strongest source; its fields count right after those of that source.
     A minimum above the maximum of a weaker source lifts that maximum, and the other way round.
     Raises ValueError for a source of another kind.
     """
-    class_name, class_source, conflicts = _class_in_force(name, said.classes, classes)
+    class_name, class_source, conflicts = _named_in_force(name, CLASS_KEY, said.classes, classes)
+    group_name, group_source, sentences = _named_in_force(name, GROUP_KEY, said.groups, groups)
+    conflicts += sentences
     ranks = {source: float(_rank(source)) for source in (*said.fields, DEFAULT)}
     by_class = {} if class_name is None else classes[class_name].by_source()
     ranks |= {source: _rank(class_source) + 0.5 for source in by_class}
@@ -78,24 +88,29 @@ def resolve(name: str, said: Said, default: Slo, classes: Mapping[str, SloClass]
     conflicts += _settle_bounds(name, values, sources, ranks)
     used = dict.fromkeys(sorted((s for s in sources.values() if s != DEFAULT), key=lambda s: ranks[s]))
     source = ", ".join(used) or DEFAULT
-    return ResolvedSlo(Slo(**values), source, tuple(conflicts), sources, class_name, class_source)
+    return ResolvedSlo(
+        *(Slo(**values), source, tuple(conflicts), sources),
+        *(class_name, class_source, group_name, group_source),
+    )
 
 
-def _class_in_force(
-    name: str, named: Mapping[str, str], classes: Mapping[str, SloClass]
+def _named_in_force(
+    name: str, key: str, named: Mapping[str, str], known: Collection[str]
 ) -> tuple[str | None, str, list[str]]:
-    """The class that the strongest source names, that source, and a sentence for each that has no say."""
+    """The class or group that the strongest source names, that source, and a sentence for each that has no
+    say.
+    """
     sentences = []
     chosen, chosen_by = None, ""
     for source, each in sorted(named.items(), key=lambda item: _rank(item[0])):
-        if each not in classes:
+        if each not in known:
             sentences.append(
-                f"{name}: class: {each} {_by(source)} is not in the configuration and is ignored"
+                f"{name}: {key}: {each} {_by(source)} is not in the configuration and is ignored"
             )
         elif chosen is None:
             chosen, chosen_by = each, source
         elif each != chosen:
-            sentences.append(f"{name}: class: {chosen} {_by(chosen_by)} overrides {each} {_in(source)}")
+            sentences.append(f"{name}: {key}: {chosen} {_by(chosen_by)} overrides {each} {_in(source)}")
     return chosen, chosen_by, sentences
 
 

@@ -79,6 +79,7 @@ def judge(
     at_bound: float = _AT_BOUND,
     remark: str = "",
     settling: str = "",
+    maximum: str = "maximum of",
 ) -> Judgement:
     """The verdict on one VM that is there.
 
@@ -86,7 +87,7 @@ def judge(
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
     the maximum that was asked for makes it capped. `remark` is added to ok and insufficient; `settling`
-    says why a miss may be due to a change in the window.
+    says why a miss may be due to a change in the window; `maximum` is what its maximum is called.
     """
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
@@ -95,7 +96,7 @@ def judge(
         return Judgement(Verdict.NO_MECHANISM, no_mechanism)
     if not got.asked:
         return Judgement(Verdict.IDLE, "no request in the window")
-    if reason := _at_maximum(got, slo, at_bound):
+    if reason := _at_maximum(got, slo, at_bound, maximum):
         return Judgement(Verdict.CAPPED, reason)
     if reason := _missed(got, slo, target_share, tolerance, at_bound):
         if settling:
@@ -108,12 +109,12 @@ def _with(reason: str, remark: str) -> str:
     return f"{reason}; {remark}" if remark else reason
 
 
-def _at_maximum(got: Delivered, slo: Slo, at_bound: float) -> str:
+def _at_maximum(got: Delivered, slo: Slo, at_bound: float, maximum: str) -> str:
     if slo.max_iops is not None and got.iops is not None and got.iops >= slo.max_iops * (1 - at_bound):
-        return f"at its maximum of {slo.max_iops:,.0f} IOPS"
+        return f"at its {maximum} {slo.max_iops:,.0f} IOPS"
     bandwidth, limit = got.bandwidth_bytes_s, slo.max_bandwidth_bytes_s
     if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
-        return f"at its maximum of {limit / 2**20:,.1f} MiB/s"
+        return f"at its {maximum} {limit / 2**20:,.1f} MiB/s"
     return ""
 
 

@@ -22,7 +22,15 @@ from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
 from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
 from slo_ctl.model.nvme import DeviceWaf, WafSource
 from slo_ctl.model.sample import DeviceSample, ShareBy, Slo, VmSample
-from slo_ctl.model.status import DEGRADED, DeviceStatus, HostStatus, MoveStatus, Verdict, VmStatus
+from slo_ctl.model.status import (
+    DEGRADED,
+    DeviceStatus,
+    GroupStatus,
+    HostStatus,
+    MoveStatus,
+    Verdict,
+    VmStatus,
+)
 
 __all__ = [
     "DEGRADED",
@@ -34,6 +42,7 @@ __all__ = [
     "Disk",
     "FlashTiming",
     "FoundBy",
+    "GroupStatus",
     "HostStatus",
     "IoCounters",
     "Knob",

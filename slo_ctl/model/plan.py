@@ -23,6 +23,10 @@ class VmSlo:
     """The value in force."""
     vm_set_class: str | None = None
     """Given as `vm_set`."""
+    group_name: str | None = None
+    """In force."""
+    vm_set_group: str | None = None
+    """Given as `vm_set`."""
     conflicts: tuple[str, ...] = ()
     """Where a stronger source overrides a weaker one."""
     notes: tuple[str, ...] = ()

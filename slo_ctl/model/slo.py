@@ -6,7 +6,7 @@ The configuration, `slo-ctl vm set`, libvirt metadata and the API all come throu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from slo_ctl.base.errors import UserError
@@ -49,23 +49,44 @@ class SloClass:
 
 
 @dataclass(frozen=True, slots=True)
+class SloGroup:
+    """VMs that have one minimum and one maximum together."""
+
+    name: str
+    fields: SloFields
+    """Of GROUP_FIELDS."""
+    source: str
+    """`FILE:LINE` where the configuration names it first."""
+
+
+@dataclass(frozen=True, slots=True)
 class SloUpdate:
     """A change of the SLO of one or several VMs."""
 
     fields: SloFields = field(default_factory=dict)
     class_name: str | None = None
     """None: the class stays as it is."""
+    group_name: str | None = None
+    """None: the group stays as it is."""
     unset: frozenset[str] = frozenset()
-    """Fields, and CLASS_KEY for the class."""
+    """Fields, CLASS_KEY for the class and GROUP_KEY for the group."""
 
     @property
     def sets(self) -> bool:
         """Something is set, not only unset."""
-        return bool(self.fields) or self.class_name is not None
+        return bool(self.fields) or self.class_name is not None or self.group_name is not None
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Class and group by their keys, as far as they are set."""
+        named = {CLASS_KEY: self.class_name, GROUP_KEY: self.group_name}
+        return {key: name for key, name in named.items() if name is not None}
 
 
-CLASS_KEY = "class"
+CLASS_KEY, GROUP_KEY = "class", "group"
 """Beside the fields, wherever an SLO is written."""
+GROUP_FIELDS = ("min_iops", "max_iops", "max_bandwidth_bytes_s")
+"""Those of `model.Slo` that a group of VMs can have together."""
 
 CONFIG_KEYS = {
     "weight": "weight",
@@ -102,7 +123,7 @@ _ONE_DIRECTION = {
 }
 """Limits of libvirt that an SLO does not have, and the one for both directions."""
 
-SLO_KEYS = (*FIELD_NAMES, CLASS_KEY)
+SLO_KEYS = (*FIELD_NAMES, CLASS_KEY, GROUP_KEY)
 """All that can be unset."""
 
 MAX_NAME_BYTES = 4096
@@ -130,7 +151,8 @@ def field_named(key: str) -> str:
     if key in _ONE_DIRECTION:
         raise SloError(key, "", "limits one direction only", f"limit both with {_ONE_DIRECTION[key]}")
     if name is None:
-        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, (*CONFIG_KEYS, CLASS_KEY)))
+        known = (*CONFIG_KEYS, CLASS_KEY, GROUP_KEY)
+        raise SloError(key, "", "is not a field of an SLO", did_you_mean(key, known))
     return name
 
 
@@ -147,21 +169,24 @@ def parse_fields(values: Mapping[str, object]) -> SloFields:
 
 
 def parse_change(values: Mapping[str, object]) -> SloUpdate:
-    """As `parse_fields`; besides, `class` may be among them, and what is None is to be unset."""
+    """As `parse_fields`; besides, `class` and `group` may be among them, and what is None is to be unset."""
     given = {key: value for key, value in values.items() if value is not None}
-    class_name = given.pop(CLASS_KEY, None)
-    if class_name is not None and not (isinstance(class_name, str) and class_name):
-        raise SloError(CLASS_KEY, class_name, "is not the name of a class", "such as class=gold")
+    names: dict[str, str | None] = {}
+    for key, example in ((CLASS_KEY, "class=gold"), (GROUP_KEY, "group=shop")):
+        name = given.pop(key, None)
+        if name is not None and not (isinstance(name, str) and name):
+            raise SloError(key, name, f"is not the name of a {key}", f"such as {example}")
+        names[key] = name
     fields = parse_fields(given)
     unset = frozenset(slo_key(key) for key, value in values.items() if value is None)
     for name in unset & fields.keys():
         raise SloError(KEY_OF[name], "", "is both set and unset", "do one of them")
-    return SloUpdate(fields, class_name, unset)
+    return SloUpdate(fields, names[CLASS_KEY], names[GROUP_KEY], unset)
 
 
 def slo_key(key: str) -> str:
-    """As `field_named`, and CLASS_KEY for the class."""
-    return CLASS_KEY if key == CLASS_KEY else field_named(key)
+    """As `field_named`, CLASS_KEY for the class and GROUP_KEY for the group."""
+    return key if key in (CLASS_KEY, GROUP_KEY) else field_named(key)
 
 
 def parse_field(key: str, value: object) -> float:
@@ -205,13 +230,11 @@ def check_vm_name(vm: str) -> None:
         raise UserError(f"{vm[:60] or 'nothing'} is not a valid name of a VM", "see `slo-ctl vm list`")
 
 
-def class_named(name: str, classes: Mapping[str, SloClass]) -> SloClass:
-    """One of the classes of the configuration. Raises SloError with the nearest."""
-    found = classes.get(name)
-    if found is None:
-        none = f"there is none: write [class.{name}] in slo-ctl.toml"
-        raise SloError(CLASS_KEY, name, "is not a class", did_you_mean(name, classes) if classes else none)
-    return found
+def check_named(key: str, name: str, known: Collection[str]) -> None:
+    """Raise SloError, with the nearest, unless the configuration has this class (CLASS_KEY) or group."""
+    if name not in known:
+        none = f"there is none: write [{key}.{name}] in slo-ctl.toml"
+        raise SloError(key, name, f"is not a {key}", did_you_mean(name, known) if known else none)
 
 
 def field_text(name: str, value: float) -> str:
@@ -302,7 +325,7 @@ def _quoted(value: object) -> str:
 def update_text(change: SloUpdate) -> str:
     """`set weight=3, class=gold, unset p99_latency_us`."""
     done = [f"{name}={value:g}" for name, value in change.fields.items()]
-    done += [f"class={printable(change.class_name)}"] if change.class_name is not None else []
+    done += [f"{key}={printable(name)}" for key, name in change.chosen.items()]
     texts = [f"set {', '.join(done)}"] if done else []
     unset = "all fields" if change.unset >= set(SLO_KEYS) else ", ".join(sorted(change.unset))
     texts += [f"unset {unset}"] if change.unset else []

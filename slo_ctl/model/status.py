@@ -69,6 +69,25 @@ class VmStatus:
     u: float | None = None
     waf: float | None = None
     unapplied: tuple[Outcome, ...] = ()
+    group: str = ""
+    """Of whose minimum and maximum it has a part, which `slo` is with; empty: of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """VMs that have one minimum and one maximum together, over the status window."""
+
+    name: str
+    vms: tuple[str, ...]
+    """Those of this host that belong to it."""
+    verdict: Verdict
+    reason: str
+    min_iops: float | None = None
+    max_iops: float | None = None
+    max_bandwidth_bytes_s: float | None = None
+    iops: float | None = None
+    """Of all of them, on managed devices."""
+    bandwidth_bytes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +166,7 @@ class HostStatus:
     """Why the configuration on disk is not the one in force; empty when it is."""
     devices: tuple[DeviceStatus, ...] = ()
     vms: tuple[VmStatus, ...] = ()
+    groups: tuple[GroupStatus, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """Failures to observe or act, one sentence each."""
     epoch_cpu_ms: float = 0.0

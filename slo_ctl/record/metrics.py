@@ -21,7 +21,15 @@ from prometheus_client.core import (
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.version import tool_version
-from slo_ctl.model import DeviceStatus, HostStatus, OutcomeState, Verdict, VmStatus
+from slo_ctl.model import (
+    DEGRADED,
+    DeviceStatus,
+    GroupStatus,
+    HostStatus,
+    OutcomeState,
+    Verdict,
+    VmStatus,
+)
 from slo_ctl.observe.block import LatencyCounts, StreamTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -76,6 +84,21 @@ _OF_DEVICE: dict[str, tuple[str, Callable[[DeviceStatus], float | None]]] = {
         lambda d: d.waf.waf if d.waf is not None else None,
     ),
     "up": ("0 where the device cannot be observed or controlled at the moment.", lambda d: not d.problem),
+}
+
+_OF_GROUP: dict[str, tuple[str, Callable[[GroupStatus], float | None]]] = {
+    "iops": ("Requests per second of all VMs of the group over the window.", lambda g: g.iops),
+    "bandwidth_bytes_per_second": (
+        "Bytes read and written per second by all VMs of the group over the window.",
+        lambda g: g.bandwidth_bytes_s,
+    ),
+    "min_iops": ("Minimum of the group.", lambda g: g.min_iops),
+    "max_iops": ("Maximum of the group.", lambda g: g.max_iops),
+    "vms": ("VMs of this host that belong to the group.", lambda g: len(g.vms)),
+    "degraded": (
+        "1 where the group has less than its minimum and asks for more.",
+        lambda g: g.verdict in DEGRADED,
+    ),
 }
 
 _OF_DAEMON: dict[str, tuple[str, Callable[[HostStatus], float]]] = {
@@ -164,6 +187,11 @@ class StatusCollector:
             family = GaugeMetricFamily(f"slo_ctl_vm_{name}", text, labels=("vm", "device"))
             for vm in status.vms:
                 _add(family, (vm.vm, vm.device), of_vm(vm))
+            yield family
+        for name, (text, of_group) in _OF_GROUP.items():
+            family = GaugeMetricFamily(f"slo_ctl_group_{name}", text, labels=("group",))
+            for group in status.groups:
+                _add(family, (group.name,), of_group(group))
             yield family
         yield _verdicts(status)
         yield from _limits(counts)

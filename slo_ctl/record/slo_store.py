@@ -12,7 +12,15 @@ from pydantic import BaseModel, ConfigDict
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.json_store import JsonStore
-from slo_ctl.model.slo import CLASS_KEY, SloError, SloFields, SloUpdate, check_fields, check_vm_name
+from slo_ctl.model.slo import (
+    CLASS_KEY,
+    GROUP_KEY,
+    SloError,
+    SloFields,
+    SloUpdate,
+    check_fields,
+    check_vm_name,
+)
 
 
 class _File(BaseModel):
@@ -21,6 +29,7 @@ class _File(BaseModel):
     format_version: Literal[1]
     vms: dict[str, dict[str, float]]
     classes: dict[str, str] = {}
+    groups: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +38,19 @@ class StoredSlos:
 
     fields: dict[str, SloFields] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
 
     def __contains__(self, vm: str) -> bool:
-        return vm in self.fields or vm in self.classes
+        return vm in self.fields or vm in self.classes or vm in self.groups
 
     @property
     def vms(self) -> list[str]:
-        """VMs with any field set."""
-        return sorted({*self.fields, *self.classes})
+        """VMs with any field, class or group set."""
+        return sorted({*self.fields, *self.classes, *self.groups})
 
     def changed(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
         """After a change of these VMs. Raises UserError when fields contradict each other."""
-        fields, classes = dict(self.fields), dict(self.classes)
+        fields, named = dict(self.fields), {CLASS_KEY: dict(self.classes), GROUP_KEY: dict(self.groups)}
         for vm in vms:
             before = fields.pop(vm, {})
             after = {name: value for name, value in before.items() if name not in change.unset}
@@ -51,11 +61,12 @@ class StoredSlos:
                 raise UserError(f"VM {vm}: {error.message}", error.hint) from None
             if after:
                 fields[vm] = after
-            if change.class_name is not None:
-                classes[vm] = change.class_name
-            elif CLASS_KEY in change.unset:
-                classes.pop(vm, None)
-        return StoredSlos(fields, classes)
+            for key, by_vm in named.items():
+                if key in change.chosen:
+                    by_vm[vm] = change.chosen[key]
+                elif key in change.unset:
+                    by_vm.pop(vm, None)
+        return StoredSlos(fields, named[CLASS_KEY], named[GROUP_KEY])
 
 
 class SloStore:
@@ -82,7 +93,7 @@ class SloStore:
                 check_fields(fields)
         except SloError as error:
             raise self._store.damaged(error.message) from None
-        return StoredSlos(file.vms, file.classes)
+        return StoredSlos(file.vms, file.classes, file.groups)
 
     def change(self, vms: Collection[str], change: SloUpdate) -> StoredSlos:
         """Change the SLOs of all these VMs, or raise UserError and change none. What is set afterwards.
@@ -110,5 +121,6 @@ class SloStore:
                 format_version=1,
                 vms=dict(sorted(slos.fields.items())),
                 classes=dict(sorted(slos.classes.items())),
+                groups=dict(sorted(slos.groups.items())),
             )
         )

@@ -229,6 +229,31 @@ def waf_text(waf: DeviceWaf) -> str:
     return f"WAF {numbers.decimal(waf.waf)}{error} by {waf.source}{emulated} {about}"
 
 
+def group_lines(status: HostStatus, vms: Sequence[VmStatus]) -> Iterator[Text]:
+    """A line for each group of the VMs shown: its VMs, what they got together, and its bounds."""
+    shown = {vm.group for vm in vms}
+    for group in status.groups:
+        if group.name not in shown and group.vms:
+            continue
+        bounds = [f"min {numbers.count(group.min_iops)}"] if group.min_iops is not None else []
+        bounds += [f"max {numbers.count(group.max_iops)}"] if group.max_iops is not None else []
+        if group.max_bandwidth_bytes_s is not None:
+            bounds.append(
+                f"{numbers.size(group.bandwidth_bytes_s)}/s of at most "
+                f"{numbers.size(group.max_bandwidth_bytes_s)}/s"
+            )
+        listed = ", ".join(printable(vm) for vm in group.vms[:8])
+        listed += f" and {len(group.vms) - 8} more" if len(group.vms) > 8 else ""
+        line = Text(
+            f"group {printable(group.name)} ({listed or 'no VM'}): {numbers.count(group.iops)} IOPS"
+            f"{', ' if bounds else ''}{', '.join(bounds)}: "
+        )
+        line.append_text(verdict_text(group.verdict))
+        if group.verdict in DEGRADED:
+            line.append(f": {printable(group.reason)}")
+        yield line
+
+
 def status_table(status: HostStatus, vms: Sequence[VmStatus], width: int | None) -> Table:
     """A row for each of `vms`, without the columns that do not fit in `width`; None: all columns."""
     return table_of(status_columns(status), vms, width)

@@ -24,7 +24,7 @@ from slo_ctl.model.mapping import (
     Purpose,
     TakeDisk,
 )
-from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, KEY_OF
+from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
 from slo_ctl.show.terminal import console_for
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def show_vm(
 def slo_line(resolved: ResolvedSlo) -> str:
     """`class gold (vm set), weight 3 (class gold (slo-ctl.toml:3)), max_iops 500 (metadata)`."""
     chosen = [f"class {resolved.class_name} ({resolved.class_source})"] if resolved.class_name else []
+    chosen += [f"group {resolved.group_name} ({resolved.group_source})"] if resolved.group_name else []
     fields = [
         f"{KEY_OF[field]} {field_cell(field, getattr(resolved.slo, field))} ({resolved.sources[field]})"
         for field in FIELD_NAMES
@@ -199,6 +200,8 @@ def slo_json(
         "sources": resolved.sources,
         "class": resolved.class_name,
         "class_source": resolved.class_source or None,
+        "group": resolved.group_name,
+        "group_source": resolved.group_source or None,
         "conflicts": list(resolved.conflicts),
     }
     if by_source is None:
@@ -216,9 +219,12 @@ def _slo_table(resolved: ResolvedSlo) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("SLO", "VALUE", "SOURCE"):
         table.add_column(heading, justify="right" if heading == "VALUE" else "left", overflow="fold")
-    if resolved.class_name is not None:
-        cells = (CLASS_KEY, resolved.class_name, resolved.class_source)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+    for cells in (
+        (CLASS_KEY, resolved.class_name, resolved.class_source),
+        (GROUP_KEY, resolved.group_name, resolved.group_source),
+    ):
+        if cells[1] is not None:
+            table.add_row(*(Text(printable(cell or "")) for cell in cells))
     for field in FIELD_NAMES:
         source = resolved.sources.get(field, "")
         cells = (KEY_OF[field], field_cell(field, getattr(resolved.slo, field)), source)

@@ -27,6 +27,8 @@ def test_example_of_the_docs_loads(tmp_path: Path) -> None:
     (tmp_path / "slo-ctl.toml").write_text(block("toml"))
     config = load(tmp_path)
     assert list(config.vms) == ["web", "batch"]
+    assert config.vms["web"].group_name == "shop"
+    assert config.groups["shop"].fields == {"max_iops": 8000.0}
     assert config.vms["batch"].class_name == "bulk"
     assert [device.path for device in config.devices] == ["/dev/loop0"]
 
@@ -42,7 +44,7 @@ def test_every_key_is_documented() -> None:
         for key in keys:
             if section == "vm" and key in CONFIG_KEYS:
                 assert f"| `{key}` |" in TEXT
-            elif section not in ("defaults", "class") and (section, key) != ("vm", "name"):
+            elif section not in ("defaults", "class", "group") and (section, key) != ("vm", "name"):
                 table = {"device": "[[device]]", "vm": "[vm.NAME]"}.get(section, f"[{section}]")
                 assert f"| `{table} {key}` |" in TEXT
     assert all(f"`{name}`" in TEXT for name in FIELD_NAMES)

@@ -24,6 +24,7 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
+from slo_ctl.model.slo import SloGroup
 from slo_ctl.model.status_json import from_json, to_json
 from slo_ctl.observe.block import StreamWindow
 
@@ -57,10 +58,15 @@ def build(
     slo: ResolvedSlo | None = None,
     outcomes: tuple[Outcome, ...] = (),
     named_by: dict[str, str] | None = None,
+    group: SloGroup | None = None,
+    in_groups: dict[str, Slo] | None = None,
 ) -> tuple[HostStatus, VmStatus]:
     named_by = named_by or {}
     slos = {name: slo or resolved() for name in ("web", *named_by)}
-    status = status_of(MOMENT, [device] if device else [], [vm] if vm else [], slos, named_by, outcomes, {})
+    status = status_of(
+        *(MOMENT, [device] if device else [], [vm] if vm else [], slos, named_by, outcomes, {}),
+        *({group.name: group} if group else {}, in_groups or {}),
+    )
     assert from_json(to_json(status)) == status
     return status, status.vms[0]
 
@@ -105,6 +111,39 @@ def test_a_vm_on_no_managed_device(state: VmState, source: str, verdict: Verdict
         )
         _, row = build(None, replace(WEB, disks=()), resolved(source))
         assert row.reason.startswith("no disk of it is known")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict", "reason"),
+    [
+        ({"max_iops": 200.0}, Verdict.OK, "nothing in the SLO is missed"),
+        ({"max_iops": 100.0}, Verdict.CAPPED, "at its maximum of 100 IOPS"),
+        ({"min_iops": 90.0}, Verdict.OK, "100 IOPS, minimum 90"),
+        ({"min_iops": 190.0}, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 190"),
+    ],
+)
+def test_a_group_is_judged_by_what_its_vms_got_together(
+    bounds: dict[str, float], verdict: Verdict, reason: str
+) -> None:
+    member = replace(resolved(), group_name="shop")
+    part = {"web": Slo(**bounds)}
+    status, row = build(slo=member, group=SloGroup("shop", bounds, "a.toml:1"), in_groups=part)
+    (group,) = status.groups
+    assert (group.vms, group.iops, group.verdict, group.reason) == (("web",), 100.0, verdict, reason)
+    assert (row.group, row.slo, row.slo_source) == ("shop", Slo(**bounds), "vm set, group shop")
+    if verdict is Verdict.CAPPED:
+        assert row.reason == "at its part of the maximum of group shop, 100 IOPS"
+    else:
+        assert row.verdict is Verdict.OK, "the minimum is that of all VMs together"
+
+
+def test_a_group_without_vms_is_idle() -> None:
+    (group,) = build(group=SloGroup("shop", {"min_iops": 5.0}, "a.toml:1"))[0].groups
+    assert (group.vms, group.verdict, group.reason) == (
+        (),
+        Verdict.IDLE,
+        "no VM of the group is on this host",
+    )
 
 
 def test_a_vm_that_is_not_here() -> None:

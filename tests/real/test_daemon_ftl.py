@@ -107,6 +107,42 @@ def test_shares_on_a_hybrid_drive(root: Path) -> None:
             server.stop()
 
 
+def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
+    """It is divided by weight; what one of them leaves goes to the other, and comes back."""
+    require("fio", "nbdkit")
+    make_drive(root)
+    with cgroups(*VMS) as groups, clients(groups, root) as writers:
+        configure(root, groups, {"a": 1.0, "b": 3.0, "c": 1.0})
+        config = (root / "slo-ctl.toml").read_text().replace('window = "20s"', 'window = "4s"')
+        (root / "slo-ctl.toml").write_text(f"{config}\n[group.pair]\nmax_iops = 400\n")
+        slo_ctl("vm", "set", "a", "b", "group=pair", "--root", str(root))
+        server = Server(root, "ssd0", "--latency", "real", "--time-scale", TIME_SCALE)
+        try:
+            start_all(writers, server)
+
+            def has(status: HostStatus, **iops: float) -> bool:
+                (group,) = status.groups
+                rows = {vm: row_of(status, vm).iops or 0.0 for vm in VMS}
+                return (
+                    group.verdict is Verdict.CAPPED
+                    and all(abs(rows[vm] / wanted - 1) <= 0.1 for vm, wanted in iops.items())
+                    and (group.iops or 0.0) <= 1.05 * 400 < rows["c"]
+                )
+
+            with running(root) as daemon:
+                status = daemon.eventually("parts by weight", lambda s: has(s, a=100, b=300))
+                assert row_of(status, "a").reason.startswith("at its part of the maximum of group pair")
+                writers.stop("b")
+                daemon.eventually("all for a", lambda s: has(s, a=395))
+                start(writers, server, "b")
+                daemon.eventually("parts by weight again", lambda s: has(s, a=100, b=300))
+                shown = slo_ctl("status", "--root", str(root))
+                assert "group pair (a, b): " in shown
+                assert "max 400: capped" in shown
+        finally:
+            server.stop()
+
+
 def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
     require("nbdkit")
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))

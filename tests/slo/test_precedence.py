@@ -14,7 +14,7 @@ WEB = "config conf.d/web.toml:4"
 
 
 def test_no_slo_set_is_the_default() -> None:
-    resolved = resolve("web", Said({}, {}), Slo(weight=2), {})
+    resolved = resolve("web", Said({}, {}, {}), Slo(weight=2), {})
     assert (resolved.slo, resolved.source, resolved.conflicts) == (Slo(weight=2), "default", ())
     assert resolved.sources == {"weight": "default"}
 
@@ -28,6 +28,7 @@ def test_the_nearest_to_the_operator_wins_field_by_field() -> None:
                 "metadata": {"weight": 2.0, "min_iops": 5.0},
                 "vm set": {"weight": 3.0},
             },
+            {},
             {},
         ),
         Slo(p99_latency_us=5000),
@@ -49,12 +50,15 @@ def test_the_nearest_to_the_operator_wins_field_by_field() -> None:
 
 def test_the_same_twice_is_no_conflict() -> None:
     assert (
-        resolve("web", Said({WEB: {"weight": 3.0}, "vm set": {"weight": 3.0}}, {}), Slo(), {}).conflicts == ()
+        resolve("web", Said({WEB: {"weight": 3.0}, "vm set": {"weight": 3.0}}, {}, {}), Slo(), {}).conflicts
+        == ()
     )
 
 
 def test_the_weaker_bound_gives_way() -> None:
-    resolved = resolve("web", Said({WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, {}), Slo(), {})
+    resolved = resolve(
+        "web", Said({WEB: {"max_iops": 100.0}, "vm set": {"min_iops": 200.0}}, {}, {}), Slo(), {}
+    )
     assert resolved.slo == Slo(min_iops=200)
     assert resolved.conflicts == (
         (
@@ -63,7 +67,7 @@ def test_the_weaker_bound_gives_way() -> None:
         ),
     )
     resolved = resolve(
-        "web", Said({"vm set": {"max_iops": 100.0}, "metadata": {"min_iops": 200.0}}, {}), Slo(), {}
+        "web", Said({"vm set": {"max_iops": 100.0}, "metadata": {"min_iops": 200.0}}, {}, {}), Slo(), {}
     )
     assert resolved.slo == Slo(max_iops=100)
 
@@ -74,7 +78,7 @@ CLASSES = {"gold": GOLD, "lead": LEAD}
 
 
 def test_own_fields_come_before_those_of_the_class() -> None:
-    resolved = resolve("web", Said({WEB: {"weight": 2.0}}, {WEB: "gold"}), Slo(), CLASSES)
+    resolved = resolve("web", Said({WEB: {"weight": 2.0}}, {WEB: "gold"}, {}), Slo(), CLASSES)
     assert resolved.slo == Slo(weight=2, min_iops=40)
     assert resolved.sources == {"weight": WEB, "min_iops": "class gold (a.toml:1)"}
     assert (resolved.class_name, resolved.class_source) == ("gold", WEB)
@@ -83,7 +87,7 @@ def test_own_fields_come_before_those_of_the_class() -> None:
 
 
 def test_the_class_of_the_strongest_source_is_in_force_alone() -> None:
-    said = Said({WEB: {"weight": 2.0}}, {WEB: "lead", "vm set": "gold"})
+    said = Said({WEB: {"weight": 2.0}}, {WEB: "lead", "vm set": "gold"}, {})
     resolved = resolve("web", said, Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, min_iops=40)  # no maximum of lead
     assert (resolved.class_name, resolved.class_source) == ("gold", "vm set")
@@ -91,20 +95,20 @@ def test_the_class_of_the_strongest_source_is_in_force_alone() -> None:
 
 
 def test_a_class_that_is_gone_is_ignored_with_a_note() -> None:
-    resolved = resolve("web", Said({}, {WEB: "lead", "vm set": "gold"}), Slo(), {"lead": LEAD})
+    resolved = resolve("web", Said({}, {WEB: "lead", "vm set": "gold"}, {}), Slo(), {"lead": LEAD})
     assert (resolved.slo, resolved.class_name) == (Slo(weight=1, max_iops=10), "lead")
     assert resolved.conflicts == ("web: class: gold by `vm set` is not in the configuration and is ignored",)
 
 
 def test_a_bound_of_the_class_gives_way_to_that_of_the_vm() -> None:
-    resolved = resolve("web", Said({WEB: {"max_iops": 20.0}}, {WEB: "gold"}), Slo(), CLASSES)
+    resolved = resolve("web", Said({WEB: {"max_iops": 20.0}}, {WEB: "gold"}, {}), Slo(), CLASSES)
     assert resolved.slo == Slo(weight=4, max_iops=20)
     assert "leaves no room for min_iops 40 in class gold (a.toml:1)" in resolved.conflicts[0]
 
 
 def test_unknown_sources_are_a_mistake_of_the_program() -> None:
     with pytest.raises(ValueError, match="not a source"):
-        resolve("web", Said({"rumour": {"weight": 1.0}}, {}), Slo(), {})
+        resolve("web", Said({"rumour": {"weight": 1.0}}, {}, {}), Slo(), {})
 
 
 some = st.fixed_dictionaries(
@@ -120,10 +124,10 @@ some = st.fixed_dictionaries(
 
 @given(st.dictionaries(st.sampled_from(["vm set", "metadata", WEB]), some), st.permutations(range(3)))
 def test_order_of_the_sources_has_no_say(said: dict[str, dict[str, float]], order: list[int]) -> None:
-    resolved = resolve("web", Said(said, {}), Slo(), {})
+    resolved = resolve("web", Said(said, {}, {}), Slo(), {})
     keys = list(said)
     shuffled = {keys[i]: said[keys[i]] for i in order if i < len(keys)}
-    assert resolve("web", Said(shuffled, {}), Slo(), {}) == resolved
+    assert resolve("web", Said(shuffled, {}, {}), Slo(), {}) == resolved
     for field, source in resolved.sources.items():
         value = getattr(resolved.slo, field)
         assert value == (said[source][field] if source != "default" else getattr(Slo(), field))

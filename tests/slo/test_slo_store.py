@@ -197,5 +197,6 @@ def test_the_format_is_versioned(tmp_path: Path) -> None:
         "format_version": 1,
         "vms": {"web": {"weight": 3.0}},
         "classes": {},
+        "groups": {},
     }
     assert path.stat().st_mode & 0o777 == 0o644
