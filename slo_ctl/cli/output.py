@@ -40,6 +40,10 @@ def warn(line: str) -> None:
     sys.stderr.write(printable(line) + "\n")
 
 
+_SOON_S = 0.01
+"""Until a signal is raised again; a finalizer has ended by then."""
+
+
 @contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM acts as Ctrl-C: what was measured is kept, and the file that was created is removed."""
@@ -47,11 +51,22 @@ def terminable() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def try_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _SOON_S)
+        else:
+            unraisable_before(unraisable)
+
+    # Python discards what a handler raises while a finalizer runs, such as that of a subprocess.
+    unraisable_before, sys.unraisablehook = sys.unraisablehook, try_again
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = unraisable_before
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

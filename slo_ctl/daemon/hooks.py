@@ -29,8 +29,10 @@ DONE, FAILED, KILLED, LEFT_OUT = RESULTS = ("done", "failed", "killed", "left-ou
 """Results of a change, as in metrics. Left out: too many were waiting, the daemon stopped, or another
 change of the same VM came first."""
 
-_STOP_S = 1.0
-"""How long a stop waits for programs."""
+STOP_S = 1.0
+"""How long programs may still run after a stop has begun."""
+_KILL_S = 0.3
+"""How long a stop waits for one that was killed."""
 _POLL_S = 0.02
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STDERR = 2
@@ -83,15 +85,21 @@ class Hooks:
                 self._thread.start()
             self._woken.notify_all()
 
-    def close(self) -> None:
-        """Run what can be run in a moment; the rest is left out."""
+    def begin_stop(self) -> None:
+        """Take no more changes; programs have `STOP_S` left to run."""
         with self._woken:
-            self._end_s = time.monotonic() + _STOP_S
+            self._end_s = min(self._end_s, time.monotonic() + STOP_S)
             self._woken.notify_all()
+
+    def close(self) -> None:
+        """Wait until programs have ended or were killed, for no longer than that takes."""
+        self.begin_stop()
         if self._thread is not None:
-            self._thread.join()
-        self._results[LEFT_OUT] += len(self._waiting)
-        self._waiting.clear()
+            # A program that even SIGKILL does not end holds up nobody.
+            self._thread.join(max(0.0, self._end_s - time.monotonic()) + _KILL_S)
+        with self._woken:
+            self._results[LEFT_OUT] += len(self._waiting)
+            self._waiting.clear()
 
     def _enqueue(self, change: VerdictChange) -> None:
         """Two changes of one VM become one, or none when the verdict is what the program was given last."""

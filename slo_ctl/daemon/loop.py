@@ -298,8 +298,7 @@ class Daemon:
         """Read the configuration again; why the one in force stays, or nothing."""
         try:
             config = load(self.places.config)
-            self.metrics.listen(config.metrics_listen)
-            self.page.listen(config.page_listen)
+            self._listen(config)
         except UserError as error:
             self._config_problem = str(error)
             log.error("configuration not taken: %s", error)
@@ -316,6 +315,15 @@ class Daemon:
         log.info("configuration read again")
         return ""
 
+    def _listen(self, config: Config) -> None:
+        """Serve metrics and page where `config` says, or raise UserError and serve them where they were."""
+        self.metrics.listen(config.metrics_listen)
+        try:
+            self.page.listen(config.page_listen)
+        except UserError:
+            self.metrics.listen(self.config.metrics_listen)
+            raise
+
     def plan(self) -> Plan:
         """Changes that would be made now, by the last epoch's observations."""
         devices = []
@@ -330,6 +338,8 @@ class Daemon:
 
     def stop(self, *, undo: bool) -> list[Outcome]:
         """Let go of everything, restoring what was changed if so wanted; what became of that."""
+        # Programs end while settings are restored.
+        self._hooks.begin_stop()
         outcomes = self._restore_all() if undo and not self._dry_run else []
         self._close()
         return outcomes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.daemon.hooks import Hooks
+from slo_ctl.daemon.hooks import STOP_S, Hooks
 from slo_ctl.daemon.verdict_changes import VerdictChange, VerdictChanges
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
@@ -114,6 +114,20 @@ def test_a_stop_kills_what_runs_and_leaves_out_what_waits(tmp_path: Path) -> Non
     hooks.close()
     assert time.monotonic() - began_s < 5
     assert hooks.results() == {"done": 0, "failed": 0, "killed": 1, "left-out": 1}
+
+
+def test_programs_end_while_a_stop_does_other_work(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    hooks = Hooks(program(tmp_path, f"echo >> {said}; exec sleep 100"))
+    hooks.add([change("web")])
+    until(said.exists)
+    hooks.begin_stop()
+    hooks.add([change("db")])
+    until(lambda: hooks.results()["killed"] == 1)
+    began_s = time.monotonic()
+    hooks.close()
+    assert time.monotonic() - began_s < STOP_S / 2
+    assert hooks.results() == {"done": 0, "failed": 0, "killed": 1, "left-out": 0}
 
 
 def test_a_failure_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

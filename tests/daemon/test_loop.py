@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +151,34 @@ def test_a_class_that_changes_at_reload_changes_its_vms(tmp_path: Path) -> None:
         status = daemon.epoch()
         assert status.vms[0].slo.weight == 1.0
         assert "web: class: gold by `vm set` is not in the configuration and is ignored" in status.notes
+
+
+def test_a_refused_page_address_leaves_the_metrics_where_they_were(tmp_path: Path) -> None:
+    with daemon_on(tmp_path, FakeObserver()) as daemon, socket.create_server(("127.0.0.1", 0)) as taken:
+        first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
+        file, none = tmp_path / "slo-ctl.toml", '[libvirt]\nuri = "none"\n'
+        file.write_text(f'{none}[metrics]\nlisten = "{first}"\n')
+        assert daemon.reload() == ""
+        page = f"127.0.0.1:{taken.getsockname()[1]}"
+        file.write_text(f'{none}[metrics]\nlisten = "{second}"\n[page]\nlisten = "{page}"\n')
+        assert "[page] listen" in daemon.reload()
+        assert answers(first)
+        assert not answers(second)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_a_vm_that_a_pattern_matches_has_its_slo(tmp_path: Path) -> None:
