@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate campaign man install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate campaign fuzz man install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -46,6 +46,11 @@ validate: setup ## the emulated SSD against theory, see docs/validation.md (VALI
 campaign: setup-test ## faults from a seed until MINUTES=5 are over: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
 	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m campaigns $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
+
+fuzz: setup ## parsers with inputs that reach new code, MINUTES=1 each: NAME=config, or all of them; see tests/fuzz (SEED=1)
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check atheris
+	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(SEED),--seed $(SEED))
 
 man: setup ## manual pages of every command in build/man
 	@. build/env.sh && .venv/bin/slo-ctl man build/man

@@ -50,6 +50,7 @@ check "mypy tests/real" env MYPYPATH=tests/real:tests/profile:tests/show .venv/b
 check "mypy tests/simulate" env MYPYPATH=tests/simulate:tests/real .venv/bin/mypy tests/simulate
 check "mypy tests/real/guest" env MYPYPATH=tests/real .venv/bin/mypy -p guest
 check "mypy tests/campaigns" env MYPYPATH=tests:tests/real .venv/bin/mypy -p campaigns
+check "mypy tests/fuzz" env MYPYPATH=tests:tests/traces:tests/api:tests/show .venv/bin/mypy -p fuzz
 check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench
 rust_tool fmt rustfmt --all --check
 rust_tool clippy clippy --workspace --all-targets -- -D warnings

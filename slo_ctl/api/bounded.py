@@ -89,6 +89,7 @@ class OneRequest(BaseHTTPRequestHandler):
     """A connection: one request and its reply."""
 
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # with 0.9 a refusal would have no status line
     timeout = _IDLE_S
 
     def handle(self) -> None:

@@ -14,23 +14,25 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 
+MAX_BYTES = 64 << 20
+"""No file of slo-ctl's own is larger."""
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,10})\.partial", re.DOTALL)
 
 
-def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+def read_regular(path: Path) -> bytes:
     """The whole of a regular file.
 
-    Raises OSError, also for a FIFO, whose other end would be waited for, and for more than `max_bytes`.
+    Raises OSError, also for a FIFO, whose other end would be waited for, and for more than `MAX_BYTES`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(-1 if max_bytes is None else max_bytes + 1)
-        if max_bytes is not None and len(content) > max_bytes:
+        if status.st_size > MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        return content
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
     finally:
         os.close(descriptor)
 

@@ -15,13 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import read_regular, replace_file
+from slo_ctl.base.files import MAX_BYTES, read_regular, replace_file
 
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
 """Of every file here; contents have a field `format_version` of that value."""
-MAX_BYTES = 64 << 20
 _LOCK_TIMEOUT_S = 5.0
 _LOCK_PAUSE_S = 0.01
 
@@ -39,7 +38,7 @@ class JsonStore(Generic[T]):
     def read(self) -> T | None:
         """The content; None when there is no file."""
         try:
-            text = read_regular(self.path, MAX_BYTES)
+            text = read_regular(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:

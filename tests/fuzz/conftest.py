@@ -1,0 +1,8 @@
+"""Parsers are fuzzed with the examples of other tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
