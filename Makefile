@@ -67,4 +67,4 @@ deb: setup ## Debian package in dist/, for Debian 13 and later
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f ftl_emul/_core*.so
-	find slo_ctl fsim ftl_emul traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find slo_ctl fsim ftl_emul papers traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,13 +27,21 @@ from pathlib import Path
 from typing import Any
 
 from acceptance import REAL, TRACES, WEIGHTS, trio
-from policy_parts import AgedDrive, Drive, Parts, p99_ms, pages_per_s, share_error, total_pages_per_s
 
 from slo_ctl.decide.policies import Policy
 from slo_ctl.decide.policies.fixed import Shared, Static
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Placement, ShareBy
+from slo_ctl.replay.parts import (
+    Drive,
+    Parts,
+    PreparedDrive,
+    p99_ms,
+    pages_per_s,
+    share_error,
+    total_pages_per_s,
+)
 from slo_ctl.replay.result import RunResult
 
 DEPTHS = (1, 8, 32)
@@ -127,7 +135,7 @@ def row_of(mix: str, depth: int, levers: str, run: RunResult, unit: ShareBy) -> 
 def rows(mix: str, depth: int, duration: str) -> Iterator[Row]:
     """Every variant on copies of one aged drive."""
     drive = Drive(trio(MIXES[mix], f"qd={depth}", WEIGHTS))
-    with AgedDrive(drive) as aged:
+    with PreparedDrive(drive) as aged:
         for variant in VARIANTS:
             run = aged.run(variant.policy, variant.scheduler, duration, exact=False)
             strict = isinstance(getattr(variant.policy, "inner", variant.policy), ProportionalStrict)

@@ -32,12 +32,20 @@ from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from policy_parts import AgedDrive, Split, held, p99_ms, pages_per_s, share_error, total_pages_per_s
 from scenes import Scene, optimum_scenes
 from split_search import Search, divided
 
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
+from slo_ctl.replay.parts import (
+    PreparedDrive,
+    Split,
+    held,
+    p99_ms,
+    pages_per_s,
+    share_error,
+    total_pages_per_s,
+)
 from slo_ctl.replay.result import RunResult
 
 TOTAL_BAR, SHARE_BAR, P99_BAR = 0.99, 0.01, 0.10
@@ -234,7 +242,7 @@ QUICK_SCENES = "ABFHIKQ"
 
 def compare(scene: Scene, effort: Effort) -> Comparison:
     """Search and compare."""
-    with AgedDrive(scene.drive) as drive:
+    with PreparedDrive(scene.drive) as drive:
         run = figures_of(drive.run(Proportional(), duration=effort.verify))
         strict = figures_of(drive.run(ProportionalStrict(), duration=effort.verify))
         floors, total = drive.floors, drive.total_blocks

@@ -21,10 +21,11 @@ from pathlib import Path
 
 import numpy as np
 from acceptance import vm
-from policy_parts import AgedDrive, Drive, p99_ms, pages_per_s, total_pages_per_s, write_trace
+from made_traces import write_trace
 
 from slo_ctl.decide.policies.fixed import Shared
 from slo_ctl.decide.policies.proportional import Proportional
+from slo_ctl.replay.parts import Drive, PreparedDrive, p99_ms, pages_per_s, total_pages_per_s
 from slo_ctl.replay.result import RunResult
 from traces.batch import Op
 
@@ -242,7 +243,7 @@ def main() -> int:
         for each in scenarios(Path(folder)):
             if not re.search(options.only, each.name) or (options.quick and "tlc" in each.name):
                 continue
-            with AgedDrive(each.drive) as aged:
+            with PreparedDrive(each.drive) as aged:
                 run = aged.run(Proportional(), "wfq", each.duration)
                 shared = aged.run(Shared(), "fifo", each.duration)
             found.append(compare_runs(each.name, run, shared))

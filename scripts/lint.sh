@@ -36,7 +36,7 @@ check "imports" .venv/bin/lint-imports --no-cache --no-logo
 check "mypy" .venv/bin/mypy
 # Tests that are no package import what lies beside them, some also what lies in tests/show. One run for each
 # folder: several have a conftest.
-for tests in act api cli config drives nvme observe packaging profile record replay show slo traces; do
+for tests in act api cli config drives nvme observe packaging papers profile record replay show slo traces; do
     check "mypy tests/$tests" env MYPYPATH="tests/$tests:tests/show" .venv/bin/mypy "tests/$tests"
 done
 for tests in file_systems decide; do

@@ -39,6 +39,7 @@ COMMAND_GROUPS = {
         "trace": "slo_ctl.cli.trace:app",
     },
     "Laboratory": {
+        "paper": "slo_ctl.cli.paper:command",
         "fsim": "slo_ctl.cli.fsim:command",
     },
     "Shell": {

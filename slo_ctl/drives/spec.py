@@ -55,6 +55,8 @@ class DeviceSpec:
     """Victim policy, one of VICTIM_NAMES, or d-choices:N."""
     separate_gc_frontier: bool | None = None
     """GC writes into blocks of its own rather than into the host's open block."""
+    preconditioned: bool = True
+    """Overwritten at random until WAF settles before a replay measures anything; else every block is free."""
 
     def __post_init__(self) -> None:
         if self.op < LEAST_OP:
@@ -106,6 +108,7 @@ def device_spec(fields: Fields) -> DeviceSpec:
         cached_entries=fields.count("cmt"),
         victim=_victim(fields),
         separate_gc_frontier=None if frontier is None else frontier == "separate",
+        preconditioned=fields.flag("age") is not False,
     )
     fields.finish()
     return spec
@@ -145,6 +148,8 @@ def device_pairs(device: DeviceSpec) -> dict[str, str]:
         pairs["victim"] = device.victim
     if device.separate_gc_frontier is not None:
         pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
+    if not device.preconditioned:
+        pairs["age"] = "no"
     return pairs
 
 

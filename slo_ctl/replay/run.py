@@ -381,6 +381,9 @@ class _Stage:
 
     def _make(self, placement: Placement, path: Path) -> list[int]:
         device, tenants = self.plan.create(isolated=placement is Placement.ISOLATED)
+        if not self._scenario.device.preconditioned:
+            device.save(path, placement.value)
+            return tenants
         phase = self._progress.phase(f"ageing the drive ({placement.value})", None, "drive writes")
         reported = 0.0
 

@@ -73,6 +73,12 @@ def test_a_vm_that_starts_stopped_waits_for_its_event() -> None:
     assert later.vms[1].host_page_writes > 0
 
 
+def test_a_clean_drive_collects_no_garbage_until_it_is_full() -> None:
+    result = replay(duration="0.9x", window="all", policy="shared", device="size=64MiB,dies=2,age=no")
+    assert result.device.ageing_drive_writes is None
+    assert result.runs[0].waf == 1.0
+
+
 def test_finite_workloads_end_the_run() -> None:
     (run,) = replay("name=a,workload=uniform,requests=3000", "name=b,workload=uniform,requests=2000").runs
     assert run.host_page_writes == 5000

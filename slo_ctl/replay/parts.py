@@ -1,18 +1,16 @@
 """Replays of a policy of which only some levers are used, on copies of one aged drive.
 
 `Parts` wraps a policy: from a given split of OPS on, with or without its moves, limits and weights of the
-fair queue. `AgedDrive` runs any policy object on a scenario, which the engine does for policies with a name.
+fair queue. `PreparedDrive` runs any policy object on a scenario, which the engine does for policies with a
+name. The experiments of `papers/` and of bench/ use it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
-
-import numpy as np
 
 from ftl_emul import Device
 from slo_ctl.base.progress import SilentPhase
@@ -27,8 +25,6 @@ from slo_ctl.replay.result import RunResult, VmResult
 from slo_ctl.replay.run import PolicyRun, plan_of
 from slo_ctl.replay.scenario import Window, WindowKind
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
-from traces.batch import Batch, Op
-from traces.writing import TraceWriter
 
 Split = tuple[int, ...]
 """OPS blocks of each VM, in order."""
@@ -100,10 +96,12 @@ class Drive:
     device: str = "preset=fast15,size=512MiB,op=15%"
     events: tuple[str, ...] = ()
     timing: str = "full"
+    seed: int = 1
 
 
-class AgedDrive:
-    """One scenario whose drive is aged once for each placement; every run is on a copy. A context manager."""
+class PreparedDrive:
+    """One scenario whose drive is preconditioned once for each placement, or is left clean (`age=no`); every
+    run is on a copy. A context manager."""
 
     def __init__(self, drive: Drive) -> None:
         text = ScenarioText()
@@ -114,6 +112,7 @@ class AgedDrive:
             text.add_event(event)
         text.set("alone", "no")
         text.set("timing", drive.timing)
+        text.set("seed", str(drive.seed))
         self._scenario = build_scenario(text)
         self._plan = plan_of(self._scenario)
         seeds = range(self._scenario.seed * 1000, self._scenario.seed * 1000 + len(drive.vms))
@@ -122,7 +121,7 @@ class AgedDrive:
             for vm, pages, seed in zip(self._scenario.vms, self._plan.logical_pages, seeds, strict=True)
         ]
         self._made: dict[Placement, list[int]] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="slo-ctl-bench-")
+        self._folder = tempfile.TemporaryDirectory(prefix="slo-ctl-")
 
     def __enter__(self) -> Self:
         return self
@@ -134,6 +133,11 @@ class AgedDrive:
     def total_blocks(self) -> int:
         """OPS blocks of all VMs."""
         return sum(self._plan.ops_blocks)
+
+    @property
+    def block_pages(self) -> int:
+        """Pages of a block."""
+        return self._plan.block_pages
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -159,11 +163,15 @@ class AgedDrive:
         window: tuple[str, str] | None = None,
         *,
         exact: bool = True,
+        only: str | None = None,
+        share_by: ShareBy | None = None,
+        epoch: str = "0.05x",
     ) -> RunResult:
         """Play one policy; the last half is measured unless a window is given.
 
         `exact`: entitlements of `proportional-strict` are those it aims at, exact proportions; otherwise
-        they are those of `proportional`, in its own unit, requests.
+        they are those of `proportional`. `only`: the one VM that does anything. `share_by`: unless given,
+        requests for `proportional-strict` and pages for the others.
         """
         strict = isinstance(getattr(policy, "inner", policy), ProportionalStrict)
         measured = Window()
@@ -173,9 +181,13 @@ class AgedDrive:
             self._scenario,
             duration=parse_duration(duration),
             window=measured,
+            epoch=parse_duration(epoch),
             policy=STRICT_POLICY if strict and exact else DEFAULT_POLICY,
-            share_by=ShareBy.REQUESTS if strict else ShareBy.PAGES,
+            share_by=share_by or (ShareBy.REQUESTS if strict else ShareBy.PAGES),
         )
+        if only is not None:
+            vms = (replace(vm, starts_stopped=vm.name != only) for vm in scenario.vms)
+            scenario = replace(scenario, vms=tuple(vms))
         device, tenants = self._copy(policy.placement, scheduler)
         return PolicyRun(scenario, self._plan, self._sources, device, tenants, policy).play(SilentPhase())
 
@@ -183,7 +195,8 @@ class AgedDrive:
         path = Path(self._folder.name) / placement.value
         if placement not in self._made:
             device, tenants = self._plan.create(isolated=placement is Placement.ISOLATED)
-            device.age(self._scenario.seed, lambda _: None)
+            if self._scenario.device.preconditioned:
+                device.age(self._scenario.seed, lambda _: None)
             device.save(path, placement.value)
             self._made[placement] = tenants
         device, _ = Device.restore(path, replace(self._plan.config, scheduler=scheduler))
@@ -209,30 +222,3 @@ def p99_ms(vm: VmResult) -> float:
     """Of reads or writes, whichever is longer."""
     known = [each.p99 for each in (vm.latency_us.read, vm.latency_us.write) if each.p99 is not None]
     return max(known, default=0.0) / 1e3
-
-
-def write_trace(
-    path: Path, ops: Sequence[Op], pages: np.ndarray[Any, np.dtype[np.int64]], request_bytes: int = PAGE_BYTES
-) -> None:
-    """A trace of requests at the given page numbers; `ops` is repeated."""
-    count = len(pages)
-    batch = Batch(
-        time_ns=np.arange(count, dtype=np.int64) * 1000,
-        op=np.resize(np.array([int(op) for op in ops], np.uint8), count),
-        offset_bytes=(pages * PAGE_BYTES).astype(np.uint64),
-        length_bytes=np.full(count, request_bytes, np.uint64),
-        volume=np.zeros(count, np.int32),
-    )
-    with TraceWriter(path, overwrite=True) as writer:
-        writer.write(batch, ["0"])
-
-
-def moving_hot_set(path: Path, pages: int, moves: int = 10, seed: int = 1) -> None:
-    """90 % of the writes go to a tenth of the pages, which moves on after every half of the pages' writes."""
-    rng = np.random.default_rng(seed)
-    steps = []
-    for step in range(moves):
-        hot = rng.integers(0, pages // 10, pages // 2) + step * pages // moves
-        cold = rng.integers(0, pages, pages // 2)
-        steps.append(np.where(rng.random(pages // 2) < 0.9, hot, cold) % pages)
-    write_trace(path, [Op.WRITE], np.concatenate(steps).astype(np.int64))

@@ -1,0 +1,258 @@
+"""What a figure of a paper is here: an experiment, and rules stated in advance that judge its result."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from statistics import fmean
+
+from slo_ctl.decide.profile_fit import half_width
+
+CONFIDENCE = 0.95
+FIGURE_KEY = re.compile(r"[a-z0-9-]+:[a-z0-9]+(-[a-z0-9]+)*")
+"""PAPER:FIGURE, to be typed."""
+
+
+class Shape(StrEnum):
+    """How a panel is drawn."""
+
+    BARS = "bars"
+    """A group of bars for each row, a bar for each column."""
+    LINES = "lines"
+    """A line for each row; the columns are numbers on the x axis."""
+    POINTS = "points"
+    """The same, without lines between the points."""
+    TABLE = "table"
+    """Not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """What one trial measured: numbers by row and column."""
+
+    title: str
+    unit: str
+    cells: Mapping[tuple[str, str], float]
+    shape: Shape = Shape.BARS
+    digits: int = 3
+    """Significant digits that are shown."""
+    x_label: str = ""
+    """Of the columns, where they are numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number over all seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return fmean(self.values)
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the 95 % confidence interval of the mean by Student's t; None with one seed."""
+        return half_width(self.values, CONFIDENCE) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A panel over all seeds."""
+
+    title: str
+    unit: str
+    shape: Shape
+    digits: int
+    x_label: str
+    cells: Mapping[tuple[str, str], Cell]
+
+    @property
+    def rows(self) -> list[str]:
+        """In the order of the experiment."""
+        return list(dict.fromkeys(row for row, _ in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        """In the order of the experiment; numbers in their own order."""
+        found = list(dict.fromkeys(column for _, column in self.cells))
+        return sorted(found, key=float) if self.shape in (Shape.LINES, Shape.POINTS) else found
+
+
+class Results:
+    """All panels of a figure over all seeds, by title."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self.tables = {table.title: table for table in tables}
+
+    def cell(self, panel: str, row: str, column: str) -> Cell:
+        """One number; KeyError where the experiment did not measure it."""
+        return self.tables[panel].cells[row, column]
+
+    def mean(self, panel: str, row: str, column: str) -> float:
+        """Its mean over the seeds."""
+        return self.cell(panel, row, column).mean
+
+    def paired(self, panel: str, row: str, column: str, than: str) -> Cell:
+        """`column` divided by `than`, seed by seed."""
+        mine, other = self.cell(panel, row, column).values, self.cell(panel, row, than).values
+        return Cell(tuple(a / b if b else math.inf for a, b in zip(mine, other, strict=True)))
+
+
+def gathered(trials: Sequence[Sequence[Panel]]) -> Results:
+    """The panels of all seeds, each with the numbers of every seed."""
+    tables = []
+    for panels in zip(*trials, strict=True):
+        first = panels[0]
+        cells = {key: Cell(tuple(panel.cells[key] for panel in panels)) for key in first.cells}
+        tables.append(Table(first.title, first.unit, first.shape, first.digits, first.x_label, cells))
+    return Results(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of an experiment."""
+
+    seed: int
+    quick: bool
+    """Small and short, for CI: the same rules have to hold."""
+
+
+class NotPossibleError(Exception):
+    """The experiment needs something that this machine lacks; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a rule says about a result."""
+
+    ours: str
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One statement of the paper and when our result agrees with it."""
+
+    paper: str
+    """What the paper says, with its numbers where it has them."""
+    rule: str
+    """When we agree; written before the experiment ran."""
+    judge: Callable[[Results], Judged]
+    differs: str = ""
+    """Why our result does not agree, and what demonstrates it; empty where it agrees. A reason that is no
+    longer needed is an error too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure, table, equation or algorithm of a paper, or a claim beyond it."""
+
+    key: str
+    """`fast15:8`."""
+    title: str
+    shows: str
+    """What the paper shows."""
+    ours: str
+    """What stands in for its devices and workloads here."""
+    labels: tuple[str, ...]
+    """What is not real: emulated, synthetic, modelled."""
+    run: Callable[[Trial], list[Panel]] | None
+    """None where the paper describes its set-up and nothing can be measured."""
+    rules: tuple[Rule, ...] = ()
+    seeds: int = 5
+    quick_seeds: int = 2
+    demonstrates: str = field(default="")
+    """A difference that is understood, in a sentence or two."""
+
+
+# Rules that many figures have.
+
+
+def close(
+    paper: str,
+    where: tuple[str, str, str],
+    expected: float,
+    tolerance: float,
+    differs: str = "",
+) -> Rule:
+    """The mean is within `tolerance` (relative) of the paper's number."""
+
+    def judge(results: Results) -> Judged:
+        mean = results.mean(*where)
+        return Judged(f"{mean:.3g}", abs(mean / expected - 1) <= tolerance)
+
+    return Rule(paper, f"{where[2]}, {where[1]}: within {tolerance:.0%} of {expected:g}", judge, differs)
+
+
+def between(paper: str, where: tuple[str, str, str], low: float, high: float, differs: str = "") -> Rule:
+    """The mean lies in a range."""
+
+    def judge(results: Results) -> Judged:
+        mean = results.mean(*where)
+        return Judged(f"{mean:.3g}", low <= mean <= high)
+
+    return Rule(paper, f"{where[2]}, {where[1]}: from {low:g} to {high:g}", judge, differs)
+
+
+def ordered(
+    paper: str, panel: str, column: str, rows: Sequence[str], differs: str = "", *, least_gap: float = 0.0
+) -> Rule:
+    """Along `rows` the means of `column` fall, each by at least `least_gap` of the one before."""
+
+    def judge(results: Results) -> Judged:
+        means = [results.mean(panel, row, column) for row in rows]
+        falls = all(b < a * (1 - least_gap) for a, b in pairwise(means))
+        return Judged(", ".join(f"{row} {mean:.3g}" for row, mean in zip(rows, means, strict=True)), falls)
+
+    gap = f" by {least_gap:.0%} each" if least_gap else ""
+    return Rule(paper, f"{column}: {' > '.join(rows)}{gap}", judge, differs)
+
+
+def lower_in(
+    paper: str,
+    panel: str,
+    column: str,
+    than: str,
+    rows: Sequence[str],
+    differs: str = "",
+    *,
+    at_most: float = 1.0,
+) -> Rule:
+    """In each row `column` is below `at_most` times `than`, with every seed."""
+
+    def judge(results: Results) -> Judged:
+        ratios = {row: results.paired(panel, row, column, than) for row in rows}
+        holds = all(max(cell.values) < at_most for cell in ratios.values())
+        return Judged(", ".join(f"{row} {cell.mean:.3g}" for row, cell in ratios.items()), holds)
+
+    limit = "" if at_most == 1 else f"{at_most:g} times "
+    rule = f"{panel}: {column} below {limit}{than} in each row, with every seed"
+    return Rule(paper, rule, judge, differs)
+
+
+def proportional(
+    paper: str,
+    panel: str,
+    row: str,
+    weights: Mapping[str, float],
+    tolerance: float,
+    differs: str = "",
+) -> Rule:
+    """The columns of `row`, named after VMs, are to one another as their weights."""
+
+    def judge(results: Results) -> Judged:
+        means = {vm: results.mean(panel, row, vm) for vm in weights}
+        total, total_weight = sum(means.values()), sum(weights.values())
+        worst = max(abs(means[vm] / total / (weight / total_weight) - 1) for vm, weight in weights.items())
+        least = min(weights, key=lambda vm: weights[vm])
+        ratios = " : ".join(f"{mean / means[least]:.2f}" for mean in means.values())
+        return Judged(f"{ratios}, worst share {worst:.1%} off", worst <= tolerance)
+
+    wanted = " : ".join(f"{weight:g}" for weight in weights.values())
+    return Rule(paper, f"{panel}, {row}: {wanted}, each share within {tolerance:.0%}", judge, differs)

@@ -1,0 +1,302 @@
+"""Running figures, judging them, and the result as JSON."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import shlex
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from papers.figure import Figure, NotPossibleError, Panel, Results, Trial, gathered
+from papers.registry import FIGURES
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.progress import ProgressSink
+from slo_ctl.base.version import tool_version
+
+FORMAT_VERSION: Literal[1] = 1
+
+
+class Agreement(StrEnum):
+    """Of a rule, and of a figure as the least of its rules."""
+
+    AGREES = "agrees"
+    EXPLAINED = "differs, explained"
+    DIFFERS = "differs"
+    """Without a reason that is demonstrated, or with one that is no longer needed."""
+    DESCRIBED = "described"
+    """Nothing to measure: the paper's set-up."""
+    NOT_RUN = "not run"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RuleOutcome(_Model):
+    """One statement of the paper, ours, and whether they agree."""
+
+    paper: str
+    rule: str
+    ours: str
+    agreement: Agreement
+    reason: str = ""
+
+
+class CellOutcome(_Model):
+    """One number over the seeds."""
+
+    row: str
+    column: str
+    mean: float
+    half_width: float | None = None
+    """Half the 95 % confidence interval; null with one seed."""
+
+
+class TableOutcome(_Model):
+    """One panel over the seeds."""
+
+    title: str
+    unit: str
+    shape: str
+    digits: int
+    x_label: str = ""
+    cells: list[CellOutcome]
+
+    def rows(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    def columns(self) -> list[str]:
+        """In order; numbers in their own."""
+        found = list(dict.fromkeys(cell.column for cell in self.cells))
+        return sorted(found, key=float) if self.shape in ("lines", "points") else found
+
+    def by_place(self) -> dict[tuple[str, str], CellOutcome]:
+        """Cells by row and column."""
+        return {(cell.row, cell.column): cell for cell in self.cells}
+
+
+class FigureOutcome(_Model):
+    """One figure."""
+
+    key: str
+    title: str
+    shows: str
+    ours: str
+    labels: list[str]
+    command: str
+    agreement: Agreement
+    seeds: list[int] = Field(default_factory=list)
+    cpu_s: float = 0.0
+    """Of all trials."""
+    rules: list[RuleOutcome] = Field(default_factory=list)
+    tables: list[TableOutcome] = Field(default_factory=list)
+    demonstrates: str = ""
+    note: str = ""
+    """Why it was not run."""
+
+
+class PapersResult(_Model):
+    """Everything that a run of `slo-ctl paper` found out."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    kind: Literal["papers"] = "papers"
+    tool_version: str = Field(default_factory=tool_version)
+    machine: str
+    quick: bool
+    figures: list[FigureOutcome]
+    complete: bool = True
+
+    def to_json(self) -> str:
+        """The one object that `--json` prints, indented, strict JSON."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False, ensure_ascii=False)
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Figures that differ without a reason."""
+        return [figure.key for figure in self.figures if figure.agreement is Agreement.DIFFERS]
+
+
+def read_result(path: Path) -> PapersResult:
+    """An earlier run's `--save-json`. Raises UserError."""
+    try:
+        return PapersResult.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"--from: {path}: {error.strerror}", "name a file that --save-json wrote") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(
+            f"--from: {path}: {where}: {first['msg']}", "name a file that --save-json of this version wrote"
+        ) from None
+
+
+def run_figures(
+    figures: Sequence[Figure], *, quick: bool, seed: int, jobs: int, progress: ProgressSink
+) -> PapersResult:
+    """Run every trial of every figure on `jobs` processes, and judge.
+
+    Ctrl-C ends it with the figures that were complete by then.
+    """
+    trials = {figure.key: _trials(figure, quick=quick, seed=seed) for figure in figures}
+    work = [(figure.key, trial) for figure in figures for trial in trials[figure.key]]
+    found: dict[str, list[_Measured]] = {figure.key: [] for figure in figures}
+    phase = progress.phase("papers", len(work), "runs")
+    complete = True
+    try:
+        for key, measured in _run_all(work, jobs):
+            found[key].append(measured)
+            phase.advance(1)
+    except KeyboardInterrupt:
+        complete = False
+    phase.done()
+    return PapersResult(
+        machine=_machine(),
+        quick=quick,
+        complete=complete,
+        figures=[
+            _outcome(figure, [trial.seed for trial in trials[figure.key]], found[figure.key], quick=quick)
+            for figure in figures
+        ],
+    )
+
+
+_Measured = tuple[list[Panel] | None, float, str]
+"""Panels, or None and the reason; CPU seconds in between."""
+
+
+def _trials(figure: Figure, *, quick: bool, seed: int) -> list[Trial]:
+    if figure.run is None:
+        return []
+    count = figure.quick_seeds if quick else figure.seeds
+    return [Trial(seed + number, quick) for number in range(count)]
+
+
+def _run_all(work: list[tuple[str, Trial]], jobs: int) -> Iterator[tuple[str, _Measured]]:
+    if jobs == 1 or len(work) < 2:
+        yield from map(_measure, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work)), _worker_starts) as pool:
+        yield from pool.imap(_measure, work)
+
+
+def _worker_starts() -> None:
+    # Ctrl-C goes to the whole group; the parent alone ends the run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _measure(item: tuple[str, Trial]) -> tuple[str, _Measured]:
+    key, trial = item
+    experiment = FIGURES[key].run
+    if experiment is None:
+        return key, (None, 0.0, "nothing to run")
+    began = time.process_time()
+    try:
+        panels = experiment(trial)
+    except NotPossibleError as error:
+        return key, (None, time.process_time() - began, str(error))
+    return key, (panels, time.process_time() - began, "")
+
+
+def _outcome(
+    figure: Figure, seeds: list[int], measured: Sequence[_Measured], *, quick: bool
+) -> FigureOutcome:
+    panels = [each for each, _, _ in measured if each is not None]
+    whole = len(panels) == len(seeds) > 0
+    results = gathered(panels) if whole else Results(())
+    rules = judge(figure, results) if whole else []
+    return FigureOutcome(
+        key=figure.key,
+        title=figure.title,
+        shows=figure.shows,
+        ours=figure.ours,
+        labels=list(figure.labels),
+        command=shlex.join(["slo-ctl", "paper", figure.key, *(["--quick"] if quick else [])]),
+        agreement=_agreement(figure, rules, whole=whole),
+        seeds=seeds,
+        cpu_s=round(sum(cpu_s for _, cpu_s, _ in measured), 2),
+        rules=rules,
+        tables=_tables(results),
+        demonstrates=figure.demonstrates,
+        note=next((note for _, _, note in measured if note), "" if whole or not seeds else "interrupted"),
+    )
+
+
+def judge(figure: Figure, results: Results) -> list[RuleOutcome]:
+    """What each rule of the figure says."""
+    outcomes = []
+    for rule in figure.rules:
+        judged = rule.judge(results)
+        agreement, reason = Agreement.AGREES, ""
+        if not judged.agrees:
+            agreement = Agreement.EXPLAINED if rule.differs else Agreement.DIFFERS
+            reason = rule.differs
+        elif rule.differs:
+            agreement, reason = Agreement.DIFFERS, "agrees, and a reason for differing is given: remove it"
+        outcomes.append(
+            RuleOutcome(
+                paper=rule.paper, rule=rule.rule, ours=judged.ours, agreement=agreement, reason=reason
+            )
+        )
+    return outcomes
+
+
+def _agreement(figure: Figure, rules: Sequence[RuleOutcome], *, whole: bool) -> Agreement:
+    if figure.run is None:
+        return Agreement.DESCRIBED
+    if not whole:
+        return Agreement.NOT_RUN
+    found = {rule.agreement for rule in rules}
+    return next(
+        (each for each in (Agreement.DIFFERS, Agreement.EXPLAINED) if each in found), Agreement.AGREES
+    )
+
+
+def _tables(results: Results) -> list[TableOutcome]:
+    return [
+        TableOutcome(
+            title=table.title,
+            unit=table.unit,
+            shape=table.shape.value,
+            digits=table.digits,
+            x_label=table.x_label,
+            cells=[
+                CellOutcome(row=row, column=column, mean=cell.mean, half_width=cell.half_width)
+                for (row, column), cell in table.cells.items()
+            ],
+        )
+        for table in results.tables.values()
+    ]
+
+
+def merged(earlier: PapersResult, newer: PapersResult, order: Mapping[str, int]) -> PapersResult:
+    """The figures of both, the newer ones where both have them, in the order of the papers."""
+    figures = {figure.key: figure for figure in (*earlier.figures, *newer.figures) if figure.key in order}
+    return newer.model_copy(
+        update={
+            "figures": sorted(figures.values(), key=lambda figure: order[figure.key]),
+            "quick": earlier.quick or newer.quick,
+            "complete": earlier.complete and newer.complete,
+        }
+    )
+
+
+def _machine() -> str:
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    return f"{os.cpu_count()} CPUs, {model}"

@@ -1,0 +1,137 @@
+"""`slo-ctl paper`: figures and tables of the papers, reproduced and judged."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.cli.output import print_json, print_lines
+
+if TYPE_CHECKING:
+    from papers.figure import Figure
+    from papers.outcome import PapersResult
+
+
+def command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Figures (fast15:8), a paper (fast15) or all. Without a name they are listed.",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run small drives and few seeds, as CI does.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes. [default: number of CPUs]")
+    ] = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.json",
+            help="Take the figures that are not named from a file that --save-json wrote.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Write the page of the documentation.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write an HTML page with plots.")
+    ] = None,
+    json: JSON = False,
+    save_json: SAVE_JSON = None,
+    quiet: QUIET = False,
+) -> None:
+    """Reproduce figures and tables of the papers, and judge agreement by rules stated in advance.
+
+    Exit status 1 where a figure differs without an explanation.
+
+    Examples:
+    slo-ctl paper
+    slo-ctl paper fast15:8
+    slo-ctl paper all --quick --report papers.html
+    """
+    from papers.outcome import merged, read_result, run_figures
+    from papers.registry import FIGURES
+    from slo_ctl.show.progress import progress_on_stderr
+
+    require_packages("jinja2", "matplotlib")
+    for option, path in (("--markdown", markdown), ("--report", report), ("--save-json", save_json)):
+        if path is not None:
+            check_writable(option, path)
+    chosen = chosen_figures(names or [])
+    if not chosen and earlier is None:
+        _list(json=json)
+        return
+    before = None if earlier is None else read_result(earlier)
+    with progress_on_stderr(quiet=quiet) as progress:
+        result = run_figures(
+            chosen, quick=quick, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=progress
+        )
+    if before is not None:
+        result = merged(before, result, {key: number for number, key in enumerate(FIGURES)})
+    _deliver(result, markdown=markdown, report=report, save_json=save_json, json=json)
+
+
+def chosen_figures(names: list[str]) -> list[Figure]:
+    """The figures of those names, in the order of the papers. Raises UserError."""
+    from papers.registry import FIGURES, PAPERS
+    from slo_ctl.base.keyvalue import did_you_mean
+
+    keys: set[str] = set()
+    for name in names:
+        found = {key for key in FIGURES if name in ("all", key, key.partition(":")[0])}
+        if not found:
+            raise UserError(f"there is no figure {name}", did_you_mean(name, [*FIGURES, *PAPERS, "all"]))
+        keys |= found
+    return [figure for key, figure in FIGURES.items() if key in keys]
+
+
+def _list(*, json: bool) -> None:
+    from papers.page import listing
+    from papers.registry import FIGURES
+
+    if json:
+        print_json(
+            {
+                "format_version": 1,
+                "figures": [
+                    {"key": each.key, "title": each.title, "shows": each.shows, "labels": list(each.labels)}
+                    for each in FIGURES.values()
+                ],
+            }
+        )
+        return
+    print_lines(*listing([(each.key, each.title, each.labels) for each in FIGURES.values()]))
+
+
+def _deliver(
+    result: PapersResult, *, markdown: Path | None, report: Path | None, save_json: Path | None, json: bool
+) -> None:
+    from papers import page
+
+    if save_json is not None:
+        write_whole("--save-json", save_json, result.to_json() + "\n")
+    if markdown is not None:
+        write_whole("--markdown", markdown, page.markdown(result))
+    if report is not None:
+        write_whole("--report", report, page.html(result))
+    if json:
+        sys.stdout.write(result.to_json() + "\n")
+    else:
+        print_lines(*page.text(result))
+    if not result.complete:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if result.unexplained:
+        raise typer.Exit(EXIT_FAILURE)
