@@ -176,7 +176,9 @@ def open_trace(
         raise TraceError(first, "the file is empty", hint="choose another file")
     if row is None:
         raise TraceError(
-            first, "no known trace format", hint=f"name it with --format; known are {', '.join(FORMATS)}"
+            first,
+            "no known trace format",
+            hint=f"name it: --format FORMAT, or format=FORMAT in --vm; known are {', '.join(FORMATS)}",
         )
     return TraceReader(
         first, row, format is not None, on_error, batch_records, ReadOptions(action, tuple(more), responses)

@@ -151,11 +151,12 @@ class Fields:
 
     def _bound(self, key: str, value: float, above: float | None, least: float | None) -> None:
         if above is not None and value <= above:
-            self.fail(key, f"is not more than {above:g}", f"{key} must be more than {above:g}")
+            self.fail(key, f"is not more than {above:g}", _USUAL.get(key, f"write {key}=1 or more"))
         if least is not None and value < least:
-            self.fail(key, f"is less than {least:g}", f"{key} must be {least:g} or more")
+            self.fail(key, f"is less than {least:g}", f"write {key}={least:g} or more")
 
 
+_USUAL = {"op": "such as op=15%", "weight": "such as weight=3"}
 _EXAMPLES = {
     "parse_bytes": "k, M, G, T and KiB, MiB, GiB, TiB are powers of two; kB, MB, GB, TB are powers of ten",
     "parse_duration": "20x is twenty full drive writes; 600s, 5m and 2h are virtual time",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from slo_ctl.base.errors import OPTIONAL_PACKAGES, MissingPackageError, Unreacha
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
 from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
-from slo_ctl.cli.help import Command, Group
+from slo_ctl.cli.help import Command, Group, examples_of
 
 PROGRAM = "slo-ctl"
 COMMAND_GROUPS = {
@@ -73,6 +74,8 @@ def run(arguments: list[str]) -> int:
         from slo_ctl.cli.completion import answer
 
         answer(build([]))
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     session = Session(debug=os.environ.get("SLO_CTL_DEBUG", "") not in ("", "0"))
     try:
         status = build(arguments)(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
@@ -161,8 +164,39 @@ def _report_usage_error(error: Exception) -> int | None:
         return None
     # pydantic, with which the newest typer converts values, puts its own words first.
     message = " ".join(str(describe()).replace("Value error, ", "").split()).rstrip(".")
-    path = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
+    for pattern, plain in _WORDS_OF_PYDANTIC.items():
+        message = re.sub(pattern, plain, message)
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", PROGRAM)
+    if message.startswith("No such command") and (better := _ELSEWHERE.get(message.split("'")[1])):
+        return _report_error(message.partition(". Did")[0], better)
+    examples = examples_of(context.command) if context is not None else []
+    if message.startswith("Missing argument") and examples:
+        return _report_error(message, f"such as: {examples[0].partition('  #')[0].rstrip()}")
     return _report_error(message, f"`{path} --help` lists commands, options and their values")
+
+
+_WORDS_OF_PYDANTIC = {
+    r"Input should be a valid (?:number|integer).*": "it is not a number",
+    r"Input should be greater than or equal to": "it must be at least",
+    r"Input should be less than or equal to": "it must be at most",
+}
+"""Where the newest typer converts values with pydantic, and what other releases say."""
+_ELSEWHERE = {
+    "reload": "slo-ctl config reload",
+    "list": "slo-ctl vm list, or slo-ctl device list",
+    "set": "slo-ctl vm set NAME weight=3",
+    "show": "slo-ctl vm show NAME, or slo-ctl device show NAME",
+    "attach": "slo-ctl vm attach NAME DEVICE/NAMESPACE",
+    "create": "slo-ctl device create NAME --size 8GiB",
+    "serve": "slo-ctl device serve NAME",
+    "profile": "slo-ctl device profile TARGET",
+    "start": "systemctl start slo-ctld, or slo-ctl daemon in a terminal",
+    "stop": "systemctl stop slo-ctld",
+    "check": "slo-ctl config check",
+    "version": "slo-ctl --version",
+}
+"""For words that are commands of other programs, what to type."""
 
 
 def _report_trace_error(error: Exception) -> int | None:

@@ -10,7 +10,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_codes import EXIT_USAGE
-from slo_ctl.cli.options import CONFIG, JSON, ROOT
+from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 FORMAT_VERSION = 1
@@ -30,6 +30,7 @@ def check(config: CONFIG = None, root: ROOT = None, json_: JSON = False) -> None
     from slo_ctl.config.load import find_errors
     from slo_ctl.daemon.files import DaemonPlaces
 
+    check_config(config)
     folder = DaemonPlaces(root, config).config
     errors = find_errors(folder)
     if json_:
@@ -64,6 +65,7 @@ def show(
     from slo_ctl.config.load import values_with_origin
     from slo_ctl.daemon.files import DaemonPlaces
 
+    check_config(config)
     values = values_with_origin(DaemonPlaces(root, config).config)
     if json_:
         listed = [

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
-from slo_ctl.cli.options import CONFIG, ROOT
+from slo_ctl.cli.options import CONFIG, ROOT, check_config
 
 _AT_ONCE = 1
 """Exit status after a second signal."""
@@ -44,8 +43,7 @@ def command(
     from slo_ctl.daemon.loop import Daemon
     from slo_ctl.daemon.service import StoppedAtOnce, log_events, serve
 
-    if config is not None and not config.is_dir():
-        _raise_bad_config(config)
+    check_config(config)
     places = DaemonPlaces(root, config)
     settings = load(places.config)
     epoch_s = settings.daemon.epoch_s if epoch is None else _epoch_s(epoch)
@@ -73,16 +71,6 @@ def command(
                 "`slo-ctl apply --undo` restores them\n"
             )
             raise typer.Exit(EXIT_FAILURE)
-
-
-def _raise_bad_config(config: Path) -> NoReturn:
-    from slo_ctl.base.errors import UserError
-
-    if config.exists():
-        raise UserError(
-            f"--config: {config} is not a directory", f"give its directory: --config {config.parent}"
-        )
-    raise UserError(f"--config: there is no directory {config}", "give one with slo-ctl.toml or conf.d/")
 
 
 def _epoch_s(text: str) -> float:

@@ -125,8 +125,7 @@ def database(root: Path | None, unreachable: str) -> Iterator[Path]:
     try:
         yield path
     except HistoryError as error:
-        report_unreachable(unreachable, root)
-        warn(f"slo-ctl: its history cannot be read either: {error}")
+        report_unreachable(f"{unreachable}; nor can its history be read: {error}", root)
         raise typer.Exit(EXIT_UNREACHABLE) from None
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
 

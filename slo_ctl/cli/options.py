@@ -134,3 +134,14 @@ def profiles_folder(root: Path | None) -> Path:
     from slo_ctl.drives.record import places
 
     return places(root).state / "profiles"
+
+
+def check_config(config: Path | None) -> None:
+    """Raise UserError unless the value of CONFIG is a directory."""
+    if config is None or config.is_dir():
+        return
+    if config.exists():
+        raise UserError(
+            f"--config: {config} is not a directory", f"give its directory: --config {config.parent}"
+        )
+    raise UserError(f"--config: there is no directory {config}", "give one with slo-ctl.toml or conf.d/")

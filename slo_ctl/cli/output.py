@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from slo_ctl.base.errors import require_packages
+from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.text import printable
 from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
@@ -86,7 +86,16 @@ class Outputs:
             if path is not None:
                 check_writable(option, path)
         if self.report is not None:
+            check_html("--report", self.report)
             require_packages("jinja2", "matplotlib")
+
+
+def check_html(option: str, path: Path) -> None:
+    """Raise UserError for a file whose name says that it is not HTML."""
+    if path.suffix.lower() in (".pdf", ".png", ".svg", ".json", ".csv", ".txt", ".md"):
+        raise UserError(
+            f"{option}: {path} would be HTML, not {path.suffix[1:]}", f"write {path.with_suffix('.html')}"
+        )
 
 
 class RunResult(Protocol):

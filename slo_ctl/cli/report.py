@@ -14,7 +14,7 @@ from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.history import DEFAULT_SINCE, SINCE, UNTIL, database, from_daemon, interval
 from slo_ctl.cli.options import JSON, ROOT
-from slo_ctl.cli.output import print_json, print_lines
+from slo_ctl.cli.output import check_html, print_json, print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.model import HostStatus
@@ -56,6 +56,7 @@ def command(
     begin, end = interval(since, until)
     if output is not None:
         check_writable("--output", output)
+        check_html("--output", output)
         require_packages("jinja2", "matplotlib")
     report = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
     if output is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -134,7 +134,7 @@ class VmHost:
             if tree is None or vm.cgroup is None:
                 continue
             try:
-                cgroups.append(named_group(tree, vm.cgroup))
+                cgroups.append(named_group(tree, vm.cgroup, "cgroup"))
             except UserError as error:
                 self.notes.append(f"VM {vm.name} ({vm.source}): {error.message}")
         return tree, cgroups
@@ -162,8 +162,9 @@ class VmHost:
         from difflib import get_close_matches
 
         names = self.names()
-        near = get_close_matches(name, names, n=1)
-        guess = f"did you mean {near[0]}? " if near else ""
+        folded = {each.casefold(): each for each in names}
+        near = get_close_matches(name.casefold(), folded, n=1)
+        guess = f"did you mean {folded[near[0]]}? " if near else ""
         return UserError(
             f"there is no VM {name}: {self._existing(names)}", f"{guess}`slo-ctl vm list` shows them all"
         )
@@ -205,13 +206,22 @@ class VmHost:
         said = self.said(name) if said is None else said
         return resolve(name, said, self.config.default_slo, self.config.classes, self.config.groups)
 
+    def _split(self, words: Sequence[str], among: Sequence[str] | None) -> Iterator[str]:
+        """Words, and the parts of a list with commas that no VM has as its name."""
+        for word in words:
+            parts = [part.strip() for part in word.split(",")]
+            if len(parts) > 1 and all(parts) and word not in (self.names() if among is None else among):
+                yield from parts
+            else:
+                yield word
+
     def expand(self, words: Sequence[str], among: Sequence[str] | None = None) -> list[str]:
         """Names of VMs; patterns replaced with those that match, of `among` or of all.
 
         Raises UserError for a pattern that none matches.
         """
         found: dict[str, None] = {}
-        for word in words:
+        for word in self._split(words, among):
             if not is_pattern(word):
                 found[word] = None
                 continue

@@ -125,6 +125,11 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
         raise UserError(
             f"vm set {quoted}: nothing to set", f"such as: slo-ctl vm set {quoted} weight=3,min=500"
         )
+    for pair in pairs:
+        # Two commas are one inside a value, which no field of an SLO has.
+        if ",," in pair:
+            problem = f"vm set {shlex.join(names)}: there is nothing between two commas"
+            raise UserError(problem, f"write {re.sub(',+', ',', pair)}")
     return names, ",".join(pairs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -95,8 +96,9 @@ def plan_drive(
     blocks = sum(logical_blocks) + sum(ops_blocks) + held_blocks * len(namespaces)
     if blocks * block_pages > _MOST_PAGES:
         raise UserError(
-            f"the drive would have {blocks * block_pages:,} pages of {page_bytes} bytes, OPS included",
-            f"at most {_MOST_PAGES:,} can be emulated: ask for less, or for larger pages",
+            f"the drive would have {_tib(blocks * block_pages * page_bytes)} of flash, OPS included",
+            f"at most {_tib(_MOST_PAGES * page_bytes)} of pages of {page_bytes} bytes can be emulated: "
+            "lower size=, or raise page=",
         )
     config = Config(
         page_bytes=page_bytes,
@@ -140,6 +142,10 @@ def _cluster(spec: DeviceSpec, dies: int) -> int:
     return cluster
 
 
+def _tib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**40:.1f} TiB"
+
+
 def _divide_ops(
     spec: DeviceSpec, logical_pages: tuple[int, ...], block_pages: int, dies: int, noun: str
 ) -> tuple[int, ...]:
@@ -148,10 +154,13 @@ def _divide_ops(
     minimum = LEAST_LOG_BLOCKS.get(spec.mapping or "page", dies * (3 if spec.separate_gc_frontier else 2))
     sizes = {str(index): float(pages) for index, pages in enumerate(logical_pages)}
     if total < minimum * len(sizes):
+        enough, pages = minimum * len(sizes), sum(logical_pages)
+        size = math.ceil(enough * block_pages / spec.op / pages * 100) / 100
+        op = math.ceil(1000 * enough * block_pages / pages) / 10
         raise UserError(
-            f"device: op={spec.op:.4g} gives {total} over-provisioning blocks; {len(sizes)} {noun}s "
-            f"on {dies} dies need at least {minimum * len(sizes)}",
-            "raise op= or size=, or lower dies= or block=",
+            f"device: op={100 * spec.op:.4g}% gives {total} over-provisioning blocks; {len(sizes)} {noun}"
+            f"{'s' if len(sizes) > 1 else ''} on {dies} dies cannot do with less than {enough}",
+            f"write op={op:g}%, or make it {size:g} times as large",
         )
     wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}
     return tuple(allocate(total, wanted, dict.fromkeys(sizes, minimum)).values())

@@ -125,9 +125,9 @@ def _children(folder: str, note: Callable[[str], None]) -> list[tuple[str, int, 
         return []
 
 
-def named_group(tree: CgroupTree, path: str) -> str:
+def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
     """The cgroup that the user named, by its folder or as in /proc/PID/cgroup. Raises UserError."""
-    option = f"--cgroup {path}"
+    option = f"{option} {path}"
     hint = f"name a group below {tree.root}, as in /proc/PID/cgroup"
     if "\0" in path:
         raise UserError(f"{option}: a NUL cannot be in a path", hint)

@@ -101,7 +101,7 @@ def test_missing_history_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert history(tmp_path, "web") == 4
     output = capsys.readouterr().err
     assert "the daemon is not reachable" in output
-    assert "its history cannot be read either" in output
+    assert "nor can its history be read" in output
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_refusals(
 
 def test_missing_and_empty_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(tmp_path) == 4
-    assert "its history cannot be read either" in capsys.readouterr().err
+    assert "nor can its history be read" in capsys.readouterr().err
     empty = History(tmp_path / "history.db", 86400.0, 1 << 30)
     empty.add(host_status(vms=(), at=time.time()))
     empty.close()

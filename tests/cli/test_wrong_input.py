@@ -1,0 +1,237 @@
+"""Wrong input: one line that says what is wrong, one line with what to type instead, and the exit status."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slo_ctl.cli import app
+
+CONFIG = """
+[libvirt]
+uri = "none"
+[class.gold]
+weight = 3
+[group.shop]
+max_iops = 100
+[vm.web]
+[vm.db]
+"""
+WITHOUT_ROOT = {"completion", "demo", "doctor", "fsim", "man", "replay", "trace"}
+TRACE = "128166372003061629,hm,0,{},383496192,32768,1000\n"
+
+WRONG = [
+    ("statu", "slo-ctl --help"),
+    ("help me", "slo-ctl --help"),
+    ("-v", "slo-ctl --help"),
+    ("--rot", "slo-ctl --help"),
+    ("vm lst", "slo-ctl vm --help"),
+    ("vm set", "such as: slo-ctl vm set db weight=3,min=500"),
+    ("vm set web", "such as: slo-ctl vm set web weight=3,min=500"),
+    ("vm set web weight", "write weight=VALUE"),
+    ("vm set web weight=", "write weight=3"),
+    ("vm set web weight=abc", "write weight=3"),
+    ("vm set web weight=-1", "a weight is from 0.001 to 1000000"),
+    ("vm set web weight=0", "a weight is from 0.001 to 1000000"),
+    ("vm set web weight=1e9", "a weight is from 0.001 to 1000000"),
+    ("vm set web weight=nan", "write weight=3"),
+    ("vm set web weight=inf", "write weight=3"),
+    ("vm set web weight=1,weight=2", "give each key once"),
+    ("vm set web wieght=3", "did you mean weight?"),
+    ("vm set web min=500,max=100", "lower the minimum or raise the maximum"),
+    ("vm set web min=500,max_iops=100", "lower the minimum or raise the maximum"),
+    ("vm set web min=-5", "leave min out for no limit"),
+    ("vm set web min=5x", "write min=100"),
+    ("vm set web p99=5", "write p99=5ms"),
+    ("vm set web p99=5parsecs", "write p99=5ms"),
+    ("vm set web p99=-5ms", "write p99=5ms"),
+    ("vm set web max_bandwidth=fast", "write max_bandwidth=100MiB"),
+    ("vm set web max_bandwidth=100MiB/h", "write max_bandwidth=100MiB"),
+    ("vm set web read_iops_sec=5", "limit both with max"),
+    ("vm set web write_bytes_sec=5", "limit both with max_bandwidth"),
+    ("vm set web weight=3,,min=5", "write weight=3,min=5"),
+    ("vm set web weight=3 min", "write min=VALUE"),
+    ("vm set web class=glod", "did you mean gold?"),
+    ("vm set web class=", "such as class=gold"),
+    ("vm set web group=shp", "did you mean shop?"),
+    ("vm set WEB weight=3", "did you mean web? `slo-ctl vm list` shows them a"),
+    ("vm set wbe weight=3", "did you mean web? `slo-ctl vm list` shows them a"),
+    ("vm set web,db2 weight=3", "did you mean db? `slo-ctl vm list` shows them al"),
+    ("vm set 'x*' weight=3", "slo-ctl vm list"),
+    ("vm set '' weight=3", "see `slo-ctl vm list`"),
+    ("vm set web weight=3 --metadata", "set [libvirt] uri, or use --connect URI"),
+    ("vm set web class=gold --metadata", "set [libvirt] uri, or use --connect URI"),
+    ("vm set web weight=3 --dryrun", "slo-ctl vm set --help"),
+    ("vm set web 3", "such as: slo-ctl vm set web 3 weight=3,min=500"),
+    ("vm unset", "such as: slo-ctl vm unset web"),
+    ("vm unset nosuch", "see `slo-ctl vm show nosuch`"),
+    ("vm unset web wieght", "did you mean weight?"),
+    ("vm show", "such as: slo-ctl vm show web"),
+    ("vm show nosuch", "slo-ctl vm list"),
+    ("vm show 'x*'", "slo-ctl vm list"),
+    ("vm show web --jsno", "slo-ctl vm show --help"),
+    ("vm list extra", "slo-ctl vm list --help"),
+    ("vm attach", "such as: slo-ctl vm attach web ssd0/web"),
+    ("vm attach web", "such as: slo-ctl vm attach web ssd0/web"),
+    ("vm attach web nosuch", "known: ssd0"),
+    ("vm attach web ssd0/nosuch", "set [libvirt] uri, or use --connect URI"),
+    ("vm attach web ssd0 --size big", "such as 2GiB"),
+    ("vm attach web ssd0 --target hdz9", "set [libvirt] uri, or use --connect URI"),
+    ("vm detach web", "slo-ctl vm detach --help"),
+    ("vm map", "slo-ctl vm map --help"),
+    ("vm map web", "such as --device /dev/nvme0, see `nvme list`"),
+    ("vm unmap web", "see `slo-ctl vm maps`"),
+    ("device create", "such as: slo-ctl device create ssd0 --size 8GiB "),
+    ("device create ssd0 extra", "give each key once"),
+    ("device create ssd1 --size 8", "raise size= of the namespace or of the device"),
+    ("device create ssd1 --size big", "k, M, G, T and KiB, MiB, GiB, TiB are powers of "),
+    ("device create ssd1 --size 1MiB", "write op=800%, or make it 53.34 times as large"),
+    ("device create ssd1 --size 64MiB --op 15", "write op=15%, or op=1500% if that is meant"),
+    ("device create ssd1 --size 64MiB --op -5%", "such as op=15%"),
+    ("device create ssd1 --size 64MiB --op 0", "such as op=15%"),
+    ("device create ssd1 --size 64MiB --op 1500%x", "write a percentage such as 15% or a number such "),
+    ("device create ssd1 --size 100TiB", "at most 16.0 TiB of pages of 4096 bytes can be e"),
+    ("device create ssd1 --size 8GiB --preset tlc", "write op=18.8%, or make it 1.25 times as large"),
+    ("device create ssd1 --size 8GiB --preset samsung", "known: fast15, qlc, tlc"),
+    ("device create name=ssd1,size=64MiB,colour=red", "did you mean cluster?"),
+    ("device create name=ssd1,size=64MiB,size=32MiB", "give each key once"),
+    ("device create name=../x,size=64MiB", "letters, digits, '.', '_' and '-', at most 64, s"),
+    ("device create 'a b' --size 64MiB", "letters, digits, '.', '_' and '-', at most 64, s"),
+    ("device create name=ssd1,size=64MiB,mapping=nope", "known: bast, dftl, fast, page"),
+    ("device create ssd1 --size 64MiB --namespace size=1GiB", "add name=NAME, such as name=vm1"),
+    (
+        "device create ssd1 --size 64MiB --namespace name=a --namespace name=a",
+        "give every namespace a name of its own",
+    ),
+    ("device create ssd1 --size 64MiB --namespace colour=red", "add name=NAME, such as name=vm1"),
+    ("device delete ssd0", "add --yes to confirm"),
+    ("device delete nosuch --yes", "known: ssd0"),
+    ("device show nosuch", "known: ssd0"),
+    ("device show ssd0/nosuch", "letters, digits, '.', '_' and '-', at most 64, s"),
+    ("device list extra", "slo-ctl device list --help"),
+    ("device resize ssd0/web", "slo-ctl device resize --help"),
+    ("device resize ssd0/web huge", "such as 4GiB"),
+    ("device resize ssd0/web 100GiB", "in a source tree run `make setup` or `cargo buil"),
+    ("device resize ssd0 32MiB", "write ssd0/NAMESPACE"),
+    ("device resize ssd0/nosuch 32MiB", "known: db, web"),
+    ("device age nosuch", "known: ssd0"),
+    ("device serve nosuch", "known: ssd0"),
+    ("device serve ssd0 --latency sometimes", "known: real, none"),
+    ("device serve ssd0 --nvme-tcp here", "write one such as 127.0.0.1:4420 or [::1]:4420"),
+    ("device policy nosuch", "lsblk lists them; write sda or /dev/sda"),
+    ("device profile /dev/null", "name one of these"),
+    ("device profile . --budget 0s", "such as 60s"),
+    ("device profile . --budget fast", "such as 60s"),
+    ("device profile . --interval 1-2", "write LOW-HIGH/GAP, such as 8KiB-64KiB/8KiB"),
+    ("device profile . --fit magic", "known: theil-sen, least-squares"),
+    ("config check --config /nope", "give one with slo-ctl.toml or conf.d/"),
+    ("config show --config /nope", "give one with slo-ctl.toml or conf.d/"),
+    ("config chekc", "slo-ctl config --help"),
+    ("daemon --config /nope", "give one with slo-ctl.toml or conf.d/"),
+    ("daemon --epoch 1", "such as 1s or 500ms, at least 50ms"),
+    ("daemon --epoch never", "such as 1s or 500ms, at least 50ms"),
+    ("status --verdict bad", "known: ok, insufficient, settling, idle, capped,"),
+    ("status --watch=often", "slo-ctl status --help"),
+    ("status --interval 3", "add --watch"),
+    ("status extra --watch=0", "slo-ctl status --help"),
+    ("top", "use slo-ctl status --watch instead"),
+    ("history", "such as: slo-ctl history web --since 15min"),
+    ("history web --since yesterday-ish", "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 1"),
+    ("history web --since 5", "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 1"),
+    ("report --since nope", "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 1"),
+    ("report -o r.pdf", "write r.html"),
+    ("plan --jsno", "slo-ctl plan --help"),
+    ("apply --undo now", "slo-ctl apply --help"),
+    ("reload", "slo-ctl config reload"),
+    ("completion powershell", "slo-ctl completion --help"),
+    ("completion", "such as: slo-ctl completion bash > /etc/bash_com"),
+    ("man /proc/nope", "name another directory"),
+    ("doctor now", "slo-ctl doctor --help"),
+    ("replay", "add --vm name=NAME,workload=uniform or a [[vm]] "),
+    ("replay --vm name=a", "add trace=FILE or workload=NAME (uniform, zipf, "),
+    ("replay --vm name=a,workload=unifrom", "did you mean uniform?"),
+    ("replay --vm name=a,trace=nosuch.csv", "check the path"),
+    ("replay --vm name=a,trace=junk.bin", "name it: --format FORMAT, or format=FORMAT in --"),
+    ("replay --vm name=a,trace=good.csv,format=spd", "did you mean spc?"),
+    ("replay --vm name=a,workload=uniform --policy fair", "known: algorithm1, min_waf, proportional, propor"),
+    ("replay --vm name=a,workload=uniform --device size=8", "raise size= of the VM or of the device"),
+    (
+        "replay --vm name=a,workload=uniform --device size=64MiB,op=15",
+        "write op=15%, or op=1500% if that is meant",
+    ),
+    ("replay --vm name=a,workload=uniform --report x.pdf", "write x.html"),
+    ("replay --vm name=a,workload=uniform --report /nope/x.html", "create it or name another file"),
+    (
+        "replay --vm name=a,workload=uniform --duration soon",
+        "20x is twenty full drive writes, 600s is virtual",
+    ),
+    ("replay --vm name=a,workload=uniform --vm name=a,workload=uniform", "give every VM a name of its own"),
+    ("replay --vm name=a,workload=uniform,mode=opne", "did you mean open?"),
+    ("replay --vm workload=uniform", "add name=NAME"),
+    ("replay --vm name=a,workload=uniform,weight=0", "such as weight=3"),
+    ("trace info nosuch.csv", "give the path of a trace file"),
+    ("trace info empty.csv", "choose another file"),
+    ("trace info junk.bin", "name it: --format FORMAT, or format=FORMAT in --"),
+    ("trace info bad.csv", "--on-error skip counts such records and continue"),
+    ("trace info good.csv --format nosuch", "see `slo-ctl trace --help`"),
+    ("trace convert good.csv", "such as: slo-ctl trace convert fin.spc.zst fin.c"),
+    ("fsim ext5", "did you mean ext?"),
+    ("demo surplus", "slo-ctl demo --help"),
+    ("try --port x", "slo-ctl try --help"),
+]
+
+UNREACHABLE = [
+    ("status", "start it with: slo-ctl daemon"),
+    ("history web", "start it with: slo-ctl daemon"),
+]
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """Two VMs, a device, and traces of several kinds."""
+    folder = Path(tempfile.mkdtemp(prefix="slo-"))
+    (folder / "slo-ctl.toml").write_text(CONFIG)
+    create = "device create ssd0 --size 256MiB --namespace name=web --namespace name=db --root"
+    assert app.run([*create.split(), str(folder)]) == 0
+    (folder / "junk.bin").write_bytes(bytes(range(256)))
+    (folder / "empty.csv").write_text("")
+    (folder / "good.csv").write_text(3 * TRACE.format("Read"))
+    (folder / "bad.csv").write_text(2 * TRACE.format("Read") + TRACE.format("Erase"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "hint"),
+    [
+        *(pytest.param(command, 2, hint, id=command) for command, hint in WRONG),
+        *(pytest.param(command, 4, hint, id=command) for command, hint in UNREACHABLE),
+    ],
+)
+def test_wrong_input_is_answered_in_two_lines(
+    command: str,
+    status: int,
+    hint: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(root)
+    words = shlex.split(command)
+    if words[0] in app.COMMANDS.keys() - WITHOUT_ROOT:
+        words += ["--root", str(root)]
+    assert app.run(words) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    problem, advice = shown.err.splitlines()
+    assert problem.startswith("slo-ctl: ")
+    assert advice.startswith("hint: ")
+    assert hint in advice
+    assert len(problem) <= 300
+    for word in ("Traceback", "Error:", "Input should", "errno", "None"):
+        assert word not in shown.err
