@@ -25,6 +25,7 @@ PYTHON_VERSION=${PYTHON_VERSION:-}
 VENDOR=${VENDOR:-missing}
 readonly HOME_DIR=$PREFIX/lib/slo-ctl
 readonly LIST=$HOME_DIR/installed-files
+readonly HOOK=$SYSCONFDIR/libvirt/hooks/qemu.d/slo-ctl
 
 say() { printf 'install: %s\n' "$*" >&2; }
 
@@ -196,6 +197,10 @@ do_install() {
 
 configuration() {
     local there=$DESTDIR$SYSCONFDIR/slo-ctl/slo-ctl.toml
+    # Where libvirt looks for hooks. Ours does nothing without the daemon.
+    mkdir -p "$DESTDIR$SYSCONFDIR/libvirt/hooks/qemu.d"
+    sed -e "s|@PYTHON@|$PYTHON|" etc/libvirt/slo-ctl.in >"$work/hook"
+    install -m 755 "$work/hook" "$DESTDIR$HOOK"
     mkdir -p "$DESTDIR$SYSCONFDIR/slo-ctl/conf.d"
     if [ -e "$there" ]; then
         say "$there stays as it is"
@@ -218,6 +223,7 @@ remove_listed() {
 do_uninstall() {
     [ -e "$DESTDIR$LIST" ] || die 2 "$DESTDIR$LIST is not there: nothing was installed with this DESTDIR and PREFIX"
     remove_listed
+    rm -f -- "$DESTDIR$HOOK"
     say "removed; configuration stays in $DESTDIR$SYSCONFDIR/slo-ctl, state in $DESTDIR/var/lib/slo-ctl"
     [ -n "$DESTDIR" ] || say "then: systemctl daemon-reload"
 }

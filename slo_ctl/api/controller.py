@@ -59,5 +59,10 @@ class Controller(Protocol):
     def reload(self) -> str:
         """Reload the configuration; why it stays as it was, or nothing. Waits for the present epoch."""
 
+    def announce(self, xml: str) -> tuple[str, bool]:
+        """A domain that libvirt is about to start: its name, and whether its SLO is in force by now, as far
+        as that can be before it runs. Waits for less than a second.
+        """
+
     def metrics(self) -> bytes:
         """Metrics in Prometheus's text format."""

@@ -58,6 +58,14 @@ class SlosBody(SloBody):
     vms: list[str] = Field(min_length=1, description="Their names.")
 
 
+class StartBody(BaseModel):
+    """A domain that libvirt is about to start."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    xml: str = Field(description="As libvirt gives it to its hooks.")
+
+
 class SetQuery(BaseModel):
     """Parameters of a change."""
 
@@ -167,6 +175,14 @@ class ReloadReply:
 
 
 @dataclass(frozen=True, slots=True)
+class StartReply:
+    """The name of the domain, and whether the daemon has seen it in an epoch."""
+
+    vm: str
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One method of one path."""
 
@@ -205,6 +221,7 @@ class Api:
             Route("GET", "/v1/plan", "What the next epoch would change", self._plan, Plan),
             Route("GET", "/v1/history/{name}", "The past of one VM", self._history, VmHistory, HistoryQuery),
             Route("POST", "/v1/reload", "Reload the configuration", self._reload, ReloadReply),
+            Route("POST", "/v1/starting", "Libvirt starts a VM", self._start, StartReply, body=StartBody),
             Route("GET", "/metrics", "In Prometheus's text format", self._metrics),
             Route("GET", DESCRIPTION, "This description", self._describe),
         )
@@ -317,6 +334,11 @@ class Api:
     def _reload(self, request: Request, _name: str) -> Reply:
         log.info("%s has the configuration read again", request.user)
         return _reply({"config_problem": self._controller.reload()})
+
+    def _start(self, request: Request, _name: str) -> Reply:
+        name, seen = self._controller.announce(request.json(StartBody).xml)
+        log.info("VM %s starts", printable(name), extra={"vm": (name,)})
+        return _reply({"vm": name, "seen": seen})
 
     # The description.
 

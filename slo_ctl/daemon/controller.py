@@ -20,6 +20,7 @@ from slo_ctl.base.version import tool_version
 from slo_ctl.config import Config
 from slo_ctl.daemon.slos import said_about
 from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
+from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model import HostStatus
 from slo_ctl.model.plan import Health, Plan, VmSlo
 from slo_ctl.model.slo import SloError, SloFields, SloUpdate, update_text
@@ -31,6 +32,9 @@ Done = TypeVar("Done")
 
 _TIMEOUT_S = 20.0
 _MAX_WAITING = 16
+_ANNOUNCE_S = 0.8
+"""Libvirt's start of a domain waits for so long at most."""
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class DaemonController:
         self.do_plan: Callable[[], Plan] | None = None
         """Run by the loop, as is the next."""
         self.do_reload: Callable[[], str] | None = None
+        self.do_announce: Callable[[str], str] | None = None
+        """May be called by any thread."""
         self._store = store
         self._history = history
         self._waker = waker
@@ -167,7 +173,7 @@ class DaemonController:
                 made = SloChange(time.time(), user, update_text(change))
                 self._slo_changes.extend((vm, made) for vm in vms)
         if not dry_run:
-            self._act_soon()
+            self.act_soon()
         return tuple(self._vm_slo(vm, after, tuple(notes[vm])) for vm in vms)
 
     def _check_change(self, vm: str, before: StoredSlos, change: SloUpdate, *, force: bool) -> list[str]:
@@ -199,11 +205,25 @@ class DaemonController:
         """The past of a VM."""
         return read_vm(self._history, vm, since, until, limit)
 
+    def announce(self, xml: str) -> tuple[str, bool]:
+        """A domain that libvirt is about to start: its name, and whether an epoch has seen it."""
+        try:
+            name = self.do_announce(xml) if self.do_announce is not None else ""
+        except DomainXmlError as error:
+            raise RefusalError(
+                f"the domain is not known: {error}", "send what libvirt gives a hook"
+            ) from None
+        self.act_soon()
+        end_s = time.monotonic() + _ANNOUNCE_S
+        while name not in self.published.names and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+        return name, name in self.published.names
+
     def metrics(self) -> bytes:
         """Metrics in Prometheus's text format."""
         return self.metrics_text.text() if self.metrics_text is not None else b""
 
-    def _act_soon(self) -> None:
+    def act_soon(self) -> None:
         """Have an epoch that is not waited for."""
         self._changed.set()
         self._waker.wake()

@@ -106,12 +106,17 @@ class Observer(Protocol):
     def take_tuned(self) -> set[str]:
         """UUIDs of VMs whose tuning somebody changed in libvirt since the last call."""
 
+    def announce(self, xml: str) -> str:
+        """The name of a domain that libvirt is about to start. Raises DomainXmlError."""
+
     def close(self) -> None:
         """Let go of everything."""
 
 
-def host_observer(config: Config, places: DaemonPlaces) -> HostObserver:
-    """The real one."""
+def host_observer(
+    config: Config, places: DaemonPlaces, on_change: Callable[[], None] | None = None
+) -> HostObserver:
+    """The real one; `on_change` is called, by another thread, after libvirt's domains have changed."""
     named, namespaces = configured(config)
     return HostObserver(
         cgroup_root=config.cgroup_root,
@@ -119,6 +124,7 @@ def host_observer(config: Config, places: DaemonPlaces) -> HostObserver:
         run=places.devices.run,
         named=named,
         namespaces=namespaces,
+        on_change=on_change,
     )
 
 

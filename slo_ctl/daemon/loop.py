@@ -191,7 +191,11 @@ class Daemon:
         # Before anything is opened that would have to be closed: these say when a file is damaged.
         self._journal = Journal(places.journal)
         self._vm_set = VmSet(places.slos)
-        self._make_observer = make_observer or host_observer
+        self.waker = Waker()
+        self._started_at = clock.time_s()
+        published = Published(config, started_at=self._started_at)
+        self.controller = DaemonController(published, self._vm_set.store, places.history, self.waker)
+        self._make_observer = make_observer or partial(host_observer, on_change=self.controller.act_soon)
         self._observer = self._make_observer(config, places)
         self._metadata = Metadata()
         self._actuators = Actuators(sys, run)
@@ -208,11 +212,8 @@ class Daemon:
         self._config_problem = ""
         self._settings: list[Setting] = []
         self._epochs = 0
-        self._started_at = clock.time_s()
-        self.waker = Waker()
-        published = Published(config, started_at=self._started_at)
-        self.controller = DaemonController(published, self._vm_set.store, places.history, self.waker)
         self.controller.do_plan, self.controller.do_reload = self.plan, self.reload
+        self.controller.do_announce = lambda xml: self._observer.announce(xml)
         self._tally = Tally()
         self._counts = Counts()
         self.metrics = Metrics(self.controller.status, lambda: self._counts)

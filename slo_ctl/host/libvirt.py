@@ -225,6 +225,18 @@ def read_domain(domain: Any, module: Any, before: KnownDomain | None = None) -> 
     return KnownDomain(vm, xml, notes)
 
 
+def starting_domain(xml: str) -> KnownDomain:
+    """A domain that libvirt is about to start, from its XML alone. Raises DomainXmlError."""
+    domain = parse_domain(xml)
+    name, uuid = domain.findtext("name", ""), domain.findtext("uuid", "")
+    if not (0 < len(name) <= 255 and _UUID.fullmatch(uuid)):
+        raise DomainXmlError("its XML has no name or no UUID")
+    return KnownDomain(Vm(name, FoundBy.LIBVIRT, VmState.SHUT_OFF, uuid, disks=disks_of(xml)), xml)
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
 def load_module() -> Any:
     """libvirt-python. Raises LibvirtError when it is not there."""
     try:

@@ -14,7 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slo_ctl.host.libvirt import DEFAULT_URI, KnownDomain, LibvirtError, LibvirtHost, load_module, read_domain
+from slo_ctl.host.libvirt import (
+    DEFAULT_URI,
+    KnownDomain,
+    LibvirtError,
+    LibvirtHost,
+    load_module,
+    read_domain,
+    starting_domain,
+)
 from slo_ctl.model import Vm
 
 Resolve = Callable[[Vm, Callable[[str], None]], Vm]
@@ -66,11 +74,17 @@ class Domains:
 class LibvirtWatch:
     """Follows one libvirt from the start of its thread to `close`, through restarts of libvirtd."""
 
-    def __init__(self, uri: str = DEFAULT_URI, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        uri: str = DEFAULT_URI,
+        resolve: Resolve | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
         """`resolve` finds the devices of a VM's disks; it may be slow, and is called in the watch's
-        thread."""
+        thread, as is `on_change` after the domains have changed."""
         self.uri = uri
         self._resolve = resolve
+        self._on_change = on_change or (lambda: None)
         self._changed = threading.Condition()
         self._domains = Domains(uri)
         self._problem = "no connection yet"
@@ -119,6 +133,23 @@ class LibvirtWatch:
         elif asking is not None and now_s - asking > _SLOW_S:
             notes.insert(0, f"libvirt has not answered for {now_s - asking:.0f} s{age}")
         return replace(domains, notes=tuple(notes))
+
+    def announce(self, xml: str) -> str:
+        """The name of a domain that libvirt is about to start; known from now on, though libvirt does not
+        answer about it while it starts. Raises DomainXmlError.
+        """
+        found = starting_domain(xml)
+        uuid = str(found.vm.uuid)
+        if self._resolve is not None:
+            found = replace(found, vm=self._resolve(found.vm, lambda _: None))
+        with self._changed:
+            now = self._domains
+            if uuid not in now.by_uuid:
+                self._domains = replace(now, by_uuid={**now.by_uuid, uuid: found}, version=now.version + 1)
+            # Libvirt's own account of it replaces this, or removes a domain that did not start.
+            self._touched.add(uuid)
+            self._changed.notify()
+        return found.vm.name
 
     def take_tuned(self) -> set[str]:
         """UUIDs of the domains whose tuning (blkiotune, blkdeviotune) anybody changed since the last call."""
@@ -238,8 +269,11 @@ class LibvirtWatch:
         self._problem = ""
         before = self._domains
         notes = tuple(note for known in found.values() for note in known.notes)
-        self._domains = Domains(self.uri, found, runs_here, notes, before.version + (found != before.by_uuid))
+        changed = found != before.by_uuid
+        self._domains = Domains(self.uri, found, runs_here, notes, before.version + changed)
         self._answered.set()
+        if changed:
+            self._on_change()
 
     def _on_event(self, _connection: Any, domain: Any, *_details: Any) -> None:
         with self._changed:

@@ -54,11 +54,13 @@ class HostObserver:
         namespaces: Mapping[str, Sequence[str]] | None = None,
         roots: HostRoots | None = None,
         watch: LibvirtWatch | None = None,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         """`libvirt_uri` None: ask no libvirt. `run` is the folder with the sockets of emulated devices.
 
         `named` and `namespaces` are as for `configure`. `watch` is used in the place of one for
-        `libvirt_uri`. Starts to listen for events.
+        `libvirt_uri`. Starts to listen for events; `on_change` is called, by another thread, after libvirt's
+        domains have changed.
         """
         self._cgroup_root = cgroup_root
         self._roots = roots or HostRoots()
@@ -82,7 +84,7 @@ class HostObserver:
         self.configure(named or {}, namespaces or {})
         self._watch = watch
         if self._watch is None and libvirt_uri is not None:
-            self._watch = LibvirtWatch(libvirt_uri, self._with_devices)
+            self._watch = LibvirtWatch(libvirt_uri, self._with_devices, on_change)
         if self._watch is not None:
             self._watch.start()
 
@@ -124,6 +126,10 @@ class HostObserver:
         """UUIDs of the VMs whose tuning somebody changed in libvirt, slo-ctl included, since the last
         call."""
         return self._watch.take_tuned() if self._watch is not None else set()
+
+    def announce(self, xml: str) -> str:
+        """The name of a domain that libvirt is about to start. Raises DomainXmlError."""
+        return self._watch.announce(xml) if self._watch is not None else ""
 
     def delays(
         self, inventory: Inventory, names: Collection[str] | None = None

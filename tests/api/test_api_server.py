@@ -90,6 +90,9 @@ class FakeController:
     def reload(self) -> str:
         return "slo-ctl.toml:3: bad"
 
+    def announce(self, xml: str) -> tuple[str, bool]:
+        return xml, True
+
     def metrics(self) -> bytes:
         return Metrics(self.status).text()
 

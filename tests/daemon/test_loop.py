@@ -62,6 +62,9 @@ class FakeObserver:
     def take_tuned(self) -> set[str]:
         return set()
 
+    def announce(self, xml: str) -> str:
+        pytest.fail(f"starts {xml}")
+
     def close(self) -> None:
         self.closed = True
 

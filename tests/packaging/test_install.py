@@ -11,6 +11,7 @@ from installed_tree import TREE, Installed, install, script
 from slo_ctl.drives.nbdkit import PLUGIN_FILE
 
 EXPECTED = {
+    "etc/libvirt/hooks/qemu.d/slo-ctl",
     "etc/slo-ctl/slo-ctl.toml",
     "usr/bin/slo-ctl",
     f"usr/lib/slo-ctl/ftl_emul/{PLUGIN_FILE}",
@@ -73,7 +74,8 @@ def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) ->
 
 def test_nothing_is_left_to_be_filled_in(installed: Installed) -> None:
     """A path that was not put in hid what is vendored, which only a machine without it noticed."""
-    ours = [installed.program, *(installed.prefix / "lib" / "slo-ctl").glob("is-*")]
+    hook = installed.base / "etc" / "libvirt" / "hooks" / "qemu.d" / "slo-ctl"
+    ours = [installed.program, hook, *(installed.prefix / "lib" / "slo-ctl").glob("is-*")]
     ours += installed.units.iterdir()
     assert len(ours) > 4
     assert [each.name for each in ours if re.search(r"@[A-Z_]+@", each.read_text())] == []

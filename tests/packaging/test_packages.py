@@ -95,7 +95,10 @@ def test_package_has_everything(package: Path) -> None:
 @pytest.mark.slow
 def test_package_declares_its_configuration_and_enables_the_daemon(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--control", str(package), str(tmp_path / "DEBIAN")], check=True)
-    assert (tmp_path / "DEBIAN" / "conffiles").read_text().split() == ["/etc/slo-ctl/slo-ctl.toml"]
+    assert (tmp_path / "DEBIAN" / "conffiles").read_text().split() == [
+        "/etc/libvirt/hooks/qemu.d/slo-ctl",
+        "/etc/slo-ctl/slo-ctl.toml",
+    ]
     for name, does in {
         "postinst": r"systemd-sysusers (.|\n)*systemd-tmpfiles (.|\n)*enable 'slo-ctld.service'",
         "prerm": r"stop slo-ctld.service",

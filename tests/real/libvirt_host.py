@@ -105,6 +105,11 @@ class LibvirtHost:
         self._holder.stdin.flush()
         return int(self._answer())
 
+    @property
+    def etc(self) -> Path:
+        """Its /etc/libvirt."""
+        return Path(f"/proc/{self._holder.pid}/root/etc/libvirt")
+
     def log(self) -> str:
         """The end of what libvirtd said."""
         return (self.folder / "log").read_text(errors="replace")[-800:]
