@@ -10,14 +10,15 @@ from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
 from textual.message import Message
-from textual.widgets import DataTable, Footer, Static
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Static
 
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json
 from slo_ctl.show.status import DaemonOutage, header_lines, outcome_text, status_columns, verdict_text
-from slo_ctl.show.terminal import Column
+from slo_ctl.show.terminal import Column, fitting
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -86,6 +87,31 @@ SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
 }
 """Sort orders: the key, and whether the largest is first."""
 
+SORT_KEYS = {
+    "n": "name",
+    "v": "verdict",
+    "i": "IOPS",
+    "t": "target",
+    "w": "weight",
+    "l": "P99",
+    "o": "OPS",
+    "a": "WAF",
+}
+_STEP = 10
+"""Statuses that one key goes back or forward."""
+_MAX_ROWS_KEPT = 100_000
+"""Rows of statuses to go back to, of an hour at most: 500 VMs for three minutes."""
+_MAX_KEPT = 3600
+HELP = f"""\
+Sort      {"  ".join(f"{key} {by}" for key, by in SORT_KEYS.items())}; again: the other way round
+/         search: show VMs with this text in their name; Escape shows all
+f  F      show degraded VMs only, or those of one verdict
+[  ]      go back and forward in time, as far as this view has been open
+Escape    return to now
+space     pause        q  quit        up, down  choose a VM
+
+Any key closes this help. Columns that do not fit are left out; `slo-ctl status` has all."""
+
 _Key = tuple[str, str]
 
 
@@ -98,6 +124,23 @@ class StatusReceived(Message):
         self.problem = problem
 
 
+class HelpScreen(ModalScreen[None]):
+    """All keys."""
+
+    CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen Static { width: auto; max-width: 100%; height: auto; padding: 1 2; background: $panel; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """The text."""
+        yield Static(HELP, markup=False)
+
+    def on_key(self) -> None:
+        """Any key closes it."""
+        self.dismiss()
+
+
 class TopApp(App[None]):
     """The view. `request` gets the status of the daemon, in a thread; `outage` tracks failed requests."""
 
@@ -105,23 +148,22 @@ class TopApp(App[None]):
     #header { height: auto; }
     #problem { height: auto; color: $error; text-style: bold; }
     #vms { height: 1fr; }
+    #search { display: none; }
     #detail { height: 9; border-top: solid $primary; padding: 0 1; }
     """
     TITLE = "slo-ctl top"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[Any]] = [
-        Binding("n", "sort('name')", "name"),
-        Binding("v", "sort('verdict')", "verdict"),
-        Binding("i", "sort('IOPS')", "IOPS"),
-        Binding("t", "sort('target')", "target"),
-        Binding("w", "sort('weight')", "weight"),
-        Binding("l", "sort('P99')", "P99"),
-        Binding("o", "sort('OPS')", "OPS"),
-        Binding("a", "sort('WAF')", "WAF"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("slash", "search", "search", key_display="/"),
+        Binding("left_square_bracket", f"go_back({_STEP})", "back", key_display="["),
+        Binding("right_square_bracket", f"go_back(-{_STEP})", "forward", key_display="]"),
         Binding("f", "filter(1)", "filter"),
         Binding("F", "filter(-1)", "filter back", show=False),
         Binding("space", "pause", "pause"),
         Binding("q", "quit", "quit"),
+        *(Binding(key, f"sort('{by}')", by, show=False) for key, by in SORT_KEYS.items()),
+        Binding("escape", "now", "now", show=False),
         Binding("ctrl+c", "quit", "quit", show=False),
     ]
 
@@ -142,6 +184,11 @@ class TopApp(App[None]):
         self._headings: list[str] = []
         self._cells: dict[tuple[_Key, str], Text] = {}
         self._curves: dict[_Key, deque[float | None]] = {}
+        self._past: deque[HostStatus] = deque(maxlen=_MAX_KEPT)
+        """Statuses received, the latest last."""
+        self._back = 0
+        """Statuses before the latest that is shown."""
+        self._searched = ""
 
     def compose(self) -> ComposeResult:
         """Header of devices, table, detail of the selected VM, keys."""
@@ -149,6 +196,7 @@ class TopApp(App[None]):
         yield Static(id="problem", markup=False)
         table: DataTable[Text] = DataTable(id="vms", cursor_type="row", zebra_stripes=True)
         yield table
+        yield Input(id="search", placeholder="part of the name of a VM; Enter keeps it, Escape shows all")
         yield Static(id="detail", markup=False)
         yield Footer()
 
@@ -182,18 +230,68 @@ class TopApp(App[None]):
         if not self.query("#header"):
             return  # the view is being closed
         self._problem = received.problem
-        if received.status is None or (self._status is not None and received.status.at == self._status.at):
+        if received.status is None or (self._past and received.status.at == self._past[-1].at):
             self._show_header()  # only its age has changed
             return
         self._remember(received.status)
-        self._status = received.status
-        self._show()
+        if self._back:
+            # It stays at its moment.
+            self._back = min(self._back + 1, len(self._past) - 1)
+        self._show_past()
 
     def _remember(self, status: HostStatus) -> None:
         iops_of = {_key(vm): vm.iops for vm in status.vms}
         self._curves = {key: curve for key, curve in self._curves.items() if key in iops_of}
         for key, iops in iops_of.items():
             self._curves.setdefault(key, deque(maxlen=CURVE_POINTS)).append(iops)
+        self._past.append(status)
+        while len(self._past) > 1 and len(self._past) * max(len(status.vms), 1) > _MAX_ROWS_KEPT:
+            self._past.popleft()
+
+    def _show_past(self) -> None:
+        self._status = self._past[-1 - self._back]
+        self._show()
+
+    def action_go_back(self, step: int) -> None:
+        """Go back in time, or forward with a negative step."""
+        if self._past:
+            self._back = max(0, min(self._back + step, len(self._past) - 1))
+            self._show_past()
+
+    def action_now(self) -> None:
+        """Return to the latest status, and show all VMs."""
+        self._searched = ""
+        self._close_search()
+        self._back = 0
+        if self._past:
+            self._show_past()
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        self.push_screen(HelpScreen())
+
+    def action_search(self) -> None:
+        """Ask for a part of a name."""
+        search = self.query_one("#search", Input)
+        search.display = True
+        search.value = self._searched
+        search.focus()
+
+    def on_input_changed(self, changed: Input.Changed) -> None:
+        """Show the VMs that match so far."""
+        self._searched = changed.value
+        self._show()
+
+    def on_input_submitted(self) -> None:
+        """Back to the table."""
+        self._close_search()
+
+    def _close_search(self) -> None:
+        search = self.query_one("#search", Input)
+        with search.prevent(Input.Changed):
+            search.value = self._searched
+        search.display = False
+        self.query_one("#vms").focus()
 
     def action_sort(self, by: str) -> None:
         """Sort by this column; again reverses the order."""
@@ -212,6 +310,11 @@ class TopApp(App[None]):
         self._show()
         self._poll()
 
+    def on_resize(self) -> None:
+        """Other columns may fit."""
+        if self.query("#header"):
+            self._show()
+
     def on_data_table_row_highlighted(self) -> None:
         """Show the details of the selected VM."""
         self._show_detail()
@@ -222,7 +325,9 @@ class TopApp(App[None]):
             return []
         wanted = _FILTERS[self._filter][1]
         key, largest_first = SORTS[self._sort]
-        vms = sorted((vm for vm in self._status.vms if vm.verdict in wanted), key=_key)
+        searched = self._searched.casefold()
+        found = (vm for vm in self._status.vms if vm.verdict in wanted and searched in vm.vm.casefold())
+        vms = sorted(found, key=_key)
         return sorted(vms, key=key, reverse=largest_first != self._reversed)
 
     def selected(self) -> VmStatus | None:
@@ -235,7 +340,10 @@ class TopApp(App[None]):
     def _show(self) -> None:
         self._show_header()
         if self._status is not None:
-            self._show_table(status_columns(self._status), self.shown())
+            vms = self.shown()
+            # A cell of the table has a space on both sides.
+            width = (self.size.width or 80) - 2
+            self._show_table(fitting(status_columns(self._status), vms, width), vms)
         self._show_detail()
 
     def _show_header(self) -> None:
@@ -243,8 +351,12 @@ class TopApp(App[None]):
         state = f"sorted by {self._sort}{' reversed' if self._reversed else ''}, {_FILTERS[self._filter][0]}"
         if self._status is None:
             state = "waiting for the daemon"
+        if self._searched:
+            state += f", with {printable(self._searched)!r} in their name"
         if self._paused:
             state += ", PAUSED"
+        if self._back and self._status is not None:
+            state += f", {numbers.duration(self._past[-1].at - self._status.at)} BACK (Escape: now)"
         total = len(self._status.vms) if self._status else 0
         lines.append(Text(f"{len(self.shown())} of {total} VMs, {state}", style="dim"))
         self.query_one("#header", Static).update(Text("\n").join(lines))

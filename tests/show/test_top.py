@@ -17,7 +17,7 @@ from slo_ctl.base.errors import UnreachableError
 from slo_ctl.model import HostStatus, Verdict
 from slo_ctl.model.status_json import to_json
 from slo_ctl.show.status import DaemonOutage
-from slo_ctl.show.top import BARS, TopApp
+from slo_ctl.show.top import BARS, HelpScreen, TopApp
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -189,3 +189,48 @@ def test_hostile_names_and_five_hundred_vms() -> None:
         assert selected.vm == names(app)[-1]
 
     run(Daemon(host_status(vms=odd + many)), steps)
+
+
+def test_search_help_and_going_back() -> None:
+    daemon = Daemon(host_status(vms=VMS))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(app.shown()) == len(VMS))
+        await pilot.press("slash", "d", "b")
+        assert [vm.vm for vm in app.shown()] == ["db"]
+        await pilot.press("enter", "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await pilot.press("x")
+        assert not isinstance(app.screen, HelpScreen)
+        await pilot.press("escape")
+        assert len(app.shown()) == len(VMS)
+        for number in range(1, 4):
+            daemon.status = host_status(at=AT + number, vms=(vm_status("web", iops=float(number)),))
+            await until(pilot, lambda number=number: app.shown()[0].iops == number)  # type: ignore[misc]
+        await pilot.press("left_square_bracket")
+        assert len(app.shown()) == len(VMS), "the first status, as there are no ten before"
+        daemon.status = host_status(at=AT + 9, vms=(vm_status("web", iops=9.0),))
+        await until(pilot, lambda: "BACK" in str(app.query_one("#header", Static).render()))
+        assert len(app.shown()) == len(VMS), "a new status does not take it away"
+        await pilot.press("escape")
+        await until(pilot, lambda: app.shown()[0].iops == 9.0)
+
+    run(daemon, steps)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_verdict_and_the_keys_are_visible_at_any_width(width: int) -> None:
+    async def go() -> None:
+        app = app_of(Daemon(host_status(vms=VMS)))
+        async with app.run_test(size=(width, 24)) as pilot:
+            await until(pilot, lambda: len(app.shown()) == len(VMS))
+            await pilot.pause()
+            table: DataTable[Any] = app.query_one("#vms", DataTable)
+            assert table.virtual_size.width <= width
+            headings = [str(column.label) for column in table.ordered_columns]
+            assert headings[0] == "VM"
+            assert headings[-1] == "VERDICT"
+            assert ("BACKEND" in headings) == (width == 200)
+            assert app.export_screenshot().count("quit") == 1
+
+    asyncio.run(go())
