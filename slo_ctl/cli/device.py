@@ -228,15 +228,21 @@ def serve(
             metavar="NQN,...", help="NVMe hosts that may connect from other machines. [default: none]"
         ),
     ] = None,
+    vhost_user: Annotated[
+        bool,
+        typer.Option("--vhost-user", help="Serve it to VMs with shared memory (vhost-user-blk) as well."),
+    ] = False,
     root: ROOT = None,
 ) -> None:
     """Serve a device over NBD until SIGTERM or Ctrl-C, with one Unix socket per namespace.
 
-    With --nvme-tcp it is an NVMe subsystem (EMULATED) as well, its namespaces in the same order.
+    With --vhost-user each namespace has a second socket, of a virtio-blk disk for one VM. With --nvme-tcp it
+    is an NVMe subsystem (EMULATED) as well, its namespaces in the same order.
 
     Examples:
     systemctl start slo-ctl-ftl@ssd0                     # as a service
     slo-ctl device serve ssd0 --latency real --group libvirt-qemu
+    slo-ctl device serve ssd0 --vhost-user --group libvirt-qemu
     slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
     slo-ctl device serve ssd0 -- --tls=require
     """
@@ -260,6 +266,7 @@ def serve(
         checkpoint_s=checkpoint,
         group=group,
         nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts),
+        vhost_user=vhost_user,
         nbdkit=tuple(nbdkit or ()),
     )
     status = run_server(store, record, options, lambda: _print_ready(store, name, options))
@@ -275,6 +282,8 @@ def _print_ready(store: DeviceStore, name: str, options: ServeOptions) -> None:
     print_lines(f"serving {name} (EMULATED, {timed})")
     for namespace in record.namespace:
         print_lines(f"  {namespace.name}: {nbd_uri(run.export(namespace.name), namespace.name)}")
+        if options.vhost_user:
+            print_lines(f"  {namespace.name}: vhost-user {run.vhost_user_socket(namespace.name)}")
     if options.nvme_tcp is not None:
         with ControlClient(run.control) as control:
             print_lines(f"  {nvme_text(control.hello()['nvme_tcp'])}")

@@ -52,7 +52,10 @@ def attach(
     ] = None,
     bus: Annotated[
         str | None,
-        typer.Option(help="virtio, scsi, sata, usb or ide. [default: that of --target, else virtio]"),
+        typer.Option(
+            help="virtio, scsi, sata, usb or ide over NBD; vhost-user over shared memory. "
+            "[default: that of --target, else virtio]"
+        ),
     ] = None,
     size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Use a free namespace of at least this size.")
@@ -68,6 +71,7 @@ def attach(
     Examples:
     slo-ctl vm attach web ssd0/web
     slo-ctl vm attach web ssd0 --size 4GiB --target vdb --persistent
+    slo-ctl vm attach web ssd0/web --bus vhost-user      # with `device serve --vhost-user`
     """
     from slo_ctl.act.domain_metadata import find_domain, writable_libvirt
     from slo_ctl.drives import attach as disks
@@ -96,12 +100,16 @@ def attach(
             _print_disk(namespace, device_name, where, json_)
             return
         impact = _impact(domain, persistent)
+        over_vhost_user = where[1] == disks.VHOST_USER
+        socket = namespace.vhost_user_socket if over_vhost_user else namespace.socket
+        for definition in _definitions(impact) if over_vhost_user else ():
+            disks.check_shared_memory(name, domain.xml(definition=definition))
         if _is_live(impact):
             _refuse_other_host(host)
             who = disks.qemu_credentials(domain.xml(definition=False))
-            root_option = f" --root {root}" if root else ""
-            disks.check_socket(Path(namespace.socket), device_name, who, root_option)
-        xml = disks.disk_xml(namespace.socket, namespace.name, *where)
+            options = (" --vhost-user" if over_vhost_user else "") + (f" --root {root}" if root else "")
+            disks.check_socket(Path(socket), device_name, who, options)
+        xml = disks.disk_xml(socket, namespace.name, *where)
         domain.call("attachDeviceFlags", xml, impact, hint=_SOCKET_HINT)
         target, tenant = where[0], Tenant(device_name, namespace.name)
         for definition in _definitions(impact):
@@ -256,9 +264,10 @@ def _state(definition: bool) -> str:
 
 
 def _print_disk(namespace: NamespaceStatus, device: str, where: tuple[str, str], json_: bool) -> None:
-    from slo_ctl.drives.attach import disk_xml
+    from slo_ctl.drives.attach import VHOST_USER, disk_xml
 
-    xml = disk_xml(namespace.socket, namespace.name, *where)
+    socket = namespace.vhost_user_socket if where[1] == VHOST_USER else namespace.socket
+    xml = disk_xml(socket, namespace.name, *where)
     if json_:
         _print_json({"xml": xml, "namespace": f"{device}/{namespace.name}", "target": where[0]})
     else:

@@ -24,7 +24,14 @@ from slo_ctl.model import Tenant
 RECONNECT_DELAY_S = 60
 """For so long the guest waits for a server that is gone, instead of seeing I/O errors."""
 
-BUSES = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
+RECONNECT_INTERVAL_S = 1
+"""Over vhost-user it tries again after so long, as often as it takes."""
+
+SHARED_MEMORY_XML = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
+
+VHOST_USER = "vhost-user"
+"""The bus of disks whose server shares memory with the VM; virtio to the guest."""
+BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 """Buses, and what names of disks on them begin with."""
 
 _TARGET = re.compile(r"(?P<prefix>vd|sd|hd)[a-z]{1,2}")
@@ -48,7 +55,15 @@ def split_device(text: str) -> tuple[str, str | None]:
 
 
 def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
-    """libvirt's XML of a disk that is a namespace behind its Unix socket."""
+    """libvirt's XML of a disk: a namespace behind its Unix socket, of NBD or, on that bus, vhost-user."""
+    if bus == VHOST_USER:
+        disk = ElementTree.Element("disk", type="vhostuser", device="disk")
+        ElementTree.SubElement(disk, "driver", name="qemu", type="raw")
+        source = ElementTree.SubElement(disk, "source", type="unix", path=str(socket))
+        ElementTree.SubElement(source, "reconnect", enabled="yes", timeout=str(RECONNECT_INTERVAL_S))
+        ElementTree.SubElement(disk, "target", dev=target, bus="virtio")
+        ElementTree.indent(disk)
+        return ElementTree.tostring(disk, encoding="unicode")
     disk = ElementTree.Element("disk", type="network", device="disk")
     ElementTree.SubElement(
         disk, "driver", name="qemu", type="raw", cache="none", discard="unmap", detect_zeroes="unmap"
@@ -69,19 +84,54 @@ def disk_at(domain_xml: str, target: str) -> ElementTree.Element | None:
 def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
     """The namespace that a disk is; None for a disk that is none of ours."""
     source = disk.find("source")
+    if source is not None and disk.get("type") == "vhostuser":
+        match _below(places.run, source.get("path", "")):
+            case [device, "vhost-user", socket] if socket.endswith(".sock"):
+                return Tenant(device, socket.removesuffix(".sock"))
+        return None
     host = source.find("host") if source is not None else None
     if source is None or host is None or disk.get("type") != "network":
         return None
     if source.get("protocol") != "nbd" or host.get("transport") != "unix":
         return None
-    try:
-        device, *path = Path(os.path.normpath(host.get("socket", ""))).relative_to(places.run).parts
-    except ValueError:
-        return None
     name = source.get("name", "")
-    if path == ["all.sock"] or path == ["exports", f"{name}.sock"]:
-        return Tenant(device, name)
+    match _below(places.run, host.get("socket", "")):
+        case [device, "all.sock"]:
+            return Tenant(device, name)
+        case [device, "exports", socket] if socket == f"{name}.sock":
+            return Tenant(device, name)
     return None
+
+
+def _below(folder: Path, path: str) -> list[str]:
+    """The parts of a path below a folder; none for other paths."""
+    try:
+        return list(Path(os.path.normpath(path)).relative_to(folder).parts)
+    except ValueError:
+        return []
+
+
+def check_shared_memory(vm: str, domain_xml: str) -> None:
+    """Raise UserError for a VM whose memory no other process can have, as vhost-user needs."""
+    try:
+        backing = parse_domain(domain_xml).find("memoryBacking")
+    except DomainXmlError as error:
+        raise UserError(f"VM {vm}: libvirt's XML cannot be read: {error}", "see `virsh dumpxml`") from None
+    source = None if backing is None else backing.find("source")
+    access = None if backing is None else backing.find("access")
+    kind = None if source is None else source.get("type")
+    if kind == "memfd" and access is not None and access.get("mode") == "shared":
+        return
+    why = (
+        f"its memory has <source type='{kind}'/>, which can be cut short while the server uses it"
+        if kind not in (None, "memfd")
+        else "the VM has no shared memory"
+    )
+    raise UserError(
+        f"VM {vm} cannot have disks over vhost-user: {why}",
+        f"`virsh edit {vm}`: below <domain> add {SHARED_MEMORY_XML}; then shut it down and start it, or use "
+        "--bus virtio",
+    )
 
 
 def users_of(domains: Iterable[tuple[str, str]], places: Places) -> dict[Tenant, str]:

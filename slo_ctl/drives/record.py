@@ -41,6 +41,15 @@ class RunPlaces:
         return self.exports / f"{namespace}.sock"
 
     @property
+    def vhost_user(self) -> Path:
+        """Folder of the sockets below."""
+        return self.folder / "vhost-user"
+
+    def vhost_user_socket(self, namespace: str) -> Path:
+        """vhost-user, this namespace only."""
+        return self.vhost_user / f"{namespace}.sock"
+
+    @property
     def control(self) -> Path:
         """Control, JSON lines."""
         return self.folder / "control.sock"

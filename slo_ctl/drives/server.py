@@ -25,8 +25,9 @@ from slo_ctl.base.text import printable
 from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin, listening
 from slo_ctl.drives.nvme_tcp import NvmeTcp
 from slo_ctl.drives.nvme_tcp import listen as listen_nvme_tcp
-from slo_ctl.drives.record import DeviceRecord
+from slo_ctl.drives.record import DeviceRecord, RunPlaces
 from slo_ctl.drives.store import DeviceStore, ServedError
+from slo_ctl.drives.vhost_user import listening_for_vhost_user
 
 _FIRST_LISTEN_FD = 3
 _READY_POLL_S = 0.01
@@ -67,6 +68,8 @@ class ServeOptions:
     """Owns the sockets of the exports."""
     nvme_tcp: NvmeTcp | None = None
     """Where NVMe hosts may connect as well."""
+    vhost_user: bool = False
+    """One more socket for each namespace."""
     nbdkit: tuple[str, ...] = ()
     """More arguments for nbdkit, such as those for TLS."""
 
@@ -93,12 +96,15 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
             store.locked(record.name) as lock,
             listening(run, names, options.group) as (nbd, control),
             _listening_for_nvme(options.nvme_tcp) as nvme,
+            _listening_for_vhost_user(options, run, names) as vhost_user,
             _handed_over(
-                [each.fileno() for each in nbd], [lock, *(each.fileno() for each in (control, *nvme))]
+                [each.fileno() for each in nbd],
+                [lock, *(each.fileno() for each in (control, *vhost_user, *nvme))],
             ) as handover,
         ):
             run.pid_file.unlink(missing_ok=True)
-            lock_fd, control_fd, *nvme_fds, stop_fd = handover.others
+            lock_fd, control_fd, *others, stop_fd = handover.others
+            vhost_user_fds, nvme_fds = others[: len(vhost_user)], others[len(vhost_user) :]
             command = [
                 *(nbdkit, "--foreground", "--exit-with-parent", "--pidfile", str(run.pid_file)),
                 *("--threads", str(options.worker_threads), *options.nbdkit, str(plugin)),
@@ -111,6 +117,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                 f"control-fd={control_fd}",
                 f"stop-fd={stop_fd}",
                 *(f"nvme-tcp-fd={descriptor}" for descriptor in nvme_fds),
+                *(f"vhost-user-fd={fd}:{name}" for fd, name in zip(vhost_user_fds, names, strict=False)),
                 *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
             ]
             try:
@@ -130,6 +137,17 @@ def _listening_for_nvme(wanted: NvmeTcp | None) -> Iterator[list[socket.socket]]
         return
     with listen_nvme_tcp(wanted) as opened:
         yield [opened]
+
+
+@contextmanager
+def _listening_for_vhost_user(
+    options: ServeOptions, run: RunPlaces, namespaces: Sequence[str]
+) -> Iterator[list[socket.socket]]:
+    if not options.vhost_user:
+        yield []
+        return
+    with listening_for_vhost_user(run, namespaces, options.group) as opened:
+        yield opened
 
 
 @dataclass(frozen=True, slots=True)

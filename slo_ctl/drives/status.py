@@ -31,6 +31,8 @@ class NamespaceStatus:
     socket: str
     uri: str
     """For QEMU, libvirt and the tools of libnbd; answered while the device is served."""
+    vhost_user_socket: str
+    """For VMs with shared memory; answered while the device is served with --vhost-user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
                 limit_bytes_s=changed.limit_bytes_s,
                 socket=str(socket),
                 uri=nbd_uri(socket, given.name),
+                vhost_user_socket=str(run.vhost_user_socket(given.name)),
             )
         )
     return DriveStatus(

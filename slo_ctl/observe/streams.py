@@ -21,12 +21,13 @@ Note = Callable[[str], None]
 
 _SCHEME = "nbd+unix:///"
 _SUFFIX = ".sock"
-_EXPORTS = "exports"
+_VHOST_USER = "vhost-user"
+_FOLDERS = ("exports", _VHOST_USER)
 
 
 class ExportPaths:
     """Sockets of emulated SSDs below the folder that has a folder for each:
-    `DEVICE/exports/NAMESPACE.sock`."""
+    `DEVICE/exports/NAMESPACE.sock` (NBD) and `DEVICE/vhost-user/NAMESPACE.sock`."""
 
     def __init__(self, run: Path) -> None:
         # Servers and clients may have come by different ways.
@@ -34,12 +35,12 @@ class ExportPaths:
 
     def is_export(self, path: bytes) -> bool:
         """Whether a socket is that of one namespace."""
-        return self._parts(path)[1:2] == [_EXPORTS]
+        return self._parts(path)[1:2] in ([folder] for folder in _FOLDERS)
 
     def tenant_of(self, path: bytes, export: str = "") -> Tenant | None:
         """The namespace behind a socket; on that of all namespaces, the one that `export` names."""
         match self._parts(path):
-            case [device, "exports", name] if name.endswith(_SUFFIX):
+            case [device, folder, name] if folder in _FOLDERS and name.endswith(_SUFFIX):
                 return Tenant(device, name.removesuffix(_SUFFIX))
             case [device, "all.sock"] if export:
                 return Tenant(device, export)
@@ -47,6 +48,9 @@ class ExportPaths:
 
     def tenant_of_source(self, source: str | None) -> Tenant | None:
         """The namespace behind a disk, by its source as in `Disk`."""
+        if source is not None and source.startswith("/"):
+            socket = os.fsencode(source)
+            return self.tenant_of(socket) if self._parts(socket)[1:2] == [_VHOST_USER] else None
         if source is None or not source.startswith(_SCHEME):
             return None
         export, _, path = source.removeprefix(_SCHEME).partition("?socket=")

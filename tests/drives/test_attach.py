@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -16,7 +17,10 @@ from hypothesis import strategies as st
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.app import run
 from slo_ctl.drives.attach import (
+    SHARED_MEMORY_XML,
+    VHOST_USER,
     Credentials,
+    check_shared_memory,
     check_socket,
     choose_namespace,
     choose_target,
@@ -56,12 +60,15 @@ def test_xml_reads_back(text: str, target: str) -> None:
 
 def test_xml_is_that_of_the_documentation() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "device.md").read_text()
-    example = documented[documented.index("<disk") : documented.index("</disk>") + len("</disk>")]
+    nbd, vhost_user = re.findall("<disk.*?</disk>", documented, re.DOTALL)
 
     def parts(xml: str) -> list[tuple[str, dict[str, str]]]:
         return [(element.tag, element.attrib) for element in parse_domain(xml).iter()]
 
-    assert parts(disk_xml(VM1, "vm1", "vdb", "virtio")) == parts(example)
+    assert parts(disk_xml(VM1, "vm1", "vdb", "virtio")) == parts(nbd)
+    socket_path = PLACES.run_of("ssd0").vhost_user_socket("vm1")
+    assert parts(disk_xml(socket_path, "vm1", "vdb", VHOST_USER)) == parts(vhost_user)
+    assert SHARED_MEMORY_XML in documented
 
 
 def tenant(xml: str) -> Tenant | None:
@@ -78,6 +85,9 @@ def test_disk_source_names_device_and_namespace() -> None:
     assert tenant(disk_xml(devious, "vm1", "vdb", "virtio")) == Tenant("ssd0", "vm1")
     for other in ("/run/other.sock", "/run/slo-ctl/devices/ssd0/control.sock", str(VM1) + "x", "vm1.sock"):
         assert tenant(disk_xml(other, "vm1", "vdb", "virtio")) is None
+    shared = PLACES.run_of("ssd0").vhost_user_socket("vm1")
+    assert tenant(disk_xml(shared, "vm1", "vdb", VHOST_USER)) == Tenant("ssd0", "vm1")
+    assert tenant(disk_xml(VM1, "vm1", "vdb", VHOST_USER)) is None
     for xml in (
         "<disk type='file'><source file='/a'/><target dev='vdb'/></disk>",
         "<disk type='network'><target dev='vdb'/></disk>",
@@ -94,6 +104,26 @@ def test_disk_source_names_device_and_namespace() -> None:
     assert users_of([("web", domain(disk_xml(VM1, "vm1", "vdb", "virtio")))], PLACES) == {
         Tenant("ssd0", "vm1"): "web (vdb)"
     }
+
+
+@pytest.mark.parametrize(
+    ("memory", "why"),
+    [
+        ("", "the VM has no shared memory"),
+        ("<memoryBacking><source type='memfd'/></memoryBacking>", "the VM has no shared memory"),
+        ("<memoryBacking><source type='memfd'/><access mode='private'/></memoryBacking>", "no shared memory"),
+        ("<memoryBacking><source type='file'/><access mode='shared'/></memoryBacking>", "can be cut short"),
+        (SHARED_MEMORY_XML, None),
+    ],
+)
+def test_vhost_user_needs_shared_memory(memory: str, why: str | None) -> None:
+    xml = f"<domain><name>web</name>{memory}<devices/></domain>"
+    if why is None:
+        check_shared_memory("web", xml)
+        return
+    with pytest.raises(UserError, match=why) as caught:
+        check_shared_memory("web", xml)
+    assert SHARED_MEMORY_XML in caught.value.hint
 
 
 def taken(*names: str) -> list[str]:
@@ -258,6 +288,10 @@ def test_print_without_libvirt(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert 'bus="scsi"' in output["xml"]
     assert attach(tmp_path, "web", "ssd0/a", "--print", "--bus", "scsi") == 0
     assert '<target dev="sdb" bus="scsi"' in capsys.readouterr().out
+    assert attach(tmp_path, "web", "ssd0/a", "--print", "--bus", "vhost-user") == 0
+    (disk,) = disks_of(domain(capsys.readouterr().out))
+    shared = places(tmp_path).run_of("ssd0").vhost_user_socket("a")
+    assert (disk.target, disk.kind, disk.source) == ("vdb", "vhostuser", str(shared))
     for words, message in (
         (("web", "ssd0/b", "--print"), "used by VM db (slo-ctl.toml:3)"),
         (("web", "ssd0/a"), "libvirt is not configured"),
@@ -279,6 +313,7 @@ def test_with_libvirts_test_driver(tmp_path: Path, capsys: pytest.CaptureFixture
         (("test", "ssd0/a", *here), 4, "is not being served"),
         (("tset", "ssd0/a", *here), 2, "libvirt has no VM tset"),
         (("test", "ssd0/a", "--target", "vda", *here), 2, "has a disk vda already"),
+        (("test", "ssd0/a", "--bus", "vhost-user", *here), 2, "the VM has no shared memory"),
     ):
         assert attach(tmp_path, *words) == status
         assert message in capsys.readouterr().err

@@ -31,6 +31,9 @@ def test_namespace_is_read_from_the_disk_source(exports: ExportPaths, tmp_path: 
     assert of("nbd+unix:///web?socket=RUN/ssd0/control.sock") is None
     assert of("nbd+unix:///web?socket=/elsewhere/ssd0/exports/web.sock") is None
     assert of("RUN/ssd0/exports/web.sock") is None
+    assert of("RUN/ssd0/vhost-user/web.sock") == WEB
+    assert of("/elsewhere/ssd0/vhost-user/web.sock") is None
+    assert exports.is_export(f"{tmp_path / folder}/ssd0/vhost-user/web.sock".encode())
 
 
 def test_disk_before_socket_before_configuration(exports: ExportPaths, tmp_path: Path) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import grp
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_guest
 from libvirt_host import LibvirtHost, disk_xml, domain_xml, libvirt_host  # noqa: F401 - a fixture
-from serving import make_device, require, served
+from serving import Server, make_device, require, served
+from waiting import until
 
 from slo_ctl.cli import app, vm_attach
-from slo_ctl.drives.attach import qemu_credentials
+from slo_ctl.drives.attach import SHARED_MEMORY_XML, qemu_credentials
 from slo_ctl.host.libvirt import disks_of
 
 GROUP = "libvirt"
@@ -96,7 +100,7 @@ def test_attach_and_detach(
             assert "who may not use" in output
             assert f"--group {group}" in hint
         assert targets(web) == ["vda"]
-        with served(root, "ssd0", "--group", group) as server:
+        with served(root, "ssd0", "--group", group, "--vhost-user") as server:
             assert vm(root, "attach", "web", "ssd0", "--size", "20MiB", "--bus", "scsi") == 0
             assert "ssd0/a (EMULATED) attached as sda: running VM, definition" in capsys.readouterr().out
             assert "sda" in targets(web)
@@ -138,6 +142,47 @@ def test_attach_and_detach(
 
             assert vm(root, "attach", "db", "ssd0/a", "--live") == 2
             assert "VM db does not run" in capsys.readouterr().err
+
+            check_disk_in_shared_memory(libvirt_host, root, server, capsys)
+
+
+def check_disk_in_shared_memory(
+    host: LibvirtHost,
+    root: Path,
+    server: Server,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A VM of libvirt, whose QEMU has a user of its own, writes over vhost-user, also after a kill."""
+    tiny_guest.require_guest()
+    tiny_guest.install_guest(host.folder)
+
+    def writes() -> int:
+        with server.control() as control:
+            return int(control.statistics()["namespaces"][0]["answered"]["writes"]["requests"])
+
+    connection = host.connect()
+    try:
+        connection.defineXML(tiny_guest.domain_xml("shm", host.folder))
+        assert vm(root, "attach", "shm", "ssd0/a", "--bus", "vhost-user") == 2
+        assert SHARED_MEMORY_XML in capsys.readouterr().err
+        connection.lookupByName("shm").undefine()
+        domain = connection.defineXML(tiny_guest.domain_xml("shm", host.folder, shares_memory=True))
+        assert vm(root, "attach", "shm", "ssd0/a", "--bus", "vhost-user", "--target", "vda") == 0
+        domain.create()
+        try:
+            until(lambda: writes() > 20, "writes of the VM")
+            before = server.nbdkit()
+            os.kill(before, signal.SIGKILL)
+            until(lambda: server.run.pid_file.exists() and server.nbdkit() != before, "another server")
+            until(lambda: writes() > 20, "writes after the server was killed")
+            capsys.readouterr()
+            assert vm(root, "show", "shm", "--json") == 0
+            assert '"tenant": "ssd0/a"' in capsys.readouterr().out
+        finally:
+            domain.destroy()
+            domain.undefine()
+    finally:
+        connection.close()
 
 
 def test_slo_is_stored_in_the_metadata_of_libvirt(

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from slo_ctl.drives.attach import SHARED_MEMORY_XML
+
 GUEST = Path(__file__).parents[2] / "build" / "guest"
 DISK_WRITER = "disk_writer"
 MEMORY_MIB = 96
@@ -44,7 +46,9 @@ def cpio(files: dict[str, bytes]) -> bytes:
     return archive.getvalue()
 
 
-def domain_xml(name: str, folder: Path, *, depth: int = 1, uuid: str | None = None) -> str:
+def domain_xml(
+    name: str, folder: Path, *, depth: int = 1, uuid: str | None = None, shares_memory: bool = False
+) -> str:
     """A VM without disks that boots what `install_guest` put into `folder`; its console goes to NAME.log."""
     domain = ElementTree.Element("domain", type="qemu")
 
@@ -60,6 +64,8 @@ def domain_xml(name: str, folder: Path, *, depth: int = 1, uuid: str | None = No
         add(domain, "uuid", uuid)
     add(domain, "memory", str(MEMORY_MIB), unit="MiB")
     add(domain, "vcpu", "1")
+    if shares_memory:
+        domain.append(ElementTree.fromstring(SHARED_MEMORY_XML))  # noqa: S314 - our own
     system = add(domain, "os")
     add(system, "type", "hvm", arch="x86_64", machine="q35")
     add(system, "kernel", str(folder / "vmlinuz"))

@@ -2,7 +2,7 @@
 //!
 //! nbdkit speaks NBD, listens, authenticates and calls [`plugin`]; [`server`] has the device behind it: [`namespace`]s
 //! whose data lies in [`backing`] files, the [`model`] of placement and time beside them, the [`checkpoint`]
-//! of the placement, and the [`control`] socket. [`nvme_tcp`] serves the same namespaces beside nbdkit.
+//! of the placement, and the [`control`] socket. [`nvme_tcp`] and [`vhost_user`] serve the same namespaces beside nbdkit.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // Tests make up small numbers, compare floats that were computed alike, and have stack to spare.
@@ -44,3 +44,4 @@ mod server;
 mod settings;
 mod stop;
 mod transport;
+mod vhost_user;

@@ -34,6 +34,8 @@ pub struct Parameters {
     pub nvme_tcp_fd: Option<RawFd>,
     /// NVMe hosts that may connect from other machines, by NQN.
     pub nvme_hosts: Vec<String>,
+    /// Listening sockets for vhost-user clients, inherited, each with its namespace.
+    pub vhost_user_fds: Vec<(RawFd, String)>,
     /// Seconds between checkpoints of the placement.
     pub checkpoint_s: f64,
     /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
@@ -53,6 +55,7 @@ impl Default for Parameters {
             stop_fd: None,
             nvme_tcp_fd: None,
             nvme_hosts: Vec::new(),
+            vhost_user_fds: Vec::new(),
             checkpoint_s: 60.0,
             command: None,
             sockets: None,
@@ -79,12 +82,16 @@ impl Parameters {
             "control-fd" => self.control_fd = Some(descriptor(key, value)?),
             "stop-fd" => self.stop_fd = Some(descriptor(key, value)?),
             "nvme-tcp-fd" => self.nvme_tcp_fd = Some(descriptor(key, value)?),
+            "vhost-user-fd" => match value.split_once(':') {
+                Some((fd, name)) => self.vhost_user_fds.push((descriptor(key, fd)?, name.to_owned())),
+                None => return refuse(format!("{key}={value}: write FD:NAMESPACE")),
+            },
             "nvme-host" => self.nvme_hosts.push(value.to_owned()),
             "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
-                     control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, command and sockets"
+                     control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, vhost-user-fd, command and sockets"
                 ));
             }
         }

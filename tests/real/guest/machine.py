@@ -120,6 +120,13 @@ class Guest:
             *self._parts.firmware(),
             *("-nodefaults", "-display", "none", "-accel", "tcg,thread=multi", "-cpu", "Nehalem"),
             *("-m", _MEMORY, "-smp", "1"),
+            # For disks over vhost-user, whose servers share it.
+            *(
+                "-object",
+                f"memory-backend-memfd,id=ram,share=on,size={_MEMORY}",
+                "-machine",
+                "memory-backend=ram",
+            ),
             *("-serial", f"file:{self.logs / f'serial-{attempt}.log'}"),
             *("-qmp", f"unix:{self._qmp},server=on,wait=off"),
             *(
@@ -249,6 +256,29 @@ class Guest:
             timeout=20,
             check=False,
         )
+
+    def plug_vhost_user(self, name: str, socket_path: Path, *, queues: int) -> None:
+        """Add a disk whose server shares the guest's memory; QEMU reconnects to it."""
+        where = {"type": "unix", "data": {"path": str(socket_path)}}
+        backend = {"type": "socket", "data": {"addr": where, "server": False, "reconnect-ms": 200}}
+        qmp(self._qmp, "chardev-add", id=f"{name}-server", backend=backend)
+        options = {"driver": "vhost-user-blk-pci", "id": name, "chardev": f"{name}-server"}
+        qmp(self._qmp, "device_add", **options, **{"num-queues": queues})
+
+    def unplug_vhost_user(self, name: str) -> None:
+        """Remove it. Raises QmpError where the guest does not release it."""
+        qmp(self._qmp, "device_del", id=name)
+        deadline = time.monotonic() + _COMMAND_S
+        while True:
+            try:
+                # Refused while the disk has it.
+                qmp(self._qmp, "chardev-remove", id=f"{name}-server")
+            except QmpError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return
 
     def collect(self) -> None:
         """The journal and what the kernel said, into `logs`; as far as the guest still answers."""

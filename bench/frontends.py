@@ -1,0 +1,250 @@
+"""The front ends of one served device side by side, and nbdkit's memory plugin: 4 KiB, random.
+
+    .venv/bin/python bench/frontends.py [--rounds 5] [--seconds 1] [--latency-seconds 3] [--json]
+
+One server, one namespace for each front end, written full first; in each round every front end has its turn,
+and medians are compared. All clients are `front_end_load` (`bench/src/bin`): one thread each, which sleeps
+while nothing is answered. CPU is that of the server, for each request. Then the same with modelled latency:
+the mean that the client sees over the modelled mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slo_ctl.drives.control import ControlClient
+from slo_ctl.drives.plan import plan_device
+from slo_ctl.drives.record import RunPlaces, places
+from slo_ctl.drives.store import DeviceStore
+
+ROOT = Path(__file__).parents[1]
+MEMORY_PLUGIN = "nbdkit memory"
+FRONT_ENDS = ("NBD", "vhost-user", "NVMe/TCP")
+DEPTHS, LATENCY_DEPTHS = (1, 32), (1, 8, 32)
+BLOCK_BYTES = 4096
+SIZE_BYTES = 128 << 20
+TOLERANCE = 0.05
+BARS = {("NBD", MEMORY_PLUGIN): (1, 32), ("vhost-user", "NBD"): (1, 32), ("NVMe/TCP", "NBD"): (32,)}
+"""Which front end is to be at least how many times as fast as which, at which depths: see `BAR`."""
+BAR = {("NBD", MEMORY_PLUGIN): 1.0, ("vhost-user", "NBD"): 2.5, ("NVMe/TCP", "NBD"): 1.0}
+_START_S = 60
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where `front_end_load` connects, and the process that serves it."""
+
+    name: str
+    words: tuple[str, ...]
+    pid: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Medians of one front end under one load."""
+
+    front_end: str
+    kind: str
+    depth: int
+    iops: float
+    cpu_us: float
+    """Of the server, for each request."""
+
+
+@dataclass(frozen=True)
+class Punctuality:
+    """Mean latency with the modelled drive."""
+
+    front_end: str
+    depth: int
+    modelled_ms: float
+    ratio: float
+    """Of what the client sees; the best of the rounds, as other work of the machine only adds to it."""
+
+
+def load_program() -> Path:
+    subprocess.run(
+        ["cargo", "build", "--release", "--quiet", "-p", "slo-ctl-bench", "--bin", "front_end_load"],  # noqa: S607
+        cwd=ROOT,
+        check=True,
+    )
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return folder / "release" / "front_end_load"
+
+
+def load(program: Path, target: Target, kind: str, depth: int, seconds: float) -> dict[str, float]:
+    command = [str(program), *target.words, kind, str(depth), str(SIZE_BYTES // BLOCK_BYTES), str(seconds)]
+    reply = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    measured: dict[str, float] = json.loads(reply)
+    return measured
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_S
+
+
+@contextmanager
+def memory_plugin(folder: Path) -> Iterator[Target]:
+    socket = folder / "memory.sock"
+    process = subprocess.Popen(["nbdkit", "-f", "-U", str(socket), "memory", str(SIZE_BYTES)])  # noqa: S607
+    try:
+        _wait_until(socket.exists)
+        yield Target(MEMORY_PLUGIN, ("nbd", str(socket), ""), process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def device(root: Path, spec: str, *options: str) -> Iterator[tuple[RunPlaces, list[Target]]]:
+    """A served device with a namespace for each front end."""
+    names = ("nbd", "vhost", "nvme")
+    namespaces = [f"name={name},size={SIZE_BYTES}" for name in names]
+    DeviceStore(places(root)).create(plan_device(spec, namespaces))
+    run = places(root).run_of("d")
+    serve = (sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root), "--vhost-user")
+    command = [*serve, "--nvme-tcp", "127.0.0.1:0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        if process.stdout is None or not any(line.strip() == "ready" for line in process.stdout):
+            sys.exit("the device is not served; see above")
+        with ControlClient(run.control) as control:
+            nvme = control.hello()["nvme_tcp"]
+        pid = int(run.pid_file.read_text())
+        yield (
+            run,
+            [
+                Target("NBD", ("nbd", str(run.export("nbd")), "nbd"), pid),
+                Target("vhost-user", ("vhost-user", str(run.vhost_user_socket("vhost"))), pid),
+                Target("NVMe/TCP", ("nvme-tcp", nvme["address"], nvme["nqn"], "3"), pid),
+            ],
+        )
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_until(ready: Any) -> None:
+    deadline = time.monotonic() + _START_S
+    while not ready():
+        if time.monotonic() > deadline:
+            sys.exit("a server did not start")
+        time.sleep(0.05)
+
+
+def speeds(program: Path, targets: list[Target], rounds: int, seconds: float) -> list[Speed]:
+    for target in targets:
+        load(program, target, "write", 32, 3 * seconds)
+    found: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        for kind in ("read", "write"):
+            for depth in DEPTHS:
+                for target in targets:
+                    before = cpu_s(target.pid)
+                    done = load(program, target, kind, depth, seconds)
+                    used = cpu_s(target.pid) - before
+                    key = (target.name, kind, depth)
+                    found.setdefault(key, []).append((done["iops"], 1e6 * used / done["requests"]))
+    medians = {
+        key: [statistics.median(column) for column in zip(*runs, strict=True)] for key, runs in found.items()
+    }
+    return [Speed(*key, *both) for key, both in medians.items()]
+
+
+def punctualities(program: Path, root: Path, rounds: int, seconds: float) -> list[Punctuality]:
+    found: dict[tuple[str, int], list[Punctuality]] = {}
+    with device(root, "name=d,size=1GiB,op=30%,program_us=1000", "--latency", "real") as (run, targets):
+        for _ in range(rounds):
+            for depth in LATENCY_DEPTHS:
+                for number, target in enumerate(targets):
+                    with ControlClient(run.control) as control:
+                        before = control.statistics()["namespaces"][number]["queue"]
+                        done = load(program, target, "write", depth, seconds)
+                        after = control.statistics()["namespaces"][number]["queue"]
+                    requests = after["completed"]["writes"] - before["completed"]["writes"]
+                    modelled_us = (after["latency_ns"] - before["latency_ns"]) / requests / 1e3
+                    ratio = done["mean_us"] / modelled_us
+                    measured = Punctuality(target.name, depth, modelled_us / 1e3, ratio)
+                    found.setdefault((target.name, depth), []).append(measured)
+    return [min(rounds_, key=lambda each: abs(each.ratio - 1)) for rounds_ in found.values()]
+
+
+def print_speeds(found: list[Speed], names: list[str]) -> None:
+    by_key = {(each.front_end, each.kind, each.depth): each for each in found}
+    print(f"{'4 KiB, random':16}" + "".join(f"{name:>24}" for name in names))
+    for kind in ("read", "write"):
+        for depth in DEPTHS:
+            row = [by_key[name, kind, depth] for name in names]
+            cells = "".join(f"{each.iops:>12,.0f}/s {each.cpu_us:>6.1f} us" for each in row)
+            print(f"{kind:6} QD{depth:<8}{cells}")
+
+
+def ratios(found: list[Speed]) -> list[tuple[str, float, bool]]:
+    """What is compared, its ratio, and whether that is enough."""
+    by_key = {(each.front_end, each.kind, each.depth): each.iops for each in found}
+    compared = []
+    for (faster, slower), depths in BARS.items():
+        for kind in ("read", "write"):
+            for depth in depths:
+                ratio = by_key[faster, kind, depth] / by_key[slower, kind, depth]
+                text = f"{faster} / {slower}, {kind} QD{depth}"
+                compared.append((text, ratio, ratio >= BAR[faster, slower]))
+    return compared
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--latency-seconds", type=float, default=3, help="0: without that part")
+    parser.add_argument("--folder", type=Path, help="where the device is made (its file system matters)")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if shutil.which("nbdkit") is None:
+        sys.exit("nbdkit is not installed (scripts/setup.sh --real)")
+    program = load_program()
+    with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:
+        root = Path(folder)
+        with memory_plugin(root) as memory, device(root / "fast", "name=d,size=1GiB,op=15%") as (_, targets):
+            found = speeds(program, [memory, *targets], arguments.rounds, arguments.seconds)
+        late = []
+        if arguments.latency_seconds:
+            late = punctualities(program, root / "timed", arguments.rounds, arguments.latency_seconds)
+    compared = ratios(found)
+    if arguments.json:
+        plain = {
+            "format_version": 1,
+            "speeds": [asdict(each) for each in found],
+            "ratios": [{"what": what, "ratio": ratio, "enough": enough} for what, ratio, enough in compared],
+            "latency": [asdict(each) for each in late],
+        }
+        print(json.dumps(plain, indent=2))
+    else:
+        print_speeds(found, [MEMORY_PLUGIN, *FRONT_ENDS])
+        for what, ratio, enough in compared:
+            print(f"{what:36} {ratio:6.2f}{'' if enough else '  below the bar'}")
+        for each in late:
+            modelled = f"modelled {each.modelled_ms:6.2f} ms, client {each.ratio:.3f} of it"
+            print(f"{each.front_end:12} QD{each.depth:<3} {modelled}")
+    in_time = all(abs(each.ratio - 1) <= TOLERANCE for each in late)
+    return 0 if in_time and all(enough for *_, enough in compared) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+//! Namespaces as virtio block devices for VMs that share their memory with this process (vhost-user protocol), beside
+//! NBD and NVMe/TCP: one socket for each namespace, and one client at a time on each.
+//!
+//! A [`session`] is a client, with its [`memory`]; its [`virtqueue`]s take [`request`]s, some of which are left to
+//! [`workers`], and note them in memory that survives this process ([`in_flight`]).
+
+mod in_flight;
+mod memory;
+mod request;
+mod session;
+#[cfg(test)]
+mod tests;
+mod virtqueue;
+mod workers;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::RawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ftl_core::convert::exact;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketType, recv, recvmsg, send,
+    sockopt,
+};
+use vhost::vhost_user::BackendReqHandler;
+
+use crate::error::ServeError;
+use crate::inherited;
+use crate::namespace::Namespace;
+use crate::server::Server;
+use request::Disk;
+use session::Session;
+
+/// Between two looks at the sizes of namespaces.
+const LOOKING: Duration = Duration::from_millis(100);
+/// A new client waits so long for the one before it to end.
+const ONE_BEFORE: Duration = Duration::from_secs(5);
+/// A stop waits so long for requests in work.
+const STOPPING: Duration = Duration::from_secs(15);
+/// Between two lines about clients of one namespace.
+const TELLING: Duration = Duration::from_secs(10);
+
+/// The header of a message ("Message Specification"): request, flags, size.
+const MESSAGE_BYTES: usize = 12;
+/// `VHOST_USER_SET_BACKEND_REQ_FD`, which the library takes without a way to send what is needed here.
+const SET_BACKEND_REQ_FD: u32 = 21;
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, of the other direction.
+const CONFIG_CHANGE: u32 = 2;
+/// Flags: version 1; this is a reply; one is wanted.
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// A client that is connected.
+struct Client {
+    stream: UnixStream,
+    /// Where it takes messages of this server.
+    messages: Mutex<Option<UnixStream>>,
+}
+
+/// A namespace and its socket.
+struct Slot {
+    namespace: &'static Namespace,
+    current: Mutex<Option<Arc<Client>>>,
+    free: Condvar,
+    size_bytes: AtomicU64,
+    said: Mutex<Option<Instant>>,
+}
+
+/// See the module.
+pub struct VhostUser {
+    server: &'static Server,
+    slots: Vec<Arc<Slot>>,
+    stopping: AtomicBool,
+}
+
+/// Starts to listen on inherited sockets, each of which belongs to the namespace of that name; None without any.
+pub fn start(server: &'static Server, listening: &[(RawFd, String)]) -> Result<Option<Arc<VhostUser>>, ServeError> {
+    if listening.is_empty() {
+        return Ok(None);
+    }
+    let mut listeners = Vec::new();
+    for (fd, name) in listening {
+        let listener = UnixListener::from(inherited::take(*fd));
+        let (Some(namespace), Ok(())) = (server.namespace(name), listener.set_nonblocking(false)) else {
+            return Err(ServeError::File(format!("vhost-user-fd={fd}:{name} is not a socket of a namespace")));
+        };
+        let size_bytes = AtomicU64::new(namespace.size_bytes());
+        let slot =
+            Slot { namespace, current: Mutex::default(), free: Condvar::new(), size_bytes, said: Mutex::default() };
+        listeners.push((listener, Arc::new(slot)));
+    }
+    let slots = listeners.iter().map(|(_, slot)| Arc::clone(slot)).collect();
+    let served = Arc::new(VhostUser { server, slots, stopping: AtomicBool::new(false) });
+    for (listener, slot) in listeners {
+        let here = Arc::clone(&served);
+        run("slo-ctl vhost accept", move || here.listen(&slot, &listener))?;
+    }
+    let here = Arc::clone(&served);
+    run("slo-ctl vhost look", move || here.look_after())?;
+    Ok(Some(served))
+}
+
+fn run(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
+    match thread::Builder::new().name(name.into()).spawn(work) {
+        Ok(_detached) => Ok(()),
+        Err(e) => Err(ServeError::File(format!("cannot start a thread: {e}"))),
+    }
+}
+
+impl VhostUser {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn listen(self: &Arc<Self>, slot: &Arc<Slot>, listener: &UnixListener) {
+        while !self.is_stopping() {
+            match listener.accept() {
+                Ok((stream, _)) => self.admit(slot, stream),
+                Err(e) => {
+                    // Out of descriptors, most likely: others may release some.
+                    slot.say(&e.to_string());
+                    thread::sleep(LOOKING);
+                }
+            }
+        }
+    }
+
+    /// Serves a client in a thread of its own, unless there is another one. More clients wait to be accepted.
+    fn admit(self: &Arc<Self>, slot: &Arc<Slot>, stream: UnixStream) {
+        let client = stream.try_clone().map(|own| Arc::new(Client { stream: own, messages: Mutex::default() }));
+        let Ok(client) = client else { return };
+        {
+            let waited = slot.free.wait_timeout_while(slot.current(), ONE_BEFORE, |current| current.is_some());
+            let (mut current, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if current.is_some() || self.is_stopping() {
+                drop(current);
+                return slot.say("refused a second client: a VM uses this namespace over vhost-user already");
+            }
+            *current = Some(Arc::clone(&client));
+        }
+        let (here, its_slot) = (Arc::clone(self), Arc::clone(slot));
+        let serve = move || {
+            match catch_unwind(AssertUnwindSafe(|| here.serve(&its_slot, stream, &client))) {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => its_slot.say(&format!("a client ends: {e}")),
+                Err(_) => its_slot.say("a client ends: internal error, please report it"),
+            }
+            its_slot.release();
+        };
+        if run("slo-ctl vhost client", serve).is_err() {
+            // Without a thread the connection is dropped, and the client tries again.
+            slot.release();
+        }
+    }
+
+    fn serve(&self, slot: &Slot, stream: UnixStream, client: &Client) -> io::Result<()> {
+        // Whoever may end this server has no need of other ways to do that.
+        let peer = sockopt::socket_peercred(&stream)?;
+        let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+        let server = self.server;
+        let disk = Disk::new(slot.namespace, &server.model, &server.config.name);
+        let granule_bytes = server.config.granule_bytes();
+        let is_untimed = server.time_scale.is_none();
+        let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), granule_bytes, is_untimed, is_trusted)));
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                match next_message(&client.stream)? {
+                    None => return Ok(()),
+                    Some(SET_BACKEND_REQ_FD) => {
+                        let takes_messages = lock(&session).takes_messages();
+                        let given = take_message_socket(&client.stream)?;
+                        *lock(&client.messages) = given.filter(|_| takes_messages);
+                    }
+                    Some(_) => handler.handle_request().map_err(|e| io::Error::other(e.to_string()))?,
+                }
+            }
+        }));
+        // A server that stops answers what is in work; otherwise nobody waits for it.
+        lock(&session).close(!self.is_stopping());
+        ended.unwrap_or_else(|_| Err(io::Error::other("internal error, please report it")))
+    }
+
+    /// Tells clients of namespaces that have another size.
+    fn look_after(&self) {
+        while !self.is_stopping() {
+            for slot in &self.slots {
+                let size_bytes = slot.namespace.size_bytes();
+                if slot.size_bytes.swap(size_bytes, Ordering::Relaxed) != size_bytes {
+                    slot.announce_change();
+                }
+            }
+            thread::sleep(LOOKING);
+        }
+    }
+
+    /// Ends every client once its requests in work are answered.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        for client in self.slots.iter().filter_map(|slot| slot.current().clone()) {
+            // It may have gone before.
+            let _gone = client.stream.shutdown(Shutdown::Read);
+        }
+        let deadline = Instant::now() + STOPPING;
+        for slot in &self.slots {
+            let left = deadline.saturating_duration_since(Instant::now());
+            drop(slot.free.wait_timeout_while(slot.current(), left, |current| current.is_some()));
+        }
+    }
+}
+
+impl Slot {
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+        lock(&self.current)
+    }
+
+    /// The client has gone.
+    fn release(&self) {
+        *self.current() = None;
+        self.free.notify_all();
+    }
+
+    /// Says something about a client, now and then.
+    fn say(&self, what: &str) {
+        let mut said = lock(&self.said);
+        if said.is_none_or(|last| last.elapsed() >= TELLING) {
+            *said = Some(Instant::now());
+            eprintln!("slo-ctl: vhost-user: namespace {}: {what}", self.namespace.name);
+        }
+    }
+
+    fn announce_change(&self) {
+        let Some(client) = self.current().clone() else { return };
+        let message = header(CONFIG_CHANGE, VERSION, 0);
+        if let Some(messages) = &*lock(&client.messages) {
+            // A client that does not read finds the new size when it asks.
+            let _not_sent = send(messages, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn header(request: u32, flags: u32, size: u32) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = [0; MESSAGE_BYTES];
+    for (part, value) in bytes.chunks_exact_mut(4).zip([request, flags, size]) {
+        part.copy_from_slice(&value.to_ne_bytes());
+    }
+    bytes
+}
+
+fn word(header: &[u8; MESSAGE_BYTES], number: usize) -> u32 {
+    u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[number * 4 + byte]))
+}
+
+/// Waits for a message and returns which it is, without taking it. None once the client is gone.
+fn next_message(stream: &UnixStream) -> io::Result<Option<u32>> {
+    let mut start = [0; MESSAGE_BYTES];
+    match recv(stream, &mut start[..], RecvFlags::PEEK) {
+        Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(None),
+        Ok((_, length)) if length >= 4 => Ok(Some(word(&start, 0))),
+        Ok(_) => Err(io::Error::other("a message in pieces")),
+        Err(rustix::io::Errno::INTR) => next_message(stream),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Takes `VHOST_USER_SET_BACKEND_REQ_FD` and returns the socket that comes with it.
+fn take_message_socket(stream: &UnixStream) -> io::Result<Option<UnixStream>> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut files = RecvAncillaryBuffer::new(&mut space);
+    let taken = recvmsg(stream, &mut [io::IoSliceMut::new(&mut bytes)], &mut files, RecvFlags::CMSG_CLOEXEC)?;
+    if taken.bytes != MESSAGE_BYTES || word(&bytes, 2) != 0 {
+        return Err(io::Error::other("SET_BACKEND_REQ_FD of another length"));
+    }
+    let mut sockets = files.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let socket = sockets.next().and_then(|mut descriptors| descriptors.next());
+    let is_unix_stream = |fd: &std::os::fd::OwnedFd| {
+        sockopt::socket_domain(fd).is_ok_and(|family| family == AddressFamily::UNIX)
+            && sockopt::socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM)
+    };
+    let socket =
+        socket.filter(is_unix_stream).ok_or_else(|| io::Error::other("SET_BACKEND_REQ_FD without a socket"))?;
+    let flags = word(&bytes, 1);
+    if flags & NEED_REPLY != 0 {
+        let mut reply = header(SET_BACKEND_REQ_FD, VERSION | REPLY, exact::<u32>(size_of::<u64>())).to_vec();
+        reply.extend(0_u64.to_ne_bytes());
+        send(stream, &reply, SendFlags::NOSIGNAL)?;
+    }
+    Ok(Some(UnixStream::from(socket)))
+}

@@ -1,0 +1,114 @@
+//! Requests as guests write them, also those that should not: the answer is in the guest's memory, or nowhere.
+
+use proptest::prelude::*;
+use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use super::request::{BlockRequest, Disk};
+use super::virtqueue::Chain;
+use crate::server::tests::{PAGE, PAGES, make, open};
+
+const MEMORY_BYTES: usize = 1 << 20;
+const WRITABLE: u16 = 2;
+const STATUS: u64 = 4000;
+
+fn memory() -> GuestMemoryMmap {
+    GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_BYTES)]).unwrap()
+}
+
+/// A namespace of 320 pages; its server is never ended.
+fn disk(folder: &std::path::Path) -> Disk {
+    make(folder, "page", true, 8);
+    let server = Box::leak(Box::new(open(folder)));
+    Disk::new(&server.namespaces[0], &server.model, "a-device-with-a-long-name")
+}
+
+/// Carries out what the parts (address, bytes, flags) describe; returns its status and the bytes written.
+fn ask(disk: &Disk, memory: &GuestMemoryMmap, parts: &[(u64, u32, u16)]) -> Option<(u32, u32)> {
+    memory.write_obj(0xff_u8, GuestAddress(STATUS)).unwrap();
+    let descriptors = parts.iter().map(|&(address, length, flags)| Descriptor::new(address, length, flags, 0));
+    let written = BlockRequest::parse(memory, descriptors)?.carry_out(disk, memory, false, &|| false);
+    Some((memory.read_obj::<u8>(GuestAddress(STATUS)).unwrap().into(), written))
+}
+
+fn put_header(memory: &GuestMemoryMmap, kind: u32, sector: u64) {
+    memory.write_obj(kind, GuestAddress(0)).unwrap();
+    memory.write_obj(sector, GuestAddress(8)).unwrap();
+}
+
+#[test]
+fn a_request_may_be_divided_among_descriptors_in_any_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, memory) = (disk(folder.path()), memory());
+    let data: Vec<u8> = (0..1024_u32).map(|n| n as u8).collect();
+    memory.write_slice(&data, GuestAddress(16)).unwrap();
+    put_header(&memory, VIRTIO_BLK_T_OUT, 3);
+    // The header in two, the second with data behind it; an empty one between.
+    let parts = [(0, 5, 0), (5, 500, 0), (9999, 0, 0), (505, 535, 0), (STATUS, 1, WRITABLE)];
+    assert_eq!(ask(&disk, &memory, &parts), Some((VIRTIO_BLK_S_OK, 1)));
+    put_header(&memory, VIRTIO_BLK_T_IN, 3);
+    // The status at the end of the data.
+    let at = STATUS - 100;
+    let parts = [(0, 16, 0), (2048, 924, WRITABLE), (at, 101, WRITABLE)];
+    assert_eq!(ask(&disk, &memory, &parts), Some((VIRTIO_BLK_S_OK, 1025)));
+    let mut found = vec![0; 1024];
+    memory.read_slice(&mut found[..924], GuestAddress(2048)).unwrap();
+    memory.read_slice(&mut found[924..], GuestAddress(at)).unwrap();
+    assert_eq!(found, data);
+}
+
+#[test]
+fn what_is_beyond_the_end_or_not_there_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, memory) = (disk(folder.path()), memory());
+    let last = PAGES * PAGE / 512 - 1;
+    for (sector, address, length, status) in [
+        (last, 8192, 512, VIRTIO_BLK_S_OK),
+        (last, 8192, 1024, VIRTIO_BLK_S_IOERR),
+        (u64::MAX / 512 + 1, 8192, 512, VIRTIO_BLK_S_IOERR),
+        (0, MEMORY_BYTES as u64 - 256, 512, VIRTIO_BLK_S_IOERR),
+        (0, u64::MAX - 8, 512, VIRTIO_BLK_S_IOERR),
+        (0, 8192, 500, VIRTIO_BLK_S_IOERR),
+        (0, 8192, 0, VIRTIO_BLK_S_IOERR),
+        (0, 8192, u32::MAX, VIRTIO_BLK_S_IOERR),
+    ] {
+        put_header(&memory, VIRTIO_BLK_T_IN, sector);
+        let parts = [(0, 16, 0), (address, length, WRITABLE), (STATUS, 1, WRITABLE)];
+        assert_eq!(ask(&disk, &memory, &parts).map(|(found, _)| found), Some(status), "{sector} {address} {length}");
+    }
+    // Without a status, a header, or in the wrong order.
+    assert_eq!(ask(&disk, &memory, &[(0, 16, 0)]), None);
+    assert_eq!(ask(&disk, &memory, &[(STATUS, 1, WRITABLE)]), Some((VIRTIO_BLK_S_IOERR, 1)));
+    let parts = [(8192, 512, WRITABLE), (0, 16, 0), (STATUS, 1, WRITABLE)];
+    assert_eq!(ask(&disk, &memory, &parts), Some((VIRTIO_BLK_S_IOERR, 1)));
+    assert_eq!(disk.id.len(), 20);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn any_tables_are_survived(
+        bytes in prop::collection::vec(any::<u8>(), 4096),
+        small in prop::collection::vec((0..4096_u64, 0..5000_u32, 0..8_u16, 0..70_u16), 64),
+        heads in prop::collection::vec(any::<u16>(), 16),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, memory) = (disk(folder.path()), memory());
+        memory.write_slice(&bytes, GuestAddress(0)).unwrap();
+        for (number, &(address, length, flags, next)) in small.iter().enumerate() {
+            memory.write_obj(Descriptor::new(address, length, flags, next), GuestAddress(8192 + number as u64 * 16)).unwrap();
+        }
+        for (table, size) in [(0, 256), (8192, 64)] {
+            for &head in &heads {
+                for head in [head, head % size] {
+                    let chain = || Chain::new(&memory, GuestAddress(table), size, head);
+                    prop_assert!(u16::try_from(chain().count()).is_ok());
+                    if let Some(request) = BlockRequest::parse(&memory, chain()) {
+                        prop_assert!(request.carry_out(&disk, &memory, false, &|| false) > 0);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! A split virtqueue (Virtual I/O Device specification 1.2, section 2.7) while it is served, by a thread of its own.
+//!
+//! Small reads and writes that wait for nothing are carried out right here; all others by the client's [`Workers`],
+//! which finish them in any order. The rings are the guest's memory: nothing in them is relied upon.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
+use virtio_queue::desc::split::Descriptor;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use crate::vhost_user::in_flight::Tracker;
+use crate::vhost_user::request::{BlockRequest, Disk};
+use crate::vhost_user::workers::Workers;
+
+/// Reads and writes carried out by the thread of the queue, where the model does not make them wait.
+const QUICK_BYTES: u64 = 16 << 10;
+/// For so long a queue that has just had requests is looked at again and again, instead of waiting for a notification.
+const MAX_POLL: Duration = Duration::from_micros(50);
+const LEAST_POLL: Duration = Duration::from_micros(5);
+/// A stopped queue waits so long for the modelled drive.
+const STOPPING: Duration = Duration::from_secs(10);
+const DESCRIPTOR_BYTES: u32 = 16;
+
+/// What a queue is started with.
+pub struct Setup {
+    /// With size, addresses and positions.
+    pub ring: Queue,
+    /// The guest's.
+    pub memory: Arc<GuestMemoryMmap>,
+    /// Notifications of the driver.
+    pub kick: File,
+    /// To notify the driver with.
+    pub call: Option<Arc<File>>,
+    /// Where requests in flight are noted.
+    pub tracker: Option<Tracker>,
+    /// Requests that the last server has left.
+    pub resumed: Vec<u16>,
+    /// Writes are on stable storage before they are answered.
+    pub durable: bool,
+    /// The model does not make requests wait.
+    pub is_untimed: bool,
+}
+
+struct State {
+    ring: Queue,
+    memory: Arc<GuestMemoryMmap>,
+    call: Option<Arc<File>>,
+    tracker: Option<Tracker>,
+    /// Taken from the available ring and not in the used ring yet.
+    outstanding: u16,
+    /// The thread waits for one of them.
+    is_full: bool,
+    stopping: bool,
+    /// The driver does not keep to the specification.
+    broken: bool,
+}
+
+/// See the module.
+pub struct Virtqueue {
+    disk: Arc<Disk>,
+    workers: Arc<Workers>,
+    durable: bool,
+    is_untimed: bool,
+    state: Mutex<State>,
+    drained: Condvar,
+    /// Nobody waits for answers any more.
+    given_up: AtomicBool,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    /// Its notifications arrive through `epoll`, so it stays open.
+    _kick: File,
+}
+
+/// What there is to do.
+enum Next {
+    Request(u16, Arc<GuestMemoryMmap>),
+    Nothing,
+    Full,
+    Stop,
+}
+
+impl Virtqueue {
+    /// Starts to serve a queue. Requests that were left are carried out again first.
+    pub fn start(
+        setup: Setup,
+        disk: Arc<Disk>,
+        workers: Arc<Workers>,
+    ) -> io::Result<(Arc<Self>, thread::JoinHandle<()>)> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // Edge-triggered: each notification wakes the thread, which need not read it, so that nothing blocks it.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        for source in [std::os::fd::AsFd::as_fd(&setup.kick), std::os::fd::AsFd::as_fd(&wake)] {
+            epoll::add(&epoll, source, epoll::EventData::new_u64(0), flags)?;
+        }
+        let state = State {
+            ring: setup.ring,
+            memory: setup.memory,
+            call: setup.call,
+            tracker: setup.tracker,
+            outstanding: 0,
+            is_full: false,
+            stopping: false,
+            broken: false,
+        };
+        let queue = Arc::new(Self {
+            disk,
+            workers,
+            durable: setup.durable,
+            is_untimed: setup.is_untimed,
+            state: Mutex::new(state),
+            drained: Condvar::new(),
+            given_up: AtomicBool::new(false),
+            epoll,
+            wake,
+            _kick: setup.kick,
+        });
+        let (here, resumed) = (Arc::clone(&queue), setup.resumed);
+        let run = move || {
+            for head in resumed {
+                let memory = {
+                    let mut state = here.state();
+                    state.outstanding += 1;
+                    Arc::clone(&state.memory)
+                };
+                Self::carry_out(&here, head, memory);
+            }
+            here.serve();
+        };
+        let thread = thread::Builder::new().name("slo-ctl vhost".into()).spawn(run)?;
+        Ok((queue, thread))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notifies the driver through another descriptor from now on.
+    pub fn set_call(&self, call: Option<Arc<File>>) {
+        self.state().call = call;
+    }
+
+    /// Requests from now on are in this memory.
+    pub fn set_memory(&self, memory: Arc<GuestMemoryMmap>) {
+        self.state().memory = memory;
+    }
+
+    /// No more requests are taken.
+    pub fn stop(&self) {
+        self.state().stopping = true;
+        self.wake();
+    }
+
+    /// Nobody waits for answers any more.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns once every request is answered, after [`Self::stop`]: the next entry of the available ring.
+    pub fn drain(&self) -> u16 {
+        let deadline = Instant::now() + STOPPING;
+        let mut state = self.state();
+        while state.outstanding > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.give_up();
+            }
+            let patience = left.max(Duration::from_millis(100));
+            state = self.drained.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.ring.next_avail()
+    }
+
+    fn wake(&self) {
+        // Full: then it is awake.
+        let _full = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn serve(self: &Arc<Self>) {
+        let mut polling = Polling::new(self.is_untimed);
+        loop {
+            match self.next() {
+                Next::Request(head, memory) => {
+                    polling.found();
+                    Self::carry_out(self, head, memory);
+                }
+                Next::Nothing if polling.is_on() => thread::yield_now(),
+                Next::Nothing => {
+                    if self.is_idle() {
+                        polling.slept(self.sleep());
+                    }
+                }
+                Next::Full => drop(self.sleep()),
+                Next::Stop => return,
+            }
+        }
+    }
+
+    fn next(&self) -> Next {
+        let mut state = self.state();
+        if state.stopping || state.broken {
+            return Next::Stop;
+        }
+        if state.outstanding >= state.ring.size() {
+            state.is_full = true;
+            return Next::Full;
+        }
+        let memory = Arc::clone(&state.memory);
+        let position = state.ring.next_avail();
+        // Err where the index of the available ring is further ahead than the ring is long (2.7.13.3).
+        let head = match state.ring.iter(&*memory) {
+            Ok(mut available) => available.next().map(|chain| chain.head_index()),
+            Err(_) => return self.break_off(&mut state, "the available ring has more entries than its size"),
+        };
+        let size = state.ring.size();
+        match head {
+            Some(head) if head >= size => self.break_off(&mut state, "a descriptor lies beyond the table"),
+            Some(head) => {
+                state.outstanding += 1;
+                if let Some(tracker) = &mut state.tracker {
+                    tracker.begin(head);
+                }
+                Next::Request(head, memory)
+            }
+            None if state.ring.avail_idx(&*memory, Ordering::Acquire).is_ok_and(|index| index.0 == position) => {
+                Next::Nothing
+            }
+            // Or there is one since.
+            None if state.ring.is_valid(&*memory) => Next::Nothing,
+            None => self.break_off(&mut state, "a ring is not in the guest's memory"),
+        }
+    }
+
+    /// The queue is of no use any more until the driver resets it.
+    fn break_off(&self, state: &mut State, why: &str) -> Next {
+        if !state.broken {
+            eprintln!("slo-ctl: vhost-user: namespace {}: a queue stops: {why}", self.disk.namespace.name);
+        }
+        state.broken = true;
+        Next::Stop
+    }
+
+    /// Asks the driver for a notification; false where there is a request already.
+    fn is_idle(&self) -> bool {
+        let mut state = self.state();
+        let memory = Arc::clone(&state.memory);
+        match state.ring.enable_notification(&*memory) {
+            Ok(more) => !more,
+            Err(_) => {
+                self.break_off(&mut state, "a ring is not in the guest's memory");
+                false
+            }
+        }
+    }
+
+    /// Sleeps until there is a notification, or something else to do.
+    fn sleep(&self) -> Duration {
+        let begun = Instant::now();
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
+        // Interrupted: who asks looks again.
+        let _interrupted = epoll::wait(&self.epoll, &mut events, None);
+        let mut state = self.state();
+        let memory = Arc::clone(&state.memory);
+        if state.ring.disable_notification(&*memory).is_err() {
+            self.break_off(&mut state, "a ring is not in the guest's memory");
+        }
+        begun.elapsed()
+    }
+
+    fn carry_out(this: &Arc<Self>, head: u16, memory: Arc<GuestMemoryMmap>) {
+        let (table, size) = {
+            let state = this.state();
+            (GuestAddress(state.ring.desc_table()), state.ring.size())
+        };
+        let chain = Chain::new(&memory, table, size, head);
+        let Some(request) = BlockRequest::parse(&memory, chain) else {
+            return this.finish(head, 0);
+        };
+        if this.is_untimed && !this.durable && request.is_quick(QUICK_BYTES) {
+            let written = this.attempt(&request, &memory);
+            return this.finish(head, written);
+        }
+        let here = Arc::clone(this);
+        this.workers.submit(Box::new(move || {
+            let written = {
+                let _room = here.workers.room(request.data_bytes());
+                here.attempt(&request, &memory)
+            };
+            here.finish(head, written);
+        }));
+    }
+
+    /// A panic fails this request only.
+    fn attempt(&self, request: &BlockRequest, memory: &GuestMemoryMmap) -> u32 {
+        let gone = || self.given_up.load(Ordering::Relaxed);
+        let work = || request.carry_out(&self.disk, memory, self.durable, &gone);
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| request.fail(memory))
+    }
+
+    /// Puts a request into the used ring (2.7.8), and notifies the driver if it wants that.
+    fn finish(&self, head: u16, written: u32) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let memory = Arc::clone(&state.memory);
+        if let Some(tracker) = &state.tracker {
+            tracker.finish(head);
+        }
+        let used = state.ring.add_used(&*memory, head, written);
+        if let Some(tracker) = &state.tracker {
+            tracker.finished(head, state.ring.next_used());
+        }
+        let call = match used.and_then(|()| wants_notification(&mut state.ring, &memory)) {
+            Ok(true) => state.call.clone(),
+            Ok(false) => None,
+            Err(_) => {
+                self.break_off(state, "a ring is not in the guest's memory");
+                None
+            }
+        };
+        state.outstanding -= 1;
+        if state.outstanding == 0 {
+            self.drained.notify_all();
+        }
+        let was_full = std::mem::take(&mut state.is_full);
+        drop(guard);
+        if was_full {
+            self.wake();
+        }
+        call.as_deref().into_iter().for_each(notify);
+    }
+}
+
+/// Writes to an eventfd of the client.
+pub fn notify(mut call: &File) {
+    // A client that has gone needs no notification.
+    let _gone = call.write(&1_u64.to_ne_bytes());
+}
+
+/// Whether the driver wants to be notified of what was added (2.7.7).
+fn wants_notification(ring: &mut Queue, memory: &GuestMemoryMmap) -> Result<bool, virtio_queue::Error> {
+    if ring.event_idx_enabled() {
+        return ring.needs_notification(memory);
+    }
+    std::sync::atomic::fence(Ordering::SeqCst);
+    let flags: u16 =
+        memory.load(GuestAddress(ring.avail_ring()), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;
+    Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
+}
+
+/// For how long a queue is looked at before its thread sleeps: longer while requests follow each other closely, not at
+/// all while they do not.
+struct Polling {
+    is_wanted: bool,
+    window: Duration,
+    since: Instant,
+}
+
+impl Polling {
+    fn new(is_wanted: bool) -> Self {
+        Self { is_wanted, window: Duration::ZERO, since: Instant::now() }
+    }
+
+    fn found(&mut self) {
+        if self.is_wanted {
+            self.since = Instant::now();
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.is_wanted && !self.window.is_zero() && self.since.elapsed() < self.window
+    }
+
+    fn slept(&mut self, slept: Duration) {
+        self.window = if slept < MAX_POLL {
+            (self.window * 2).clamp(LEAST_POLL, MAX_POLL)
+        } else if self.window > LEAST_POLL {
+            self.window / 2
+        } else {
+            Duration::ZERO
+        };
+    }
+}
+
+/// The descriptors of a request (2.7.5), also in an indirect table (2.7.5.3). Ends early where they are not as the
+/// specification has them, and after as many as the table has: they may be linked in a circle.
+pub struct Chain<'a> {
+    memory: &'a GuestMemoryMmap,
+    table: GuestAddress,
+    size: u32,
+    next: Option<u16>,
+    left: u32,
+    is_indirect: bool,
+}
+
+impl<'a> Chain<'a> {
+    /// That which begins at `head` in a table of so many descriptors.
+    pub fn new(memory: &'a GuestMemoryMmap, table: GuestAddress, size: u16, head: u16) -> Self {
+        let size = u32::from(size);
+        Self { memory, table, size, next: Some(head), left: size, is_indirect: false }
+    }
+}
+
+impl Iterator for Chain<'_> {
+    type Item = Descriptor;
+
+    fn next(&mut self) -> Option<Descriptor> {
+        loop {
+            let index = self.next.take().filter(|&index| u32::from(index) < self.size)?;
+            self.left = self.left.checked_sub(1)?;
+            let at = self.table.0.checked_add(u64::from(index) * u64::from(DESCRIPTOR_BYTES))?;
+            let descriptor: Descriptor = self.memory.read_obj(GuestAddress(at)).ok()?;
+            if !descriptor.refers_to_indirect_table() {
+                self.next = descriptor.has_next().then(|| descriptor.next());
+                return Some(descriptor);
+            }
+            let entries = descriptor.len() / DESCRIPTOR_BYTES;
+            if self.is_indirect || descriptor.has_next() || descriptor.len() % DESCRIPTOR_BYTES != 0 {
+                return None;
+            }
+            // The index in a descriptor reaches no further.
+            let entries = entries.min(u32::from(u16::MAX));
+            (self.table, self.size, self.left) = (descriptor.addr(), entries, entries);
+            (self.next, self.is_indirect) = (Some(0), true);
+        }
+    }
+}

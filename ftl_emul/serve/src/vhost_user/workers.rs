@@ -1,0 +1,147 @@
+//! Threads of one client for requests that wait: for the modelled drive, for stable storage, for large copies.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Requests of one client that are carried out at once. More wait for a thread.
+const MAX_THREADS: usize = 128;
+/// Memory for data of requests larger than [`SMALL_BYTES`]; one request may have more.
+const ROOM_BYTES: u64 = 32 << 20;
+/// All threads together have no more than 2 MiB of such data.
+const SMALL_BYTES: u64 = 16 << 10;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    closed: bool,
+    taken_bytes: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Workers {
+    state: Mutex<State>,
+    more: Condvar,
+    room: Condvar,
+}
+
+/// Room for the data of one request.
+pub struct Room<'a> {
+    workers: &'a Workers,
+    bytes: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.workers.state().taken_bytes -= self.bytes;
+        self.workers.room.notify_all();
+    }
+}
+
+impl Workers {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a thread do it. Jobs begin in the order in which they came.
+    pub fn submit(self: &Arc<Self>, job: Job) {
+        let mut state = self.state();
+        state.jobs.push_back(job);
+        if state.jobs.len() <= state.idle {
+            self.more.notify_one();
+        } else if state.threads < MAX_THREADS {
+            state.threads += 1;
+            let here = Arc::clone(self);
+            let started = thread::Builder::new().name("slo-ctl vhost work".into()).spawn(move || here.work());
+            if started.is_err() {
+                state.threads -= 1;
+                let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
+                drop(state);
+                // Without any thread, who asks does it.
+                if let Some(job) = job {
+                    job();
+                }
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                state = self.state();
+            } else if state.closed {
+                state.threads -= 1;
+                return;
+            } else {
+                state.idle += 1;
+                state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    /// Waits until there is room for the data of a request.
+    pub fn room(&self, bytes: u64) -> Room<'_> {
+        let bytes = if bytes > SMALL_BYTES { bytes } else { 0 };
+        let mut state = self.state();
+        while bytes > 0 && state.taken_bytes > 0 && state.taken_bytes + bytes > ROOM_BYTES {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.taken_bytes += bytes;
+        Room { workers: self, bytes }
+    }
+
+    /// Ends the threads once there are no jobs left.
+    pub fn close(&self) {
+        self.state().closed = true;
+        self.more.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn jobs_that_wait_do_not_hold_up_others() {
+        let workers = Arc::new(Workers::default());
+        let (first, waits) = mpsc::channel::<()>();
+        let (done, ends) = mpsc::channel();
+        let done_too = done.clone();
+        workers.submit(Box::new(move || {
+            let _ended = waits.recv();
+            done_too.send("first").unwrap();
+        }));
+        workers.submit(Box::new(move || done.send("second").unwrap()));
+        assert_eq!(ends.recv_timeout(Duration::from_secs(60)), Ok("second"));
+        drop(first);
+        assert_eq!(ends.recv_timeout(Duration::from_secs(60)), Ok("first"));
+        workers.close();
+    }
+
+    #[test]
+    fn large_data_waits_for_room() {
+        let workers = Arc::new(Workers::default());
+        let all = workers.room(2 * ROOM_BYTES);
+        drop(workers.room(SMALL_BYTES));
+        let (done, ends) = mpsc::channel();
+        let here = Arc::clone(&workers);
+        thread::spawn(move || {
+            drop(here.room(SMALL_BYTES + 1));
+            done.send(()).unwrap();
+        });
+        assert!(ends.recv_timeout(Duration::from_millis(50)).is_err());
+        drop(all);
+        assert!(ends.recv_timeout(Duration::from_secs(60)).is_ok());
+    }
+}
