@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate campaign fuzz man install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate campaign fuzz man screenshots install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -54,6 +54,10 @@ fuzz: setup ## parsers with inputs that reach new code, MINUTES=1 each: NAME=con
 
 man: setup ## manual pages of every command in build/man
 	@. build/env.sh && .venv/bin/slo-ctl man build/man
+	@.venv/bin/python scripts/config_page.py <docs/configuration.md >build/man/slo-ctl.toml.5
+
+screenshots: setup ## page, top and report (SIMULATED) in build/screenshots, at 420, 1280 and 1920 pixels
+	@. build/env.sh && .venv/bin/python bench/screenshots.py
 
 install: setup ## units, program, plugin, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
 	@. build/env.sh && scripts/install.sh

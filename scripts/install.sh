@@ -123,8 +123,9 @@ program() { # program STAGE
 # Manual pages and completions are made from the command line itself.
 pages_and_completions() { # pages_and_completions STAGE
     local share=$1$PREFIX/share ours=(.venv/bin/python -m slo_ctl.cli)
-    mkdir -p "$share"/{man/man1,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+    mkdir -p "$share"/{man/man1,man/man5,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
     "${ours[@]}" man "$share/man/man1" >"$work/man.log"
+    .venv/bin/python scripts/config_page.py <docs/configuration.md >"$share/man/man5/slo-ctl.toml.5"
     "${ours[@]}" completion bash >"$share/bash-completion/completions/slo-ctl"
     "${ours[@]}" completion zsh >"$share/zsh/site-functions/_slo-ctl"
     "${ours[@]}" completion fish >"$share/fish/vendor_completions.d/slo-ctl.fish"

@@ -310,5 +310,9 @@ def _logical_pages(sample: DeviceSample) -> int:
 
 def summary(plans: Sequence[MovePlan]) -> str:
     """One sentence on the moves under way."""
-    parts = [f"{p.blocks} blocks from {p.source or 'the spare'} to {p.target or 'the spare'}" for p in plans]
+    parts = [
+        f"{p.blocks} block{'' if p.blocks == 1 else 's'} from {p.source or 'the spare'} to "
+        f"{p.target or 'the spare'}"
+        for p in plans
+    ]
     return f"moving OPS: {', '.join(parts)}" if parts else ""

@@ -40,6 +40,7 @@ EXPECTED = {
     "usr/share/slo-ctl/prometheus/slo-ctl.rules.yml",
     "usr/share/man/man1/slo-ctl-device-serve.1",
     "usr/share/man/man1/slo-ctl.1",
+    "usr/share/man/man5/slo-ctl.toml.5",
     "usr/share/zsh/site-functions/_slo-ctl",
 }
 

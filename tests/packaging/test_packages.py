@@ -88,7 +88,7 @@ def test_package_has_everything(package: Path) -> None:
         "usr/share/zsh/site-functions/_slo-ctl": "usr/share/zsh/vendor-completions/_slo-ctl",
     }
     expected = {moved.get(name, name) for name in EXPECTED}
-    assert {re.sub(r"(man1/.*\.1)$", r"\1.gz", name) for name in expected} <= files
+    assert {re.sub(r"(man[15]/.*\.[15])$", r"\1.gz", name) for name in expected} <= files
     assert not {name for name in files if name.startswith(("lib/", "usr/local/"))}
 
 

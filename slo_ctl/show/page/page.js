@@ -142,6 +142,12 @@ function showVm(row, vm) {
   target.style.left = `${100 * Math.min(1, vm.target_share || 0)}%`;
 }
 
+function groupText(group) {
+  const bounds = [known(group.min_iops) ? `at least ${count(group.min_iops)} IOPS` : "", known(group.max_iops) ? `at most ${count(group.max_iops)} IOPS` : ""];
+  const vms = group.vms.length ? group.vms.join(", ") : "no VM";
+  return [`Group ${group.name} (${vms}): ${count(group.iops)} IOPS`, ...bounds.filter(Boolean), `${group.verdict}: ${group.reason}`].join(", ");
+}
+
 function tellChanges(status) {
   const first = verdicts.size === 0;
   for (const vm of status.vms) {
@@ -215,8 +221,8 @@ function showDrive(node, device, status) {
 // The last hour.
 
 const CHARTS = [
-  ["Share", "share", "share", "target_share", "entitled", percent],
-  ["IOPS", "iops", "IOPS", "target_iops", "target", count],
+  ["Share", "share", "got", "target_share", "entitled", percent],
+  ["IOPS", "iops", "got", "target_iops", "target", count],
   ["p99", "p99_read_us", "read", "p99_write_us", "write", latency],
   ["WAF", "waf", "WAF", null, "", (value) => number(value, 2)],
 ];
@@ -244,8 +250,8 @@ function path(history, points, field, most) {
 
 function chart(history, points, [title, field, name, second, secondName, text]) {
   const values = points.flatMap((point) => [point[field], second ? point[second] : null]).filter(known);
-  const caption = make("figcaption", {}, make("strong", {}, title), " ", make("span", { class: "key" }, name));
-  if (second) caption.append(", ", make("span", { class: "key second" }, `${secondName} (dashed)`));
+  const caption = make("figcaption", {}, make("strong", {}, title));
+  if (second) caption.append(" ", make("span", { class: "key" }, name), ", ", make("span", { class: "key second" }, `${secondName} (dashed)`));
   if (values.length === 0) return make("figure", {}, caption, make("p", { class: "help" }, "nothing known"));
   const most = Math.max(...values) || 1;
   const own = points.map((point) => point[field]).filter(known);
@@ -337,6 +343,7 @@ function show(status) {
   write(byId("summary"), `${several(names.size, "VM")}, ${several(status.devices.length, "drive")}, as of ${clock(status.at)}; means over ${count(status.window_s)} s`);
   tellChanges(status);
   keep(byId("vms"), status.vms, keyOfVm, makeVm, showVm);
+  lines(byId("groups"), status.groups.map(groupText));
   keep(byId("drives"), status.devices, (device) => device.name, makeDrive, (node, device) => showDrive(node, device, status));
   lines(byId("notes"), status.notes);
   byId("notes-section").hidden = status.notes.length === 0;
