@@ -162,6 +162,7 @@ texts() { # texts STAGE
     mkdir -p "$doc/docs"
     cp LICENSE README.md CHANGELOG.md "$doc/"
     cp docs/*.md docs/*.svg "$doc/docs/"
+    cp -r docs/screenshots "$doc/docs/"
 }
 
 stage() { # stage STAGE: all of the above, with modes that do not depend on the umask of who builds

@@ -298,5 +298,5 @@ class DaemonController:
 
     def _unknown(self, vm: str) -> RefusalError:
         names = sorted({*self.published.names, *self.published.config.vms})
-        hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them; force sets it all the same")
+        hint = did_you_mean(vm, names, "`slo-ctl vm list` shows them; use --force to set it anyway")
         return RefusalError(f"there is no VM {vm} on this host", hint, HTTPStatus.NOT_FOUND)
