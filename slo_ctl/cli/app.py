@@ -101,7 +101,8 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name=PROGRAM,
         cls=Program,
-        help="VM-aware storage QoS for KVM hosts.",
+        help="VM-aware storage QoS for KVM hosts.\n\nExamples:\nslo-ctl try\n"
+        "slo-ctl vm set web weight=3,min=500\nslo-ctl status",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,6 +59,51 @@ def complete_vm_or_slo_field(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_vm_or_slo_key(ctx: typer.Context, incomplete: str) -> list[str]:
     """VMs, and fields of an SLO; of a list, the last."""
     return complete_vm(ctx, incomplete) + _last_of_list(_SLO_FIELDS, incomplete)
+
+
+def complete_device_property(incomplete: str) -> list[str]:
+    """Keys of `device create` as `KEY=`, and values of those that have a few; of a list, the last."""
+    from slo_ctl.drives.spec import MAPPING_NAMES, VICTIM_NAMES
+
+    values = {
+        "preset": complete_preset(""),
+        "mapping": MAPPING_NAMES,
+        "victim": VICTIM_NAMES,
+        "placement": ("isolated", "shared"),
+        "scheduler": ("wfq", "fifo", "rr"),
+        "class": ("disk", "raid0"),
+        "age": ("yes", "no"),
+    }
+    return _pairs(values, ("name", "size", "op", "channels", "dies", "page", "block"), incomplete)
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Presets of emulated SSDs and hard disks."""
+    from slo_ctl.drives.plan import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Keys of a VM of `replay` as `KEY=`, and workloads; of a list, the last."""
+    from slo_ctl.replay.scenario_build import workload_names
+
+    values = {"workload": workload_names(), "mode": ("closed", "open")}
+    return _pairs(values, ("name", "trace", "weight", "min", "max", "size", "format"), incomplete)
+
+
+def _pairs(values: Mapping[str, Iterable[str]], others: Iterable[str], incomplete: str) -> list[str]:
+    """The rest of `key=value` after the last comma; `others` are keys of which values are not known."""
+    before, equals, value = incomplete.rpartition("=")
+    key = before.rpartition(",")[2]
+    if equals and "," not in value:
+        return [f"{before}={each}" for each in values.get(key, ()) if each.startswith(value)]
+    return _last_of_list([f"{key}=" for key in (*others, *values)], incomplete)
+
+
+def complete_latency(incomplete: str) -> list[str]:
+    """Values of `device serve --latency`."""
+    return [word for word in ("real", "none") if word.startswith(incomplete)]
 
 
 def complete_policy(incomplete: str) -> list[str]:

@@ -15,7 +15,10 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 
 FORMAT_VERSION = 1
 
-app = typer.Typer(help="Check, show and reload the configuration.", rich_markup_mode=None)
+app = typer.Typer(
+    help="Check, show and reload the configuration.\n\nExamples:\nslo-ctl config check",
+    rich_markup_mode=None,
+)
 
 
 @app.command()

@@ -37,7 +37,12 @@ def command(
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,
 ) -> None:
-    """Run three VMs with synthetic workloads on one EMULATED SSD: first mixed, then isolated."""
+    """Run three VMs with synthetic workloads on one EMULATED SSD: first mixed, then isolated.
+
+    Examples:
+    slo-ctl demo
+    slo-ctl demo --report demo.html
+    """
     from slo_ctl.replay.scenario_build import build_scenario, read_toml
 
     with as_file(files("slo_ctl.replay") / "demo.toml") as path:

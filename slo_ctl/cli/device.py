@@ -11,7 +11,13 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli import device_policy, profile, write_cost, write_unit
-from slo_ctl.cli.completion import complete_device, complete_namespace
+from slo_ctl.cli.completion import (
+    complete_device,
+    complete_device_property,
+    complete_latency,
+    complete_namespace,
+    complete_preset,
+)
 from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 
@@ -24,7 +30,8 @@ if TYPE_CHECKING:
 LABORATORY = "Laboratory"
 
 app = typer.Typer(
-    help="Manage emulated SSDs served over NBD; show and profile drives.",
+    help="Manage emulated SSDs served over NBD; show and profile drives.\n\nExamples:\n"
+    "slo-ctl device create ssd0 --size 8GiB\nslo-ctl device show /dev/nvme0",
     rich_markup_mode=None,
 )
 
@@ -38,6 +45,7 @@ def create(
             help="Name and properties: name=, preset=fast15|tlc|qlc, size=, op=, other keys of "
             "`slo-ctl replay --device`, placement=isolated|shared, scheduler=wfq|fifo|rr. Hard disks: "
             "class=disk|raid0, preset=cheetah-15k7|barracuda-xt, disks=, stripe=, queue=, write_cache=.",
+            autocompletion=complete_device_property,
         ),
     ],
     namespace: Annotated[
@@ -49,7 +57,10 @@ def create(
         ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Same as preset=: fast15, tlc, qlc, ...")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Same as preset=: fast15, tlc, qlc, ...", autocompletion=complete_preset
+        ),
     ] = None,
     size: Annotated[str | None, typer.Option(metavar="SIZE", help="Same as size=, such as 8GiB.")] = None,
     op: Annotated[
@@ -102,7 +113,11 @@ def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
 
 @app.command("list")
 def list_(root: ROOT = None, json_: JSON = False) -> None:
-    """List devices."""
+    """List devices.
+
+    Examples:
+    slo-ctl device list
+    """
     from slo_ctl.drives.status import FORMAT_VERSION, device_status
 
     store = _store(root)
@@ -141,6 +156,10 @@ def show(
 
     Of an emulated device: whether it is served, and the NBD URIs of its namespaces. Of an NVMe drive: its
     namespaces, including detached ones, and the strongest placement it supports with what that isolates.
+
+    Examples:
+    slo-ctl device show ssd0
+    slo-ctl device show /dev/nvme0
     """
     if name.startswith("/dev/"):
         _show_nvme(name, json_)
@@ -191,7 +210,9 @@ def serve(
     latency: Annotated[
         str,
         typer.Option(
-            metavar="real|none", help="Complete requests after the modelled latency, or immediately."
+            metavar="real|none",
+            help="Complete requests after the modelled latency, or immediately.",
+            autocompletion=complete_latency,
         ),
     ] = "none",
     time_scale: Annotated[
@@ -301,6 +322,9 @@ def age(
 
     Every logical page is mapped, then random writes are simulated until the WAF has settled. Data on the
     device is neither read nor written.
+
+    Examples:
+    slo-ctl device age ssd0
     """
     from slo_ctl.drives.status import FORMAT_VERSION
 
@@ -346,7 +370,11 @@ def resize(
     ] = False,
     root: ROOT = None,
 ) -> None:
-    """Resize a namespace. NBD clients have to reconnect to see the new size."""
+    """Resize a namespace. NBD clients have to reconnect to see the new size.
+
+    Examples:
+    slo-ctl device resize ssd0/web 4GiB
+    """
     from slo_ctl.base.quantity import format_bytes_exact
     from slo_ctl.drives.store import resize as resize_namespace
 
@@ -367,7 +395,11 @@ def delete(
     yes: YES = False,
     root: ROOT = None,
 ) -> None:
-    """Delete a device and all data on it."""
+    """Delete a device and all data on it.
+
+    Examples:
+    slo-ctl device delete ssd0 --yes
+    """
     store = _store(root)
     store.require(name)
     if not yes:

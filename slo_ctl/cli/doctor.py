@@ -20,6 +20,9 @@ def command(
 
     Not every requirement is needed everywhere: each line says what for. Exit status 0: all satisfied; 3:
     something is missing.
+
+    Examples:
+    slo-ctl doctor
     """
     from slo_ctl.host.cgroup import DEFAULT_ROOT
     from slo_ctl.host.libvirt import DEFAULT_URI

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli.completion import complete_policy
+from slo_ctl.cli.completion import complete_policy, complete_workload
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
 from slo_ctl.cli.output import Outputs, deliver
@@ -48,6 +48,7 @@ def command(
             metavar="KEY=VALUE,...",
             help="A VM: name=, weight=, trace=FILE or workload=NAME with its parameters, min=, max= (IOPS), "
             "p99=20ms, size=, qd=, mode=closed|open. Repeat for every VM. Double a comma inside a value.",
+            autocompletion=complete_workload,
         ),
     ] = None,
     device: Annotated[

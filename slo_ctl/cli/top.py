@@ -23,6 +23,10 @@ def command(
     """Watch all VMs full-screen, sorted and filtered by key, with the reason for each verdict.
 
     Continues across restarts of the daemon. Changes nothing.
+
+    Examples:
+    slo-ctl top
+    slo-ctl top --interval 5
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("slo-ctl top needs a terminal", "use slo-ctl status --watch instead")

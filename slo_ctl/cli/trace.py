@@ -31,7 +31,10 @@ _JOINING = ("partition", "per-volume", "compact", "first-touch")
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 
-app = typer.Typer(help="Inspect and convert block traces.", rich_markup_mode=None)
+app = typer.Typer(
+    help="Inspect and convert block traces.\n\nExamples:\nslo-ctl trace info trace.csv.zst",
+    rich_markup_mode=None,
+)
 
 
 @app.command()
@@ -46,7 +49,11 @@ def info(
     action: Annotated[str, ACTION] = "Q",
     json_: JSON = False,
 ) -> None:
-    """Show statistics of a trace: counts, sizes, footprint, order and arrival times."""
+    """Show statistics of a trace: counts, sizes, footprint, order and arrival times.
+
+    Examples:
+    slo-ctl trace info trace.csv.zst
+    """
     from slo_ctl.show.trace import as_json, as_table
     from traces.summary import Tally
 

@@ -18,7 +18,11 @@ from slo_ctl.cli.vm_host import VmHost, is_many
 if TYPE_CHECKING:
     from slo_ctl.observe.streams import Inventory
 
-app = typer.Typer(help="Show VMs, set their SLOs, and attach disks.", rich_markup_mode=None)
+app = typer.Typer(
+    help="Show VMs, set their SLOs, and attach disks.\n\nExamples:\nslo-ctl vm list\n"
+    "slo-ctl vm set web weight=3,min=500",
+    rich_markup_mode=None,
+)
 
 
 @app.command("list")

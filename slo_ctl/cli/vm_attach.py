@@ -132,7 +132,11 @@ def detach(
     connect: CONNECT = None,
     root: ROOT = None,
 ) -> None:
-    """Detach a namespace of an emulated SSD from a VM. The data stay on the device."""
+    """Detach a namespace of an emulated SSD from a VM. The data stay on the device.
+
+    Examples:
+    slo-ctl vm detach web vdb
+    """
     from slo_ctl.act.domain_metadata import AFFECT_CONFIG, AFFECT_LIVE, writable_domain
     from slo_ctl.drives import attach as disks
 

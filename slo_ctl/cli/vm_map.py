@@ -293,7 +293,12 @@ def map_(
     connect: CONNECT = None,
     root: ROOT = None,
 ) -> None:
-    """Map a VM onto a namespace of an NVMe drive, created for it or adopted."""
+    """Map a VM onto a namespace of an NVMe drive, created for it or adopted.
+
+    Examples:
+    slo-ctl vm map web --device /dev/nvme0 --size 20GiB
+    slo-ctl vm map web --device /dev/nvme0 --adopt 3
+    """
     from slo_ctl.decide.namespace_plan import MapRequest, plan_map
 
     work = MappingWork(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
@@ -345,7 +350,12 @@ def unmap(
     connect: CONNECT = None,
     root: ROOT = None,
 ) -> None:
-    """Unmap a namespace from its VM. The data stay, unless --delete."""
+    """Unmap a namespace from its VM. The data stay, unless --delete.
+
+    Examples:
+    slo-ctl vm unmap web
+    slo-ctl vm unmap web --delete
+    """
     from slo_ctl.decide.namespace_plan import plan_unmap
 
     work = MappingWork(VmHost(root, connect), dry_run=dry_run, yes=yes, json_=json_)
@@ -363,7 +373,11 @@ def unmap(
 
 
 def maps(json_: JSON = False, root: ROOT = None) -> None:
-    """List VMs mapped onto namespaces of NVMe drives."""
+    """List VMs mapped onto namespaces of NVMe drives.
+
+    Examples:
+    slo-ctl vm maps --json
+    """
     from slo_ctl.show.terminal import console_for
     from slo_ctl.show.vms import mapping_table, mappings_json
 

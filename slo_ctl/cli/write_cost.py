@@ -64,6 +64,9 @@ def device_write_cost(
     """Fit T(n) = T_merge + n S/B to the response times of sequential and random writes.
 
     OVERWRITES TARGET, as `device logical-block` does. The result is not stored.
+
+    Examples:
+    slo-ctl device write-cost --emulated samsung
     """
     check_plot(plot)
     check_one_source(target, emulated)
@@ -116,7 +119,11 @@ def trace_write_cost(
     plot: _PLOT = None,
     json_: JSON = False,
 ) -> None:
-    """Fit T(n) = T_merge + n S/B to the response times of a trace's writes."""
+    """Fit T(n) = T_merge + n S/B to the response times of a trace's writes.
+
+    Examples:
+    slo-ctl trace write-cost trace.csv
+    """
     check_plot(plot)
     at_bad_records = on_error_of(on_error)
     from slo_ctl.profile.write_cost import collect, fit_or_refuse, require_responses

@@ -85,6 +85,9 @@ def logical_block(
     The same region is written sequentially and randomly, without overlap, with requests of doubled size until
     both are equally fast. OVERWRITES TARGET: in a directory a temporary file is used; any other target has to
     be named by --allow-write. The result is stored, with recommended settings for volumes and file systems.
+
+    Examples:
+    slo-ctl device logical-block /srv/vms
     """
     check_plot(plot)
     check_one_source(target, emulated)

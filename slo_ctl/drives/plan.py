@@ -26,7 +26,7 @@ from slo_ctl.drives.record import (
     Timing,
     check_name,
 )
-from slo_ctl.drives.spec import SCHEDULER_NAMES, device_spec, divide
+from slo_ctl.drives.spec import PRESET_NAMES, SCHEDULER_NAMES, device_spec, divide
 
 CLASSES = ("ssd", "disk", "raid0")
 DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}
@@ -192,6 +192,11 @@ def plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) ->
         disk=disk,
         namespace=_laid_out(name, parts, size_bytes),
     )
+
+
+def preset_names() -> tuple[str, ...]:
+    """Presets of SSDs, then of hard disks."""
+    return (*PRESET_NAMES, *_presets())
 
 
 def _presets() -> dict[str, DiskPreset]:

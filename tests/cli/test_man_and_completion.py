@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from fake_daemon import FakeDaemon
 from fake_status import host_status
 
 from slo_ctl.cli import app, completion
+from slo_ctl.cli.help import examples_of
 from slo_ctl.model.status_json import to_json
 
 SLO_CTL = Path(sys.executable).with_name("slo-ctl")
@@ -32,6 +37,27 @@ def test_a_page_for_every_command(pages: list[Path]) -> None:
         text = page.read_text()
         assert text.startswith(f'.TH "{page.stem.upper()}" 1 "20')
         assert r" \- " in text.splitlines()[2]
+
+
+def test_every_page_has_examples_that_the_command_line_takes() -> None:
+    program = typer.main.get_command(app.build([]))
+
+    def examples(command: Any) -> Iterator[str]:
+        own = examples_of(command)
+        assert own, command.name
+        yield from "\n".join(own).replace("\\\n", " ").splitlines()
+        for each in getattr(command, "commands", {}).values():
+            yield from examples(each)
+
+    for line in examples(program):
+        words = shlex.split(line, comments=True)
+        words = words[: next((i for i, word in enumerate(words) if word in ("|", ">", "&&")), len(words))]
+        if words.pop(0) != "slo-ctl":  # another program's, such as systemctl
+            continue
+        command: Any = program
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        command.make_context(line, list(words))
 
 
 @pytest.mark.parametrize(
@@ -102,3 +128,13 @@ def test_names_that_would_break_a_command_line_are_left_out() -> None:
     names = ["web", "we b", "we\x1b[2J", "-we", "other"]
     assert completion._matching(names, "we") == ["web"]
     assert completion.complete_verdict("ok,i") == ["ok,insufficient", "ok,idle"]
+
+
+def test_values_of_properties_are_completed() -> None:
+    assert completion.complete_device_property("ssd0,pre") == ["ssd0,preset="]
+    assert completion.complete_device_property("preset=f") == ["preset=fast15"]
+    assert completion.complete_device_property("size=8GiB,mapping=b") == ["size=8GiB,mapping=bast"]
+    assert completion.complete_device_property("size=8") == []
+    assert completion.complete_workload("name=a,workload=un") == ["name=a,workload=uniform"]
+    assert "cheetah-15k7" in completion.complete_preset("")
+    assert completion.complete_latency("r") == ["real"]

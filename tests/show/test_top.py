@@ -191,6 +191,10 @@ def test_hostile_names_and_five_hundred_vms() -> None:
     run(Daemon(host_status(vms=odd + many)), steps)
 
 
+def shows_help(app: TopApp) -> bool:
+    return isinstance(app.screen, HelpScreen)
+
+
 def test_search_help_and_going_back() -> None:
     daemon = Daemon(host_status(vms=VMS))
 
@@ -199,9 +203,9 @@ def test_search_help_and_going_back() -> None:
         await pilot.press("slash", "d", "b")
         assert [vm.vm for vm in app.shown()] == ["db"]
         await pilot.press("enter", "question_mark")
-        assert isinstance(app.screen, HelpScreen)
+        assert shows_help(app)
         await pilot.press("x")
-        assert not isinstance(app.screen, HelpScreen)
+        assert not shows_help(app)
         await pilot.press("escape")
         assert len(app.shown()) == len(VMS)
         for number in range(1, 4):
