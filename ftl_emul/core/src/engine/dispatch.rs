@@ -51,13 +51,11 @@ impl Engine {
         self.host_page_writes < host_page_writes
     }
 
-    /// Whether one more page operation may be in flight.
+    /// Whether one more page operation may be in flight. What is not in flight yet is in the order of the scheduler,
+    /// so there are only as many as keep the dies busy.
     #[inline]
     fn has_room(&self) -> bool {
-        self.in_flight < self.device_queue_depth
-            || (self.timeline.background_ns() > 0
-                && self.in_flight < self.most_in_flight
-                && self.timeline.has_idle_die())
+        self.in_flight - self.behind_background < self.device_queue_depth && self.in_flight < self.most_in_flight
     }
 
     /// Issues the next page of a tenant's first arrived request.
@@ -81,8 +79,9 @@ impl Engine {
         match request.op {
             Op::Read => {
                 if let Some(die) = mapping.read_page(id, page, &mut self.timeline) {
-                    let at = self.timeline.finish;
-                    self.agenda.add(at, Event::PageRead { tenant, slot, die });
+                    let (at, behind_background) = (self.timeline.finish, self.timeline.behind_background);
+                    self.behind_background += u32::from(behind_background);
+                    self.agenda.add(at, Event::PageRead { tenant, slot, die, behind_background });
                     return;
                 }
                 self.timeline.finish += self.timeline.command_ns();
@@ -118,12 +117,13 @@ impl Engine {
             }
             Op::Flush => self.timeline.finish = now + self.timeline.command_ns(),
         }
-        let at = self.timeline.finish;
-        self.schedule_page_done(at, tenant, slot);
+        let (at, behind_background) = (self.timeline.finish, self.timeline.behind_background);
+        self.behind_background += u32::from(behind_background);
+        self.schedule_page_done(at, tenant, slot, behind_background);
     }
 
-    pub(super) fn schedule_page_done(&mut self, at: u64, tenant: u16, slot: u32) {
-        self.agenda.add(at, Event::PageDone { tenant, slot });
+    pub(super) fn schedule_page_done(&mut self, at: u64, tenant: u16, slot: u32, behind_background: bool) {
+        self.agenda.add(at, Event::PageDone { tenant, slot, behind_background });
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if queue.arrival == Arrival::Live {
             self.completions.extend(queue.page_scheduled(slot, at));

@@ -33,8 +33,8 @@ use agenda::Agenda;
 use moves::MoveBudget;
 use queue::TenantQueue;
 
-/// Page operations in flight for each that may be otherwise, while a die works in the background: reads that wait for it
-/// must not keep the other dies idle.
+/// Page operations in flight for each of the device's queue depth, those included that wait for background work of their
+/// die: they must not keep the other dies idle.
 const MOST_PER_DIE: u32 = 4;
 
 /// Why [`Engine::run`] returned.
@@ -62,9 +62,9 @@ pub struct Until {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A page operation of an outstanding request is done.
-    PageDone { tenant: u16, slot: u32 },
+    PageDone { tenant: u16, slot: u32, behind_background: bool },
     /// A page that was read is in the register of its die.
-    PageRead { tenant: u16, slot: u32, die: u32 },
+    PageRead { tenant: u16, slot: u32, die: u32, behind_background: bool },
     /// The next request of an open-loop tenant arrives.
     Arrival { tenant: u16 },
     /// The limit of a tenant lets it continue.
@@ -82,7 +82,9 @@ pub struct Engine {
     agenda: Agenda<Event>,
     /// Page operations issued and not complete.
     in_flight: u32,
-    /// How many there may be, and how many while blocks are moved in the background.
+    /// Of these, those whose die did background work when they were issued.
+    behind_background: u32,
+    /// How many others there may be, and how many in total.
     device_queue_depth: u32,
     most_in_flight: u32,
     host_page_writes: u64,
@@ -107,6 +109,7 @@ impl Engine {
             queues: Vec::new(),
             agenda: Agenda::new(),
             in_flight: 0,
+            behind_background: 0,
             device_queue_depth: device_queue_depth.unwrap_or(geometry.dies()).max(1),
             most_in_flight: MOST_PER_DIE * device_queue_depth.unwrap_or(geometry.dies()).max(1),
             host_page_writes: 0,
@@ -221,8 +224,9 @@ impl Engine {
 
     fn handle<M: Mapping>(&mut self, mapping: &mut M, event: Event) {
         match event {
-            Event::PageDone { tenant, slot } => {
+            Event::PageDone { tenant, slot, behind_background } => {
                 self.in_flight -= 1;
+                self.behind_background -= u32::from(behind_background);
                 let now = self.timeline.now;
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 if queue.page_done(slot, now) {
@@ -231,9 +235,9 @@ impl Engine {
                     self.wake(tenant);
                 }
             }
-            Event::PageRead { tenant, slot, die } => {
+            Event::PageRead { tenant, slot, die, behind_background } => {
                 let arrived = self.timeline.transfer_out(die);
-                self.schedule_page_done(arrived, tenant, slot);
+                self.schedule_page_done(arrived, tenant, slot, behind_background);
             }
             Event::Arrival { tenant } => {
                 let now = self.timeline.now;

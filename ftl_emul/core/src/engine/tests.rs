@@ -305,6 +305,23 @@ fn moves_beside_requests_take_no_more_than_their_budget() {
 }
 
 #[test]
+fn weights_hold_while_blocks_move() {
+    let (mut mapping, mut engine, [deep, heavy]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
+    for (tenant, queue_depth, weight) in [(deep, 32, 1.0), (heavy, 8, 4.0)] {
+        engine.open_queue(tenant, Arrival::Closed { queue_depth }).unwrap();
+        engine.set_weight(tenant, weight).unwrap();
+        random_writes(&mut engine, &mapping, tenant, 200_000, u64::from(queue_depth));
+    }
+    mapping.request_move(Some(deep), Some(heavy), 200).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 20_000_000_000, host_page_writes: u64::MAX });
+    assert!(mapping.moves_pending());
+    let [deep, heavy] = [deep, heavy].map(|tenant| engine.counters(tenant).unwrap().clone());
+    let share = heavy.device_ns as f64 / (deep.device_ns + heavy.device_ns) as f64;
+    assert!((share - 0.8).abs() < 0.03, "{share} of the device time, by weight 0.8");
+    assert!(heavy.queued_ns > 19_000_000_000, "requests waited for {} ns of 20 s", heavy.queued_ns);
+}
+
+#[test]
 fn moves_on_an_idle_device_need_no_budget() {
     let (mut mapping, mut engine, [from, to]) = two_tenants(SchedulerPolicy::WeightedFair, 300);
     engine.set_move_budget(0.0).unwrap();

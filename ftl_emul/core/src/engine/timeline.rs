@@ -85,6 +85,12 @@ pub struct Timeline {
     background_ns: Vec<u64>,
     /// Die time spent on such work so far.
     pub background_done_ns: u64,
+    /// By die: when its last step of such work ends.
+    background_until: Vec<u64>,
+    /// The latest of these.
+    last_background_end: u64,
+    /// The page operation being issued is on a die that is at such work.
+    pub behind_background: bool,
 }
 
 impl Timeline {
@@ -104,6 +110,9 @@ impl Timeline {
             debts: Vec::new(),
             background_ns: vec![0; geometry.dies() as usize],
             background_done_ns: 0,
+            background_until: vec![0; geometry.dies() as usize],
+            last_background_end: 0,
+            behind_background: false,
         }
     }
 
@@ -113,6 +122,7 @@ impl Timeline {
         self.finish = self.now;
         self.device_ns = 0;
         self.gc_ns = 0;
+        self.behind_background = false;
     }
 
     /// Moves a page that was read from the die out over its channel; returns when it has arrived.
@@ -133,12 +143,6 @@ impl Timeline {
     #[must_use]
     pub fn dies(&self) -> usize {
         self.dies.len()
-    }
-
-    /// Whether some die has nothing to do.
-    #[must_use]
-    pub fn has_idle_die(&self) -> bool {
-        self.dies.iter().any(|&until| until <= self.now)
     }
 
     /// Die time that moves of blocks still owe.
@@ -170,6 +174,8 @@ impl Timeline {
                 continue;
             }
             self.dies[die] = self.now + ns;
+            self.background_until[die] = self.now + ns;
+            self.last_background_end = self.last_background_end.max(self.now + ns);
             self.background_ns[die] -= ns;
             spent_ns += ns;
         }
@@ -194,6 +200,9 @@ impl Timeline {
         let until = &mut self.dies[die as usize];
         *until = from.max(*until) + duration;
         self.device_ns += duration;
+        if self.last_background_end > self.now {
+            self.behind_background |= self.background_until[die as usize] > self.now;
+        }
         *until
     }
 }
