@@ -35,6 +35,9 @@ from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, Targe
 
 MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
 """Rates and queueing are averages over so many windows; what a unit costs, over so many."""
+COST_MEMORY_REQUESTS = 1000.0
+"""What a unit costs is an average over no fewer requests: of a few, some wait for a step of GC and most do
+not, and as weights are relative, the noise of one VM would change those of all."""
 INTEGRAL_GAIN = 0.15
 """Of the relative error of a share, per window."""
 WORTH_SETTING = 0.03
@@ -210,13 +213,13 @@ class Proportional:
 
 def read_all(meters: dict[str, Meter], sample: DeviceSample, *, reset: bool) -> dict[str, Meter]:
     """The meters with one more window; `reset`: what was measured before was under other circumstances."""
-    keep = 1.0 - 1.0 / COST_MEMORY_WINDOWS
     read = {}
     for v in sample.vms:
         meter, amount = meters.get(v.vm, Meter()), v.amount(sample.share_by)
         if v.window_s <= 0.0:
             read[v.vm] = meter
             continue
+        keep = 1.0 - min(1.0 / COST_MEMORY_WINDOWS, v.requests / COST_MEMORY_REQUESTS)
         read[v.vm] = Meter(
             did=(Sums() if reset else meter.did).add(v, sample.share_by, MEMORY_WINDOWS),
             windows=0 if reset else meter.windows + 1,
