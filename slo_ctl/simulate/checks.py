@@ -11,7 +11,7 @@ import numpy as np
 
 from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
 from slo_ctl.model import HostStatus, Verdict, VmStatus
-from slo_ctl.simulate.entitlement import BLOCK_S, WANTS_FROM, Ledger, Measure
+from slo_ctl.simulate.entitlement import BLOCK_S, WANTS_FROM, Ledger, Measure, ideal_pages
 from slo_ctl.simulate.result import Result
 from slo_ctl.simulate.scenario import What
 
@@ -94,57 +94,18 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         # Shares of pages may need more of the drive's time for fewer pages: then it is as busy as before.
         busy = with_daemon.total("device_ns", start_s, end_s)
         idle = busy < AS_BUSY_FROM * without.total("device_ns", start_s, end_s)
-        short = could >= _FEW_PAGES and served < SERVED_FROM * could and idle
-        if short and not _is_reported(with_daemon, start_s, end_s) and not _by_weight(runs, start_s, end_s):
+        if could < _FEW_PAGES or served >= SERVED_FROM * could or not idle:
+            continue
+        if _is_reported(with_daemon, start_s, end_s):
+            continue
+        if _status_says(with_daemon, start_s, end_s, _says_what_pages_cost):
+            could = min(could, ideal_pages(with_daemon, without, start_s, end_s, SERVED_AROUND_S))
+        if served < SERVED_FROM * could:
             worst[start_s] = served / could
     for first_s, last_s in _stretches(worst):
         least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
-        what = f"{least:.0%} of the pages without the daemon, until {last_s + SERVED_WINDOW_S} s"
+        what = f"{least:.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
         yield Violation("conserved", first_s, "", what)
-
-
-def _by_weight(runs: Runs, start_s: int, end_s: int) -> bool:
-    """Whether shares of pages by weight need more of the drive for fewer pages.
-
-    Status has to say so. And it is only where pages went to somebody else: who has fewer than without the
-    daemon had more than its share there and has its share here, and somebody who was below its share without
-    the daemon has more. No limit holds anybody back, and those whose OPS was taken do not cost the drive more
-    for it.
-    """
-    with_daemon, without = runs.daemon, runs.without
-    if without is None or not _status_says(with_daemon, start_s, end_s, _says_what_pages_cost):
-        return False
-    around_s = max(0, start_s - SERVED_AROUND_S), min(without.run.seconds, end_s + SERVED_AROUND_S)
-    cost_ns = usual_ns = 0.0
-    somebody_gains = False
-    for row, vm in enumerate(with_daemon.run.vms):
-        if with_daemon.run.of("throttled_ns")[row, start_s:end_s].any():
-            return False
-        pages, alone = (each.sum("pages", vm, start_s, end_s) for each in (with_daemon, without))
-        due, due_alone = (_due_pages(each, vm, start_s, end_s) for each in (with_daemon, without))
-        wants_more = with_daemon.wanting(vm, start_s, end_s) >= WANTS_FROM
-        if pages < SERVED_FROM * alone and wants_more:
-            if due_alone > (1.0 - LONG_RUN_WITHIN) * alone or pages < SERVED_FROM * due:
-                return False
-        elif SERVED_FROM * pages > alone and alone < (1.0 - LONG_RUN_WITHIN) * due_alone:
-            somebody_gains = True
-        pages_around = without.sum("pages", vm, *around_s)
-        ops, ops_alone = (each.run.of("ops_blocks")[row, end_s - 1] for each in (with_daemon, without))
-        # With no less OPS, what its GC takes is not the daemon's doing.
-        if pages and pages_around and ops < ops_alone:
-            cost_ns += with_daemon.sum("device_ns", vm, start_s, end_s)
-            usual_ns += pages * without.sum("device_ns", vm, *around_s) / pages_around
-    return somebody_gains and SERVED_FROM * cost_ns <= usual_ns
-
-
-def _due_pages(ledger: Ledger, vm: str, start_s: int, end_s: int) -> float:
-    """What it was due, second by second, so that one that sleeps in some of them is due nothing in those."""
-    due = 0.0
-    for at_s in range(start_s, end_s):
-        error = ledger.due(at_s, at_s + 1).errors_of_all.get(vm)
-        if error is not None and error > -1.0:
-            due += ledger.sum("pages", vm, at_s, at_s + 1) / (1.0 + error)
-    return due
 
 
 def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:

@@ -6,7 +6,8 @@ first, maximums clipped. Device time or requests can be compared instead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -82,7 +83,10 @@ class Ledger:
         self._slo_changes: dict[str, list[SloChange]] = {}
         for change in run.slo_changes:
             self._slo_changes.setdefault(change.vm, []).append(change)
-        dies = run.scenario.drive.record().geometry.dies
+        drive = run.scenario.drive.record()
+        dies = drive.geometry.dies
+        self._dies, self._channels = dies, drive.geometry.channels
+        self._transfer_ns = drive.timing.transfer_ns * run.scenario.drive.slowdown
         self._saturates = {
             vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
         }
@@ -107,6 +111,26 @@ class Ledger:
             if change.at_s <= at_s:
                 found = change.slo
         return found
+
+    def page_cost_ns(self, vm: str, start_s: int, end_s: int) -> tuple[float, float]:
+        """Time of dies, GC included, and of channels that a page took."""
+        pages = self.sum("pages", vm, start_s, end_s)
+        each_ns = self.sum("device_ns", vm, start_s, end_s) / pages if pages else 0.0
+        channel_ns = min(self._transfer_ns, each_ns)
+        return each_ns - channel_ns, channel_ns
+
+    def capacity_ns(self, length_s: int) -> tuple[float, float]:
+        """Time of all dies and of all channels."""
+        return self._dies * length_s / _S_PER_NS, self._channels * length_s / _S_PER_NS
+
+    def utilisation(self, start_s: int, end_s: int) -> float:
+        """Of the dies or of the channels, whichever is higher."""
+        channel_ns = min(
+            self.total("pages", start_s, end_s) * self._transfer_ns, self.total("device_ns", start_s, end_s)
+        )
+        die_ns = self.total("device_ns", start_s, end_s) - channel_ns
+        dies_ns, channels_ns = self.capacity_ns(end_s - start_s)
+        return max(die_ns / dies_ns, channel_ns / channels_ns)
 
     def wanting(self, vm: str, start_s: int, end_s: int) -> float:
         """Share of the time with requests of it waiting."""
@@ -134,7 +158,7 @@ class Ledger:
         used = {vm: self.sum(self.measure, vm, start_s, end_s) for vm in self.run.vms}
         asking = [vm for vm in self.run.vms if self.wants_more(vm, start_s, end_s)]
         total = sum(used[vm] for vm in asking)
-        slos = {vm: self._in_measure(self.slo(vm, start_s), used[vm] / length_s, iops[vm]) for vm in asking}
+        slos = {vm: self.in_measure(self.slo(vm, start_s), used[vm] / length_s, iops[vm]) for vm in asking}
         return Due(
             shares=shares_of(slos, total / length_s),
             got={vm: used[vm] / total if total else 0.0 for vm in asking},
@@ -154,7 +178,7 @@ class Ledger:
     ) -> dict[str, float]:
         rates = {vm: each / length_s for vm, each in used.items() if each > 0}
         total = sum(rates.values())
-        slos = {vm: self._in_measure(self.slo(vm, start_s), rate, iops[vm]) for vm, rate in rates.items()}
+        slos = {vm: self.in_measure(self.slo(vm, start_s), rate, iops[vm]) for vm, rate in rates.items()}
         for vm, rate in rates.items():
             if vm not in asking:
                 most = min(rate, slos[vm].max_iops or rate)
@@ -167,7 +191,7 @@ class Ledger:
         return {vm: rates[vm] / (share * total) - 1 for vm, share in shares.items() if share > 0}
 
     @staticmethod
-    def _in_measure(slo: Slo, used: float, iops: float) -> Slo:
+    def in_measure(slo: Slo, used: float, iops: float) -> Slo:
         """The SLO with its bounds as what they come to, by what a request of this VM takes."""
         each = used / iops if iops else 0.0
         return Slo(
@@ -208,3 +232,76 @@ class Ledger:
             event.what in DISTURBANCES and at_s <= end_s and start_s <= at_s + event.lasts_s + after_s
             for at_s, event in self.run.happened
         )
+
+
+_ENOUGH_PAGES = 200
+"""What a page costs is known from so many."""
+_HALVINGS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    weight: float
+    least: float
+    most: float
+    """Pages in a second."""
+    cost_ns: tuple[float, float]
+    """Of a page: dies, channels."""
+
+    def at(self, level: float) -> float:
+        return min(max(level * self.weight, self.least), self.most)
+
+
+def ideal_pages(with_daemon: Ledger, without: Ledger, start_s: int, end_s: int, around_s: int) -> float:
+    """The pages that the fluid ideal (GPS) serves in some seconds, where shares are of pages.
+
+    In each second a VM that wants more has its share by weight, within its minimum and maximum; any other
+    asks for what it had in either run. A page takes dies and channels for as long as it did without the
+    daemon, before any OPS was moved; and whichever of them is scarce is as busy as it was then. GC comes in
+    lumps, and at other moments in the other run: both are those of the worst window of this length around
+    then.
+    """
+    length_s = end_s - start_s
+    first_s, last_s = max(0, start_s - around_s), min(without.run.seconds, end_s + around_s)
+    windows = [(at_s, at_s + length_s) for at_s in range(first_s, last_s - length_s + 1)]
+    busy = min((without.utilisation(*window) for window in windows), default=0.0)
+    costs_ns: dict[str, tuple[float, float]] = {}
+    for vm in with_daemon.run.vms:
+        known = [window for window in windows if without.sum("pages", vm, *window) >= _ENOUGH_PAGES]
+        costs = [without.page_cost_ns(vm, *window) for window in known]
+        costs_ns[vm] = max(costs, key=sum, default=with_daemon.page_cost_ns(vm, start_s, end_s))
+    total = 0.0
+    for at_s in range(start_s, end_s):
+        claims = [
+            _claim(with_daemon, without, vm, at_s, cost_ns)
+            for vm, cost_ns in costs_ns.items()
+            if with_daemon.sum("pages", vm, at_s, at_s + 1) or without.sum("pages", vm, at_s, at_s + 1)
+        ]
+        total += _served(claims, busy, without.capacity_ns(1))
+    return total
+
+
+def _claim(with_daemon: Ledger, without: Ledger, vm: str, at_s: int, cost_ns: tuple[float, float]) -> _Claim:
+    pages, alone = (each.sum("pages", vm, at_s, at_s + 1) for each in (with_daemon, without))
+    slo = with_daemon.slo(vm, at_s)
+    slo = with_daemon.in_measure(slo, pages, with_daemon.sum("requests", vm, at_s, at_s + 1))
+    most = math.inf if with_daemon.wants_more(vm, at_s, at_s + 1) else max(pages, alone)
+    most = min(most, math.inf if slo.max_iops is None else slo.max_iops)
+    return _Claim(slo.weight, min(most, slo.min_iops or 0.0), most, cost_ns)
+
+
+def _served(claims: Sequence[_Claim], busy: float, capacity_ns: tuple[float, float]) -> float:
+    """Pages in a second at the level at which no resource is more than `busy`."""
+
+    def takes(level: float) -> float:
+        return max(
+            sum(claim.at(level) * claim.cost_ns[resource] for claim in claims) / capacity_ns[resource]
+            for resource in range(len(capacity_ns))
+        )
+
+    low, high = 0.0, 1e6
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if takes(middle) <= busy else (low, middle)
+    # Minimums beyond what the drive can do are kept in proportion.
+    return sum(claim.at(low) for claim in claims) * min(1.0, busy / (takes(low) or 1.0))

@@ -7,6 +7,7 @@ import pytest
 
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
 from slo_ctl.simulate.checks import Violation, check
+from slo_ctl.simulate.entitlement import Ledger, ideal_pages
 from slo_ctl.simulate.result import COUNTED, GAUGED, Epoch, Result, SloChange
 from slo_ctl.simulate.scenario import DEVICE, Drive, Event, Load, Scenario, SimulatedVm, What
 
@@ -82,25 +83,42 @@ def test_fewer_pages_than_without_the_daemon() -> None:
     assert check(run, without, names=["conserved"]), "nobody was given a minimum"
 
 
-def test_a_smaller_total_is_by_weight_only_where_pages_go_to_somebody_else_and_status_says_so() -> None:
+def test_a_smaller_total_is_that_of_the_fluid_ideal_where_status_says_so() -> None:
     run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
-    for each, pages in ((run, (300, 300)), (without, (1000, 100))):
-        each.of("pages")[:, :] = np.array(pages)[:, None]
-    run.of("device_ns")[:] *= 0.8
+    # A page of a takes 1 ms and one of b 9 ms: equal shares are 174 pages/s each.
+    without.of("pages")[:] = np.array((900, 100))[:, None]
+    without.of("device_ns")[:] = 0.9e9
+    run.of("device_ns")[:] = 0.8e9
+    run.of("pages")[:] = 160
     assert check(run, without, names=["conserved"]), "status does not say so"
     reason = "each page takes 9.0 times the device time of one of a"
     say(run, "b", Verdict.OK, 0, SECONDS, reason)
     assert check(run, without, names=["conserved"]) == []
-    run.of("throttled_ns")[0, 100:300] = 1e6
-    assert check(run, without, names=["conserved"]), "a limit limits it"
-    run.of("throttled_ns")[:] = 0.0
-    run.of("pages")[0] = 200
-    assert check(run, without, names=["conserved"]), "it has less than its share"
-    both = result({"a": 1.0, "b": 1.0})
-    both.of("pages")[:] *= 0.5
-    both.of("device_ns")[:] *= 0.5
-    say(both, "b", Verdict.OK, 0, SECONDS, reason)
-    assert check(both, result({"a": 1.0, "b": 1.0}), names=["conserved"]), "nobody has more"
+    run.of("pages")[0, 300:400] = 150
+    run.of("pages")[1, 300:400] = 150
+    (found,) = check(run, without, names=["conserved"])
+    assert 290 < found.at_s <= 300, "a tenth less than the ideal"
+    run.of("pages")[:] = 160
+    # A VM whose requests do not wait asks for what it had without the daemon.
+    run.of("queued_ns")[:] = 0.3e9
+    assert check(run, without, names=["conserved"]), (
+        "b asks for 160, which leaves 306 of the 900 that a asks for"
+    )
+
+
+def test_the_fluid_ideal_keeps_minimums_and_maximums() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    without.of("pages")[:] = np.array((900, 100))[:, None]
+    without.of("device_ns")[:] = 0.9e9
+
+    def ideal(vm: str, slo: Slo) -> float:
+        run.slo_changes = [SloChange(0.0, vm, slo)]
+        return ideal_pages(Ledger(run), Ledger(without), 100, 110, 20) / 10
+
+    assert ideal("a", Slo()) == pytest.approx(347, abs=2)
+    assert ideal("a", Slo(weight=9.0)) == pytest.approx(1000, rel=0.02)
+    assert ideal("b", Slo(max_iops=100.0)) == pytest.approx(1000, rel=0.02)
+    assert ideal("b", Slo(min_iops=180.0)) == pytest.approx(180 + 108, abs=4)
 
 
 def test_entitlements_in_windows_and_in_the_long_run() -> None:
