@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from acceptance import REAL, TRACES, WEIGHTS, trio
 
 from slo_ctl.decide.policies import Policy

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.base.progress import Silent
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult

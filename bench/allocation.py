@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from fsim.allocators import ALLOCATORS
 from fsim.experiment import SYNC_BYTES, AllocationResult, Mean, Sweep, compare, mean_of, preset
 from fsim.workloads import SETTINGS

@@ -20,6 +20,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper

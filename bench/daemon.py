@@ -19,10 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "real")]
-
-from cgroup_groups import loop_device  # noqa: E402 - found by the path above
-from daemon_host import DaemonProcess, cgroups, running  # noqa: E402 - likewise
+import checkout  # noqa: F401 - finds the packages of this checkout
+from cgroup_groups import loop_device
+from daemon_host import DaemonProcess, cgroups, running
 
 MAX_CPU_MS, MAX_RSS_MB = 100.0, 150.0
 _HEAD = """

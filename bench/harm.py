@@ -17,16 +17,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "real"))
-
-from collections.abc import Iterator
-
+import checkout  # noqa: F401 - finds the packages of this checkout
 from harm_figures import WINDOW_S
 from harm_host import VMS, Host, Run, copy_drive, host, make_drive, use_drive
 from harm_report import Result, print_result, print_timeline, result_of

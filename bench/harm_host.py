@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import checkout
 from cgroup_groups import prompt
 from daemon_host import Cgroups, DaemonProcess, cgroups
 from harm_figures import Requests, Space, read_requests, space_of
@@ -28,7 +29,6 @@ from slo_ctl.model import HostStatus
 
 DEVICE = "ssd0"
 VMS = ("web", "db")
-_REAL = Path(__file__).parent.parent / "tests" / "real"
 _LOAD = ("--rw=randwrite", "--bs=4k", "--iodepth=8", "--zero_buffers", "--randrepeat=1")
 _CONFIG = '[libvirt]\nuri = "none"\n'
 _CONNECTED = """
@@ -161,7 +161,7 @@ class Host:
     def _connect(self, vm: str) -> None:
         """Like QEMU, which holds its connection whether or not its guest does anything."""
         socket = places(self._root).run_of(DEVICE).export(vm)
-        process = self._in_group(vm, sys.executable, "-c", _CONNECTED, str(_REAL), str(socket), vm)
+        process = self._in_group(vm, sys.executable, "-c", _CONNECTED, str(checkout.REAL), str(socket), vm)
         self._vms.append(process)
         if process.stdout is None or process.stdout.readline().strip() != "connected":
             sys.exit(f"no connection to {DEVICE}/{vm}")

@@ -21,8 +21,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "real"))
-
+import checkout  # noqa: F401 - finds the packages of this checkout
 from cgroup_groups import loop_device
 from daemon_host import cgroups, clients, running
 from noisy_neighbours import VMS, configure, fio_on, let_the_kernel_count, rates

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
 from slo_ctl.host.libvirt import KnownDomain
 from slo_ctl.host.libvirt_events import Domains, LibvirtWatch

@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from scenes import Scene, optimum_scenes
 from split_search import Search, divided
 

@@ -35,6 +35,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from nbd_block import is_uri, missing_for, over_export, over_file
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Lag, Round, Row, lag, one_round, show_rows
 

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from checkout import ROOT
+
 LEAST_RECORDS = 1_000_000
 ROUNDS = 3
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 import numpy as np
 from acceptance import vm
 from made_traces import write_trace

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.base.progress import Silent
 from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
 from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction, Measurement

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from serra import QUARTER_FULL
 
 from slo_ctl.base.progress import Silent

@@ -22,6 +22,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import places
 from slo_ctl.drives.status import nbd_uri

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.simulate.checks import CHECKS
 from slo_ctl.simulate.named import DEFAULT_SIZE, DRIVES, NAMES, described
 from slo_ctl.simulate.trial import MEASURES, Order, Trial, tried

@@ -4,8 +4,8 @@
 
 Needs root and fio. Three clients in cgroups on a served EMULATED SSD write, trim, pause, disconnect and come
 back; bursts of `vm set` change their SLOs. Every ten seconds both processes are measured; after a sixth of
-the time, a line is fitted to the means of each minute. Exits with 1 where a figure grows: its slope is above zero
-with 95 % confidence, and in a day it would grow by more than a tenth (descriptors and threads: by one).
+the time, a line is fitted to the means of each minute. Exits with 1 where a figure grows: its slope is above
+zero with 95 % confidence, and in a day it would grow by more than a tenth (descriptors and threads: by one).
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 import numpy as np
+from daemon_host import Clients, cgroups, running
+from serving import make_device, served
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "real")]
-
-from daemon_host import Clients, cgroups, running  # noqa: E402 - found by the path above
-from serving import make_device, served  # noqa: E402 - likewise
-
-from slo_ctl.api.client import ApiClient  # noqa: E402 - likewise
+from slo_ctl.api.client import ApiClient
 
 VMS = ("web", "db", "mail")
 EVERY_S = 10.0

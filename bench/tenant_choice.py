@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
 from replayed_tenants import replayed
 

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from validate_figure import Row
 from validate_waf import best_split_rows, by_size_rows, min_waf_rows, shared_rows, uniform_rows
 from validate_weights import weights_rows
