@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split, gc_time_us
@@ -76,11 +77,11 @@ def moves_between(
     return tuple(moves)
 
 
-FLOOR_OF_EVEN_OPS = 0.5
-"""Every VM, idle ones too, keeps this part of an even share of OPS (in proportion to its logical size): an
-idle VM lends only part of it, and nobody is driven to a WAF that it cannot come back from quickly. A VM that
-is below its share because of its own latency (few requests outstanding) keeps all of it: no queue could make
-up for its GC."""
+FLOOR_OF_OWN_OPS = 0.5
+"""Every VM, idle ones too, keeps this part of its own OPS: what it has in the split with the least GC if all
+write uniformly by their weights. So an idle VM lends only part of it, and nobody is driven to a WAF that it
+cannot come back from quickly. A VM that is below its share because of its own latency (few requests
+outstanding) keeps all of it: no queue could make up for its GC."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Write rates count once the device has been observed for this long."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -292,16 +293,22 @@ def _gc_cost(timing: FlashTiming, u: float) -> float:
 
 
 def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
-    logical = sum(v.logical_blocks for v in sample.vms)
-    total = sample.total_ops_blocks
+    vms = tuple((v.slo.weight, v.logical_blocks) for v in sample.vms)
+    own = own_blocks(vms, sample.total_ops_blocks, sample.timing.pages_per_block)
     floors = {}
-    for v in sample.vms:
+    for v, blocks in zip(sample.vms, own, strict=True):
         bound = state.tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM
-        even = total * v.logical_blocks / max(1, logical)
-        floors[v.vm] = max(v.min_ops_blocks, math.floor(even if bound else FLOOR_OF_EVEN_OPS * even))
-    if sum(floors.values()) > total:
+        floors[v.vm] = max(v.min_ops_blocks, math.floor(blocks if bound else FLOOR_OF_OWN_OPS * blocks))
+    if sum(floors.values()) > sample.total_ops_blocks:
         return {v.vm: v.min_ops_blocks for v in sample.vms}
     return floors
+
+
+@lru_cache(maxsize=64)
+def own_blocks(vms: tuple[tuple[float, int], ...], total_blocks: int, pages_per_block: int) -> list[float]:
+    """The split with the least GC if VMs of these weights and logical blocks write uniformly by weight."""
+    writers = [Writer(GcCurve.prior(blocks, pages_per_block), weight) for weight, blocks in vms]
+    return best_split(writers, total_blocks)
 
 
 def _logical_pages(sample: DeviceSample) -> int:

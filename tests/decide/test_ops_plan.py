@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.ops_plan import (
-    FLOOR_OF_EVEN_OPS,
+    FLOOR_OF_OWN_OPS,
     STEPS_PER_OPS,
     OpsState,
     assume_rates,
     best_blocks,
     follow,
     next_moves,
+    own_blocks,
 )
 from slo_ctl.model import DeviceSample, FlashTiming, Slo, TimingModel, VmSample
 
@@ -85,10 +87,24 @@ def test_a_gain_smaller_than_the_cost_moves_nothing() -> None:
 def test_an_idle_vm_lends_only_a_part() -> None:
     vms = vm("web", 20000), vm("db", 0)
     state = watched(10.0, *vms)
-    assert best_blocks(state, sample(*vms))["db"] >= FLOOR_OF_EVEN_OPS * OPS - 1
+    assert best_blocks(state, sample(*vms))["db"] >= FLOOR_OF_OWN_OPS * OPS - 1
 
 
-def test_a_vm_below_its_share_for_its_own_latency_keeps_an_even_part() -> None:
+def test_a_vm_of_little_weight_keeps_what_its_weight_gives_it() -> None:
+    vms = vm("web", 20000, weight=1000.0), vm("db", 20)
+    kept = best_blocks(watched(10.0, *vms), sample(*vms))["db"]
+    web, db = own_blocks(((1000.0, LOGICAL), (1.0, LOGICAL)), 2 * OPS, 128)
+    assert web + db == pytest.approx(2 * OPS)
+    assert FLOOR_OF_OWN_OPS * db - 1 <= kept < 0.25 * OPS
+
+
+def test_own_ops_are_even_for_equal_vms_and_grow_less_than_their_weights() -> None:
+    assert own_blocks(((1.0, LOGICAL), (1.0, LOGICAL)), 2 * OPS, 128) == pytest.approx([OPS, OPS])
+    light, heavy = own_blocks(((1.0, LOGICAL), (4.0, LOGICAL)), 2 * OPS, 128)
+    assert light < heavy < 4.0 * light
+
+
+def test_a_vm_below_its_share_for_its_own_latency_keeps_all_of_its_own() -> None:
     vms = vm("web", 20000), vm("db", 500)
     state = OpsState()
     for _ in range(200):
@@ -123,8 +139,9 @@ def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, in
     device = sample(*vms)
     state = follow(assume_rates(device), device)
     blocks = best_blocks(state, device)
-    total, logical = device.total_ops_blocks, sum(v.logical_blocks for v in vms)
+    total = device.total_ops_blocks
     assert sum(blocks.values()) == total
-    floors = [max(v.min_ops_blocks, int(FLOOR_OF_EVEN_OPS * total * v.logical_blocks / logical)) for v in vms]
+    own = own_blocks(tuple((1.0, v.logical_blocks) for v in vms), total, 128)
+    floors = [max(v.min_ops_blocks, int(FLOOR_OF_OWN_OPS * n)) for v, n in zip(vms, own, strict=True)]
     if sum(floors) <= total:
         assert all(blocks[v.vm] >= floor for v, floor in zip(vms, floors, strict=True))

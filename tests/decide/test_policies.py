@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.policies import POLICIES, make_policy
+from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.model import DeviceSample, Placement, Slo, TimingModel, VmSample
 
 from .plant import FULL, PAPER, Loop, Plant, PlantVm
@@ -186,6 +187,24 @@ def test_overcommitted_minimums_are_told() -> None:
     run = loop("proportional-strict", vms, timing=FULL)
     run.run(1)
     assert any("overcommitted" in reason for reason in run.decisions[-1].reasons)
+
+
+@pytest.mark.parametrize(("backlog", "queued", "grows"), [(1.0, 0.8, True), (0.8, 0.8, False)])
+def test_a_vm_earns_credit_while_it_waits_for_others_but_not_while_it_pauses(
+    backlog: float, queued: float, grows: bool
+) -> None:
+    policy, plant = Proportional(), Plant([PlantVm("a", 1.0), PlantVm("b", 1.0)], 300)
+    window = plant.window()
+    short, more = (
+        replace(v, window_s=1.0, requests=n, host_page_writes=n)
+        for v, n in zip(window.vms, (300, 700), strict=True)
+    )
+    short = replace(short, backlog_share=backlog, queued_share=queued)
+    state, _ = policy.start(window)
+    for _ in range(40):
+        state, _ = policy.step(state, replace(window, vms=(short, more)))
+    assert (state.meters["a"].trim > 0.1) is grows
+    assert state.meters["a"].trim == 0.0 or grows
 
 
 def test_vms_may_come_and_go() -> None:

@@ -247,13 +247,13 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
     """The integral terms one window later: each adds up what its VM missed of its entitlement.
 
     As in a fluid queue, a VM is entitled to its share while it has requests waiting: of a window in which it
-    had not, it is due what it used. So a VM that pauses makes up for nothing, and where nobody takes more
-    than its share all terms stay.
+    wanted no more, or paused, it is due what it used. So a VM that pauses makes up for nothing, and where
+    nobody takes more than its share all terms stay.
     """
     claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
-            full = v.queued_share >= JUDGED_FROM
+            full = v.backlog_share >= JUDGED_FROM and v.queued_share >= WANTS_MORE_FROM
             per_request = amount / v.requests if v.requests else 1.0
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=full))
     due = entitle(claims).rates
