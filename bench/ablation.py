@@ -12,6 +12,7 @@ $SLO_CTL_TRACES or ../shared/traces). Columns:
   that use its levers count requests, the others pages.
 - shares: what the three VMs got
 - p99 of the VM of weight 6, and the worst of any VM
+- limited: VMs that ran at a rate limit when the window ended
 
 EMULATED SSD (fast15, 512 MiB, op 15 %), 20 drive writes, last half measured.
 """
@@ -99,6 +100,7 @@ class Row:
     p99_heaviest_ms: float
     p99_worst_ms: float
     unit: str
+    limited: tuple[str, ...] = ()
 
 
 def off_weights(amounts: Sequence[float], weights: Sequence[float]) -> float:
@@ -130,6 +132,7 @@ def row_of(mix: str, depth: int, levers: str, run: RunResult, unit: ShareBy) -> 
         p99_heaviest_ms=latencies[-1],
         p99_worst_ms=max(latencies),
         unit=unit.value,
+        limited=tuple(v.name for v in run.vms if v.limited),
     )
 
 
@@ -149,13 +152,14 @@ def line(row: Row) -> str:
     shares = "/".join(f"{100 * share:.0f}" for share in row.shares)
     return (
         f"  {row.levers:36} {row.total:7.0f} {row.waf:6.2f} {row.share_error:7.1%} {row.off_weights:8.1%} "
-        f"{shares:>9} {row.p99_heaviest_ms:8.1f} {row.p99_worst_ms:8.1f}"
+        f"{shares:>9} {row.p99_heaviest_ms:8.1f} {row.p99_worst_ms:8.1f} "
+        f" {'/'.join(row.limited)}"
     )
 
 
 HEADER = (
     f"  {'':36} {'pages/s':>7} {'WAF':>6} {'shares':>7} {'off':>8} {'shares':>9} {'p99 w6':>8} {'worst':>8}\n"
-    f"  {'levers':36} {'':7} {'':6} {'err':>7} {'1:3:6':>8} {'%':>9} {'ms':>8} {'ms':>8}"
+    f"  {'levers':36} {'':7} {'':6} {'err':>7} {'1:3:6':>8} {'%':>9} {'ms':>8} {'ms':>8}  limited"
 )
 
 
@@ -172,6 +176,7 @@ def markdown(found: Sequence[Row]) -> Iterator[str]:
             cells = [
                 f"{row.total:,.0f} ({row.waf:.2f}) {row.share_error:.0%} / {row.off_weights:.0%}, "
                 f"{row.p99_heaviest_ms:.0f} / {row.p99_worst_ms:.0f}"
+                + (f"; limited: {', '.join(row.limited)}" if row.limited else "")
                 for row in (by_key[levers, depth] for depth in depths)
             ]
             yield f"| {levers} | " + " | ".join(cells) + " |"

@@ -59,6 +59,8 @@ class VmRow:
     p99_ms: float
     shared_p99_ms: float
     ops_blocks: int | None
+    limited: bool = False
+    """At a rate limit of the policy."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def compare_runs(name: str, run: RunResult, shared: RunResult) -> Compared:
                 p99_ms=p99_ms(own),
                 shared_p99_ms=p99_ms(other),
                 ops_blocks=own.ops_blocks,
+                limited=own.limited,
             )
         )
     return Compared(
@@ -211,6 +214,7 @@ def lines(compared: Compared) -> Iterator[str]:
             f"    {row.vm:7} weight {row.weight:g}{minimum:9} got {row.got:9,.0f}, "
             f"entitled {_rate(row.entitled):>9}, shared {row.shared:9,.0f} {row.unit:10} "
             f"p99 {row.p99_ms:7.1f} ms, shared {row.shared_p99_ms:7.1f}  OPS {row.ops_blocks}"
+            + ("  at a limit" if row.limited else "")
         )
 
 
@@ -222,6 +226,7 @@ def markdown(found: Sequence[Compared]) -> Iterator[str]:
         cells = [
             f"{row.vm} {row.got:,.0f} ({_rate(row.entitled)}; {row.shared:,.0f})"
             + (" TRIMs" if row.unit != "pages/s" else "")
+            + (" at a limit" if row.limited else "")
             for row in compared.vms
         ]
         yield (

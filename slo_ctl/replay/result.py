@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from slo_ctl.base.version import tool_version
+from slo_ctl.decide.limit_control import at_limit
 
 FORMAT_VERSION: Literal[1] = 1
 
@@ -107,6 +108,11 @@ class VmResult(_Model):
     limit_iops: Number = None
     """Rate limit in force at the end of the window."""
     latency_us: Latency = Latency()
+
+    @property
+    def limited(self) -> bool:
+        """It ran at a rate limit of the policy when the window ended."""
+        return self.limit_iops != self.max_iops and at_limit(self.iops or 0.0, self.limit_iops)
 
 
 class GcPagesMoved(_Model):

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.base import numbers
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import and_list, printable
 from slo_ctl.decide.verdict import Delivered, judge
 from slo_ctl.model import Slo, Verdict
 from slo_ctl.show.status import verdict_text
@@ -139,6 +139,12 @@ def _furthest_vm(vms: list[VmResult]) -> VmResult:
     return max(vms, key=lambda vm: abs(vm.share_error or 0.0))
 
 
+def notes_of(run: RunResult) -> list[str]:
+    """The run's notes, and which VMs ran at a rate limit of the policy when the window ended."""
+    limited = [f"{vm.name} ({numbers.count(vm.limit_iops)} IOPS)" for vm in run.vms if vm.limited]
+    return [*run.notes, f"VMs at a rate limit: {and_list(limited)}"] if limited else run.notes
+
+
 def _comparison(first: RunResult, last: RunResult) -> list[str]:
     """Differences between the baseline and the last policy."""
     changes = []
@@ -177,7 +183,7 @@ def print_result(console: Console, result: Result) -> None:
         console.print()
         console.print(Text("All policies, whole device"))
         console.print(comparison_table(result))
-    for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in run.notes)]:
+    for note in [*result.notes, *(f"{run.policy}: {note}" for run in result.runs for note in notes_of(run))]:
         console.print(Text(f"note: {printable(note)}"))
 
 

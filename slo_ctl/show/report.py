@@ -21,6 +21,7 @@ from slo_ctl.show.replay_table import (
     headline,
     is_synthetic,
     merge_rows,
+    notes_of,
     run_line,
     story,
     verdict,
@@ -136,7 +137,7 @@ def _view(result: Result, run: RunResult) -> _RunView:
         complete=run.complete,
         rows=[_row(result, index, vm) for index, vm in enumerate(run.vms)],
         merges=[(printable(name), cells) for name, cells in merge_rows(run)],
-        notes=[printable(note) for note in run.notes],
+        notes=[printable(note) for note in notes_of(run)],
     )
 
 

@@ -16,7 +16,15 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.model import Verdict
 from slo_ctl.replay.result import GcPagesMoved, Latency, Merges, VmResult
-from slo_ctl.show.replay_table import foreign_pages, ops_text, print_result, story, verdict, worst_share_error
+from slo_ctl.show.replay_table import (
+    foreign_pages,
+    notes_of,
+    ops_text,
+    print_result,
+    story,
+    verdict,
+    worst_share_error,
+)
 from slo_ctl.show.terminal import console_for
 
 
@@ -46,6 +54,13 @@ def printed(*policies: str, width: int = 132, **changes: Any) -> str:
 )
 def test_verdicts_of_a_replay_are_shown(changes: dict[str, Any], expected: Verdict) -> None:
     assert verdict(fake_vm(**changes)) is expected
+
+
+def test_vms_at_a_limit_of_the_policy_are_named() -> None:
+    limits = [{"limit_iops": 1010.0}, {"limit_iops": 2000.0}, {"limit_iops": 1000.0, "max_iops": 1000.0}]
+    vms = [fake_vm(name, **changes) for name, changes in zip("abc", limits, strict=True)]
+    assert notes_of(fake_run().model_copy(update={"vms": vms})) == ["VMs at a rate limit: a (1,010 IOPS)"]
+    assert notes_of(fake_run()) == fake_run().notes
 
 
 def test_the_worst_error_keeps_its_sign() -> None:
