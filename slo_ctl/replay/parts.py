@@ -8,6 +8,7 @@ name. The experiments of `papers/` and of bench/ use it.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -166,9 +167,11 @@ class PreparedDrive:
         only: str | None = None,
         share_by: ShareBy | None = None,
         epoch: str = "0.05x",
+        weights: Mapping[str, float] | None = None,
     ) -> RunResult:
         """Play one policy; the last half is measured unless a window is given.
 
+        `weights`: of VMs, in place of the scenario's.
         `exact`: entitlements of `proportional-strict` are those it aims at, exact proportions; otherwise
         they are those of `proportional`. `only`: the one VM that does anything. `share_by`: unless given,
         requests for `proportional-strict` and pages for the others.
@@ -177,8 +180,13 @@ class PreparedDrive:
         measured = Window()
         if window is not None:
             measured = Window(WindowKind.RANGE, parse_duration(window[0]), parse_duration(window[1]))
+        vms = tuple(
+            replace(vm, slo=replace(vm.slo, weight=(weights or {}).get(vm.name, vm.slo.weight)))
+            for vm in self._scenario.vms
+        )
         scenario = replace(
             self._scenario,
+            vms=vms,
             duration=parse_duration(duration),
             window=measured,
             epoch=parse_duration(epoch),
@@ -186,8 +194,8 @@ class PreparedDrive:
             share_by=share_by or (ShareBy.REQUESTS if strict else ShareBy.PAGES),
         )
         if only is not None:
-            vms = (replace(vm, starts_stopped=vm.name != only) for vm in scenario.vms)
-            scenario = replace(scenario, vms=tuple(vms))
+            vms = tuple(replace(vm, starts_stopped=vm.name != only) for vm in vms)
+            scenario = replace(scenario, vms=vms)
         device, tenants = self._copy(policy.placement, scheduler)
         return PolicyRun(scenario, self._plan, self._sources, device, tenants, policy).play(SilentPhase())
 

@@ -60,12 +60,32 @@ def test_shares_and_p99_have_bars() -> None:
     )
     static = figures(vm("a", 110, p99=10.0), vm("b", 290))
     assert p99_changes(run, static) == pytest.approx({"a": 0.2, "b": 0.0})
-    found = judged(replace(comparison(run, run), static=static))
+    found = judged(replace(comparison(run, run), static=static, strict=static))
     share, p99 = found.missed
     assert share == "share of a is off by -2.0%"
     assert p99.startswith(
         "p99 of a 10.0 -> 12.0 ms: OPS 50 -> 30, its WAF 3.00 -> 4.00, 110 -> 100 IOPS: its own GC"
     )
+
+
+def test_a_p99_that_no_split_keeps_without_losing_total_is_a_conflict() -> None:
+    run = figures(vm("a", 100, p99=12.0), vm("b", 300))
+    static = figures(vm("a", 90, p99=10.0), vm("b", 280))
+    found = replace(comparison(run, run), static=static, best_with_p99=figures(vm("a", 94), vm("b", 292)))
+    assert judged(found).missed == ()
+    assert judged(found).conflicts[-1] == "the best split that keeps p99, 50/50, has 0.965 of the total"
+    nearly = replace(found, best_with_p99=figures(vm("a", 99), vm("b", 298)))
+    (missed,) = judged(nearly).missed
+    assert missed.startswith("p99 of a 10.0 -> 12.0 ms")
+
+
+@pytest.mark.parametrize(("reach", "reachable"), [(1.03, False), (1.08, True)])
+def test_a_share_that_no_weight_gives_is_a_conflict(reach: float, reachable: bool) -> None:
+    run = figures(replace(vm("a", 100), share_error=-0.06), vm("b", 300), error=0.06)
+    found = judged(replace(comparison(run, run), strict=figures(vm("a", 100)), reach={"a": reach}))
+    (text,) = found.missed if reachable else found.conflicts
+    assert "a lacks 6.0%, and with 1000 times its weight it gets +" in text
+    assert len(found.missed) == reachable
 
 
 def test_distance_from_exact_proportions() -> None:
