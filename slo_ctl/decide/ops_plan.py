@@ -11,7 +11,7 @@ Device time without a clock is counted in pages copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -78,10 +78,11 @@ def moves_between(
 
 
 FLOOR_OF_OWN_OPS = 0.5
-"""Every VM, idle ones too, keeps this part of its own OPS: what it has in the split with the least GC if all
-write uniformly by their weights. So an idle VM lends only part of it, and nobody is driven to a WAF that it
-cannot come back from quickly. A VM that is below its share because of its own latency (few requests
-outstanding) keeps all of it: no queue could make up for its GC."""
+"""Every VM, idle ones too, keeps this part of its own OPS, what it has in the split with the least GC if all
+write uniformly by their weights; or of an even part by logical size, if that is less. So an idle VM lends
+only part of it, and nobody is driven to a WAF that it cannot come back from quickly. A VM that is below its
+share because of its own latency (few requests outstanding) keeps all of its own: no queue could make up for
+its GC."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Write rates count once the device has been observed for this long."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -89,8 +90,6 @@ SETTLED_FROM_POOL_WRITES = 0.7
 LATENCY_BOUND_FROM = 0.5
 """Share of the last drive write for which a VM has to be below its share for its own latency to count as
 such."""
-MOST_CLAIM = 4.0
-"""Maximum factor by which a latency-bound VM counts as below its share."""
 FIT_FROM_VICTIMS = 20
 """Victim blocks that a measurement of u needs."""
 STEPS_PER_OPS = 256
@@ -114,16 +113,6 @@ class OpsTrack:
     """The curve was measured, not assumed."""
     latency_bound: float = 0.0
     """Share of the last drive write during which the VM was below its share for its own latency."""
-    claim: float = 1.0
-    """Writes it is entitled to, relative to its writes: more than 1 while it is latency-bound."""
-
-    @property
-    def due_writes(self) -> float:
-        """Host page writes that OPS is shared out for."""
-        return self.written * self.claim
-
-
-_NOBODY: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +143,8 @@ def assume_rates(sample: DeviceSample) -> OpsState:
     return replace(state, tracks=tracks, drive_writes=1.0)
 
 
-def follow(state: OpsState, sample: DeviceSample, latency_bound: Mapping[str, float] = _NOBODY) -> OpsState:
-    """The state one window later.
-
-    `latency_bound` are VMs below their share whose queue is empty, with the factor that they are below it by:
-    only less GC of their own can help them, so OPS is shared out as if they had what they are entitled to.
-    """
+def follow(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = frozenset()) -> OpsState:
+    """The state one window later. `latency_bound` are VMs below their share though none of theirs waits."""
     drive_writes = sum(v.host_page_writes for v in sample.vms) / max(1, _logical_pages(sample))
     keep = math.exp(-drive_writes)
     tracks = {
@@ -169,7 +154,6 @@ def follow(state: OpsState, sample: DeviceSample, latency_bound: Mapping[str, fl
         vm: replace(
             t,
             latency_bound=keep * t.latency_bound + (1.0 - keep if vm in latency_bound else 0.0),
-            claim=keep * t.claim + (1.0 - keep) * min(latency_bound.get(vm, 1.0), MOST_CLAIM),
         )
         for vm, t in tracks.items()
     }
@@ -208,8 +192,7 @@ def best_blocks(
     """The split with the least GC at the write rates there are, within the floors; or within `needs`."""
     floors = _floors(state, sample) if needs is None else needs
     writers = [
-        Writer(state.tracks[v.vm].curve, state.tracks[v.vm].due_writes, float(floors[v.vm]))
-        for v in sample.vms
+        Writer(state.tracks[v.vm].curve, state.tracks[v.vm].written, float(floors[v.vm])) for v in sample.vms
     ]
     ideal = best_split(writers, sample.total_ops_blocks)
     return allocate(
@@ -268,7 +251,7 @@ def next_moves(
 def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float, float]:
     """Device time that a move costs, and what it saves over the next drive write; in seconds, or in pages
     copied."""
-    timing, total = sample.timing, sum(track.due_writes for track in state.tracks.values())
+    timing, total = sample.timing, sum(track.written for track in state.tracks.values())
     pages = _logical_pages(sample)
     saving = cost = 0.0
     for vm, change in ((move.source, -move.blocks), (move.target, move.blocks)):
@@ -278,7 +261,7 @@ def _worth(state: OpsState, sample: DeviceSample, move: OpsMove) -> tuple[float,
         before = _gc_cost(timing, track.curve.u_at(track.ops_blocks))
         u_after = track.curve.u_at(track.ops_blocks + change)
         after = _gc_cost(timing, u_after)
-        saving += pages * track.due_writes / total * (before - after)
+        saving += pages * track.written / total * (before - after)
         if change < 0:
             # To free a block, GC collects what as many host writes would have made it collect.
             cost += move.blocks * timing.pages_per_block * after
@@ -295,10 +278,13 @@ def _gc_cost(timing: FlashTiming, u: float) -> float:
 def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
     vms = tuple((v.slo.weight, v.logical_blocks) for v in sample.vms)
     own = own_blocks(vms, sample.total_ops_blocks, sample.timing.pages_per_block)
+    logical = sum(v.logical_blocks for v in sample.vms)
     floors = {}
     for v, blocks in zip(sample.vms, own, strict=True):
         bound = state.tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM
-        floors[v.vm] = max(v.min_ops_blocks, math.floor(blocks if bound else FLOOR_OF_OWN_OPS * blocks))
+        even = sample.total_ops_blocks * v.logical_blocks / max(1, logical)
+        kept = blocks if bound else FLOOR_OF_OWN_OPS * min(blocks, even)
+        floors[v.vm] = max(v.min_ops_blocks, math.floor(kept))
     if sum(floors.values()) > sample.total_ops_blocks:
         return {v.vm: v.min_ops_blocks for v in sample.vms}
     return floors

@@ -341,13 +341,10 @@ def _effect_windows(v: VmSample) -> int:
     return max(2, round(v.p99_window_s / v.window_s))
 
 
-def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, float]:
-    """VMs below their share by weight that have requests outstanding all the time, and none waiting.
-
-    With the factor that they are below it by.
-    """
+def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> set[str]:
+    """VMs below their share by weight that have requests outstanding all the time, and none waiting."""
     return {
-        v.vm: due.level * v.slo.weight / meters[v.vm].did.rate
+        v.vm
         for v in sample.vms
         if v.active
         and meters[v.vm].did.busy

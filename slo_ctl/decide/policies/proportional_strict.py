@@ -127,7 +127,7 @@ class ProportionalStrict:
             for known in (state.services.get(v.vm, Service()),)
         }
         dids = {v.vm: meters[v.vm].did for v in sample.vms if v.active}
-        bound = {vm: 1.0 for vm, did in dids.items() if did.busy and not did.wants_more}
+        bound = {vm for vm, did in dids.items() if did.busy and not did.wants_more}
         state = replace(
             state,
             circumstances=circumstances,
