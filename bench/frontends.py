@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401 - finds the packages of this checkout
+
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import RunPlaces, places

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import checkout  # noqa: F401 - finds the packages of this checkout
 from PIL import Image
 
 from slo_ctl.daemon.loop import Daemon
