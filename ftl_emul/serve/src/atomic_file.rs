@@ -23,9 +23,16 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         return written;
     }
     match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
+        Some(folder) => sync_folder(folder),
         None => Ok(()),
     }
+}
+
+/// Puts on stable storage which files a folder has.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    crate::faults::sync_of_folder()?;
+    File::open(folder)?.sync_all()
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {

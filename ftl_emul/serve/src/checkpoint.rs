@@ -9,11 +9,12 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Borrow;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use ftl_core::{Drive, TenantId};
+use ftl_core::{Drive, FtlError};
 use serde::{Deserialize, Serialize};
 
 use crate::ageing::Aged;
@@ -35,13 +36,15 @@ struct Label {
     /// How the placement was aged, where it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     aged: Option<Aged>,
-    /// In the order of their tenant numbers.
     namespaces: Vec<LabelNamespace>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct LabelNamespace {
     name: String,
+    /// See [`crate::settings::Created`].
+    #[serde(default)]
+    created_ns: u64,
     tenant: u16,
     size_bytes: u64,
     modified_ns: i64,
@@ -96,21 +99,22 @@ pub fn mark_stopped(folder: &Path) -> Result<(), ServeError> {
 }
 
 /// The state of a drive, ready to be written.
-pub fn take(
+pub fn take<N: Borrow<Namespace>>(
     drive: &mut Drive,
-    namespaces: &[Namespace],
+    namespaces: &[N],
     aged: Option<&Aged>,
     clean: bool,
 ) -> Result<Vec<u8>, ServeError> {
     let describe = |namespace: &Namespace| -> io::Result<LabelNamespace> {
         Ok(LabelNamespace {
             name: namespace.name.clone(),
+            created_ns: namespace.origin.created_ns,
             tenant: namespace.tenant.0,
             size_bytes: namespace.size_bytes(),
             modified_ns: namespace.backing.modified_ns()?,
         })
     };
-    let described: io::Result<Vec<_>> = namespaces.iter().map(describe).collect();
+    let described: io::Result<Vec<_>> = namespaces.iter().map(|namespace| describe(namespace.borrow())).collect();
     let described = described.map_err(|e| ServeError::File(format!("cannot examine a backing file: {e}")))?;
     let label = Label { format_version: FORMAT_VERSION, clean, aged: aged.cloned(), namespaces: described };
     let label = serde_json::to_string(&label).map_err(|e| ServeError::Refused(e.to_string()))?;
@@ -138,15 +142,15 @@ pub struct Placed {
     pub ops_blocks: Vec<u64>,
 }
 
-/// Brings the placement in line with the settings and with the data in the files.
+/// Brings the placement in line with the settings and with the data in the files, and gives namespaces their tenants.
 pub fn load(
     folder: &Path,
     config: &DeviceConfig,
     settings: &Settings,
-    namespaces: &[Namespace],
+    namespaces: &mut [Namespace],
 ) -> Result<Placed, ServeError> {
     let flash = config.flash()?;
-    let set = division::ops_blocks_set(config, settings);
+    let set = division::ops_blocks_set(namespaces, settings);
     let restored = restore(folder, flash, namespaces, &set);
     let (mut drive, aged, because) = match restored {
         Ok((drive, aged, exact)) => (drive, aged, if exact { None } else { Some(None) }),
@@ -163,9 +167,9 @@ pub fn load(
 
 type Restored = (Drive, Option<Aged>, bool);
 
-/// The drive of the checkpoint with the sizes and blocks that were set, how it was aged, and whether it and the files
-/// are as they were when it was taken.
-fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace], set: &[u64]) -> Result<Restored, String> {
+/// The drive of the checkpoint with the namespaces, sizes and blocks that were set, how it was aged, and whether it and
+/// the files are as they were when it was taken.
+fn restore(folder: &Path, config: &FlashConfig, namespaces: &mut [Namespace], set: &[u64]) -> Result<Restored, String> {
     let file = match File::open(path_in(folder)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err("there is no checkpoint".into()),
@@ -178,27 +182,65 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &[Namespace], set: &
     if label.format_version != FORMAT_VERSION {
         return Err(format!("checkpoint of format {}", label.format_version));
     }
-    let same = |(namespace, saved): (&Namespace, &LabelNamespace)| {
-        namespace.name == saved.name
-            && namespace.tenant.0 == saved.tenant
-            && drive.space(namespace.tenant).is_ok_and(|space| space.placement == config.placement())
-    };
-    let tenants: Vec<TenantId> = namespaces.iter().map(|n| n.tenant).collect();
+    let is_of_placement = |tenant| drive.space(tenant).is_ok_and(|space| space.placement == config.placement());
     let all_the_same = *drive.geometry() == config.geometry
         && drive.mapping_options() == mapping
-        && label.namespaces.len() == namespaces.len()
-        && drive.tenants() == tenants
-        && namespaces.iter().zip(&label.namespaces).all(same);
+        && drive.tenants().into_iter().all(is_of_placement);
     if !all_the_same {
         return Err("the checkpoint is of a device of another shape".into());
     }
+    let found = pair(&mut drive, config, namespaces, &label, set).map_err(|e| e.to_string())?;
     let page_bytes = u64::from(config.geometry.page_bytes);
-    let untouched = |(namespace, saved): (&Namespace, &LabelNamespace)| {
+    let untouched = |(namespace, saved): (&Namespace, Option<&LabelNamespace>)| {
+        let Some(saved) = saved else { return false };
         namespace.size_bytes() == saved.size_bytes
             && drive.space(namespace.tenant).is_ok_and(|space| space.logical_pages * page_bytes == saved.size_bytes)
             && namespace.backing.modified_ns().is_ok_and(|now| now == saved.modified_ns)
     };
-    let exact = label.clean && !marker_in(folder).exists() && namespaces.iter().zip(&label.namespaces).all(untouched);
-    division::bring_about(&mut drive, config.placement(), namespaces, set, !exact).map_err(|e| e.to_string())?;
+    let exact = label.clean
+        && !marker_in(folder).exists()
+        && label.namespaces.len() == namespaces.len()
+        && namespaces.iter().zip(found).all(untouched);
+    let all: Vec<&Namespace> = namespaces.iter().collect();
+    division::bring_about(&mut drive, config.placement(), &all, set, !exact).map_err(|e| e.to_string())?;
     Ok((drive, label.aged, exact))
+}
+
+/// Gives namespaces the tenants that the checkpoint has for them, deletes those of others, and creates those that it
+/// lacks. Returns what the checkpoint says of each.
+fn pair<'a>(
+    drive: &mut Drive,
+    config: &FlashConfig,
+    namespaces: &mut [Namespace],
+    label: &'a Label,
+    set: &[u64],
+) -> Result<Vec<Option<&'a LabelNamespace>>, FtlError> {
+    let mut unused = drive.tenants();
+    let mut found = Vec::new();
+    for namespace in namespaces.iter_mut() {
+        let same =
+            |saved: &&LabelNamespace| saved.name == namespace.name && saved.created_ns == namespace.origin.created_ns;
+        let saved = label.namespaces.iter().find(same);
+        let place = saved.and_then(|saved| unused.iter().position(|tenant| tenant.0 == saved.tenant));
+        if let Some(place) = place {
+            namespace.tenant = unused.swap_remove(place);
+        }
+        found.push(saved.filter(|_| place.is_some()));
+    }
+    for tenant in unused {
+        drive.delete_tenant(tenant)?;
+    }
+    let (known, lacking): (Vec<usize>, Vec<usize>) = (0..namespaces.len()).partition(|&n| found[n].is_some());
+    if lacking.is_empty() {
+        return Ok(found);
+    }
+    // First the others give what they have had too much of.
+    let others: Vec<&Namespace> = known.iter().map(|&n| &namespaces[n]).collect();
+    let set_of_others: Vec<u64> = known.iter().map(|&n| set[n]).collect();
+    division::bring_about(drive, config.placement(), &others, &set_of_others, true)?;
+    for number in lacking {
+        let pages = namespaces[number].size_bytes() / u64::from(config.geometry.page_bytes);
+        namespaces[number].tenant = drive.create_tenant(pages, config.placement(), set[number])?;
+    }
+    Ok(found)
 }

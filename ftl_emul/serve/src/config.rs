@@ -30,6 +30,7 @@ struct DeviceText {
     emulated: bool,
     spec: String,
     created: String,
+    capacity_bytes: Option<u64>,
     geometry: Option<Geometry>,
     timing: Option<NandTiming>,
     mapping: Option<MappingConfig>,
@@ -43,7 +44,7 @@ impl TryFrom<DeviceText> for DeviceConfig {
     type Error = String;
 
     fn try_from(text: DeviceText) -> Result<Self, String> {
-        let DeviceText { format_version, name, emulated, spec, created, namespaces, .. } = text;
+        let DeviceText { format_version, name, emulated, spec, created, capacity_bytes, namespaces, .. } = text;
         let medium = match (text.geometry, text.timing, text.mapping, text.array, text.disk) {
             (Some(geometry), Some(timing), Some(mapping), None, None) => {
                 Medium::Flash(FlashConfig { geometry, timing, mapping })
@@ -55,7 +56,10 @@ impl TryFrom<DeviceText> for DeviceConfig {
                 );
             }
         };
-        Ok(Self { format_version, name, emulated, spec, created, medium, namespaces })
+        // Those made before a part could be left free have namespaces of the whole capacity.
+        let sum = || namespaces.iter().map(|each| each.size_bytes).fold(0, u64::saturating_add);
+        let capacity_bytes = capacity_bytes.unwrap_or_else(sum);
+        Ok(Self { format_version, name, emulated, spec, created, capacity_bytes, medium, namespaces })
     }
 }
 
@@ -107,6 +111,8 @@ pub struct DeviceConfig {
     pub spec: String,
     /// When it was created, for people.
     pub created: String,
+    /// Bytes that all its namespaces can have together.
+    pub capacity_bytes: u64,
     /// What stores the data.
     pub medium: Medium,
     /// The namespaces, in the order of their tenant numbers.
@@ -195,19 +201,29 @@ impl DeviceConfig {
         }
         for (index, namespace) in self.namespaces.iter().enumerate() {
             let name = &namespace.name;
-            if !is_name(name) {
-                return refuse(format!("namespace {name:?}: letters, digits, '.', '_' and '-' only"));
-            }
             if self.namespaces[..index].iter().any(|other| other.name == *name) {
                 return refuse(format!("namespace {name} is there twice"));
             }
-            let page = self.granule_bytes();
-            if namespace.size_bytes == 0 || namespace.size_bytes % page != 0 || namespace.size_bytes > 1 << 62 {
-                return refuse(format!("namespace {name}: size_bytes is not a whole number of units of {page} bytes"));
-            }
-            if !(namespace.weight.is_finite() && namespace.weight > 0.0) {
-                return refuse(format!("namespace {name}: weight must be a positive number"));
-            }
+            self.check_namespace(namespace)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a namespace that no device of this kind could have.
+    pub fn check_namespace(&self, namespace: &NamespaceConfig) -> Result<(), ServeError> {
+        let name = &namespace.name;
+        if !is_name(name) {
+            return refuse(format!(
+                "namespace {name:?}: a name has up to 64 letters, digits, '.', '_' and '-', and begins with one of the \
+                 first two"
+            ));
+        }
+        let page = self.granule_bytes();
+        if namespace.size_bytes == 0 || namespace.size_bytes % page != 0 || namespace.size_bytes > 1 << 62 {
+            return refuse(format!("namespace {name}: size_bytes is not a whole number of units of {page} bytes"));
+        }
+        if !(namespace.weight.is_finite() && namespace.weight > 0.0) {
+            return refuse(format!("namespace {name}: weight must be a positive number"));
         }
         Ok(())
     }

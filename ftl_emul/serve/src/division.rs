@@ -1,10 +1,12 @@
 //! How the blocks of a device are divided among its namespaces. What counts is what the settings say, written before
 //! anything was acknowledged; a drive from a checkpoint, or a new one, is brought there when the device is opened.
 
+use std::borrow::Borrow;
+
 use ftl_core::convert::{exact, signed, unsigned};
 use ftl_core::{Drive, FtlError, Placement, TenantId};
 
-use crate::config::{DeviceConfig, FlashConfig};
+use crate::config::FlashConfig;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::settings::Settings;
@@ -13,12 +15,12 @@ use crate::settings::Settings;
 const GC_PASSES_PER_BLOCK: u64 = 8;
 const GC_PASSES_AT_ONCE: u64 = 1024;
 
-/// Over-provisioning blocks of every namespace as they were set, in the order of the tenants; with pages that are
-/// shared, those that each has brought along.
+/// Over-provisioning blocks of every namespace as they were set, in their order; with pages that are shared, those that
+/// each has brought along.
 #[must_use]
-pub fn ops_blocks_set(config: &DeviceConfig, settings: &Settings) -> Vec<u64> {
-    let of = |given: &crate::config::NamespaceConfig| settings.of(&given.name).ops_blocks.unwrap_or(given.ops_blocks);
-    config.namespaces.iter().map(of).collect()
+pub fn ops_blocks_set<N: Borrow<Namespace>>(namespaces: &[N], settings: &Settings) -> Vec<u64> {
+    let of = |n: &Namespace| settings.of(&n.name).ops_blocks.unwrap_or(n.origin.config.ops_blocks);
+    namespaces.iter().map(|n| of(n.borrow())).collect()
 }
 
 /// Adds to, or takes from, the blocks of one namespace. What it does not have comes from those it shares blocks with.
@@ -38,9 +40,10 @@ pub fn shift(ops_blocks: &mut [u64], which: usize, by: i64) {
     }
 }
 
-/// Namespaces that own blocks together, by their places in the order of the tenants.
+/// Namespaces that own blocks together, by their places in the order of the namespaces.
 fn owners(placement: Placement, namespaces: usize) -> Vec<Vec<usize>> {
     match placement {
+        Placement::Shared if namespaces == 0 => Vec::new(),
         Placement::Shared => vec![(0..namespaces).collect()],
         Placement::Isolated => (0..namespaces).map(|number| vec![number]).collect(),
     }
@@ -61,7 +64,7 @@ fn ops_blocks_to_be(drive: &Drive, tenants: &[TenantId]) -> Result<i64, FtlError
 pub fn bring_about(
     drive: &mut Drive,
     placement: Placement,
-    namespaces: &[Namespace],
+    namespaces: &[&Namespace],
     ops_blocks: &[u64],
     finish: bool,
 ) -> Result<(), FtlError> {
@@ -123,7 +126,7 @@ fn owned(drive: &Drive, tenant: TenantId) -> Result<u64, FtlError> {
 fn give_surplus(
     drive: &mut Drive,
     owners: &[Vec<usize>],
-    namespaces: &[Namespace],
+    namespaces: &[&Namespace],
     wanted: &[u64],
 ) -> Result<(), FtlError> {
     for (owner, &wanted) in owners.iter().zip(wanted) {
@@ -152,7 +155,7 @@ fn carry_out_moves(drive: &mut Drive) {
 
 /// A drive without data whose namespaces have the sizes they should and the blocks that were set, or as nearly as
 /// the drive allows: sizes come first, as they were acknowledged.
-pub fn new_drive(flash: &FlashConfig, namespaces: &[Namespace], ops_blocks: &[u64]) -> Result<Drive, ServeError> {
+pub fn new_drive(flash: &FlashConfig, namespaces: &mut [Namespace], ops_blocks: &[u64]) -> Result<Drive, ServeError> {
     let empty = || Ok::<_, ServeError>(Drive::new(flash.geometry, flash.mapping_options()?, flash.drive_options()?)?);
     let mut drive = empty()?;
     let block_pages = u64::from(drive.block_pages());
@@ -172,9 +175,8 @@ pub fn new_drive(flash: &FlashConfig, namespaces: &[Namespace], ops_blocks: &[u6
     let owners = owners(flash.placement(), namespaces.len()).iter().map(|owner| owner[0]).collect::<Vec<_>>();
     fit(&mut divided, &owners, minimum, left);
     drive = empty()?;
-    for (namespace, &ops) in namespaces.iter().zip(&divided) {
-        let tenant = drive.create_tenant(pages(namespace), flash.placement(), ops)?;
-        debug_assert_eq!(tenant, namespace.tenant);
+    for (namespace, &ops) in namespaces.iter_mut().zip(&divided) {
+        namespace.tenant = drive.create_tenant(pages(namespace), flash.placement(), ops)?;
     }
     Ok(drive)
 }
@@ -197,15 +199,15 @@ fn fit(ops_blocks: &mut [u64], owners: &[usize], minimum: u64, available: u64) {
 }
 
 /// What every namespace has, once every move under way has been carried out. `set` where that agrees with it.
-pub fn ops_blocks_of(
+pub fn ops_blocks_of<N: Borrow<Namespace>>(
     drive: &Drive,
     placement: Placement,
-    namespaces: &[Namespace],
+    namespaces: &[N],
     set: &[u64],
 ) -> Result<Vec<u64>, FtlError> {
     let mut found = set.to_vec();
     for owner in owners(placement, namespaces.len()) {
-        let tenants: Vec<TenantId> = owner.iter().map(|&n| namespaces[n].tenant).collect();
+        let tenants: Vec<TenantId> = owner.iter().map(|&n| namespaces[n].borrow().tenant).collect();
         let has = ops_blocks_to_be(drive, &tenants)?;
         let was = owner.iter().map(|&n| set[n]).fold(0, u64::saturating_add);
         let by = has.saturating_sub(i64::try_from(was).unwrap_or(i64::MAX));

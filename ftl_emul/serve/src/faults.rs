@@ -1,9 +1,10 @@
 //! Fault injection for tests: the state of a device's folder at every step that a kill or a power failure may come
 //! between.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,17 @@ struct Recorder {
 
 thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+    static FOLDER_SYNC_FAILS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has the next sync of a folder fail, in this thread.
+pub fn fail_sync_of_folder() {
+    FOLDER_SYNC_FAILS.set(true);
+}
+
+/// A folder is about to be synced.
+pub fn sync_of_folder() -> io::Result<()> {
+    if FOLDER_SYNC_FAILS.take() { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
 }
 
 /// Copies of `folder` as a kill or a power failure would leave it at each step of `work`, in this thread.

@@ -19,7 +19,8 @@ pub struct FrontEnds {
 impl FrontEnds {
     /// Starts those that the parameters ask for, over a server that has been started.
     pub fn start(server: &'static Server, parameters: &Parameters) -> Result<Self, ServeError> {
-        let nvme_tcp = nvme_tcp::start(server, parameters.nvme_tcp_fd, &parameters.nvme_hosts)?;
+        let nvme_tcp =
+            nvme_tcp::start(server, parameters.nvme_tcp_fd, &parameters.nvme_hosts, parameters.nvme_permissions)?;
         let vhost_user = vhost_user::start(server, &parameters.vhost_user_fds)?;
         // Last: it reports where the others can be reached.
         control::start(server, parameters.control_fd)?;

@@ -1,9 +1,9 @@
 //! A namespace: what one guest sees as its disk.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::error::ServeError;
 use crate::histogram::Histograms;
 use crate::model::{Model, Request, Ticket};
 use crate::recent::Latencies;
+use crate::settings::{Created, Hosts, NamespaceSettings};
 
 /// How often a request in pieces looks whether it is still wanted.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
@@ -48,11 +49,18 @@ impl Answered {
     }
 }
 
+/// Of the namespaces that this process has opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
 /// One namespace while it is served.
 #[derive(Debug)]
 pub struct Namespace {
     /// Export name.
     pub name: String,
+    /// Distinguishes it from others that had its name or number while this process ran.
+    pub serial: u64,
+    /// As it was created, with its NVMe numbers.
+    pub origin: Created,
     /// Its number on the model.
     pub tenant: TenantId,
     /// Its data.
@@ -64,6 +72,10 @@ pub struct Namespace {
     /// The same in modelled time, since the start.
     pub histograms: Histograms,
     size_bytes: AtomicU64,
+    /// Whether requests are taken; each holds it while it is in work.
+    open: RwLock<bool>,
+    /// NVMe hosts that it is attached to.
+    hosts: RwLock<Hosts>,
     /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
     /// many it asks for at once.
     in_pieces: Mutex<()>,
@@ -79,19 +91,47 @@ pub struct Flags {
 }
 
 impl Namespace {
-    /// Opens the namespace whose backing file lies in `folder`.
-    pub fn open(folder: &Path, name: &str, tenant: TenantId, size_bytes: u64) -> Result<Self, ServeError> {
-        let backing = Backing::open(&folder.join(format!("{name}.img")), size_bytes)?;
+    /// Opens the namespace whose backing file lies in `folder`, as it was created and changed since. Its number on the
+    /// model is to be set yet.
+    pub fn open(folder: &Path, origin: Created, settings: &NamespaceSettings) -> Result<Self, ServeError> {
+        let size_bytes = settings.size_bytes.unwrap_or(origin.config.size_bytes);
+        let backing = Backing::open(&path_in(folder, &origin.config.name), size_bytes)?;
         Ok(Self {
-            name: name.to_owned(),
-            tenant,
+            name: origin.config.name.clone(),
+            serial: OPENED.fetch_add(1, Ordering::Relaxed),
+            origin,
+            tenant: TenantId(u16::MAX),
             backing,
             answered: Answered::default(),
             latencies: Latencies::default(),
             histograms: Histograms::default(),
             size_bytes: AtomicU64::new(size_bytes),
+            open: RwLock::new(true),
+            hosts: RwLock::new(settings.hosts.clone().unwrap_or_default()),
             in_pieces: Mutex::new(()),
         })
+    }
+
+    /// NVMe namespace identifier.
+    #[must_use]
+    pub fn nsid(&self) -> u32 {
+        self.origin.nsid
+    }
+
+    /// Whether it is attached to an NVMe host, by its NQN.
+    #[must_use]
+    pub fn is_attached_to(&self, host_nqn: &str) -> bool {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).include(host_nqn)
+    }
+
+    /// Sets which NVMe hosts it is attached to.
+    pub fn set_hosts(&self, hosts: Hosts) {
+        *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
+    }
+
+    /// Takes no more requests, once those in work are done; or takes them again.
+    pub fn set_open(&self, open: bool) {
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = open;
     }
 
     /// Logical size.
@@ -186,6 +226,10 @@ impl Namespace {
         mut gone: impl FnMut() -> bool,
         mut move_data: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        if !*open {
+            return Err(io::Error::from_raw_os_error(libc::ENXIO));
+        }
         let Some(end) = offset.checked_add(length).filter(|&end| end <= self.size_bytes()) else {
             let errno = if op == Op::Read { libc::EINVAL } else { libc::ENOSPC };
             return Err(io::Error::from_raw_os_error(errno));
@@ -235,9 +279,16 @@ impl Namespace {
         self.histograms.record(op, model.modelled(took));
         Ok(())
     }
+
     /// Waits until this namespace has no other such request in work. Err once nobody waits for the answer any more.
     fn turn_in_pieces(&self, gone: &mut impl FnMut() -> bool) -> io::Result<MutexGuard<'_, ()>> {
         let turn = self.in_pieces.lock().unwrap_or_else(PoisonError::into_inner);
         if gone() { Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)) } else { Ok(turn) }
     }
+}
+
+/// Where the data of a namespace of that name is.
+#[must_use]
+pub fn path_in(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.img"))
 }

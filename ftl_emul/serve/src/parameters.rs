@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use crate::error::{ServeError, refuse};
+use crate::nvme_tcp::Permissions;
 
 /// How completions are timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,6 +37,8 @@ pub struct Parameters {
     pub nvme_hosts: Vec<String>,
     /// Listening sockets for vhost-user clients, inherited, each with its namespace.
     pub vhost_user_fds: Vec<(RawFd, String)>,
+    /// What NVMe hosts may do beside reading and writing.
+    pub nvme_permissions: Permissions,
     /// Seconds between checkpoints of the placement.
     pub checkpoint_s: f64,
     /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
@@ -56,6 +59,7 @@ impl Default for Parameters {
             nvme_tcp_fd: None,
             nvme_hosts: Vec::new(),
             vhost_user_fds: Vec::new(),
+            nvme_permissions: Permissions::default(),
             checkpoint_s: 60.0,
             command: None,
             sockets: None,
@@ -87,11 +91,16 @@ impl Parameters {
                 None => return refuse(format!("{key}={value}: write FD:NAMESPACE")),
             },
             "nvme-host" => self.nvme_hosts.push(value.to_owned()),
+            "nvme-allow" => match value {
+                "namespaces" => self.nvme_permissions.namespaces = true,
+                "ops" => self.nvme_permissions.ops = true,
+                _ => return refuse(format!("nvme-allow={value}: write namespaces or ops")),
+            },
             "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
-                     control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, vhost-user-fd, command and sockets"
+                     control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, nvme-allow, vhost-user-fd, command and sockets"
                 ));
             }
         }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::access;
@@ -93,8 +93,8 @@ fn answered(done: io::Result<()>) -> c_int {
 /// # Safety
 /// `handle` is what [`open`] returned, and nbdkit has not closed it.
 #[inline]
-unsafe fn connected(handle: *mut c_void) -> Option<(&'static Namespace, &'static Device)> {
-    // SAFETY: open gave nbdkit a pointer to a namespace of DEVICE, which lives until the process ends.
+unsafe fn connected<'a>(handle: *mut c_void) -> Option<(&'a Namespace, &'static Device)> {
+    // SAFETY: open gave nbdkit a pointer to a namespace that lives until close takes it back.
     let namespace = unsafe { handle.cast::<Namespace>().as_ref() }?;
     DEVICE.get().map(|device| (namespace, device))
 }
@@ -123,7 +123,7 @@ fn prepare(parameters: &Parameters) -> Result<(), ServeError> {
         // Nothing is to be served, and nbdkit has nothing to tidy up yet.
         std::process::exit(0);
     }
-    let names = server.namespaces.iter().filter_map(|n| CString::new(n.name.as_str()).ok()).collect();
+    let names = server.namespaces().iter().filter_map(|n| CString::new(n.name.as_str()).ok()).collect();
     let device = Device { server, names, parameters: parameters.clone(), front_ends: OnceLock::new() };
     if let Some(origin) = &device.server.origin {
         eprintln!("slo-ctl: {} (emulated): placement {origin}", device.server.config.name);
@@ -238,7 +238,7 @@ unsafe extern "C" fn open(_readonly: c_int) -> *mut c_void {
             device.server.namespace(&name)
         });
         match found {
-            Some(namespace) => ptr::from_ref(namespace).cast_mut().cast(),
+            Some(namespace) => Arc::into_raw(namespace).cast_mut().cast(),
             None => {
                 nbdkit::error(&format!("no export {wanted:?} here"));
                 nbdkit::set_error(libc::ENOENT);
@@ -248,7 +248,12 @@ unsafe extern "C" fn open(_readonly: c_int) -> *mut c_void {
     })
 }
 
-unsafe extern "C" fn close(_handle: *mut c_void) {}
+unsafe extern "C" fn close(handle: *mut c_void) {
+    guarded((), || {
+        // SAFETY: it is what open made of an Arc, and nbdkit uses it no more.
+        drop(unsafe { Arc::from_raw(handle.cast::<Namespace>()) });
+    });
+}
 
 unsafe extern "C" fn get_size(handle: *mut c_void) -> i64 {
     // SAFETY: nbdkit passes what open returned.

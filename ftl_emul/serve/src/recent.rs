@@ -4,7 +4,7 @@
 //! difference between now and ten seconds ago is what happened since. The histograms are HDR histograms, for many
 //! writers at once: those of the crate `hdrhistogram` need a lock, or a recorder for each thread and namespace.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use ftl_core::convert::{exact, whole};
 use ftl_core::engine::QueueCounters;
 use serde_json::{Value, json};
 
+use crate::namespace::Namespace;
 use crate::server::Server;
 
 /// How far back the past reaches.
@@ -141,10 +142,10 @@ impl Throttled {
 #[derive(Debug)]
 struct Past {
     at: Instant,
-    /// By namespace; shared with the second before where nothing happened.
-    namespaces: Vec<Arc<(Counts, Counts)>>,
+    /// By serial number of the namespace; shared with the second before where nothing happened.
+    namespaces: HashMap<u64, Arc<(Counts, Counts)>>,
     /// Likewise; empty without a clock.
-    throttled: Vec<Throttled>,
+    throttled: HashMap<u64, Throttled>,
 }
 
 /// The states put aside, oldest first.
@@ -154,7 +155,7 @@ pub struct History(Mutex<VecDeque<Past>>);
 impl Default for History {
     /// Nothing has happened before now.
     fn default() -> Self {
-        let start = Past { at: Instant::now(), namespaces: Vec::new(), throttled: Vec::new() };
+        let start = Past { at: Instant::now(), namespaces: HashMap::new(), throttled: HashMap::new() };
         Self(Mutex::new(VecDeque::from([start])))
     }
 }
@@ -171,15 +172,17 @@ impl History {
             }
             last.map(|last| last.namespaces.clone())
         };
-        let present = |(number, namespace): (usize, &crate::namespace::Namespace)| {
+        let namespaces = server.namespaces();
+        let present = |namespace: &Arc<Namespace>| {
             let state = (namespace.latencies.reads.now(), namespace.latencies.writes.now());
-            match before.as_ref().and_then(|before| before.get(number)) {
+            let state = match before.as_ref().and_then(|before| before.get(&namespace.serial)) {
                 Some(same) if **same == state => Arc::clone(same),
                 _ => Arc::new(state),
-            }
+            };
+            (namespace.serial, state)
         };
-        let namespaces = server.namespaces.iter().enumerate().map(present).collect();
-        let throttled = server.throttled();
+        let throttled = namespaces.iter().map(|n| n.serial).zip(server.throttled(&namespaces)).collect();
+        let namespaces = namespaces.iter().map(present).collect();
         let mut past = self.past();
         past.push_back(Past { at: now, namespaces, throttled });
         while past.get(1).is_some_and(|second| now - second.at >= WINDOW) {
@@ -187,21 +190,21 @@ impl History {
         }
     }
 
-    /// What namespace `number` did in the last seconds; `throttled` is how it stands now.
-    pub fn of(&self, number: usize, latencies: &Latencies, throttled: Option<Throttled>) -> Value {
+    /// What a namespace did in the last seconds; `throttled` is how it stands now.
+    pub fn of(&self, namespace: &Namespace, throttled: Option<Throttled>) -> Value {
         let past = self.past();
         let before = past.front();
-        let counts = before.and_then(|before| before.namespaces.get(number));
+        let counts = before.and_then(|before| before.namespaces.get(&namespace.serial));
         let wait_us = throttled.map(|now| {
-            let then = before.and_then(|before| before.throttled.get(number)).copied().unwrap_or_default();
+            let then = before.and_then(|before| before.throttled.get(&namespace.serial)).copied().unwrap_or_default();
             let requests = now.requests.saturating_sub(then.requests);
             (requests > 0).then(|| now.wait_ns.saturating_sub(then.wait_ns) as f64 / requests as f64 / 1e3)
         });
         json!({
             "window_s": before.map_or(0.0, |before| before.at.elapsed().as_secs_f64()),
             "latency_us": {
-                "read": latencies.reads.now().since(counts.map(|c| &c.0)),
-                "write": latencies.writes.now().since(counts.map(|c| &c.1)),
+                "read": namespace.latencies.reads.now().since(counts.map(|c| &c.0)),
+                "write": namespace.latencies.writes.now().since(counts.map(|c| &c.1)),
             },
             "throttle_wait_us": wait_us.flatten(),
         })

@@ -1,16 +1,16 @@
 //! A device while it is served: its namespaces, the model beside them, and what keeps both in order in the background.
 
 mod changes;
+mod namespaces;
 #[cfg(test)]
 pub mod tests;
 mod upkeep;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use ftl_core::convert::exact;
 use ftl_core::engine::Limit;
 use ftl_core::{Drive, TenantId};
 use serde::Serialize;
@@ -25,7 +25,8 @@ use crate::model::{Clock, Counted, Model, Timed};
 use crate::namespace::Namespace;
 use crate::parameters::{Latency, Parameters};
 use crate::recent::{History, Throttled};
-use crate::settings::Settings;
+use crate::settings::{Created, Settings};
+pub use namespaces::Wanted;
 use upkeep::Upkeep;
 
 /// Where NVMe hosts find a device.
@@ -41,8 +42,8 @@ pub struct NvmeTcp {
 pub struct Server {
     /// What it is.
     pub config: DeviceConfig,
-    /// Its namespaces, by tenant number.
-    pub namespaces: Vec<Namespace>,
+    /// By NSID.
+    namespaces: RwLock<Arc<[Arc<Namespace>]>>,
     /// The model beside its data.
     pub model: Model,
     /// How its placement came about; None for disks, which have none.
@@ -70,17 +71,20 @@ impl Server {
         };
         let lock = device_lock::take(&folder, parameters.lock_fd)?;
         let config = DeviceConfig::read(&folder)?;
-        let settings = Settings::read(&folder)?;
-        let open = |(number, given): (usize, &crate::config::NamespaceConfig)| {
-            let size_bytes = settings.of(&given.name).size_bytes.unwrap_or(given.size_bytes);
-            Namespace::open(&folder, &given.name, TenantId(exact::<u16>(number)), size_bytes)
+        let mut settings = Settings::read(&folder)?;
+        namespaces::remove_files(&folder, &mut settings)?;
+        let open = |origin: Created| {
+            let changed = settings.of(&origin.config.name);
+            Namespace::open(&folder, origin, &changed)
         };
-        let namespaces: Vec<Namespace> = config.namespaces.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        let Modelled { model, origin, aged, ops_blocks } = model(parameters, &folder, &config, &settings, &namespaces)?;
+        let mut namespaces: Vec<Namespace> =
+            settings.present(&config)?.into_iter().map(open).collect::<Result<_, _>>()?;
+        let Modelled { model, origin, aged, ops_blocks } =
+            model(parameters, &folder, &config, &settings, &mut namespaces)?;
         let time_scale = model.timed().map(|_| parameters.time_scale);
         let server = Self {
             config,
-            namespaces,
+            namespaces: RwLock::new(namespaces.into_iter().map(Arc::new).collect()),
             model,
             origin,
             time_scale,
@@ -104,7 +108,7 @@ impl Server {
     fn keep_ops_blocks(&self, found: &[u64]) -> Result<(), ServeError> {
         let mut settings = self.settings();
         let set = self.ops_blocks_set(&settings);
-        for ((namespace, set), found) in self.namespaces.iter().zip(&set).zip(found) {
+        for ((namespace, set), found) in self.namespaces().iter().zip(&set).zip(found) {
             if set != found {
                 eprintln!(
                     "slo-ctl: namespace {}: {found} over-provisioning blocks; the {set} that were set do not fit",
@@ -117,7 +121,7 @@ impl Server {
 
     /// Over-provisioning blocks as they were set, in the order of the namespaces.
     fn ops_blocks_set(&self, settings: &Settings) -> Vec<u64> {
-        division::ops_blocks_set(&self.config, settings)
+        division::ops_blocks_set(&self.namespaces(), settings)
     }
 
     /// Keeps over-provisioning blocks, and another `change` in the same step.
@@ -129,7 +133,7 @@ impl Server {
     ) -> Result<(), ServeError> {
         let before = self.ops_blocks_set(settings);
         settings.change(&self.folder, |settings| {
-            for ((namespace, before), &after) in self.namespaces.iter().zip(before).zip(ops_blocks) {
+            for ((namespace, before), &after) in self.namespaces().iter().zip(before).zip(ops_blocks) {
                 if before != after {
                     settings.of_mut(&namespace.name).ops_blocks = Some(after);
                 }
@@ -144,9 +148,9 @@ impl Server {
         if let Some(name) = &settings.scheduler {
             self.model.set_scheduler(scheduler_named(name)?)?;
         }
-        for (namespace, given) in self.namespaces.iter().zip(&self.config.namespaces) {
+        for namespace in self.namespaces().iter() {
             let kept = settings.of(&namespace.name);
-            self.model.set_weight(namespace.tenant, kept.weight.unwrap_or(given.weight))?;
+            self.model.set_weight(namespace.tenant, kept.weight.unwrap_or(namespace.origin.config.weight))?;
             let limit = Limit { iops: kept.limit_iops, bytes_s: kept.limit_bytes_s };
             self.model.set_limit(namespace.tenant, limit)?;
         }
@@ -155,28 +159,42 @@ impl Server {
     }
 
     /// How long limits have held requests back, by namespace; empty without a clock.
-    pub fn throttled(&self) -> Vec<Throttled> {
+    pub fn throttled(&self, namespaces: &[Arc<Namespace>]) -> Vec<Throttled> {
         if self.model.timed().is_none() {
             return Vec::new();
         }
         let disks = self.model.with_disks(|disks| {
-            let counters = |n: &Namespace| disks.queue_counters(n.tenant).ok();
-            self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
+            let counters = |n: &Arc<Namespace>| disks.queue_counters(n.tenant).ok();
+            namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
         });
         if let Ok(Some(throttled)) = disks {
             return throttled;
         }
         let of = |drive: &mut Drive| {
-            let counters = |n: &Namespace| drive.queue_counters(n.tenant).ok();
-            self.namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
+            let counters = |n: &Arc<Namespace>| drive.queue_counters(n.tenant).ok();
+            namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
         };
         self.model.with(of).unwrap_or_default()
     }
 
+    /// The namespaces there are now, by NSID.
+    #[must_use]
+    pub fn namespaces(&self) -> Arc<[Arc<Namespace>]> {
+        Arc::clone(&self.namespaces.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The namespace of that name.
     #[must_use]
-    pub fn namespace(&self, name: &str) -> Option<&Namespace> {
-        self.namespaces.iter().find(|n| n.name == name)
+    pub fn namespace(&self, name: &str) -> Option<Arc<Namespace>> {
+        self.namespaces().iter().find(|n| n.name == name).map(Arc::clone)
+    }
+
+    /// The namespace of that number.
+    #[must_use]
+    pub fn namespace_of(&self, nsid: u32) -> Option<Arc<Namespace>> {
+        let namespaces = self.namespaces.read().unwrap_or_else(PoisonError::into_inner);
+        let place = namespaces.binary_search_by_key(&nsid, |n| n.nsid()).ok()?;
+        Some(Arc::clone(&namespaces[place]))
     }
 
     /// What was changed since the device was created.
@@ -202,7 +220,7 @@ impl Server {
         let seed = self.config.flash()?.mapping.seed;
         let (report, pages) = self.model.with(|drive| {
             let pages = |t: TenantId| drive.space(t).map_or(0, |space| space.logical_pages);
-            let pages = self.namespaces.iter().map(|n| pages(n.tenant)).sum();
+            let pages = self.namespaces().iter().map(|n| pages(n.tenant)).sum();
             (drive.age(seed, &mut watched), pages)
         })?;
         if !going_on {
@@ -229,14 +247,13 @@ fn model(
     folder: &Path,
     config: &DeviceConfig,
     settings: &Settings,
-    namespaces: &[Namespace],
+    namespaces: &mut [Namespace],
 ) -> Result<Modelled, ServeError> {
     let clock = (parameters.latency == Latency::Real).then(|| Clock::new(parameters.time_scale));
     if let Medium::Disks(array, disk) = &config.medium {
         let mut disks = array.make(*disk)?;
         for namespace in namespaces {
-            let tenant = disks.create_tenant(namespace.size_bytes())?;
-            debug_assert_eq!(tenant, namespace.tenant);
+            namespace.tenant = disks.create_tenant(namespace.size_bytes())?;
         }
         let model = match clock {
             None => Model::Still,

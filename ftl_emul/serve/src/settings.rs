@@ -1,6 +1,6 @@
 //! What was changed while the device was served: `settings.json`, laid over `device.toml` at the next start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file;
+use crate::config::{DeviceConfig, MAX_NAMESPACES, NamespaceConfig, is_name};
 use crate::error::ServeError;
 
 const FORMAT_VERSION: u32 = 1;
@@ -23,6 +24,123 @@ pub struct Settings {
     pub scheduler: Option<String>,
     /// By name of the namespace.
     pub namespaces: BTreeMap<String, NamespaceSettings>,
+    /// Namespaces that were created since the device was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub created: Vec<Created>,
+    /// Namespaces of `device.toml` that were deleted.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub deleted: BTreeSet<String>,
+    /// Backing files to remove, by name of the namespace: of one whose creation or deletion is under way.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub files_to_remove: BTreeSet<String>,
+    /// What namespaces that were deleted had read and written.
+    #[serde(default, skip_serializing_if = "Totals::are_nothing")]
+    pub totals_of_deleted: Totals,
+}
+
+/// A namespace that was created since the device was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Created {
+    /// NVMe namespace identifier.
+    pub nsid: u32,
+    /// Reclaim unit handle.
+    pub handle: u16,
+    /// When, nanoseconds since 1970: distinguishes it from others that have had its name.
+    pub created_ns: u64,
+    /// What `device.toml` has of others.
+    #[serde(rename = "namespace")]
+    pub config: NamespaceConfig,
+}
+
+/// Bytes since the device was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Totals {
+    /// Read by hosts.
+    pub host_read_bytes: u64,
+    /// Written by hosts.
+    pub host_written_bytes: u64,
+    /// Read from flash: for hosts, GC and the map.
+    pub media_read_bytes: u64,
+    /// Written to flash: by hosts, GC and the map.
+    pub media_written_bytes: u64,
+    /// Flash erased.
+    pub erased_bytes: u64,
+}
+
+impl Totals {
+    fn are_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::ops::Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            host_read_bytes: self.host_read_bytes + other.host_read_bytes,
+            host_written_bytes: self.host_written_bytes + other.host_written_bytes,
+            media_read_bytes: self.media_read_bytes + other.media_read_bytes,
+            media_written_bytes: self.media_written_bytes + other.media_written_bytes,
+            erased_bytes: self.erased_bytes + other.erased_bytes,
+        }
+    }
+}
+
+/// NVMe hosts that a namespace is attached to, by NQN.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hosts {
+    /// All but these.
+    AllBut(BTreeSet<String>),
+    /// Only these.
+    Only(BTreeSet<String>),
+}
+
+impl Default for Hosts {
+    fn default() -> Self {
+        Self::AllBut(BTreeSet::new())
+    }
+}
+
+impl Hosts {
+    /// None.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Only(BTreeSet::new())
+    }
+
+    /// Whether it is attached to that host.
+    #[must_use]
+    pub fn include(&self, nqn: &str) -> bool {
+        match self {
+            Self::AllBut(excluded) => !excluded.contains(nqn),
+            Self::Only(included) => included.contains(nqn),
+        }
+    }
+
+    /// Attaches it to a host, or detaches it.
+    pub fn set(&mut self, nqn: &str, attached: bool) {
+        let (listed, is_listed) = match self {
+            Self::AllBut(excluded) => (excluded, !attached),
+            Self::Only(included) => (included, attached),
+        };
+        if is_listed {
+            listed.insert(nqn.to_owned());
+        } else {
+            listed.remove(nqn);
+        }
+    }
+
+    /// Hosts that are listed.
+    #[must_use]
+    pub fn listed(&self) -> usize {
+        match self {
+            Self::AllBut(listed) | Self::Only(listed) => listed.len(),
+        }
+    }
 }
 
 /// Those of one namespace; None: as `device.toml` has it.
@@ -44,11 +162,22 @@ pub struct NamespaceSettings {
     /// Over-provisioning blocks, once every move asked for has been carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops_blocks: Option<u64>,
+    /// NVMe hosts that it is attached to; None: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Hosts>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { format_version: FORMAT_VERSION, scheduler: None, namespaces: BTreeMap::new() }
+        Self {
+            format_version: FORMAT_VERSION,
+            scheduler: None,
+            namespaces: BTreeMap::new(),
+            created: Vec::new(),
+            deleted: BTreeSet::new(),
+            files_to_remove: BTreeSet::new(),
+            totals_of_deleted: Totals::default(),
+        }
     }
 }
 
@@ -69,7 +198,56 @@ impl Settings {
                 settings.format_version
             )));
         }
+        settings.check().map_err(refuse)?;
         Ok(settings)
+    }
+
+    /// Refuses what could not have been written here.
+    fn check(&self) -> Result<(), String> {
+        let named = self.created.iter().map(|each| &each.config.name);
+        if let Some(name) = named.chain(&self.files_to_remove).find(|name| !is_name(name)) {
+            return Err(format!("{name:?} is no name of a namespace"));
+        }
+        for each in &self.created {
+            let name = &each.config.name;
+            if each.nsid == 0 || each.nsid as usize > MAX_NAMESPACES || usize::from(each.handle) >= MAX_NAMESPACES {
+                return Err(format!(
+                    "created namespace {name}: nsid {} or handle {} is not possible",
+                    each.nsid, each.handle
+                ));
+            }
+            if self.files_to_remove.contains(name) {
+                return Err(format!("namespace {name} is created, and its file to be removed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespaces there are, by NSID: those of `device.toml` that were not deleted, and those created since.
+    pub fn present(&self, config: &DeviceConfig) -> Result<Vec<Created>, ServeError> {
+        let original = (0..).zip(&config.namespaces).filter(|(_, given)| !self.deleted.contains(&given.name));
+        let original = original.map(|(number, given)| Created {
+            nsid: u32::from(number) + 1,
+            handle: number,
+            created_ns: 0,
+            config: given.clone(),
+        });
+        let mut found: Vec<Created> = original.chain(self.created.iter().cloned()).collect();
+        found.sort_by_key(|each| each.nsid);
+        let (mut names, mut handles) = (BTreeSet::new(), BTreeSet::new());
+        let mut last_nsid = 0;
+        for each in &found {
+            let is_new = names.insert(&each.config.name) && handles.insert(each.handle) && each.nsid > last_nsid;
+            if !is_new {
+                return Err(ServeError::Refused(format!(
+                    "{FILE}: namespace {} has the name, NSID or handle of another",
+                    each.config.name
+                )));
+            }
+            config.check_namespace(&each.config)?;
+            last_nsid = each.nsid;
+        }
+        Ok(found)
     }
 
     /// Those of one namespace.
@@ -91,9 +269,20 @@ impl Settings {
             return Ok(());
         }
         let path = folder.join(FILE);
-        let text = serde_json::to_vec_pretty(&changed).map_err(|e| ServeError::Refused(e.to_string()))?;
-        atomic_file::replace(&path, &text).map_err(|e| ServeError::io("cannot write", &path, &e))?;
+        let text = changed.text()?;
+        if let Err(error) = atomic_file::replace(&path, &text) {
+            // The new file may be there, where only the folder could not be synced: the next start must not find what
+            // was refused. Where even this fails, the first reason is the one to report.
+            if fs::read(&path).is_ok_and(|there| there == text) {
+                let _reported = atomic_file::replace(&path, &self.text()?);
+            }
+            return Err(ServeError::io("cannot write", &path, &error));
+        }
         *self = changed;
         Ok(())
+    }
+
+    fn text(&self) -> Result<Vec<u8>, ServeError> {
+        serde_json::to_vec_pretty(self).map_err(|e| ServeError::Refused(e.to_string()))
     }
 }

@@ -106,6 +106,8 @@ pub struct TenantSpace {
     pub min_ops_blocks: u64,
     /// Erased blocks waiting to be written.
     pub free_blocks: u64,
+    /// Pages left in the open blocks that host writes go to; 0 where a mapping has none.
+    pub open_pages: u64,
     /// Least and most worn of the blocks owned, in erases.
     pub erases_min_max: (u32, u32),
     /// OPS blocks that moves have not handed over to others yet.

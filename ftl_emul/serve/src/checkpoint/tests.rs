@@ -2,6 +2,8 @@ use super::*;
 use crate::config::{DEVICE_FORMAT_VERSION, MappingConfig, Medium, NamespaceConfig};
 use crate::model::{Counted, Model};
 use crate::namespace::Flags;
+use crate::settings::NamespaceSettings;
+use ftl_core::TenantId;
 use ftl_core::{Geometry, MAPPINGS, NandTiming};
 use proptest::prelude::*;
 
@@ -17,6 +19,7 @@ fn config(kind: &str) -> DeviceConfig {
         emulated: true,
         spec: String::new(),
         created: String::new(),
+        capacity_bytes: 2 * PAGES * PAGE,
         medium: Medium::Flash(FlashConfig {
             geometry: Geometry {
                 page_bytes: PAGE as u32,
@@ -45,15 +48,14 @@ fn config(kind: &str) -> DeviceConfig {
 }
 
 fn open(folder: &Path, config: &DeviceConfig) -> Vec<Namespace> {
-    let open =
-        |(n, c): (usize, &NamespaceConfig)| Namespace::open(folder, &c.name, TenantId(n as u16), c.size_bytes).unwrap();
-    config.namespaces.iter().enumerate().map(open).collect()
+    let open = |origin| Namespace::open(folder, origin, &NamespaceSettings::default()).unwrap();
+    Settings::default().present(config).unwrap().into_iter().map(open).collect()
 }
 
 fn loaded(folder: &Path, kind: &str) -> (Model, Origin, Vec<Namespace>) {
     let config = config(kind);
-    let namespaces = open(folder, &config);
-    let Placed { drive, origin, .. } = load(folder, &config, &Settings::default(), &namespaces).unwrap();
+    let mut namespaces = open(folder, &config);
+    let Placed { drive, origin, .. } = load(folder, &config, &Settings::default(), &mut namespaces).unwrap();
     (Model::Counted(Box::new(Counted::new(drive))), origin, namespaces)
 }
 

@@ -1,5 +1,7 @@
 //! Commands and replies of the control socket, version 1.
 
+use std::sync::Arc;
+
 use ftl_core::engine::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 use crate::control::statistics;
 use crate::error::{ServeError, refuse};
 use crate::namespace::Namespace;
-use crate::server::Server;
+use crate::server::{Server, Wanted};
 
 /// The version of commands and replies.
 pub const VERSION: u32 = 1;
@@ -61,6 +63,17 @@ enum Command {
         #[serde(default)]
         keep_data: bool,
     },
+    /// Create a namespace; its OPS are its part of the spare blocks, by size, where they are not given.
+    CreateNamespace {
+        name: String,
+        size_bytes: u64,
+        #[serde(default)]
+        weight: Option<f64>,
+        #[serde(default)]
+        ops_blocks: Option<u64>,
+    },
+    /// Delete a namespace and its data.
+    DeleteNamespace { namespace: String },
     /// Bring the placement to its steady state; not while the device is served.
     Age {},
     /// Write the placement to disk now.
@@ -157,7 +170,7 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
         Command::Stats {} => statistics::statistics(server),
         Command::Move { from, to, blocks } => {
             let end = |name: Option<&String>| name.map(|name| find(server, name)).transpose();
-            server.move_ops(end(from.as_ref())?, end(to.as_ref())?, blocks)?;
+            server.move_ops(end(from.as_ref())?.as_deref(), end(to.as_ref())?.as_deref(), blocks)?;
             Ok(json!({}))
         }
         Command::CancelMoves {} => {
@@ -169,7 +182,8 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             Ok(json!({}))
         }
         Command::SetWeight { namespace, weight } => {
-            server.set_weight(find(server, &namespace)?, weight)?;
+            let namespace = find(server, &namespace)?;
+            server.set_weight(&namespace, weight)?;
             Ok(json!({}))
         }
         Command::SetScheduler { scheduler } => {
@@ -177,11 +191,24 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             Ok(json!({}))
         }
         Command::SetLimit { namespace, iops, bytes_s } => {
-            server.set_limit(find(server, &namespace)?, Limit { iops, bytes_s })?;
+            let namespace = find(server, &namespace)?;
+            server.set_limit(&namespace, Limit { iops, bytes_s })?;
             Ok(json!({}))
         }
         Command::Resize { namespace, size_bytes, keep_data } => {
-            server.resize(find(server, &namespace)?, size_bytes, keep_data)?;
+            let namespace = find(server, &namespace)?;
+            server.resize(&namespace, size_bytes, keep_data)?;
+            Ok(json!({}))
+        }
+        Command::CreateNamespace { name, size_bytes, weight, ops_blocks } => {
+            let wanted = Wanted { name: Some(name), size_bytes, weight, ops_blocks, ..Wanted::default() };
+            let made = server.create_namespace(wanted)?;
+            let ops_blocks = server.settings().of(&made.name).ops_blocks;
+            Ok(json!({"nsid": made.nsid(), "ops_blocks": ops_blocks.unwrap_or(made.origin.config.ops_blocks)}))
+        }
+        Command::DeleteNamespace { namespace } => {
+            let namespace = find(server, &namespace)?;
+            server.delete_namespace(&namespace)?;
             Ok(json!({}))
         }
         Command::Age {} => refuse("a device cannot be aged while it is served; stop serving it first"),
@@ -192,7 +219,7 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
     }
 }
 
-fn find<'a>(server: &'a Server, name: &str) -> Result<&'a Namespace, ServeError> {
+fn find(server: &Server, name: &str) -> Result<Arc<Namespace>, ServeError> {
     match server.namespace(name) {
         Some(namespace) => Ok(namespace),
         None => refuse(format!("there is no namespace {name:?}")),

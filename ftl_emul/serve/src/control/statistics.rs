@@ -1,10 +1,12 @@
 //! The statistics of the control socket.
 
+use std::sync::Arc;
+
 use ftl_core::engine::{Histogram, QueueCounters};
 use ftl_core::{Drive, Op, TenantId};
 use serde_json::{Value, json};
 
-use crate::config::{Medium, NamespaceConfig};
+use crate::config::Medium;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
 use crate::server::Server;
@@ -14,7 +16,8 @@ const PERCENTILES: [(&str, f64); 3] = [("p50", 50.0), ("p99", 99.0), ("p999", 99
 
 /// What is served, and by which program.
 pub fn hello(server: &Server) -> Value {
-    let names: Vec<&str> = server.namespaces.iter().map(|n| n.name.as_str()).collect();
+    let namespaces = server.namespaces();
+    let names: Vec<&str> = namespaces.iter().map(|n| n.name.as_str()).collect();
     json!({
         "program": "slo-ctl",
         "program_version": env!("CARGO_PKG_VERSION"),
@@ -33,20 +36,22 @@ pub fn hello(server: &Server) -> Value {
 /// Counters and space of every namespace.
 pub fn statistics(server: &Server) -> Result<Value, ServeError> {
     // Before the drive: those who change settings take the two in this order.
-    let settings = server.settings().clone();
+    let (settings, namespaces) = {
+        let settings = server.settings();
+        (settings.clone(), server.namespaces())
+    };
     let mut fields = common(server, &settings);
     let parts = match server.config.medium {
-        Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &settings, drive))??,
-        Medium::Disks(..) => disk_parts(server, &settings)?,
+        Medium::Flash(_) => server.model.with(|drive| flash_parts(server, &namespaces, &settings, drive))??,
+        Medium::Disks(..) => disk_parts(server, &namespaces, &settings)?,
     };
     if let (Some(fields), Value::Object(parts)) = (fields.as_object_mut(), parts) {
         fields.extend(parts);
     }
     // Not while the drive is held, as this takes a while where there are many namespaces.
-    let throttled = server.throttled();
-    for (number, namespace) in server.namespaces.iter().enumerate() {
-        fields["namespaces"][number]["recent"] =
-            server.history.of(number, &namespace.latencies, throttled.get(number).copied());
+    let throttled = server.throttled(&namespaces);
+    for (number, namespace) in namespaces.iter().enumerate() {
+        fields["namespaces"][number]["recent"] = server.history.of(namespace, throttled.get(number).copied());
         fields["namespaces"][number]["latency_histogram"] = namespace.histograms.to_json();
     }
     Ok(fields)
@@ -82,9 +87,14 @@ fn common(server: &Server, settings: &Settings) -> Value {
     })
 }
 
-fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Value, ServeError> {
-    let of = |(namespace, given): (&Namespace, &NamespaceConfig)| -> Result<Value, ServeError> {
-        let mut fields = of_namespace(settings, namespace, given);
+fn flash_parts(
+    server: &Server,
+    namespaces: &[Arc<Namespace>],
+    settings: &Settings,
+    drive: &Drive,
+) -> Result<Value, ServeError> {
+    let of = |namespace: &Arc<Namespace>| -> Result<Value, ServeError> {
+        let mut fields = of_namespace(settings, namespace);
         add_flash(&mut fields, drive, namespace)?;
         if let Some(queue) = server.model.queue_counters(drive, namespace.tenant) {
             fields["queue"] = of_queue(&queue);
@@ -92,8 +102,7 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
         }
         Ok(fields)
     };
-    let namespaces: Result<Vec<Value>, ServeError> =
-        server.namespaces.iter().zip(&server.config.namespaces).map(of).collect();
+    let described: Result<Vec<Value>, ServeError> = namespaces.iter().map(of).collect();
     let (geometry, flash) = (drive.geometry(), server.config.flash()?);
     Ok(json!({
         "aged": server.aged(),
@@ -104,16 +113,15 @@ fn flash_parts(server: &Server, settings: &Settings, drive: &Drive) -> Result<Va
         "pages_per_block": drive.block_pages(),
         "blocks": geometry.pages() / u64::from(drive.block_pages()),
         "spare_blocks": drive.spare_blocks(),
-        "moves": of_moves(server, drive),
-        "namespaces": namespaces?,
+        "moves": of_moves(namespaces, drive),
+        "namespaces": described?,
     }))
 }
 
-fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError> {
-    let given = server.namespaces.iter().zip(&server.config.namespaces);
-    let mut namespaces: Vec<Value> = given.map(|(namespace, given)| of_namespace(settings, namespace, given)).collect();
+fn disk_parts(server: &Server, namespaces: &[Arc<Namespace>], settings: &Settings) -> Result<Value, ServeError> {
+    let mut described: Vec<Value> = namespaces.iter().map(|namespace| of_namespace(settings, namespace)).collect();
     let clocked = server.model.with_disks(|disks| {
-        for (fields, namespace) in namespaces.iter_mut().zip(&server.namespaces) {
+        for (fields, namespace) in described.iter_mut().zip(namespaces) {
             if let Ok(queue) = disks.queue_counters(namespace.tenant) {
                 fields["queue"] = of_queue(queue);
                 fields["queue"]["outstanding"] = json!(disks.outstanding(namespace.tenant).unwrap_or(0));
@@ -124,19 +132,19 @@ fn disk_parts(server: &Server, settings: &Settings) -> Result<Value, ServeError>
     })?;
     let (now_ns, queue_depth, busy_ns) =
         clocked.map_or((None, None, None), |(now_ns, depth, busy_ns)| (Some(now_ns), Some(depth), Some(busy_ns)));
-    Ok(json!({"now_ns": now_ns, "queue_depth": queue_depth, "busy_ns": busy_ns, "namespaces": namespaces}))
+    Ok(json!({"now_ns": now_ns, "queue_depth": queue_depth, "busy_ns": busy_ns, "namespaces": described}))
 }
 
-/// `given` is the namespace as `device.toml` has it.
-fn of_namespace(settings: &Settings, namespace: &Namespace, given: &NamespaceConfig) -> Value {
+fn of_namespace(settings: &Settings, namespace: &Namespace) -> Value {
     let (kept, ailment) = (settings.of(&namespace.name), namespace.backing.ailment());
     let answered = |op| json!({"requests": namespace.answered.requests(op), "bytes": namespace.answered.bytes(op)});
     json!({
         "name": namespace.name,
+        "nsid": namespace.nsid(),
         "size_bytes": namespace.size_bytes(),
         "healthy": ailment.is_none(),
         "reason": ailment.map(|ailment| ailment.to_string()),
-        "weight": kept.weight.unwrap_or(given.weight),
+        "weight": kept.weight.unwrap_or(namespace.origin.config.weight),
         "limit_iops": kept.limit_iops,
         "limit_bytes_s": kept.limit_bytes_s,
         "answered": {
@@ -187,10 +195,9 @@ fn add_flash(fields: &mut Value, drive: &Drive, namespace: &Namespace) -> Result
     Ok(())
 }
 
-fn of_moves(server: &Server, drive: &Drive) -> Value {
-    // Namespaces stand in the order of their tenant numbers.
-    let name = |tenant: Option<TenantId>| {
-        tenant.and_then(|tenant| server.namespaces.get(usize::from(tenant.0))).map(|n| n.name.as_str())
+fn of_moves(namespaces: &[Arc<Namespace>], drive: &Drive) -> Value {
+    let name = |end: Option<TenantId>| {
+        end.and_then(|tenant| namespaces.iter().find(|n| n.tenant == tenant)).map(|n| n.name.as_str())
     };
     let status = drive.move_status();
     let pending: Vec<Value> = drive

@@ -8,8 +8,8 @@ use crate::model::DISK_PAGE_BYTES;
 
 /// A model of time that requests are submitted to one by one.
 pub trait Modelled: Send {
-    /// Tenants in the order of their numbers, ready to be submitted for.
-    fn open(&mut self) -> Result<Vec<TenantId>, FtlError>;
+    /// Has every tenant ready to be submitted for.
+    fn open(&mut self) -> Result<(), FtlError>;
     /// Lets a request arrive now.
     fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError>;
     /// Lets time pass.
@@ -27,12 +27,11 @@ pub trait Modelled: Send {
 }
 
 impl Modelled for Drive {
-    fn open(&mut self) -> Result<Vec<TenantId>, FtlError> {
-        let tenants = self.tenants();
-        for &tenant in &tenants {
+    fn open(&mut self) -> Result<(), FtlError> {
+        for tenant in self.tenants() {
             self.open_queue(tenant, Arrival::Live)?;
         }
-        Ok(tenants)
+        Ok(())
     }
 
     fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError> {
@@ -65,8 +64,8 @@ impl Modelled for Drive {
 }
 
 impl Modelled for Array {
-    fn open(&mut self) -> Result<Vec<TenantId>, FtlError> {
-        Ok(self.tenants())
+    fn open(&mut self) -> Result<(), FtlError> {
+        Ok(())
     }
 
     fn submit(&mut self, tenant: TenantId, op: Op, offset: u64, length: u64, token: u64) -> Result<(), FtlError> {

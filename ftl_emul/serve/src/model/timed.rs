@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ftl_core::TenantId;
 use ftl_core::convert::{exact, unsigned, whole};
 
+use crate::config::MAX_NAMESPACES;
 use crate::error::ServeError;
 use crate::model::Request;
 use crate::model::modelled::Modelled;
@@ -125,13 +126,14 @@ pub struct Timed<D> {
 impl<D: Modelled> Timed<D> {
     /// Around a drive, whose tenants get live queues.
     pub fn new(mut drive: D, clock: Clock) -> Result<Self, ServeError> {
-        let numbers = drive.open()?.iter().map(|tenant| usize::from(tenant.0) + 1).max();
+        drive.open()?;
         Ok(Self {
             page_bytes: drive.page_bytes(),
             state: Mutex::new(State { drive, waiters: Waiters::default() }),
             releases: Releases::default(),
             clock,
-            lessons: Lessons::new(numbers.unwrap_or(0)),
+            // Namespaces may be created later.
+            lessons: Lessons::new(MAX_NAMESPACES),
         })
     }
 

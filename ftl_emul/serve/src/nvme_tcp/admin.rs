@@ -4,17 +4,22 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::namespace::Namespace;
 use crate::nvme_tcp::command::{Command, Completion, Status, Transfer, admin, fabrics};
 use crate::nvme_tcp::controller::{Controller, Host, MAX_IO_QUEUES, feature};
 use crate::nvme_tcp::identify;
 use crate::nvme_tcp::io::MAX_TRANSFER_BYTES;
 use crate::nvme_tcp::logs;
+use crate::nvme_tcp::management;
 use crate::nvme_tcp::pdu::{le16, le64};
-use crate::nvme_tcp::queue::{MAX_ENTRIES, Queue};
+use crate::nvme_tcp::placement;
+use crate::nvme_tcp::queue::{MAX_ENTRIES, Queue, Work};
 use crate::nvme_tcp::subsystem::{DISCOVERY_NQN, Subsystem};
 
 /// Bytes of the data of Connect (6.3).
 const CONNECT_BYTES: usize = 1024;
+/// Bytes of the list of events that FDP Events gives.
+const EVENT_LIST_BYTES: usize = 510;
 /// Bytes of a Host Identifier with EXHID.
 const HOST_ID_BYTES: usize = 16;
 /// Entries of an Admin Queue at least (3.1.4), and at most here.
@@ -30,7 +35,11 @@ pub struct Association {
 }
 
 /// Bytes that a command moves; Err for one that is not carried out. Before Connect there is no other command.
-pub fn transfer(command: &Command, association: Option<&Association>) -> Result<Transfer, Status> {
+pub fn transfer(
+    subsystem: &Subsystem,
+    command: &Command,
+    association: Option<&Association>,
+) -> Result<Transfer, Status> {
     let none = Transfer::default();
     if command.is_fused() {
         return Err(Status::INVALID_FIELD);
@@ -62,11 +71,35 @@ pub fn transfer(command: &Command, association: Option<&Association>) -> Result<
         admin::GET_FEATURES if feature_of(command) == feature::HOST_IDENTIFIER => {
             Ok(Transfer { to_host: HOST_ID_BYTES, ..none })
         }
+        admin::GET_FEATURES if feature_of(command) == feature::PLACEMENT_EVENTS => {
+            Ok(Transfer { to_host: EVENT_LIST_BYTES, ..none })
+        }
+        // NOET: so many types of events, a byte each.
+        admin::SET_FEATURES if feature_of(command) == feature::PLACEMENT_EVENTS => {
+            Ok(Transfer { from_host: usize::from(command.0[46]), ..none })
+        }
+        _ if controller.is_discovery && !of_discovery(command.opcode()) => Err(Status::INVALID_OPCODE),
+        admin::NAMESPACE_MANAGEMENT => management::transfer(subsystem, command),
+        admin::NAMESPACE_ATTACHMENT => management::attachment_transfer(subsystem),
+        admin::DIRECTIVE_RECEIVE => {
+            let bytes = usize::try_from((u64::from(command.dword(10)) + 1) * 4).unwrap_or(usize::MAX);
+            if bytes > MAX_TRANSFER_BYTES {
+                Err(Status::INVALID_FIELD)
+            } else {
+                Ok(Transfer { to_host: bytes, ..none })
+            }
+        }
+        admin::DIRECTIVE_SEND | admin::MOVE_OPS => Ok(none),
         admin::GET_FEATURES | admin::SET_FEATURES | admin::ABORT | admin::ASYNC_EVENT_REQUEST | admin::KEEP_ALIVE => {
             Ok(none)
         }
         _ => Err(Status::INVALID_OPCODE),
     }
+}
+
+/// What a discovery controller carries out.
+fn of_discovery(opcode: u8) -> bool {
+    admin::ALWAYS.contains(&opcode)
 }
 
 /// FID (5.15, 5.27).
@@ -83,19 +116,18 @@ pub enum Outcome {
 }
 
 /// Carries out a command of the Admin Queue, or a property command. `here` is the address the host has reached.
-pub fn carry_out(
-    subsystem: &Subsystem,
-    controller: &Controller,
-    command: &Command,
-    bytes: usize,
-    here: SocketAddr,
-) -> Outcome {
+pub fn carry_out(subsystem: &Subsystem, controller: &Controller, work: &Work, here: SocketAddr) -> Outcome {
+    let (command, bytes) = (&work.command, work.transfer.to_host);
     let done = match (command.fabrics_type(), command.opcode()) {
         (Some(_), _) => property(subsystem, controller, command).map(with_result),
         (_, admin::IDENTIFY) => identify::identify(subsystem, controller, command).map(with_data),
         (_, admin::GET_LOG_PAGE) => logs::read(subsystem, controller, command, here, bytes).map(with_data),
-        (_, admin::GET_FEATURES) => get_feature(controller, command),
-        (_, admin::SET_FEATURES) => set_feature(controller, command).map(with_result),
+        (_, admin::GET_FEATURES) => get_feature(subsystem, controller, command, bytes),
+        (_, admin::SET_FEATURES) => set_feature(subsystem, controller, command, &work.data).map(with_result),
+        (_, admin::NAMESPACE_MANAGEMENT) => management::manage(subsystem, command, &work.data).map(with_result),
+        (_, admin::NAMESPACE_ATTACHMENT) => management::attach(subsystem, command, &work.data).map(with_result),
+        (_, admin::MOVE_OPS) => management::move_ops(subsystem, command).map(with_result),
+        (_, admin::DIRECTIVE_RECEIVE) => placement::directives(subsystem, command).map(|found| cut(found, bytes)),
         (_, admin::ABORT) => Ok(with_result(abort(controller, command))),
         (_, admin::KEEP_ALIVE) => Ok(with_result(0)),
         (_, admin::ASYNC_EVENT_REQUEST) => match controller.request_event(command.id()) {
@@ -110,6 +142,12 @@ pub fn carry_out(
 
 fn with_result(result: u64) -> (Completion, Vec<u8>) {
     (Completion::of(result), Vec::new())
+}
+
+/// As much of it as the host has room for.
+fn cut(mut data: Vec<u8>, bytes: usize) -> (Completion, Vec<u8>) {
+    data.resize(bytes, 0);
+    with_data(data)
 }
 
 fn with_data(data: Vec<u8>) -> (Completion, Vec<u8>) {
@@ -128,7 +166,7 @@ fn property(subsystem: &Subsystem, controller: &Controller, command: &Command) -
         return controller.property(offset, is_wide);
     }
     if controller.configure(offset, is_wide, le64(&command.0, 48))? {
-        for namespace in subsystem.server.namespaces.iter().filter(|_| !controller.is_discovery) {
+        for namespace in subsystem.all_attached(controller) {
             // A namespace that cannot be flushed says so by itself from now on.
             let _refused = namespace.flush(&subsystem.server.model, || false);
         }
@@ -137,7 +175,12 @@ fn property(subsystem: &Subsystem, controller: &Controller, command: &Command) -
     Ok(0)
 }
 
-fn get_feature(controller: &Controller, command: &Command) -> Result<(Completion, Vec<u8>), Status> {
+fn get_feature(
+    subsystem: &Subsystem,
+    controller: &Controller,
+    command: &Command,
+    bytes: usize,
+) -> Result<(Completion, Vec<u8>), Status> {
     // SEL: the current value only, as features are never saved.
     if command.dword(10) >> 8 & 0b111 != 0 {
         return Err(Status::INVALID_FIELD);
@@ -150,15 +193,44 @@ fn get_feature(controller: &Controller, command: &Command) -> Result<(Completion
             Err(Status::INVALID_FIELD)
         };
     }
-    controller.feature(feature_of(command)).map(with_result)
+    match feature_of(command) {
+        feature::PLACEMENT if !controller.is_discovery => {
+            placement::mode(subsystem, command.dword(11)).map(with_result)
+        }
+        feature::PLACEMENT_EVENTS => {
+            let namespace = with_handle(subsystem, controller, command)?;
+            let found = subsystem.events().supported(&namespace);
+            // NOET of the result: how many there are.
+            let (_, data) = cut(found.to_vec(), bytes);
+            Ok((Completion::of(1), data))
+        }
+        id => controller.feature(id).map(with_result),
+    }
 }
 
-fn set_feature(controller: &Controller, command: &Command) -> Result<u64, Status> {
+/// The namespace that a command about events names, and its only placement handle.
+fn with_handle(subsystem: &Subsystem, controller: &Controller, command: &Command) -> Result<Arc<Namespace>, Status> {
+    if !subsystem.places_data() || command.dword(11) & 0xffff != 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    subsystem.attached(controller, command.namespace()).ok_or(Status::INVALID_NAMESPACE)
+}
+
+fn set_feature(subsystem: &Subsystem, controller: &Controller, command: &Command, data: &[u8]) -> Result<u64, Status> {
     // SV.
     if command.dword(10) >> 31 != 0 {
         return Err(Status::FEATURE_NOT_SAVEABLE);
     }
-    controller.set_feature(feature_of(command), command.dword(11))
+    match feature_of(command) {
+        // There is one configuration, and namespaces that use it.
+        feature::PLACEMENT if !controller.is_discovery => Err(Status::FEATURE_NOT_CHANGEABLE),
+        feature::PLACEMENT_EVENTS => {
+            let namespace = with_handle(subsystem, controller, command)?;
+            subsystem.events().set_wanted(&namespace, data, command.dword(12) & 1 != 0);
+            Ok(0)
+        }
+        id => controller.set_feature(id, command.dword(11)),
+    }
 }
 
 /// Abort (5.1): the result is 0 where the command was aborted, and 1 where that is too late.

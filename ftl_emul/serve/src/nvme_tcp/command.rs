@@ -25,12 +25,21 @@ impl Status {
     pub const SGL_TYPE: Self = Self(DNR | 0x11);
     pub const SGL_OFFSET: Self = Self(DNR | 0x16);
     pub const TRANSIENT_TRANSPORT: Self = Self(0x22);
+    pub const FDP_DISABLED: Self = Self(DNR | 0x29);
+    pub const PLACEMENT_HANDLE_LIST: Self = Self(DNR | 0x2a);
     pub const LBA_OUT_OF_RANGE: Self = Self(DNR | 0x80);
     pub const CAPACITY_EXCEEDED: Self = Self(DNR | 0x81);
     pub const TOO_MANY_EVENT_REQUESTS: Self = Self(DNR | COMMAND_SPECIFIC | 0x05);
     pub const INVALID_LOG_PAGE: Self = Self(DNR | COMMAND_SPECIFIC | 0x09);
     pub const FEATURE_NOT_SAVEABLE: Self = Self(DNR | COMMAND_SPECIFIC | 0x0d);
     pub const FEATURE_NOT_CHANGEABLE: Self = Self(DNR | COMMAND_SPECIFIC | 0x0e);
+    pub const INVALID_FORMAT: Self = Self(DNR | COMMAND_SPECIFIC | 0x0a);
+    pub const INSUFFICIENT_CAPACITY: Self = Self(DNR | COMMAND_SPECIFIC | 0x15);
+    pub const IDENTIFIER_UNAVAILABLE: Self = Self(DNR | COMMAND_SPECIFIC | 0x16);
+    pub const ALREADY_ATTACHED: Self = Self(DNR | COMMAND_SPECIFIC | 0x18);
+    pub const NOT_ATTACHED: Self = Self(DNR | COMMAND_SPECIFIC | 0x1a);
+    pub const THIN_PROVISIONING: Self = Self(DNR | COMMAND_SPECIFIC | 0x1b);
+    pub const CONTROLLER_LIST: Self = Self(DNR | COMMAND_SPECIFIC | 0x1c);
     pub const CONNECT_FORMAT: Self = Self(DNR | COMMAND_SPECIFIC | 0x80);
     pub const CONNECT_BUSY: Self = Self(COMMAND_SPECIFIC | 0x81);
     pub const CONNECT_PARAMETERS: Self = Self(DNR | COMMAND_SPECIFIC | 0x82);
@@ -48,9 +57,15 @@ pub mod admin {
     pub const SET_FEATURES: u8 = 0x09;
     pub const GET_FEATURES: u8 = 0x0a;
     pub const ASYNC_EVENT_REQUEST: u8 = 0x0c;
+    pub const NAMESPACE_MANAGEMENT: u8 = 0x0d;
+    pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
     pub const KEEP_ALIVE: u8 = 0x18;
-    /// All of these; what the log of supported commands says.
-    pub const ALL: [u8; 7] =
+    pub const DIRECTIVE_SEND: u8 = 0x19;
+    pub const DIRECTIVE_RECEIVE: u8 = 0x1a;
+    /// Vendor-specific, without data: moves OPS blocks.
+    pub const MOVE_OPS: u8 = 0xc0;
+    /// Those that every controller with namespaces has; what the log of supported commands says.
+    pub const ALWAYS: [u8; 7] =
         [GET_LOG_PAGE, IDENTIFY, ABORT, SET_FEATURES, GET_FEATURES, ASYNC_EVENT_REQUEST, KEEP_ALIVE];
 }
 

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use crate::namespace::Namespace;
 use crate::nvme_tcp::admin::{self, Association, Outcome};
 use crate::nvme_tcp::command::{Command, Completion, Place, Status, Transfer, fabrics};
 use crate::nvme_tcp::controller::Controller;
+use crate::nvme_tcp::identify;
 use crate::nvme_tcp::io as nvm;
 use crate::nvme_tcp::pdu::{self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout};
+use crate::nvme_tcp::placement;
 use crate::nvme_tcp::queue::{Next, Queue, Work};
 use crate::nvme_tcp::subsystem::Subsystem;
 
@@ -211,7 +214,7 @@ impl<'a> Reader<'a> {
                 }
                 nvm::transfer(command)?
             }
-            association => admin::transfer(command, association.as_ref())?,
+            association => admin::transfer(self.subsystem, command, association.as_ref())?,
         };
         let bytes = transfer.from_host.max(transfer.to_host);
         let place = if bytes == 0 { Place::Host } else { command.place(bytes, capsule.len())? };
@@ -263,7 +266,7 @@ impl<'a> Reader<'a> {
             };
             return Ok(self.queue.complete(work, completion, None)?);
         };
-        match admin::carry_out(self.subsystem, controller, &work.command, work.transfer.to_host, self.here) {
+        match admin::carry_out(self.subsystem, controller, work, self.here) {
             Outcome::Later => Ok(()),
             Outcome::Done(completion, data) => {
                 if completion.status != Status::SUCCESS {
@@ -341,9 +344,8 @@ fn is_quick(work: &Work) -> bool {
 /// Carries out a command of an I/O queue and answers it.
 fn answer(subsystem: &Subsystem, queue: &Queue, controller: &Controller, id: u16, work: &Work) -> io::Result<()> {
     let mut buffer = vec![0; queue.format().before_data() + work.transfer.to_host];
-    let durable = controller.is_write_through();
     // A panic fails this command only.
-    let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, work, &mut buffer, durable)));
+    let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, controller, work, &mut buffer)));
     let completion = done.unwrap_or(Status::INTERNAL_ERROR.into());
     if completion.status != Status::SUCCESS {
         controller.note_error(id, &work.command, completion.status);
@@ -351,22 +353,45 @@ fn answer(subsystem: &Subsystem, queue: &Queue, controller: &Controller, id: u16
     queue.complete(work, completion, Some(buffer))
 }
 
-fn carry_out(subsystem: &Subsystem, queue: &Queue, work: &Work, buffer: &mut [u8], durable: bool) -> Completion {
+/// For a namespace that a host does not have: an identifier that there may be is only inactive (3.2.1).
+fn no_namespace(id: u32) -> Status {
+    if identify::is_possible(id) { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE }
+}
+
+fn carry_out(
+    subsystem: &Subsystem,
+    queue: &Queue,
+    controller: &Controller,
+    work: &Work,
+    buffer: &mut [u8],
+) -> Completion {
     if work.damaged {
         return Status::TRANSIENT_TRANSPORT.into();
     }
+    let durable = controller.is_write_through();
     let (model, command, gone) = (&subsystem.server.model, &work.command, || queue.is_closed());
     let id = command.namespace();
     if id == u32::MAX && command.opcode() == nvm::opcode::FLUSH {
-        let flushed = subsystem
-            .server
-            .namespaces
-            .iter()
-            .map(|namespace| nvm::carry_out(namespace, model, command, (&[], &mut []), durable, &gone));
+        let attached = subsystem.all_attached(controller);
+        let flush =
+            |namespace: &Arc<Namespace>| nvm::carry_out(namespace, model, command, (&[], &mut []), durable, &gone);
+        let flushed = attached.iter().map(flush);
         let failed: Vec<Completion> = flushed.filter(|done| done.status != Status::SUCCESS).collect();
         return failed.first().copied().unwrap_or(Status::SUCCESS.into());
     }
-    let Some(namespace) = subsystem.namespace(id) else { return Status::INVALID_NAMESPACE.into() };
+    let Some(namespace) = subsystem.attached(controller, id) else { return no_namespace(id).into() };
     let at = queue.format().before_data();
-    nvm::carry_out(namespace, model, command, (&work.data, &mut buffer[at..]), durable, &gone)
+    match command.opcode() {
+        nvm::opcode::WRITE => {
+            if let Err(status) = placement::check_write(subsystem, &namespace, command) {
+                return status.into();
+            }
+        }
+        nvm::opcode::MANAGEMENT_RECEIVE | nvm::opcode::MANAGEMENT_SEND => {
+            let done = placement::manage(subsystem, &namespace, command, (&work.data, &mut buffer[at..]));
+            return done.err().unwrap_or(Status::SUCCESS).into();
+        }
+        _ => {}
+    }
+    nvm::carry_out(&namespace, model, command, (&work.data, &mut buffer[at..]), durable, &gone)
 }

@@ -40,6 +40,8 @@ pub mod feature {
     pub const NUMBER_OF_QUEUES: u8 = 0x07;
     pub const EVENTS: u8 = 0x0b;
     pub const KEEP_ALIVE: u8 = 0x0f;
+    pub const PLACEMENT: u8 = 0x1d;
+    pub const PLACEMENT_EVENTS: u8 = 0x1e;
     pub const HOST_IDENTIFIER: u8 = 0x81;
 }
 
@@ -74,8 +76,8 @@ struct State {
     notice_is_masked: bool,
     /// Namespaces that the host does not know of yet.
     changed: BTreeSet<u32>,
-    /// Sizes that it knows.
-    sizes: Vec<u64>,
+    /// Those that it knows: by NSID, which one that is and its size.
+    known: BTreeMap<u32, (u64, u64)>,
     errors: VecDeque<[u8; ERROR_BYTES]>,
     error_count: u64,
     queues: BTreeMap<u16, Arc<Queue>>,
@@ -101,7 +103,7 @@ impl Controller {
         is_discovery: bool,
         host: Host,
         keep_alive_ms: u32,
-        namespaces: &[Namespace],
+        namespaces: &[Arc<Namespace>],
         admin: Arc<Queue>,
     ) -> Self {
         let state = State {
@@ -114,7 +116,7 @@ impl Controller {
             event_requests: VecDeque::new(),
             notice_is_masked: false,
             changed: BTreeSet::new(),
-            sizes: namespaces.iter().map(Namespace::size_bytes).collect(),
+            known: attached_to(&host, is_discovery, namespaces),
             errors: VecDeque::new(),
             error_count: 0,
             queues: BTreeMap::from([(0, admin)]),
@@ -124,6 +126,11 @@ impl Controller {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a namespace is attached to it.
+    pub fn has(&self, namespace: &Namespace) -> bool {
+        !self.is_discovery && namespace.is_attached_to(&self.host.nqn)
     }
 
     /// A command has come, on whichever queue (3.9: keep alive based on traffic).
@@ -283,14 +290,17 @@ impl Controller {
     }
 
     /// Compares namespaces with what the host knows of them, and reports changes.
-    pub fn look_at(&self, namespaces: &[Namespace]) {
+    pub fn look_at(&self, namespaces: &[Arc<Namespace>]) {
+        let now = attached_to(&self.host, self.is_discovery, namespaces);
         let mut state = self.state();
-        for (number, namespace) in (1..).zip(namespaces) {
-            let size = namespace.size_bytes();
-            if std::mem::replace(&mut state.sizes[number as usize - 1], size) != size {
-                state.changed.insert(number);
+        let before = std::mem::replace(&mut state.known, now);
+        let mut differing = Vec::new();
+        for id in state.known.keys().chain(before.keys()) {
+            if state.known.get(id) != before.get(id) {
+                differing.push(*id);
             }
         }
+        state.changed.extend(differing);
         drop(state);
         self.send_notice();
     }
@@ -369,6 +379,12 @@ impl State {
             queue.close();
         }
     }
+}
+
+/// Namespaces that are attached to a host: see `known` of [`State`].
+fn attached_to(host: &Host, is_discovery: bool, namespaces: &[Arc<Namespace>]) -> BTreeMap<u32, (u64, u64)> {
+    let attached = namespaces.iter().filter(|namespace| !is_discovery && namespace.is_attached_to(&host.nqn));
+    attached.map(|namespace| (namespace.nsid(), (namespace.serial, namespace.size_bytes()))).collect()
 }
 
 fn keep_alive(milliseconds: u32) -> Option<Duration> {

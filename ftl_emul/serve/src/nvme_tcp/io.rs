@@ -8,6 +8,7 @@ use crate::model::Model;
 use crate::namespace::{Flags, Namespace};
 use crate::nvme_tcp::command::{Command, Completion, Status, Transfer};
 use crate::nvme_tcp::pdu::{le32, le64};
+use crate::nvme_tcp::placement;
 
 /// log2 of the bytes of a logical block: as guests have them over NBD.
 pub const BLOCK_SHIFT: u32 = 9;
@@ -29,8 +30,12 @@ pub mod opcode {
     pub const WRITE_ZEROES: u8 = 0x08;
     pub const DATASET_MANAGEMENT: u8 = 0x09;
     pub const VERIFY: u8 = 0x0c;
-    /// All of these.
-    pub const ALL: [u8; 7] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, DATASET_MANAGEMENT, VERIFY];
+    pub const MANAGEMENT_RECEIVE: u8 = 0x12;
+    pub const MANAGEMENT_SEND: u8 = 0x1d;
+    /// Those that every namespace takes.
+    pub const ALWAYS: [u8; 7] = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, DATASET_MANAGEMENT, VERIFY];
+    /// And those of flexible data placement.
+    pub const OF_PLACEMENT: [u8; 2] = [MANAGEMENT_RECEIVE, MANAGEMENT_SEND];
     /// Those that change what a namespace holds.
     pub const CHANGING: [u8; 3] = [WRITE, WRITE_ZEROES, DATASET_MANAGEMENT];
 }
@@ -47,6 +52,7 @@ pub fn transfer(command: &Command) -> Result<Transfer, Status> {
         opcode::DATASET_MANAGEMENT => {
             Transfer { from_host: (exact::<usize>(command.dword(10) & 0xff) + 1) * RANGE_BYTES, ..none }
         }
+        opcode::MANAGEMENT_RECEIVE | opcode::MANAGEMENT_SEND => placement::transfer(command)?,
         _ => return Err(Status::INVALID_OPCODE),
     };
     // No protection information (PRINFO), no fused operations.

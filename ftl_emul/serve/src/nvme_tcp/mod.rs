@@ -2,7 +2,8 @@
 //! are one kind of request to the model.
 //!
 //! [`pdu`] has the bytes of the transport, [`command`] those of queue entries; a [`connection`] is one [`queue`] of a
-//! [`controller`] of the [`subsystem`]; [`admin`] (with [`identify`] and [`logs`]) and [`io`] carry commands out.
+//! [`controller`] of the [`subsystem`]; [`admin`] (with [`identify`], [`logs`] and [`management`] of namespaces) and [`io`]
+//! carry commands out; [`placement`] is what both have of flexible data placement.
 
 mod admin;
 mod command;
@@ -11,7 +12,9 @@ mod controller;
 mod identify;
 mod io;
 mod logs;
+mod management;
 mod pdu;
+mod placement;
 mod queue;
 mod subsystem;
 #[cfg(test)]
@@ -26,13 +29,14 @@ use std::time::Duration;
 use crate::error::ServeError;
 use crate::inherited;
 use crate::server::{NvmeTcp, Server};
-pub use subsystem::Subsystem;
+pub use subsystem::{Permissions, Subsystem};
 
 /// Starts to listen on an inherited socket; nothing without one. `hosts` may connect from other machines, by NQN.
 pub fn start(
     server: &'static Server,
     listening: Option<RawFd>,
     hosts: &[String],
+    permissions: Permissions,
 ) -> Result<Option<Arc<Subsystem>>, ServeError> {
     let Some(fd) = listening else { return Ok(None) };
     let listener = TcpListener::from(inherited::take(fd));
@@ -40,7 +44,7 @@ pub fn start(
         .local_addr()
         .and_then(|address| listener.set_nonblocking(false).map(|()| address))
         .map_err(|e| ServeError::File(format!("nvme-tcp-fd={fd} is not a listening socket: {e}")))?;
-    let subsystem = Arc::new(Subsystem::new(server, hosts.to_vec()));
+    let subsystem = Arc::new(Subsystem::new(server, hosts.to_vec(), permissions));
     let _started_once = server.nvme_tcp.set(NvmeTcp { address: address.to_string(), nqn: subsystem.nqn.clone() });
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
     run("slo-ctl nvme", move || listen(&listening, &listener))?;

@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ftl_core::Placement;
+
 use crate::namespace::Namespace;
 use crate::nvme_tcp::command::Status;
 use crate::nvme_tcp::controller::{Controller, Host};
+use crate::nvme_tcp::placement::Events;
 use crate::nvme_tcp::queue::Queue;
 use crate::server::Server;
 
@@ -22,30 +25,45 @@ const MAX_CONTROLLERS: usize = 32;
 /// Between two looks at namespaces and keep alive timers.
 const LOOKING: Duration = Duration::from_millis(100);
 
+/// What every connected host may do beside reading and writing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// Create, delete, attach and detach namespaces.
+    pub namespaces: bool,
+    /// Move OPS blocks from namespace to namespace.
+    pub ops: bool,
+}
+
 /// See the module.
 pub struct Subsystem {
     /// The device.
     pub server: &'static Server,
     /// Its name.
     pub nqn: String,
+    /// What hosts may do beside reading and writing.
+    pub permissions: Permissions,
     /// Hosts that may connect from elsewhere than this machine, by NQN.
     allowed: Vec<String>,
     controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
     /// Queues of all connections, by number.
     connections: Mutex<BTreeMap<u64, Arc<Queue>>>,
+    /// See [`crate::nvme_tcp::placement`].
+    events: Mutex<Events>,
     accepted: AtomicUsize,
     stopping: AtomicBool,
 }
 
 impl Subsystem {
     /// That of a device.
-    pub fn new(server: &'static Server, allowed: Vec<String>) -> Self {
+    pub fn new(server: &'static Server, allowed: Vec<String>, permissions: Permissions) -> Self {
         let id = uuid(&[&server.config.name, &server.config.created]);
         Self {
             server,
             // A name made of a UUID is for those who own no domain (4.5).
             nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{}", hyphenated(id)),
+            permissions,
             allowed,
+            events: Mutex::default(),
             controllers: Mutex::default(),
             connections: Mutex::default(),
             accepted: AtomicUsize::new(0),
@@ -61,19 +79,21 @@ impl Subsystem {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The namespace with that NSID. They count from 1 in the order of the tenants.
-    pub fn namespace(&self, id: u32) -> Option<&'static Namespace> {
-        self.server.namespaces.get(usize::try_from(id).ok()?.checked_sub(1)?)
+    /// The namespace of that number, where it is attached to a host.
+    pub fn attached(&self, controller: &Controller, id: u32) -> Option<Arc<Namespace>> {
+        self.server.namespace_of(id).filter(|namespace| controller.has(namespace))
     }
 
-    /// How many there are.
-    pub fn namespace_count(&self) -> u32 {
-        ftl_core::convert::exact(self.server.namespaces.len())
+    /// The namespaces that are attached to a host, by number.
+    pub fn all_attached(&self, controller: &Controller) -> Vec<Arc<Namespace>> {
+        self.server.namespaces().iter().filter(|namespace| controller.has(namespace)).map(Arc::clone).collect()
     }
 
-    /// What distinguishes a namespace from all others anywhere, for as long as there is its device.
+    /// What distinguishes a namespace from all others anywhere, for as long as it is there.
     pub fn namespace_uuid(&self, namespace: &Namespace) -> [u8; 16] {
-        uuid(&[&self.server.config.name, &self.server.config.created, &namespace.name])
+        let (config, created_ns) = (&self.server.config, namespace.origin.created_ns);
+        let words = [&*config.name, &*config.created, &*namespace.name];
+        if created_ns == 0 { uuid(&words) } else { uuid(&[words[0], words[1], words[2], &created_ns.to_string()]) }
     }
 
     /// Whether a host may connect from there.
@@ -96,11 +116,25 @@ impl Subsystem {
         let Some(id) = (1..=u16::MAX).find(|id| !controllers.contains_key(id)) else {
             return Err(Status::CONNECT_BUSY);
         };
-        let namespaces = &self.server.namespaces;
-        let made = Controller::new(id, is_discovery, host, keep_alive_ms, namespaces, Arc::clone(admin));
+        let made = Controller::new(id, is_discovery, host, keep_alive_ms, &self.server.namespaces(), Arc::clone(admin));
         let made = Arc::new(made);
         controllers.insert(id, Arc::clone(&made));
         Ok(made)
+    }
+
+    /// Controllers with numbers from that one on, without those for discovery.
+    pub fn controllers_from(&self, id: u16) -> Vec<Arc<Controller>> {
+        self.controllers().range(id..).map(|(_, found)| Arc::clone(found)).filter(|c| !c.is_discovery).collect()
+    }
+
+    /// Whether namespaces have reclaim units of their own (flexible data placement).
+    pub fn places_data(&self) -> bool {
+        self.server.config.flash().is_ok_and(|flash| flash.placement() == Placement::Isolated)
+    }
+
+    /// Events of data placement.
+    pub fn events(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The controller of that number.
@@ -157,13 +191,15 @@ impl Subsystem {
     pub fn look_after(&self) {
         while !self.is_stopping() {
             let now = Instant::now();
+            let serials = self.server.namespaces().iter().map(|namespace| namespace.serial).collect();
+            self.events().retain(&serials);
             let controllers: Vec<_> = self.controllers().values().map(Arc::clone).collect();
             for controller in controllers {
                 if controller.is_forsaken(now) {
                     eprintln!("slo-ctl: NVMe/TCP: no keep alive from {}; its connections end", controller.host.nqn);
                     controller.end();
                 } else {
-                    controller.look_at(&self.server.namespaces);
+                    controller.look_at(&self.server.namespaces());
                 }
             }
             thread::sleep(LOOKING);

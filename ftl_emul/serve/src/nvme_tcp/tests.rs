@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ftl_core::Op;
+use ftl_core::{Op, TenantId};
 use proptest::prelude::*;
 
 use super::*;
@@ -27,12 +27,16 @@ struct Served {
 }
 
 fn served() -> Served {
+    served_with(Permissions { namespaces: true, ops: true })
+}
+
+fn served_with(permissions: Permissions) -> Served {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
     let server: &'static Server = Box::leak(Box::new(open(folder.path())));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let subsystem = Arc::new(Subsystem::new(server, Vec::new()));
+    let subsystem = Arc::new(Subsystem::new(server, Vec::new(), permissions));
     let (listening, looking) = (Arc::clone(&subsystem), Arc::clone(&subsystem));
     thread::spawn(move || listen(&listening, &listener));
     thread::spawn(move || looking.look_after());
@@ -58,7 +62,7 @@ impl Served {
     fn data(&self, namespace: usize, offset: u64, length: usize) -> Vec<u8> {
         let mut found = vec![0; length];
         let server = self.subsystem.server;
-        server.namespaces[namespace].read(&server.model, &mut found, offset, || false).unwrap();
+        server.namespaces()[namespace].read(&server.model, &mut found, offset, || false).unwrap();
         found
     }
 
@@ -104,7 +108,7 @@ fn a_host_connects_and_learns_what_there_is() {
     let controller = admin.identify(1, 0).data;
     assert_eq!(u16::from_le_bytes([controller[78], controller[79]]), connected.result as u16);
     assert_eq!(&controller[24..44], b"slo-ctl emulated SSD");
-    assert_eq!(u32_at(&controller, 516), 3);
+    assert_eq!(u32_at(&controller, 516), 1024);
     assert_eq!(u32_at(&controller, 1792), (64 + 8192) / 16);
     let list = admin.identify(2, 0).data;
     assert_eq!([0, 4, 8, 12].map(|at| u32_at(&list, at)), [1, 2, 3, 0]);
@@ -112,7 +116,9 @@ fn a_host_connects_and_learns_what_there_is() {
     assert_eq!(admin.identify(2, u32::MAX).status, 0x0b);
     let namespace = admin.identify(0, 1).data;
     assert_eq!((u64_at(&namespace, 0), namespace[130]), (BLOCKS, 9));
-    assert_eq!(admin.identify(0, 4).status, 0x0b);
+    assert_eq!(admin.identify(0, 4).data, [0; 4096], "not there, but possible");
+    assert_eq!(admin.identify(0, 1025).status, 0x0b);
+    assert_eq!(admin.identify(3, 4).status, 0x0b);
     let uuids: Vec<_> = (1..=3).map(|id| admin.identify(3, id).data[..24].to_vec()).collect();
     assert!(uuids.iter().all(|descriptors| descriptors[..4] == [3, 16, 0, 0] && descriptors[20..] == [4, 1, 0, 0]));
     assert!(uuids[0] != uuids[1] && uuids[1] != uuids[2]);
@@ -126,7 +132,7 @@ fn a_host_connects_and_learns_what_there_is() {
     assert_eq!(admin.run(entry(0x18, 0, &[])).status, 0);
     assert_eq!(admin.run(entry(0x80, 0, &[])).status, 1, "Format NVM is not there");
     let errors = admin.log(1, 64).data;
-    assert_eq!((u64_at(&errors, 0), u16::from_le_bytes([errors[12], errors[13]]) >> 1 & 0x7ff), (6, 1));
+    assert_eq!((u64_at(&errors, 0), u16::from_le_bytes([errors[12], errors[13]]) >> 1 & 0x7ff), (7, 1));
     // Shutdown.
     assert_eq!(admin.configure(ENABLE | 1 << 14).status, 0);
     assert_eq!(admin.property(0x1c, false) >> 2 & 3, 2);
@@ -158,7 +164,7 @@ fn data_written_by_several_queues_is_what_nbd_reads_with_any_digests() {
     // And the other way.
     let server = served.subsystem.server;
     let written = pattern(8192, 99);
-    server.namespaces[1].write(&server.model, &written, 65536, Flags::default(), || false).unwrap();
+    server.namespaces()[1].write(&server.model, &written, 65536, Flags::default(), || false).unwrap();
     let (_admin, id) = served.admin(true, true);
     assert_eq!(served.io(id, 1, true, true).run(blocks(2, 2, 128, 16)).data, written);
 }
@@ -184,7 +190,7 @@ fn commands_beside_read_and_write_do_what_they_say() {
 
     let range = |start: u64, count: u32| [&[0; 4], &count.to_le_bytes()[..], &start.to_le_bytes()].concat();
     let manage = |ranges: u32, attributes: u32| entry(9, 1, &[(10, ranges - 1), (11, attributes)]);
-    let trimmed = || served.subsystem.server.namespaces[0].answered.bytes(Op::Trim);
+    let trimmed = || served.subsystem.server.namespaces()[0].answered.bytes(Op::Trim);
     assert_eq!(io.run_with_capsule(manage(2, 4), &[range(16, 8), range(48, 16)].concat()).status, 0);
     assert_eq!(trimmed(), 24 * 512);
     assert_eq!(io.run_with_capsule(manage(1, 0), &range(16, 8)).status, 0, "a hint");
@@ -202,7 +208,8 @@ fn commands_beside_read_and_write_do_what_they_say() {
         }
     }
     assert_eq!(io.run(blocks(2, 1, 0, 2049)).status, 0x02, "beyond MDTS");
-    assert_eq!(io.run(blocks(2, 9, 0, 1)).status, 0x0b);
+    assert_eq!(io.run(blocks(2, 9, 0, 1)).status, 0x02, "not there, but possible");
+    assert_eq!(io.run(blocks(2, 1025, 0, 1)).status, 0x0b);
     assert_eq!(io.run(entry(0x7e, 1, &[])).status, 0x01);
     // Without the write cache, writes are durable by themselves; the host may have it back.
     assert_eq!(admin.run(entry(0x0a, 0, &[(10, 6)])).result, 1);
@@ -228,7 +235,7 @@ fn logs_have_the_writes_of_hosts_and_of_flash() {
     let server = served.subsystem.server;
     let (host, collected) = server
         .model
-        .with(|drive| drive.counters(server.namespaces[0].tenant).map(|c| (c.host_page_writes, c.gc_page_writes)))
+        .with(|drive| drive.counters(TenantId(0)).map(|c| (c.host_page_writes, c.gc_page_writes)))
         .unwrap()
         .unwrap();
     assert!(collected > 0);
@@ -239,6 +246,14 @@ fn logs_have_the_writes_of_hosts_and_of_flash() {
     assert_eq!(u64_at(&extended, 0), (host + collected) * PAGE);
     let guid = [0xc5, 0xaf, 0x10, 0x28, 0xea, 0xbf, 0xf2, 0xa4, 0x9c, 0x4f, 0x6f, 0x7c, 0xc9, 0x14, 0xd5, 0xaf];
     assert_eq!(extended[496..], guid);
+    let statistics = admin.log_of(0x22, 1, 64).data;
+    let erased = server.totals().unwrap().erased_bytes;
+    assert_eq!([0, 16, 32].map(|at| u64_at(&statistics, at)), [host * PAGE, (host + collected) * PAGE, erased]);
+    assert!(erased > collected * PAGE);
+    let group = admin.log_of(9, 1, 512).data;
+    assert_eq!([64, 80].map(|at| u64_at(&group, at)), [1, 1], "units of 10^9, rounded up");
+    assert_eq!([160, 176].map(|at| u64_at(&group, at)), [3 * SIZE, 0]);
+    assert_eq!(admin.log_of(9, 2, 512).status, 0x02, "another endurance group");
     let commands = admin.log(5, 4096).data;
     assert_eq!((u32_at(&commands, 0x06 * 4), u32_at(&commands, 1024 + 4), u32_at(&commands, 0x80 * 4)), (1, 3, 0));
     assert_eq!(admin.log(0x0d, 64).status, 0x109);
@@ -270,7 +285,8 @@ fn discovery_names_the_subsystem() {
 #[test]
 fn who_may_connect_is_named_and_loopback_is_always_allowed() {
     let served = served();
-    let subsystem = Subsystem::new(served.subsystem.server, vec!["nqn.2026-11.org.example:a".into()]);
+    let subsystem =
+        Subsystem::new(served.subsystem.server, vec!["nqn.2026-11.org.example:a".into()], Permissions::default());
     let (near, far) = ("::ffff:127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap());
     assert!(subsystem.permits("nqn.2026-11.org.example:b", near));
     assert!(!subsystem.permits("nqn.2026-11.org.example:b", far));
@@ -296,7 +312,7 @@ fn a_change_of_size_is_told_once_until_its_log_is_read() {
     assert_eq!(admin.run(entry(9, 0, &[(10, 0x0b), (11, 1 << 8)])).status, 0);
     let requests: Vec<u16> = (0..4).map(|_| admin.submit(entry(0x0c, 0, &[]), &[])).collect();
     assert_eq!(admin.run(entry(0x0c, 0, &[])).status, 0x105, "one too many");
-    let namespace = &served.subsystem.server.namespaces[1];
+    let namespace = &served.subsystem.server.namespaces()[1];
     namespace.set_size_bytes(SIZE - PAGE);
     let notice = admin.answer(&[]);
     assert_eq!((notice.id, notice.status, notice.result), (requests[0], 0, 0x0004_0002));
@@ -456,4 +472,171 @@ fn a_stop_answers_what_is_in_work_and_takes_no_more() {
     let mut late = std::net::TcpStream::connect(served.address).unwrap();
     assert_eq!(late.read(&mut [0]).unwrap(), 0);
     assert_eq!(served.data(0, 0, 256 << 10), data);
+}
+
+/// What a host says of a new namespace of so many blocks.
+fn wanted(blocks: u64, handle: Option<u16>) -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    data[..8].copy_from_slice(&blocks.to_le_bytes());
+    data[8..16].copy_from_slice(&blocks.to_le_bytes());
+    data[30] = 1;
+    if let Some(handle) = handle {
+        data[392] = 1;
+        data[512..514].copy_from_slice(&handle.to_le_bytes());
+    }
+    data
+}
+
+fn controllers(ids: &[u16]) -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    data[0] = ids.len() as u8;
+    for (place, id) in data[2..].chunks_exact_mut(2).zip(ids) {
+        place.copy_from_slice(&id.to_le_bytes());
+    }
+    data
+}
+
+/// Runs a command after which a notice comes, or before its answer; returns its status.
+fn with_notice(admin: &mut Host, notice: u16, command: [u8; 64], data: &[u8]) -> u16 {
+    admin.submit(with_host_data(command, data.len()), &[]);
+    let answers = [admin.answer(data), admin.answer(data)];
+    let (told, done): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.id == notice);
+    assert_eq!((told.len(), told[0].result), (1, 0x0004_0002));
+    done[0].status
+}
+
+#[test]
+fn a_namespace_is_created_attached_used_detached_and_deleted() {
+    let served = served();
+    let (mut admin, id) = served.admin(false, false);
+    let mut io = served.io(id, 1, false, false);
+    let create = |admin: &mut Host, blocks, handle| admin.run_with(entry(0x0d, 0, &[]), &wanted(blocks, handle));
+    let attach = |admin: &mut Host, nsid, select, ids: &[u16]| {
+        admin.run_with(entry(0x15, nsid, &[(10, select)]), &controllers(ids)).status
+    };
+    let controller = admin.identify(1, 0).data;
+    assert_eq!((controller[256] & 8, u64_at(&controller, 280), u64_at(&controller, 296)), (8, 3 * SIZE, 0));
+    assert_eq!(create(&mut admin, BLOCKS, None).status, 0x115, "all is allocated");
+    assert_eq!(admin.run(entry(9, 0, &[(10, 0x0b), (11, 1 << 8)])).status, 0);
+    let notice = admin.submit(entry(0x0c, 0, &[]), &[]);
+
+    assert_eq!(with_notice(&mut admin, notice, entry(0x0d, 2, &[(10, 1)]), &[]), 0);
+    assert_eq!(admin.log(4, 4096).data[..5], [2, 0, 0, 0, 0]);
+    assert_eq!(io.run(blocks(2, 2, 0, 1)).status, 0x02);
+    assert_eq!(admin.run(entry(0x0d, 2, &[(10, 1)])).status, 0x0b, "it is gone");
+    assert_eq!(u64_at(&admin.identify(1, 0).data, 296), SIZE);
+
+    let mut thin = wanted(BLOCKS, None);
+    thin[8] ^= 8;
+    assert_eq!(admin.run_with(entry(0x0d, 0, &[]), &thin).status, 0x11b);
+    assert_eq!(create(&mut admin, BLOCKS - 1, None).status, 0x02, "no whole pages");
+    assert_eq!(create(&mut admin, BLOCKS + 8, None).status, 0x115);
+    assert_eq!(create(&mut admin, BLOCKS, Some(2)).status, 0x2a, "the handle of another");
+    let made = create(&mut admin, BLOCKS / 2, Some(7));
+    assert_eq!((made.status, made.result), (0, 2));
+
+    // Allocated, and attached to nobody.
+    assert_eq!(u32_at(&admin.identify(0x10, 1).data, 0), 2);
+    assert_eq!(u32_at(&admin.identify(2, 1).data, 0), 3);
+    assert_eq!(u64_at(&admin.identify(0x11, 2).data, 0), BLOCKS / 2);
+    assert_eq!(admin.identify(0, 2).data, [0; 4096]);
+    assert_eq!(admin.identify(0x12, 2).data[..2], [0, 0]);
+    assert_eq!(io.run(blocks(2, 2, 0, 1)).status, 0x02);
+    assert_eq!(attach(&mut admin, 2, 1, &[id]), 0x11a);
+    assert_eq!(attach(&mut admin, 2, 0, &[]), 0x11c);
+    assert_eq!(attach(&mut admin, 2, 0, &[id + 1]), 0x11c);
+    let notice = admin.submit(entry(0x0c, 0, &[]), &[]);
+    assert_eq!(with_notice(&mut admin, notice, entry(0x15, 2, &[]), &controllers(&[id])), 0);
+    assert_eq!(admin.log(4, 4096).data[0], 2);
+    assert_eq!(attach(&mut admin, 2, 0, &[id]), 0x118);
+    assert_eq!(admin.identify(0x12, 2).data[..4], [1, 0, id as u8, 0]);
+    assert_eq!(io.run_with(blocks(1, 2, 0, 8), &[5; 4096]).status, 0);
+    assert_eq!(io.run(blocks(2, 2, 0, 8)).data, [5; 4096]);
+
+    // A connection of the same host finds it attached; so does the next start.
+    let (mut again, other) = served.admin(false, false);
+    assert_eq!(u64_at(&again.identify(0, 2).data, 0), BLOCKS / 2);
+    assert_eq!(attach(&mut admin, 2, 1, &[id, other]), 0);
+    assert_eq!(again.identify(0, 2).data, [0; 4096]);
+    assert_eq!(io.run(blocks(2, 2, 0, 8)).status, 0x02);
+    assert_eq!(attach(&mut admin, 1, 1, &[id]), 0, "one of device.toml");
+    assert_eq!(u32_at(&admin.identify(2, 0).data, 0), 3);
+
+    assert_eq!(admin.run(entry(0x0d, u32::MAX, &[(10, 1)])).status, 0);
+    assert_eq!(u64_at(&admin.identify(1, 0).data, 296), 3 * SIZE);
+    assert_eq!(admin.identify(0x10, 0).data, [0; 4096]);
+}
+
+#[test]
+fn what_the_operator_does_not_allow_is_unknown() {
+    let served = served_with(Permissions::default());
+    let (mut admin, id) = served.admin(false, false);
+    assert_eq!(admin.identify(1, 0).data[256] & 8, 0);
+    assert_eq!(admin.run(entry(0x0d, 1, &[(10, 1)])).status, 0x01);
+    assert_eq!(admin.run_with(entry(0x15, 1, &[(10, 1)]), &controllers(&[id])).status, 0x01);
+    assert_eq!(admin.run(entry(0xc0, 1, &[(10, 2), (11, 1)])).status, 0x01);
+    let commands = admin.log(5, 4096).data;
+    assert_eq!([0x0d, 0x15, 0xc0].map(|opcode| u32_at(&commands, opcode * 4)), [0; 3]);
+    assert_eq!(served.subsystem.server.namespaces().len(), 3);
+}
+
+#[test]
+fn placement_is_that_of_the_tenants() {
+    let served = served();
+    let (mut admin, id) = served.admin(false, false);
+    let mut io = served.io(id, 1, false, false);
+    let attributes = u32_at(&admin.identify(1, 0).data, 96);
+    assert_eq!(attributes & (1 << 19 | 1 << 4), 1 << 19 | 1 << 4);
+    let configurations = admin.log_of(0x20, 1, 96).data;
+    assert_eq!((configurations[18], configurations[80]), (0x80, 1), "valid; initially isolated");
+    assert_eq!(u64_at(&configurations, 32), 2 * 16 * PAGE, "a block on each of two dies");
+    let usage = admin.log_of(0x21, 1, 40).data;
+    assert_eq!([8, 16, 24, 32].map(|at| usage[at]), [1, 1, 1, 0]);
+    assert_eq!(admin.run(entry(0x0a, 0, &[(10, 0x1d), (11, 1)])).result, 1);
+    let directives = admin.run(entry(0x1a, 1, &[(10, 1023), (11, 1)])).data;
+    assert_eq!((directives[0], directives[32]), (5, 5));
+
+    // Three pages, one of them through a placement identifier that there is not.
+    let write = |page: u64, kind: u32, specific: u32| {
+        let mut command = blocks(1, 2, page * 8, 8);
+        command[50] |= (kind as u8) << 4;
+        command[54..56].copy_from_slice(&(specific as u16).to_le_bytes());
+        command
+    };
+    let enable = entry(9, 2, &[(10, 0x1e), (11, 1 << 16), (12, 1)]);
+    assert_eq!(admin.run_with(enable, &[3]).status, 0);
+    assert_eq!(admin.run(entry(0x0a, 2, &[(10, 0x1e)])).data[..2], [3, 1]);
+    assert_eq!(io.run_with(write(0, 2, 0), &[1; 4096]).status, 0);
+    assert_eq!(io.run_with(write(1, 2, 9), &[1; 4096]).status, 0);
+    assert_eq!(io.run_with(write(2, 1, 0), &[1; 4096]).status, 0x02, "streams");
+    let mut host_events = entry(2, 0, &[(10, 0x23 | 1 << 8 | 31 << 16), (11, 1 << 16)]);
+    let events = admin.run(host_events).data;
+    assert_eq!((u32_at(&events, 0), events[64], events[66], u32_at(&events, 76), events[98]), (1, 3, 9, 2, 1));
+    host_events[41] = 0;
+    assert_eq!(u32_at(&admin.run(host_events).data, 0), 0, "of the controller");
+    let status = io.run(entry(0x12, 2, &[(10, 1), (11, 11)])).data;
+    let open = served.subsystem.server.model.with(|drive| drive.space(TenantId(1)).unwrap().open_pages).unwrap();
+    assert_eq!((status[14], status[16], status[18], u64_at(&status, 24)), (1, 0, 1, open * 8));
+    assert_eq!(open, 30, "two of 32 pages are written");
+    assert_eq!(io.run_with(entry(0x1d, 2, &[(10, 1)]), &[0, 0]).status, 0);
+    assert_eq!(io.run_with(entry(0x1d, 2, &[(10, 1)]), &[1, 0]).status, 0x02);
+}
+
+#[test]
+fn ops_are_reported_by_namespace_and_moved() {
+    let served = served();
+    let (mut admin, _) = served.admin(false, false);
+    let server = served.subsystem.server;
+    let page = |admin: &mut Host| admin.log(0xe0, 256).data;
+    let before = page(&mut admin);
+    assert_eq!((before[0], before[2], u32_at(&before, 4), u64_at(&before, 8)), (1, 64, 3, 16 * PAGE));
+    let ops = |page: &[u8]| [72, 136, 200].map(|at| u64_at(page, at));
+    assert_eq!(ops(&before), [20; 3]);
+    assert_eq!(admin.run(entry(0xc0, 1, &[(10, 3), (11, 4)])).status, 0);
+    assert_eq!(u64_at(&page(&mut admin), 24), 4, "under way");
+    server.model.with(|drive| drive.advance_moves(u64::MAX)).unwrap();
+    assert_eq!(ops(&page(&mut admin)), [16, 20, 24]);
+    assert_eq!(admin.run(entry(0xc0, 1, &[(10, 0), (11, 2)])).status, 0, "to the spare");
+    assert_eq!(admin.run(entry(0xc0, 1, &[(10, 3), (11, 999)])).status, 0x02);
+    assert_eq!(admin.run(entry(0xc0, 9, &[(10, 3), (11, 1)])).status, 0x0b);
 }

@@ -11,7 +11,7 @@ use crate::namespace::Namespace;
 use crate::server::Server;
 
 /// Pages that a smaller size unmaps before others have their turn.
-const UNMAPPED_AT_ONCE: u64 = 16 << 10;
+pub(super) const UNMAPPED_AT_ONCE: u64 = 16 << 10;
 
 impl Server {
     /// Moves OPS blocks of one namespace to another (None: the spare of the device).
@@ -23,7 +23,7 @@ impl Server {
         let mut settings = self.settings();
         self.model.with(|drive| drive.request_move(ends.0, ends.1, blocks))??;
         let mut ops_blocks = self.ops_blocks_set(&settings);
-        moved(&mut ops_blocks, ends.0, ends.1, blocks);
+        self.moved(&mut ops_blocks, ends.0, ends.1, blocks);
         self.change_ops_blocks(&mut settings, &ops_blocks, |_| {}).inspect_err(|_| {
             let _model_failed = self.model.with(|drive| withdraw(drive, ends.0, ends.1, blocks));
         })
@@ -39,7 +39,7 @@ impl Server {
         })?;
         let mut ops_blocks = self.ops_blocks_set(&settings);
         for &(from, to, blocks) in &withdrawn {
-            moved(&mut ops_blocks, to, from, blocks);
+            self.moved(&mut ops_blocks, to, from, blocks);
         }
         self.change_ops_blocks(&mut settings, &ops_blocks, |_| {}).inspect_err(|_| {
             let _model_failed = self.model.with(|drive| {
@@ -58,8 +58,7 @@ impl Server {
     /// Sets the weight of a namespace, for good.
     pub fn set_weight(&self, namespace: &Namespace, weight: f64) -> Result<(), ServeError> {
         let mut settings = self.settings();
-        let given = self.config.namespaces.iter().find(|given| given.name == namespace.name);
-        let before = settings.of(&namespace.name).weight.or(given.map(|given| given.weight)).unwrap_or(1.0);
+        let before = settings.of(&namespace.name).weight.unwrap_or(namespace.origin.config.weight);
         self.model.set_weight(namespace.tenant, weight)?;
         let kept = settings.change(&self.folder, |s| s.of_mut(&namespace.name).weight = Some(weight));
         kept.inspect_err(|_| drop(self.model.set_weight(namespace.tenant, before)))
@@ -114,14 +113,19 @@ impl Server {
                 .and_then(|()| self.resize_in_model(namespace, size_bytes / page))
         };
         let mut ops_blocks = self.ops_blocks_set(&settings);
+        let mut surplus = 0;
         let kept = taken.and_then(|gained| {
-            division::shift(&mut ops_blocks, usize::from(namespace.tenant.0), gained);
+            surplus = gained;
+            self.shift(&mut ops_blocks, namespace.tenant, gained);
             self.change_ops_blocks(&mut settings, &ops_blocks, |s| {
                 s.of_mut(&namespace.name).size_bytes = Some(size_bytes);
             })
         });
         if let Err(e) = kept {
-            drop(self.resize_in_model(namespace, before / page));
+            // Growing takes spare blocks first: what comes of the two is spare again.
+            surplus += self.resize_in_model(namespace, before / page).unwrap_or(0);
+            let _model_failed =
+                self.model.with(|drive| drive.request_move(Some(namespace.tenant), None, unsigned(surplus.max(0))));
             namespace.set_size_bytes(before);
             return Err(e);
         }
@@ -171,6 +175,22 @@ impl Server {
         Ok(gained)
     }
 
+    /// Takes blocks from one namespace and gives them to another.
+    pub(super) fn moved(&self, ops_blocks: &mut [u64], from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
+        let blocks = i64::try_from(blocks).unwrap_or(i64::MAX);
+        for (end, by) in [(from, -blocks), (to, blocks)] {
+            if let Some(tenant) = end {
+                self.shift(ops_blocks, tenant, by);
+            }
+        }
+    }
+
+    fn shift(&self, ops_blocks: &mut [u64], tenant: TenantId, by: i64) {
+        if let Some(place) = self.namespaces().iter().position(|n| n.tenant == tenant) {
+            division::shift(ops_blocks, place, by);
+        }
+    }
+
     fn check_shrinking(
         &self,
         namespace: &Namespace,
@@ -207,16 +227,6 @@ fn cut_off(namespace: &Namespace, size_bytes: u64) -> Result<(), ServeError> {
     match namespace.backing.length() {
         Ok(length) if length <= size_bytes => Ok(()),
         _ => resize_file(namespace, size_bytes),
-    }
-}
-
-/// Takes blocks from one namespace and gives them to another.
-fn moved(ops_blocks: &mut [u64], from: Option<TenantId>, to: Option<TenantId>, blocks: u64) {
-    let blocks = i64::try_from(blocks).unwrap_or(i64::MAX);
-    for (end, by) in [(from, -blocks), (to, blocks)] {
-        if let Some(tenant) = end {
-            division::shift(ops_blocks, usize::from(tenant.0), by);
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What was acknowledged survives: at every step of every change the device starts again, as it was or as it was to be.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
@@ -44,7 +45,7 @@ pub fn open(folder: &Path) -> Server {
 type Acknowledged = (Vec<u64>, Vec<u64>);
 
 fn acknowledged(server: &Server) -> Acknowledged {
-    let sizes = server.namespaces.iter().map(Namespace::size_bytes).collect();
+    let sizes = server.namespaces().iter().map(|n| n.size_bytes()).collect();
     (sizes, server.ops_blocks_set(&server.settings()))
 }
 
@@ -57,9 +58,11 @@ fn checked(server: &Server) -> Acknowledged {
         .model
         .with(|drive| {
             drive.check().unwrap();
-            let found = division::ops_blocks_of(drive, placement, &server.namespaces, &ops).unwrap();
+            let namespaces = server.namespaces();
+            let found = division::ops_blocks_of(drive, placement, &namespaces, &ops).unwrap();
             assert_eq!(found, ops, "moves under way included");
-            for (number, namespace) in server.namespaces.iter().enumerate() {
+            assert_eq!(drive.tenants().len(), namespaces.len());
+            for (number, namespace) in namespaces.iter().enumerate() {
                 let space = drive.space(namespace.tenant).unwrap();
                 assert_eq!(space.logical_pages * PAGE, sizes[number]);
                 if isolated && drive.pending_moves().is_empty() {
@@ -81,6 +84,8 @@ enum Step {
     HandOver(u64),
     Checkpoint,
     Restart,
+    Create(u64),
+    Delete(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -93,20 +98,39 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..4u64).prop_map(Step::HandOver),
         2 => Just(Step::Checkpoint),
         1 => Just(Step::Restart),
+        3 => (1..PAGES).prop_map(Step::Create),
+        3 => (0..NAMES.len()).prop_map(Step::Delete),
     ]
 }
 
 /// Does a step as far as it is possible; what is refused changes nothing.
 fn carry_out(server: &Server, step: &Step) {
-    let namespace = |n: usize| &server.namespaces[n];
+    let namespaces = server.namespaces();
+    // Steps are about the first three of however many there are.
+    let namespace = |n: usize| namespaces.get(n).map(|n| &**n);
     match *step {
         Step::Write(n, page) => {
+            let Some(namespace) = namespace(n) else { return };
             let data = [n as u8 + 1; PAGE as usize];
             let flags = Flags { fua: true, may_trim: false };
-            let _beyond_the_end = namespace(n).write(&server.model, &data, page * PAGE, flags, || false);
+            let _beyond_the_end = namespace.write(&server.model, &data, page * PAGE, flags, || false);
         }
-        Step::Resize(n, pages) => drop(server.resize(namespace(n), pages * PAGE, false)),
-        Step::Move(from, to, blocks) => drop(server.move_ops(from.map(namespace), to.map(namespace), blocks)),
+        Step::Resize(n, pages) => {
+            if let Some(namespace) = namespace(n) {
+                let _without_room = server.resize(namespace, pages * PAGE, false);
+            }
+        }
+        Step::Move(from, to, blocks) => {
+            let _without_blocks = server.move_ops(from.and_then(namespace), to.and_then(namespace), blocks);
+        }
+        Step::Create(pages) => {
+            let _without_room = server.create_namespace(Wanted { size_bytes: pages * PAGE, ..Wanted::default() });
+        }
+        Step::Delete(n) => {
+            if let Some(namespace) = namespaces.get(n) {
+                server.delete_namespace(namespace).unwrap();
+            }
+        }
         Step::CancelMoves => server.cancel_moves().unwrap(),
         Step::HandOver(passes) => drop(server.model.with(|drive| drive.advance_moves(passes)).unwrap()),
         Step::Checkpoint => server.checkpoint(false).unwrap(),
@@ -115,13 +139,23 @@ fn carry_out(server: &Server, step: &Step) {
 }
 
 /// The pages that hold data, by namespace.
-fn data(server: &Server) -> Vec<Vec<bool>> {
+fn data(server: &Server) -> HashMap<(u32, u64), Vec<bool>> {
     let holds = |n: &Namespace, page: u64| {
         let mut found = [0; PAGE as usize];
         n.backing.read(&mut found, page * PAGE).unwrap();
         found.iter().any(|&byte| byte != 0)
     };
-    server.namespaces.iter().map(|n| (0..n.size_bytes() / PAGE).map(|page| holds(n, page)).collect()).collect()
+    let of = |n: &Arc<Namespace>| {
+        let pages = (0..n.size_bytes() / PAGE).map(|page| holds(n, page)).collect();
+        ((n.nsid(), n.origin.created_ns), pages)
+    };
+    server.namespaces().iter().map(of).collect()
+}
+
+/// Backing files in the folder of a device, by name of the namespace.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_suffix(".img").map(str::to_owned)).collect()
 }
 
 proptest! {
@@ -146,9 +180,15 @@ proptest! {
                 let found = checked(&again);
                 prop_assert!(found == before || found == after, "{:?}: {:?} between {:?} and {:?}", step, found, before, after);
                 let still = data(&again);
-                for (had, has) in held.iter().zip(&still) {
+                for (which, had) in &held {
+                    let Some(has) = still.get(which) else {
+                        prop_assert!(matches!(step, Step::Delete(_)), "{:?} lost namespace {:?}", step, which);
+                        continue;
+                    };
                     prop_assert!(had.iter().zip(has).all(|(had, has)| !had || *has), "{:?} lost data", step);
                 }
+                let names = again.namespaces().iter().map(|n| n.name.clone()).collect::<BTreeSet<_>>();
+                prop_assert_eq!(files(state.path()), names, "{:?}: files without a namespace, or the reverse", step);
             }
             if matches!(step, Step::Restart) {
                 drop(server);
@@ -187,13 +227,13 @@ fn a_namespace_that_grew_into_its_ops_without_spare_blocks_starts_after_a_kill()
     let server = open(folder.path());
     checkpoint::mark_serving(folder.path()).unwrap();
     server.checkpoint(false).unwrap();
-    server.resize(&server.namespaces[2], (PAGES + 64) * PAGE, true).unwrap();
+    server.resize(&server.namespaces()[2], (PAGES + 64) * PAGE, true).unwrap();
     let before = checked(&server);
     drop(server);
     let server = open(folder.path());
     assert_eq!(checked(&server), before);
     assert_eq!(server.origin, Some(Origin::Corrected(0)));
-    server.resize(&server.namespaces[2], PAGES * PAGE, true).unwrap();
+    server.resize(&server.namespaces()[2], PAGES * PAGE, true).unwrap();
 }
 
 #[test]
@@ -214,13 +254,13 @@ fn what_a_smaller_size_left_in_the_file_is_not_seen_when_it_grows_again() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 8);
     let server = open(folder.path());
-    let namespace = &server.namespaces[0];
+    let namespace = &server.namespaces()[0];
     let data = [7; PAGE as usize];
     namespace.write(&server.model, &data, (PAGES - 1) * PAGE, Flags::default(), || false).unwrap();
     let ((), states) = faults::states_during(folder.path(), || server.resize(namespace, PAGE, false).unwrap());
     for state in states {
         let again = open(state.path());
-        let namespace = &again.namespaces[0];
+        let namespace = &again.namespaces()[0];
         let shrunk = namespace.size_bytes() == PAGE;
         again.resize(namespace, PAGES * PAGE, true).unwrap();
         let mut found = [0; PAGE as usize];
@@ -240,4 +280,71 @@ fn a_short_file_is_refused_with_what_is_there_and_how_to_go_on() {
     let command = refusal.split("zeroes: ").nth(1).unwrap();
     assert!(std::process::Command::new("sh").arg("-c").arg(command).status().unwrap().success());
     checked(&open(folder.path()));
+}
+
+#[test]
+fn a_change_that_was_refused_is_not_in_the_settings_either() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 8);
+    let server = open(folder.path());
+    let before = checked(&server);
+    faults::fail_sync_of_folder();
+    server.resize(&server.namespaces()[0], (PAGES + 16) * PAGE, true).unwrap_err();
+    assert_eq!(checked(&server), before);
+    drop(server);
+    let server = open(folder.path());
+    assert_eq!(checked(&server), before);
+    faults::fail_sync_of_folder();
+    server.create_namespace(Wanted { size_bytes: PAGE, ops_blocks: Some(6), ..Wanted::default() }).unwrap_err();
+    assert_eq!(checked(&server), before);
+    drop(server);
+    assert_eq!(checked(&open(folder.path())), before);
+    assert_eq!(files(folder.path()), NAMES.map(str::to_owned).into());
+}
+
+#[test]
+fn a_namespace_takes_its_part_of_the_spare_blocks_and_its_name_is_free_when_it_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 2);
+    let server = open(folder.path());
+    let too_large = Wanted { size_bytes: PAGE, ..Wanted::default() };
+    assert!(server.create_namespace(too_large).unwrap_err().to_string().contains("0 are not allocated"));
+    let namespaces = server.namespaces();
+    for name in ["a", "b"] {
+        server.delete_namespace(&server.namespace(name).unwrap()).unwrap();
+    }
+    let refused = namespaces[0].read(&server.model, &mut [0; 512], 0, || false).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ENXIO));
+    let spare = server.model.with(|drive| drive.spare_blocks()).unwrap();
+    // One half of what is free, and so of the spare blocks.
+    let wanted = Wanted { name: Some("a".into()), size_bytes: PAGES * PAGE, ..Wanted::default() };
+    let made = server.create_namespace(wanted.clone()).unwrap();
+    assert_eq!((made.nsid(), made.origin.handle, made.origin.config.ops_blocks), (1, 0, spare / 2 - PAGES / 16));
+    assert!(server.create_namespace(wanted).unwrap_err().to_string().contains("already"));
+    let last = server.create_namespace(Wanted { size_bytes: PAGES * PAGE, ..Wanted::default() }).unwrap();
+    assert_eq!((last.nsid(), last.name.as_str(), server.unallocated_bytes()), (2, "ns2", 0));
+    let before = checked(&server);
+    drop(server);
+    assert_eq!(checked(&open(folder.path())), before);
+}
+
+#[test]
+fn totals_never_go_back_when_a_namespace_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 2);
+    let server = open(folder.path());
+    let namespaces = server.namespaces();
+    let data = [7; PAGE as usize];
+    for namespace in namespaces.iter() {
+        for page in (0..PAGES).chain(0..PAGES) {
+            namespace.write(&server.model, &data, page * PAGE, Flags::default(), || false).unwrap();
+        }
+    }
+    let before = server.totals().unwrap();
+    assert_eq!(before.host_written_bytes, 3 * 2 * PAGES * PAGE);
+    server.delete_namespace(&namespaces[1]).unwrap();
+    assert_eq!(server.totals().unwrap(), before);
+    server.stop().unwrap();
+    drop(server);
+    assert_eq!(open(folder.path()).totals().unwrap(), before);
 }

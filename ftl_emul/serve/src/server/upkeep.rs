@@ -1,6 +1,7 @@
 //! What runs in the background while a device is served: the clock, moves of blocks, history, checkpoints.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -61,12 +62,12 @@ impl Server {
                 eprintln!("slo-ctl: a background thread had failed");
             }
         }
-        let flush = |namespace: &Namespace| {
+        let flush = |namespace: &Arc<Namespace>| {
             let why = |e| ServeError::File(format!("namespace {}: cannot flush its data: {e}", namespace.name));
             namespace.backing.flush().map_err(why)
         };
         // Where one cannot be, the others are.
-        self.namespaces.iter().map(flush).fold(Ok(()), Result::and)?;
+        self.namespaces().iter().map(flush).fold(Ok(()), Result::and)?;
         if self.origin.is_none() {
             return Ok(());
         }
@@ -78,14 +79,14 @@ impl Server {
     /// Writes where every page lies.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
         let aged = self.aged();
-        let state = self.model.with(|drive| checkpoint::take(drive, &self.namespaces, aged.as_ref(), clean))??;
+        let state = self.model.with(|drive| checkpoint::take(drive, &self.namespaces(), aged.as_ref(), clean))??;
         checkpoint::write(&self.folder, &state)
     }
 
     fn keep_up(&self) {
         let mut due = Instant::now() + self.checkpoint_interval;
         let mut written_at = self.host_page_writes();
-        let mut ailing = vec![None; self.namespaces.len()];
+        let mut ailing = HashMap::new();
         let mut stopping = lock_anyway(&self.upkeep.stopping);
         while !*stopping {
             let waited = self.upkeep.stop.wait_timeout(stopping, UPKEEP_INTERVAL);
@@ -119,26 +120,32 @@ impl Server {
     }
 
     /// Tells the operator of what ails a namespace, once, and when it has passed.
-    fn look_after_namespaces(&self, known: &mut [Option<Ailment>]) {
-        for (namespace, known) in self.namespaces.iter().zip(known) {
-            if known.is_some() {
+    fn look_after_namespaces(&self, known: &mut HashMap<u64, Ailment>) {
+        let namespaces = self.namespaces();
+        known.retain(|serial, _| namespaces.iter().any(|n| n.serial == *serial));
+        for namespace in namespaces.iter() {
+            let before = known.get(&namespace.serial).copied();
+            if before.is_some() {
                 namespace.backing.look_for_room();
             }
-            let ailment = namespace.backing.ailment();
-            if ailment != *known {
-                match ailment {
-                    Some(ailment) => eprintln!("slo-ctl: namespace {}: {ailment}", namespace.name),
-                    None => eprintln!("slo-ctl: namespace {}: is well again", namespace.name),
+            match namespace.backing.ailment() {
+                same if same == before => {}
+                Some(ailment) => {
+                    eprintln!("slo-ctl: namespace {}: {ailment}", namespace.name);
+                    known.insert(namespace.serial, ailment);
                 }
-                *known = ailment;
+                None => {
+                    eprintln!("slo-ctl: namespace {}: is well again", namespace.name);
+                    known.remove(&namespace.serial);
+                }
             }
         }
     }
 
     fn host_page_writes(&self) -> u64 {
         let sum = |drive: &mut Drive| {
-            let of = |n: &Namespace| drive.counters(n.tenant).map_or(0, |c| c.host_page_writes + c.trimmed_pages);
-            self.namespaces.iter().map(of).sum()
+            let of = |n: &Arc<Namespace>| drive.counters(n.tenant).map_or(0, |c| c.host_page_writes + c.trimmed_pages);
+            self.namespaces().iter().map(of).sum()
         };
         self.model.with(sum).unwrap_or(0)
     }

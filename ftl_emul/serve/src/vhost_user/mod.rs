@@ -67,7 +67,7 @@ struct Client {
 
 /// A namespace and its socket.
 struct Slot {
-    namespace: &'static Namespace,
+    namespace: Arc<Namespace>,
     current: Mutex<Option<Arc<Client>>>,
     free: Condvar,
     size_bytes: AtomicU64,
@@ -89,9 +89,11 @@ pub fn start(server: &'static Server, listening: &[(RawFd, String)]) -> Result<O
     let mut listeners = Vec::new();
     for (fd, name) in listening {
         let listener = UnixListener::from(inherited::take(*fd));
-        let (Some(namespace), Ok(())) = (server.namespace(name), listener.set_nonblocking(false)) else {
+        if listener.set_nonblocking(false).is_err() {
             return Err(ServeError::File(format!("vhost-user-fd={fd}:{name} is not a socket of a namespace")));
-        };
+        }
+        // Without one where it was deleted since the sockets were opened.
+        let Some(namespace) = server.namespace(name) else { continue };
         let size_bytes = AtomicU64::new(namespace.size_bytes());
         let slot =
             Slot { namespace, current: Mutex::default(), free: Condvar::new(), size_bytes, said: Mutex::default() };
@@ -166,7 +168,7 @@ impl VhostUser {
         let peer = sockopt::socket_peercred(&stream)?;
         let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let server = self.server;
-        let disk = Disk::new(slot.namespace, &server.model, &server.config.name);
+        let disk = Disk::new(Arc::clone(&slot.namespace), &server.model, &server.config.name);
         let granule_bytes = server.config.granule_bytes();
         let is_untimed = server.time_scale.is_none();
         let session = Arc::new(Mutex::new(Session::new(Arc::new(disk), granule_bytes, is_untimed, is_trusted)));

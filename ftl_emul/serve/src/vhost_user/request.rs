@@ -2,6 +2,7 @@
 //! same calls as requests over NBD and NVMe/TCP. Everything read from a descriptor is the guest's and checked here.
 
 use std::io;
+use std::sync::Arc;
 
 use ftl_core::convert::exact;
 use virtio_bindings::virtio_blk::{
@@ -295,7 +296,7 @@ fn failed(_error: &io::Error) -> u32 {
 /// The namespace that requests are for.
 pub struct Disk {
     /// Its data.
-    pub namespace: &'static Namespace,
+    pub namespace: Arc<Namespace>,
     /// The device that it is on.
     pub model: &'static Model,
     /// What a guest has as its serial number.
@@ -304,7 +305,7 @@ pub struct Disk {
 
 impl Disk {
     /// The namespace of a device. Its serial number is `DEVICE-NAMESPACE`, shortened to what `GET_ID` has room for.
-    pub fn new(namespace: &'static Namespace, model: &'static Model, device: &str) -> Self {
+    pub fn new(namespace: Arc<Namespace>, model: &'static Model, device: &str) -> Self {
         let most = exact::<usize>(VIRTIO_BLK_ID_BYTES);
         let mut id = format!("{device}-{}", namespace.name);
         if id.len() > most {

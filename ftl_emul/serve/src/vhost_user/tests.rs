@@ -21,7 +21,7 @@ fn memory() -> GuestMemoryMmap {
 fn disk(folder: &std::path::Path) -> Disk {
     make(folder, "page", true, 8);
     let server = Box::leak(Box::new(open(folder)));
-    Disk::new(&server.namespaces[0], &server.model, "a-device-with-a-long-name")
+    Disk::new(std::sync::Arc::clone(&server.namespaces()[0]), &server.model, "a-device-with-a-long-name")
 }
 
 /// Carries out what the parts (address, bytes, flags) describe; returns its status and the bytes written.

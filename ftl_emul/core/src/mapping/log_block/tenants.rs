@@ -138,6 +138,7 @@ impl<S: LogScheme> Store<S> {
             logical_blocks: domain.logical_blocks,
             ops_blocks: self.ops_blocks(known.domain),
             min_ops_blocks: self.min_ops_blocks(),
+            open_pages: 0,
             free_blocks: domain.free.iter().map(|cluster| u64::from(cluster.len())).sum(),
             erases_min_max: domain.wear.min_max(),
             pending_out_blocks: domain.pending_out_blocks,

@@ -7,7 +7,7 @@ use crate::mapping::ownership::{Ownership, SHARED_DOMAIN};
 use crate::mapping::page::{Domain, PageMapping, Tenant};
 use crate::mapping::{Placement, TenantCounters, TenantSpace};
 use crate::op::TenantId;
-use crate::pool::{Pool, SPARE};
+use crate::pool::{HOST, Pool, SPARE};
 
 impl PageMapping {
     pub(super) fn add_domain(&mut self) -> u32 {
@@ -89,10 +89,15 @@ impl PageMapping {
             logical_blocks: domain.logical_blocks,
             ops_blocks: self.ops_blocks(known.domain),
             min_ops_blocks: self.min_ops_blocks(),
+            open_pages: pools.clone().map(|p| self.open_pages(&self.pools[p as usize])).sum(),
             free_blocks: pools.map(|p| u64::from(self.pools[p as usize].free.len())).sum(),
             erases_min_max: domain.wear.min_max(),
             pending_out_blocks: domain.pending_out_blocks,
         })
+    }
+
+    fn open_pages(&self, pool: &Pool) -> u64 {
+        u64::from(self.geometry.pages_per_block.saturating_sub(pool.frontiers[HOST].next_page))
     }
 
     /// Takes an erased block, which stands in no list, from the domain that owns it.

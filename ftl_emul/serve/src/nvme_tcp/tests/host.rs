@@ -240,4 +240,9 @@ impl Host {
     pub fn log(&mut self, page: u32, bytes: u32) -> Answer {
         self.run(entry(0x02, u32::MAX, &[(10, page | (bytes / 4 - 1) << 16)]))
     }
+
+    /// Get Log Page of an endurance group.
+    pub fn log_of(&mut self, page: u32, group: u32, bytes: u32) -> Answer {
+        self.run(entry(0x02, 0, &[(10, page | (bytes / 4 - 1) << 16), (11, group << 16)]))
+    }
 }
