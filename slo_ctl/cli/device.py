@@ -43,8 +43,9 @@ def create(
         typer.Argument(
             metavar="NAME|KEY=VALUE,...",
             help="Name and properties: name=, preset=fast15|tlc|qlc, size=, op=, other keys of "
-            "`slo-ctl replay --device`, placement=isolated|shared, scheduler=wfq|fifo|rr. Hard disks: "
-            "class=disk|raid0, preset=cheetah-15k7|barracuda-xt, disks=, stripe=, queue=, write_cache=.",
+            "`slo-ctl replay --device`, placement=isolated|shared, scheduler=wfq|fifo|rr, unallocated= (size "
+            "left for namespaces that are added later). Hard disks: class=disk|raid0, "
+            "preset=cheetah-15k7|barracuda-xt, disks=, stripe=, queue=, write_cache=.",
             autocompletion=complete_device_property,
         ),
     ],
@@ -253,6 +254,14 @@ def serve(
         bool,
         typer.Option("--vhost-user", help="Serve it to VMs with shared memory (vhost-user-blk) as well."),
     ] = False,
+    nvme_allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT,...",
+            help="What NVMe hosts may do beside reading and writing: namespaces (create, attach, detach and "
+            "delete them, with their data), ops (move over-provisioning). [default: nothing]",
+        ),
+    ] = None,
     root: ROOT = None,
 ) -> None:
     """Serve a device over NBD until SIGTERM or Ctrl-C, with one Unix socket per namespace.
@@ -277,7 +286,10 @@ def serve(
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
     if nvme_hosts is not None and nvme_tcp is None:
         raise UserError("--nvme-hosts has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
+    if nvme_allow is not None and nvme_tcp is None:
+        raise UserError("--nvme-allow has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
+    allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
     store = DeviceStore(places(root))
     record = store.load(name)
     options = ServeOptions(
@@ -286,8 +298,8 @@ def serve(
         threads=threads,
         checkpoint_s=checkpoint,
         group=group,
-        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts),
         vhost_user=vhost_user,
+        nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow),
         nbdkit=tuple(nbdkit or ()),
     )
     status = run_server(store, record, options, lambda: _print_ready(store, name, options))
@@ -387,6 +399,72 @@ def resize(
     print_lines(f"{place} resized to {format_bytes_exact(size_bytes)}")
     if served:
         print_lines("note: clients have to reconnect to see the new size")
+
+
+@app.command()
+def add(
+    name: DEVICE,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="The namespace: name=, size= (default: all that is free), weight=.",
+        ),
+    ],
+    root: ROOT = None,
+) -> None:
+    """Add a namespace to an emulated SSD, from its free capacity and with its part of the spare blocks.
+
+    The NBD socket of its own is there once the device is served again; NVMe hosts see it at once.
+
+    Examples:
+    slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3
+    slo-ctl device add ssd0 --namespace name=rest        # all that is free
+    """
+    from slo_ctl.base.quantity import format_bytes_exact
+    from slo_ctl.drives.plan import parse_namespace
+    from slo_ctl.drives.store import add_namespace
+
+    store = _store(root)
+    part = parse_namespace(namespace)
+    size_bytes, ops_blocks, served = add_namespace(
+        store, store.load(name), part.name, part.size_bytes, part.weight
+    )
+    print_lines(
+        f"added {name}/{part.name}: {format_bytes_exact(size_bytes)}, {ops_blocks} over-provisioning blocks"
+    )
+    if served:
+        print_lines("note: its NBD socket is there once the device is served again")
+
+
+@app.command()
+def remove(
+    place: Annotated[
+        str,
+        typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace),
+    ],
+    yes: YES = False,
+    root: ROOT = None,
+) -> None:
+    """Remove a namespace from an emulated SSD, and all data in it. Its blocks become spare.
+
+    Examples:
+    slo-ctl device remove ssd0/web
+    """
+    from slo_ctl.drives.store import remove_namespace, require_namespace
+
+    name, slash, namespace = place.partition("/")
+    if not slash:
+        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
+    store = _store(root)
+    record = store.load(name)
+    require_namespace(record, namespace)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"removing {place} destroys its data", "add --yes to confirm")
+        typer.confirm(f"Remove namespace {place} and all data in it?", abort=True)
+    remove_namespace(store, record, namespace)
+    print_lines(f"removed {place}")
 
 
 @app.command()

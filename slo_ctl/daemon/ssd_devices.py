@@ -9,11 +9,12 @@ from slo_ctl.config import Config
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.drives.control import Connect, ControlClient
-from slo_ctl.drives.record import RECORD_FILE, Places
+from slo_ctl.drives.record import RECORD_FILE, SETTINGS_FILE, Places, read_settings
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.model import ShareBy
 
-_Identity = tuple[int, int]
+_Identity = tuple[int, int, frozenset[tuple[str, int]]]
+"""Inode and time of change of its record; namespaces that came and went since, with when they came."""
 
 
 class EmulatedDevices:
@@ -34,6 +35,8 @@ class EmulatedDevices:
         self._clock = clock
         self._connect = connect
         self._identities: dict[str, _Identity] = {}
+        self._changed: dict[str, tuple[int, frozenset[tuple[str, int]]]] = {}
+        """Namespaces that came and went, and the time of change of the settings that were read."""
         self._general = (0.0, ShareBy.PAGES, 0.0)
 
     def refresh(self, config: Config) -> None:
@@ -90,11 +93,29 @@ class EmulatedDevices:
         self.parts[name], self._identities[name] = part, identity
 
     def _identity(self, name: str) -> _Identity:
+        folder = self._store.places.device(name)
         try:
-            found = (self._store.places.device(name) / RECORD_FILE).stat()
+            found = (folder / RECORD_FILE).stat()
         except OSError:
-            return (0, 0)
-        return found.st_ino, found.st_mtime_ns
+            return (0, 0, frozenset())
+        return found.st_ino, found.st_mtime_ns, self._namespaces_changed(name)
+
+    def _namespaces_changed(self, name: str) -> frozenset[tuple[str, int]]:
+        folder = self._store.places.device(name)
+        try:
+            written_ns = (folder / SETTINGS_FILE).stat().st_mtime_ns
+        except OSError:
+            return frozenset()
+        read_ns, changed = self._changed.get(name, (0, frozenset[tuple[str, int]]()))
+        if read_ns != written_ns:
+            try:
+                settings = read_settings(folder)
+            except UserError:
+                return changed  # the server says what is wrong
+            created = {(each.namespace.name, each.created_ns) for each in settings.created}
+            changed = frozenset(created | {(each, 0) for each in settings.deleted})
+            self._changed[name] = (written_ns, changed)
+        return changed
 
     def _drop(self, name: str) -> None:
         self.parts.pop(name).close()

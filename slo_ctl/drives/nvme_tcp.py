@@ -17,7 +17,7 @@ _MAX_NQN_BYTES = 223
 
 @dataclass(frozen=True, slots=True)
 class NvmeTcp:
-    """Options `--nvme-tcp` and `--nvme-hosts`."""
+    """Options `--nvme-tcp`, `--nvme-hosts` and `--nvme-allow`."""
 
     address: str
     """IPv4 or IPv6."""
@@ -25,9 +25,15 @@ class NvmeTcp:
     """0: any that is free."""
     hosts: tuple[str, ...] = ()
     """NQNs that may connect from other machines."""
+    allow: tuple[str, ...] = ()
+    """Of PERMISSIONS: what hosts may do beside reading and writing."""
 
 
-def plan_nvme_tcp(endpoint: str, hosts: Sequence[str]) -> NvmeTcp:
+PERMISSIONS = ("namespaces", "ops")
+"""Create, attach, detach and delete namespaces; move over-provisioning blocks."""
+
+
+def plan_nvme_tcp(endpoint: str, hosts: Sequence[str], allow: Sequence[str] = ()) -> NvmeTcp:
     """From `127.0.0.1:4420`, `[::1]:4420` or an address alone. Raises UserError for what is none, and for an
     address that other machines reach where no host is allowed.
     """
@@ -51,7 +57,12 @@ def plan_nvme_tcp(endpoint: str, hosts: Sequence[str]) -> NvmeTcp:
             f"--nvme-tcp: {bare} is reached from other machines, of which none is allowed",
             "name hosts with --nvme-hosts NQN,..., or use 127.0.0.1",
         )
-    return NvmeTcp(bare, int(number), tuple(hosts))
+    for permission in allow:
+        if permission not in PERMISSIONS:
+            raise UserError(
+                f"--nvme-allow: {permission or 'nothing'} is not known", f"known: {', '.join(PERMISSIONS)}"
+            )
+    return NvmeTcp(bare, int(number), tuple(hosts), tuple(allow))
 
 
 def listen(wanted: NvmeTcp) -> socket.socket:

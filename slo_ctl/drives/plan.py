@@ -36,13 +36,14 @@ DEFAULT_STRIPE_BYTES = 64 << 10
 MAX_DISKS = 64
 _SECTOR_BYTES = 512
 DEFAULT_SCHEDULER = "wfq"
-_OWN_KEYS = ("name", "class", "placement", "scheduler", "age")
+_OWN_KEYS = ("name", "class", "placement", "scheduler", "age", "unallocated")
 """Keys of a device besides those of the drive, which a replay has, too."""
 _NOUN = "namespace"
+_UNALLOCATED = "unallocated="
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A namespace as it was asked for."""
 
     name: str
@@ -67,19 +68,27 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     drive = device_spec(
         Fields(f"device {name}", {key: value for key, value in pairs.items() if key not in _OWN_KEYS})
     )
-    parts = _parts(namespaces) or [_Part(name, drive.size_bytes, 1.0)]
-    sizes = divide(drive.size_bytes, [(f"--namespace {part.name}", part.size_bytes) for part in parts], _NOUN)
-    plan = plan_drive(
-        drive,
-        [(part.name, size) for part, size in zip(parts, sizes, strict=True)],
-        noun=_NOUN,
-        scheduler=scheduler,
-    )
+    unallocated_bytes = own.size("unallocated") or 0
+    size_bytes = drive.size_bytes - unallocated_bytes
+    if size_bytes <= 0:
+        raise UserError(
+            f"device {name}: unallocated={format_bytes_exact(unallocated_bytes)} leaves no room",
+            f"choose less than the {format_bytes_exact(drive.size_bytes)} of the device",
+        )
+    parts = _parts(namespaces) or [Part(name, size_bytes, 1.0)]
+    sizes = divide(size_bytes, [(f"--namespace {part.name}", part.size_bytes) for part in parts], _NOUN)
+    asked = [(part.name, size) for part, size in zip(parts, sizes, strict=True)]
+    if unallocated_bytes:
+        # Blocks are counted as for one more namespace, which is not created.
+        asked.append((_UNALLOCATED, unallocated_bytes))
+    plan = plan_drive(drive, asked, noun=_NOUN, scheduler=scheduler)
     config = plan.config
+    made = len(parts)
     return SsdRecord(
         name=name,
         spec=spec,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        capacity_bytes=plan.total_pages * config.page_bytes if unallocated_bytes else None,
         geometry=Geometry(**{key: getattr(config, key) for key in Geometry.model_fields}),
         timing=Timing(**{key: getattr(config, key) for key in Timing.model_fields}),
         mapping=FtlMapping(
@@ -99,7 +108,10 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
                 name=part.name, size_bytes=pages * config.page_bytes, weight=part.weight, ops_blocks=ops
             )
             for part, pages, ops in zip(
-                parts, plan.logical_pages, _ops_blocks(plan, isolated=isolated), strict=True
+                parts,
+                plan.logical_pages[:made],
+                _ops_blocks(plan, isolated=isolated)[:made],
+                strict=True,
             )
         ),
     )
@@ -120,16 +132,17 @@ def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:
     )
 
 
-def _parts(options: Sequence[str]) -> list[_Part]:
+def _parts(options: Sequence[str]) -> list[Part]:
     if len(options) > MAX_NAMESPACES:
         raise UserError(f"{len(options)} namespaces are too many", f"a device has at most {MAX_NAMESPACES}")
-    return [_part(option) for option in options]
+    return [parse_namespace(option) for option in options]
 
 
-def _part(option: str) -> _Part:
+def parse_namespace(option: str) -> Part:
+    """From `name=db,size=2GiB,weight=3`. Raises UserError naming the key."""
     where = f"--namespace {option}"
     fields = Fields(where, dict(split_pairs(where, option)))
-    part = _Part(_name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0)
+    part = Part(_name(where, fields, "vm1"), fields.size("size"), fields.number("weight", above=0) or 1.0)
     fields.finish()
     return part
 
@@ -183,7 +196,7 @@ def plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) ->
             f"device {name}: size {format_bytes_exact(size_bytes)} is more than the disks hold",
             f"{disks} of {preset.name} have {format_bytes_exact(capacity_bytes)}",
         )
-    parts = _parts(namespaces) or [_Part(name, size_bytes, 1.0)]
+    parts = _parts(namespaces) or [Part(name, size_bytes, 1.0)]
     return DiskRecord(
         name=name,
         spec=spec,
@@ -212,7 +225,7 @@ def _stripe(name: str, fields: Fields) -> int:
     return stripe_bytes
 
 
-def _laid_out(device: str, parts: Sequence[_Part], size_bytes: int) -> tuple[Namespace, ...]:
+def _laid_out(device: str, parts: Sequence[Part], size_bytes: int) -> tuple[Namespace, ...]:
     """Parts with their sizes; those without one share what the others leave."""
     names = [part.name for part in parts]
     for name in names:

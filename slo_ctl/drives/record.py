@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -227,6 +228,8 @@ class DeviceRecord(_Table):
     """The options it was created from."""
     created: str
     """ISO 8601, UTC."""
+    capacity_bytes: int | None = Field(default=None, gt=0)
+    """Bytes that all namespaces can have together; None: those of `namespace`."""
     namespace: tuple[Namespace, ...] = Field(min_length=1, max_length=MAX_NAMESPACES)
 
     @property
@@ -307,7 +310,7 @@ def needs_flash(record: DeviceRecord, what: str) -> SsdRecord:
 
 def to_toml(record: DeviceRecord) -> str:
     """The text of `device.toml`."""
-    plain = record.model_dump()
+    plain = {key: value for key, value in record.model_dump().items() if value is not None}
     lines = ["# An EMULATED device of slo-ctl. Made by `slo-ctl device create`; not meant to be edited."]
     lines += [_pair(key, value) for key, value in plain.items() if not isinstance(value, dict | tuple)]
     for key, value in plain.items():
@@ -353,6 +356,19 @@ class NamespaceSettings(BaseModel):
     limit_iops: float | None = None
     limit_bytes_s: float | None = None
     ops_blocks: int | None = None
+    hosts: dict[Literal["all_but", "only"], tuple[str, ...]] | None = None
+    """NVMe hosts that it is attached to; None: all."""
+
+
+class CreatedNamespace(BaseModel):
+    """One that was created since the device was."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nsid: int
+    handle: int
+    created_ns: int
+    namespace: Namespace
 
 
 class Settings(BaseModel):
@@ -363,6 +379,17 @@ class Settings(BaseModel):
     format_version: Literal[1] = 1
     scheduler: str | None = None
     namespaces: dict[str, NamespaceSettings] = {}
+    created: tuple[CreatedNamespace, ...] = ()
+    deleted: frozenset[str] = frozenset()
+    """Names of namespaces of `device.toml`."""
+    files_to_remove: frozenset[str] = frozenset()
+    totals_of_deleted: dict[str, int] = {}
+
+    def present(self, original: Sequence[Namespace]) -> tuple[Namespace, ...]:
+        """The namespaces there are, by NSID, given those of `device.toml`; as they were created."""
+        kept = [(nsid, each) for nsid, each in enumerate(original, 1) if each.name not in self.deleted]
+        new = [(each.nsid, each.namespace) for each in self.created]
+        return tuple(each for _, each in sorted([*kept, *new], key=lambda pair: pair[0]))
 
     def of(self, namespace: str) -> NamespaceSettings:
         """Settings of one namespace."""

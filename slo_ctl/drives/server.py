@@ -119,6 +119,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                 *(f"nvme-tcp-fd={descriptor}" for descriptor in nvme_fds),
                 *(f"vhost-user-fd={fd}:{name}" for fd, name in zip(vhost_user_fds, names, strict=False)),
                 *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
+                *(f"nvme-allow={what}" for what in (options.nvme_tcp.allow if options.nvme_tcp else ())),
             ]
             try:
                 return _supervise(command, str(plugin), handover, run.pid_file, ready)

@@ -21,6 +21,7 @@ from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.base.files import partial_of, read_regular, remove_leftovers, sync_folder
 from slo_ctl.base.json_store import try_lock
 from slo_ctl.base.keyvalue import did_you_mean
+from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.control import VERSION, ControlClient, ControlError
 from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
 from slo_ctl.drives.record import (
@@ -31,6 +32,7 @@ from slo_ctl.drives.record import (
     is_name,
     needs_flash,
     read_record,
+    read_settings,
     to_toml,
 )
 
@@ -61,11 +63,11 @@ class DeviceStore:
         )
 
     def load(self, name: str) -> DeviceRecord:
-        """One device. Raises UserError when there is none of that name."""
+        """One device with the namespaces it has now. Raises UserError when there is none of that name."""
         check_name("device", name)
         folder = self.places.device(name)
         try:
-            return read_record(folder)
+            record = read_record(folder)
         except FileNotFoundError:
             if folder.is_dir():
                 raise UserError(
@@ -76,6 +78,8 @@ class DeviceStore:
             raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
         except OSError as error:
             raise UserError(f"{folder / RECORD_FILE}: {error.strerror}", "run as its owner") from None
+        present = read_settings(folder).present(record.namespace)
+        return record.model_copy(update={"namespace": present})
 
     def create(self, record: DeviceRecord) -> Path:
         """Make the folder of a device, with empty sparse backing files. Raises UserError when it is there."""
@@ -287,7 +291,7 @@ def _reason(errors: str) -> str:
     return lines[-1] if lines else ""
 
 
-# Changing the size of a namespace, whether its device is served or not.
+# Namespaces that are resized, added and removed, whether their device is served or not.
 
 
 def resize(
@@ -298,9 +302,7 @@ def resize(
     Unless `lose_data`, it is never made smaller than the data it holds. Raises UserError saying why it does
     not go, and what would.
     """
-    names = [each.name for each in record.namespace]
-    if namespace not in names:
-        raise UserError(f"device {record.name} has no namespace {namespace}", did_you_mean(namespace, names))
+    require_namespace(record, namespace)
     page = needs_flash(record, "`device resize`").geometry.page_bytes
     if size_bytes <= 0 or size_bytes % page:
         raise UserError(
@@ -312,20 +314,68 @@ def resize(
         "size_bytes": size_bytes,
         "keep_data": not lose_data,
     }
+    return change(store, record, "resize", fields)[1]
+
+
+def add_namespace(
+    store: DeviceStore, record: DeviceRecord, name: str, size_bytes: int | None, weight: float | None
+) -> tuple[int, int, bool]:
+    """Create a namespace, by default of all that is free, with its part of the spare blocks as OPS.
+
+    Returns its size, its OPS blocks, and whether the device is being served. Raises UserError.
+    """
+    check_name("namespace", name)
+    page = needs_flash(record, "`device add`").geometry.page_bytes
+    sizes = read_settings(store.places.device(record.name)).of
+    allocated = sum(sizes(each.name).size_bytes or each.size_bytes for each in record.namespace)
+    free = max(0, (record.capacity_bytes or allocated) - allocated) // page * page
+    wanted = free if size_bytes is None else size_bytes
+    if wanted <= 0 or wanted % page:
+        raise UserError(
+            f"device {record.name} has no room for a namespace"
+            if size_bytes is None
+            else f"{wanted} bytes are no whole number of pages of {page}",
+            f"{format_bytes_exact(free)} are free: delete a namespace, or make one smaller",
+        )
+    fields: dict[str, object] = {"name": name, "size_bytes": wanted, "weight": weight}
+    reply, served = change(store, record, "create_namespace", fields)
+    return wanted, reply["ops_blocks"], served
+
+
+def remove_namespace(store: DeviceStore, record: DeviceRecord, namespace: str) -> bool:
+    """Delete a namespace and its data; returns whether the device is being served. Raises UserError."""
+    require_namespace(record, namespace)
+    return change(store, record, "delete_namespace", {"namespace": namespace})[1]
+
+
+def require_namespace(record: DeviceRecord, namespace: str) -> None:
+    """Raise UserError unless the device has a namespace of that name."""
+    names = [each.name for each in record.namespace]
+    if namespace not in names:
+        raise UserError(f"device {record.name} has no namespace {namespace}", did_you_mean(namespace, names))
+
+
+def change(
+    store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
+) -> tuple[dict[str, Any], bool]:
+    """Carry out a command whether the device is served or not; its reply, and whether it is served.
+
+    Raises UserError.
+    """
     try:
-        carry_out(store, record, {"op": "resize", **fields})
+        return carry_out(store, record, {"op": command, **fields}), False
     except ServedError:
-        _ask_server(store, record, fields)
-        return True
+        return _ask_server(store, record, command, fields), True
     except RefusedError as error:
         raise _refusal(error.message) from None
-    return False
 
 
-def _ask_server(store: DeviceStore, record: DeviceRecord, fields: dict[str, object]) -> None:
+def _ask_server(
+    store: DeviceStore, record: DeviceRecord, command: str, fields: dict[str, object]
+) -> dict[str, Any]:
     try:
         with ControlClient(store.places.run_of(record.name).control) as client:
-            client.command("resize", **fields)
+            return client.command(command, **fields)
     except ControlError as error:
         if error.code == "unreachable":
             raise UnreachableError(

@@ -1,4 +1,4 @@
-"""`slo-ctl device resize`, served and not: data is kept unless its loss is wanted."""
+"""`slo-ctl device resize`, `add` and `remove`, served and not: data is kept unless its loss is wanted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from nbd_client import NbdClient
 from serving import make_device, require, served
 
 from slo_ctl.cli import app
+from slo_ctl.drives.record import places
+from slo_ctl.drives.store import DeviceStore
 
 MIB = 1 << 20
 
@@ -91,3 +93,43 @@ def test_bad_resizes_are_refused(
     output, hint = capsys.readouterr().err.splitlines()
     assert message in output
     assert hint.startswith("hint: ")
+
+
+def device(root: Path, *words: str) -> int:
+    return app.run(["device", *words, "--root", str(root)])
+
+
+def namespaces(root: Path) -> list[tuple[str, int]]:
+    record = DeviceStore(places(root)).load("d")
+    return [(each.name, each.size_bytes // MIB) for each in record.namespace]
+
+
+def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("nbdkit")
+    spec = "name=d,size=64MiB,op=40%,dies=2,unallocated=32MiB"
+    make_device(root, spec, "name=a,size=16MiB", "name=b,size=16MiB")
+    assert device(root, "add", "d", "--namespace", "name=c,size=16MiB,weight=3") == 0
+    with served(root, "d") as server:
+        with NbdClient(server.run.export("c"), "c") as client:
+            client.write(MIB, b"kept" * 1024)
+            client.flush()
+        assert device(root, "remove", "d/a", "--yes") == 0
+        assert device(root, "add", "d", "--namespace", "name=b") == 2
+        assert "there is a namespace b already" in capsys.readouterr().err
+        assert device(root, "add", "d", "--namespace", "name=a,size=40MiB") == 2
+        assert f"{32 * MIB} are not allocated" in capsys.readouterr().err
+        # All that is free.
+        assert device(root, "add", "d", "--namespace", "name=a") == 0
+        assert "added d/a: 32MiB" in capsys.readouterr().out
+        with server.control() as control:
+            found = {each["name"]: each["space"] for each in control.statistics()["namespaces"]}
+        # OPS in proportion to size.
+        assert found["a"]["ops_blocks"] == pytest.approx(2 * found["c"]["ops_blocks"], abs=2)
+        server.kill()
+    assert namespaces(root) == [("a", 32), ("b", 16), ("c", 16)]
+    assert device(root, "remove", "d/b", "--yes") == 0
+    assert device(root, "remove", "d/b", "--yes") == 2
+    assert namespaces(root) == [("a", 32), ("c", 16)]
+    with served(root, "d") as server, NbdClient(server.run.export("c"), "c") as client:
+        assert client.read(MIB, 4096) == b"kept" * 1024
+    assert {path.name for path in (root / "devices/d").glob("*.img")} == {"a.img", "c.img"}

@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serving import Server, make_device, require, served
+from waiting import until
 
 from .guests import GENERAL
 from .machine import Guest
@@ -45,9 +47,11 @@ def connected(booted: Guest) -> Iterator[Connected]:
     require("nbdkit")
     # Sockets have short names.
     root = Path(tempfile.mkdtemp(prefix="slo-"))
-    make_device(root, "name=d,size=256MiB,op=20%,dies=2", "name=a,size=192MiB", "name=b,size=32MiB")
+    spec = "name=d,size=320MiB,op=20%,dies=2,unallocated=64MiB"
+    make_device(root, spec, "name=a,size=192MiB", "name=b,size=32MiB")
     booted.run("modprobe nvme-tcp")
-    with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
+    options = ("--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces,ops")
+    with served(root, "d", *options) as server:
         with server.control() as control:
             nvme = control.hello()["nvme_tcp"]
         port = nvme["address"].rpartition(":")[2]
@@ -73,7 +77,9 @@ def test_the_kernel_takes_it_for_a_drive(connected: Connected) -> None:
     assert "failed" not in kernel
     controller = json.loads(connected.guest.run(f"nvme id-ctrl /dev/{connected.controller} -o json").stdout)
     assert controller["mn"].strip() == "slo-ctl emulated SSD"
-    assert controller["nn"] == 2
+    # Namespace management and directives.
+    assert controller["oacs"] == 1 << 3 | 1 << 5
+    assert (int(controller["tnvmcap"]) >> 20, int(controller["unvmcap"]) >> 20) == (288, 64)
 
 
 def test_what_is_written_is_read(connected: Connected) -> None:
@@ -127,3 +133,114 @@ def test_the_kernel_sees_a_change_of_size_and_survives_a_new_server(connected: C
     os.kill(connected.server.nbdkit(), signal.SIGKILL)
     found = connected.guest.run(f"dd if={disk} bs=512 count=1 iflag=direct status=none | head -c 6").stdout
     assert found == "before"
+
+
+@dataclass(frozen=True)
+class NvmeCli:
+    """The controller as nvme-cli in the guest has it."""
+
+    guest: Guest
+    controller: str
+
+    def json(self, words: str, device: str = "") -> dict[str, Any]:
+        command, _, options = words.partition(" -")
+        output = self.guest.run(
+            f"nvme {command} {device or '/dev/' + self.controller} {'-' + options if options else ''} -o json"
+        ).stdout
+        found: dict[str, Any] = json.loads(output)
+        return found
+
+    def run(self, command: str, options: str) -> None:
+        self.guest.run(f"nvme {command} /dev/{self.controller} {options}")
+
+    def nsids(self, options: str = "") -> list[int]:
+        return [each["nsid"] for each in self.json(f"list-ns{options}")["nsid_list"]]
+
+    def controller_id(self) -> str:
+        return self.guest.run(f"cat /sys/class/nvme/{self.controller}/cntlid").stdout.strip()
+
+    def until(self, holds: str) -> None:
+        self.guest.run(f"for _ in $(seq 600); do {holds} && exit 0; sleep 0.2; done; exit 1")
+
+    def until_there(self, nsid: int, *, there: bool = True) -> None:
+        listed = f"grep -qx {nsid} /sys/class/nvme/{self.controller}/{self.controller}n*/nsid"
+        self.until(listed if there else f"! {listed}")
+
+
+def test_a_namespace_is_created_attached_formatted_and_deleted(connected: Connected) -> None:
+    guest = connected.guest
+    nvme = NvmeCli(guest, connected.controller)
+    blocks = (32 << 20) // 512
+    nvme.run("create-ns", f"--nsze={blocks} --ncap={blocks} --flbas=0")
+    assert (nvme.nsids(), nvme.nsids(" --all")) == ([1, 2], [1, 2, 3])
+    nvme.run("attach-ns", f"--namespace-id=3 --controllers={nvme.controller_id()}")
+    nvme.run("ns-rescan", "")
+    nvme.until_there(3)
+    disk = f"/dev/{disks_by_nsid(guest, connected.controller, 3)[2]}"
+    assert guest.run(f"blockdev --getsize64 {disk}").stdout.strip() == str(32 << 20)
+    guest.run(
+        f"mkfs.ext4 -q {disk} && mount {disk} /mnt && cp /usr/bin/bash /mnt/ && sync && umount /mnt"
+        f" && fsck.ext4 -fn {disk}"
+    )
+
+    # All of it outlives the server.
+    os.kill(connected.server.nbdkit(), signal.SIGKILL)
+    guest.run(f"mount {disk} /mnt && cmp /usr/bin/bash /mnt/bash && umount /mnt")
+    assert nvme.nsids() == [1, 2, 3]
+    with connected.server.control() as control:
+        made = control.statistics()["namespaces"][2]
+    assert (made["name"], made["nsid"], made["space"]["isolated"]) == ("ns3", 3, True)
+    assert made["space"]["ops_blocks"] >= 2 * made["space"]["min_ops_blocks"]
+    guest.run(f"blkdiscard {disk}")
+
+    nvme.run("detach-ns", f"--namespace-id=3 --controllers={nvme.controller_id()}")
+    nvme.until_there(3, there=False)
+    assert (nvme.nsids(), nvme.nsids(" --all")) == ([1, 2], [1, 2, 3])
+    nvme.run("delete-ns", "--namespace-id=3")
+    assert nvme.nsids(" --all") == [1, 2]
+    refused = guest.run(
+        f"nvme create-ns /dev/{connected.controller} --nsze=8000000 --ncap=8000000 --flbas=0", check=False
+    )
+    assert refused.rc != 0
+    assert "Insufficient Capacity" in refused.stdout + refused.stderr
+
+
+def test_placement_logs_have_what_the_ftl_counts(connected: Connected) -> None:
+    nvme = NvmeCli(connected.guest, connected.controller)
+    (configuration,) = nvme.json("fdp configs --endgrp-id=1")["configs"]
+    assert (configuration["nrg"], configuration["nruh"]) == (1, 1024)
+    handles = nvme.json("fdp usage --endgrp-id=1")["ruhus"]
+    assert [each["ruha"] != 0 for each in handles[:3]] == [True, True, False]
+    status = nvme.json("fdp status --namespace-id=2", f"/dev/{connected.disks[1]}")["ruhss"]
+    assert [(each["pid"], each["ruhid"]) for each in status] == [(0, 1)]
+    statistics = nvme.json("fdp stats --endgrp-id=1")
+    group = nvme.json("endurance-log --group-id=1")
+    nvme.run("fdp events", "--endgrp-id=1 --host-events")
+    with connected.server.control() as control:
+        stats = control.statistics()
+    flash = [namespace["flash"] for namespace in stats["namespaces"]]
+    # The namespace that was deleted counts as well.
+    host, media = int(statistics["hbmw"]), int(statistics["mbmw"])
+    left = sum(each["host_page_writes"] for each in flash) * stats["page_bytes"]
+    copied = sum(each["gc_page_writes"] for each in flash) * stats["page_bytes"]
+    assert left < host < left + (32 << 20)
+    assert media - host >= copied
+    assert int(group["data_units_written"]) == -(-host // 10**9)
+
+
+def test_ops_are_moved_by_a_vendor_command(connected: Connected) -> None:
+    nvme = NvmeCli(connected.guest, connected.controller)
+
+    def ops() -> list[int]:
+        page = connected.guest.run(
+            f"nvme get-log /dev/{connected.controller} --log-id=0xe0 --log-len=192 --raw-binary"
+            " | od -An -v -td8"
+        ).stdout.split()
+        # The second number of each entry, after a header of as many bytes.
+        return [int(page[9]), int(page[17])]
+
+    first, second = ops()
+    nvme.run("admin-passthru", "--opcode=0xc0 --namespace-id=1 --cdw10=2 --cdw11=3")
+    with connected.server.control() as control:
+        until(lambda: control.statistics()["moves"]["pending"] == [], "the blocks are moved")
+    assert ops() == [first - 3, second + 3]
