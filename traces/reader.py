@@ -6,12 +6,13 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traces.compression import Source
 from traces.errors import TraceError
-from traces.formats.format import HEAD_BYTES, Head, ReadOptions, TraceFormat
+from traces.formats.format import ACTIONS, HEAD_BYTES, Head, ReadOptions, TraceFormat
 from traces.formats.registry import FORMATS, detect
 from traces.formats.screen import OnError, Screen
 
@@ -37,8 +38,11 @@ class TraceReader:
         on_error: OnError,
         batch_records: int,
         options: ReadOptions,
+        actions: Sequence[str] = ("Q",),
     ) -> None:
+        """`actions`: events to look for, the next where there are none of the one before."""
         self.path = path
+        self._actions = actions
         self._row = row
         self._named = named
         self._on_error: OnError = on_error
@@ -106,21 +110,34 @@ class TraceReader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of at most `batch_records` requests. Raises TraceError at whatever cannot be read."""
+        for action in self._actions:
+            options = replace(self._options, action=action)
+            yield from self._one_pass(options)
+            if self._screen.records:
+                return
+            if not self._screen.skipped[f"event other than {action}"]:
+                break
+        self._refuse_empty()
+
+    def _one_pass(self, options: ReadOptions) -> Iterator[Batch]:
         screen = self._screen = Screen(self.path, self._row.name, self._on_error)
         screen.notes.extend(_notes_of_siblings(self.path, self._options))
         source = self._source = Source(self.path)
         try:
-            for batch in self._decoded(source, screen):
+            for batch in self._decoded(source, screen, options):
+                if options.action != self._actions[0] and not screen.records - len(batch):
+                    screen.notes.append(
+                        f"there are no {self._actions[0]} events; {options.action} "
+                        f"({ACTIONS[options.action]}) was taken for a request"
+                    )
                 for start in range(0, len(batch), self._batch_records):
                     yield batch.slice(start, start + self._batch_records)
-            if not screen.records:
-                self._refuse_empty(screen)
         finally:
             source.close()
 
-    def _decoded(self, source: Source, screen: Screen) -> Iterator[Batch]:
+    def _decoded(self, source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
         try:
-            yield from self._row.read(source, screen, self._options)
+            yield from self._row.read(source, screen, options)
         except TraceError as error:
             if screen.records == 0 and (hint := self._hint_of_other_format()):
                 error.hint = hint
@@ -136,8 +153,8 @@ class TraceReader:
             else None
         )
 
-    def _refuse_empty(self, screen: Screen) -> None:
-        most = screen.skipped.most_common(1)
+    def _refuse_empty(self) -> None:
+        most = self._screen.skipped.most_common(1)
         why = f" ({most[0][1]} x {most[0][0]})" if most else ""
         hint = self._hint_of_other_format() or "name the right format with --format, or choose another file"
         raise TraceError(self.path, f"no {self.format} request in the file{why}", hint=hint)
@@ -149,15 +166,16 @@ def open_trace(
     on_error: OnError = "raise",
     batch_records: int = DEFAULT_BATCH_RECORDS,
     *,
-    action: str = "Q",
+    action: str | None = None,
     responses: bool = False,
 ) -> TraceReader:
     """Open the trace at `path`, plain or compressed with gzip, xz or zstd (known by magic, not by name).
 
     `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the
-    first bad record, "skip" counts bad records by reason. `action` (Q or D) chooses the event that stands for
-    a request in blktrace and blkparse. The base name of blktrace's per-CPU files (``sda`` for
-    ``sda.blktrace.0`` ...) opens them all. `responses` asks for `Batch.response_ns`, where the format has it.
+    first bad record, "skip" counts bad records by reason. `action` (Q, D or C) chooses the event that stands
+    for a request in blktrace and blkparse; None: the first of them that the file has. The base name of
+    blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens them all. `responses` asks for
+    `Batch.response_ns`, where the format has it.
     Raises TraceError for a file that is missing, unreadable, empty or of no known format, and ValueError for
     an impossible argument.
     """
@@ -165,8 +183,8 @@ def open_trace(
         raise ValueError(f"on_error is '{on_error}', not raise or skip")
     if batch_records < 1:
         raise ValueError(f"batch_records is {batch_records}, not positive")
-    if action not in ("Q", "D"):
-        raise ValueError(f"action is '{action}', not Q or D")
+    if action is not None and action not in ACTIONS:
+        raise ValueError(f"action is '{action}', not Q, D or C")
     if format is not None and format not in FORMATS:
         raise ValueError(f"format '{format}' is unknown; known are {', '.join(FORMATS)}")
     first, more = _files_of(Path(path))
@@ -181,7 +199,13 @@ def open_trace(
             hint=f"name it: --format FORMAT, or format=FORMAT in --vm; known are {', '.join(FORMATS)}",
         )
     return TraceReader(
-        first, row, format is not None, on_error, batch_records, ReadOptions(action, tuple(more), responses)
+        first,
+        row,
+        format is not None,
+        on_error,
+        batch_records,
+        ReadOptions(more_paths=tuple(more), responses=responses),
+        tuple(ACTIONS) if action is None else (action,),
     )
 
 

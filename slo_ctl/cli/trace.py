@@ -46,7 +46,7 @@ def info(
         str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
     ] = None,
     on_error: Annotated[str, ON_ERROR] = "raise",
-    action: Annotated[str, ACTION] = "Q",
+    action: Annotated[str | None, ACTION] = None,
     json_: JSON = False,
 ) -> None:
     """Show statistics of a trace: counts, sizes, footprint, order and arrival times.
@@ -100,7 +100,7 @@ def convert(
     remap: Annotated[str | None, typer.Option(metavar="HOW", help=f"Remap offsets: {_REMAPS}.")] = None,
     size: Annotated[str | None, typer.Option(metavar="SIZE", help="Device size for --remap.")] = None,
     on_error: Annotated[str, ON_ERROR] = "raise",
-    action: Annotated[str, ACTION] = "Q",
+    action: Annotated[str | None, ACTION] = None,
     force: Annotated[bool, typer.Option(help="Overwrite OUT.")] = False,
 ) -> None:
     """Convert a trace to another format; optionally cut, filter, scale or remap it.

@@ -21,11 +21,13 @@ ON_ERROR = typer.Option(
     "--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it."
 )
 ACTION = typer.Option(
-    "--action", metavar="Q|D", help="Event of blktrace and blkparse that counts as a request."
+    "--action",
+    metavar="Q|D|C",
+    help="Event of blktrace and blkparse that counts as a request. [default: Q, else D, else C]",
 )
 
 
-def open_named(path: Path, format_: str | None, on_error: str, action: str) -> TraceReader:
+def open_named(path: Path, format_: str | None, on_error: str, action: str | None) -> TraceReader:
     """The reader of the trace that the options name. Raises UserError, TraceError and ValueError."""
     from traces.reader import open_trace
 

@@ -12,6 +12,7 @@ from native_bytes import blktrace_event as event
 from native_bytes import vscsi_v1, vscsi_v2
 
 from traces import Batch, Op, TraceReader, open_trace
+from traces.errors import TraceError
 from traces.formats.registry import FORMATS
 
 R, W, T, F = Op.READ, Op.WRITE, Op.TRIM, Op.FLUSH
@@ -193,6 +194,21 @@ def test_what_is_passed_over_is_counted(trace_file: Callable[..., Path]) -> None
     assert counted["blkparse"] == {"event other than Q": 5, "packet command": 1}
     assert counted["hfplayer"] == {"command other than read or write": 1}
     assert counted["iolog"] == {"file add, open or close": 3}
+
+
+def test_blkparse_without_queued_events_takes_issued_or_completed_ones(
+    trace_file: Callable[..., Path],
+) -> None:
+    issued = b"8,0 1 1 0.5 9 D W 8 + 8 [fio]\n8,0 1 2 0.6 9 C W 8 + 8 [0]\n8,0 1 3 0.7 9 D R 16 + 8 [fio]\n"
+    batch, reader = read(trace_file(issued))
+    assert [row[1:4] for row in rows(batch, reader)] == [(W, 4096, 4096), (R, 8192, 4096)]
+    assert reader.skipped == {"event other than D": 1}
+    assert reader.notes == ["there are no Q events; D (issued) was taken for a request"]
+    completed = b"8,0 1 2 0.6 9 C W 8 + 8 [0]\n"
+    batch, reader = read(trace_file(completed))
+    assert [row[1:4] for row in rows(batch, reader)] == [(W, 4096, 4096)]
+    with pytest.raises(TraceError, match="1 x event other than Q"):
+        read(trace_file(completed), action="Q")
 
 
 def test_blkparse_takes_one_action_only(trace_file: Callable[..., Path]) -> None:

@@ -1,7 +1,7 @@
 """blkparse's default text: ``dev cpu sequence s pid action rwbs sector + sectors [process]``.
 
-One action stands for a request, Q (queued) unless D (issued to the driver) is asked for, never both: the same
-request shows up under each. Source: blkparse(1).
+One action stands for a request, Q (queued) unless D (issued to the driver) or C (completed) is asked for or
+is all there is, never two: the same request shows up under each. Source: blkparse(1).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """blktrace's binary events, of either byte order; the files of several CPUs are merged by time.
 
 An event is 48 bytes (magic with version 7, sequence, time in ns, sector, bytes, action, pid, device, cpu,
-error, payload length) and its payload. One action stands for a request: Q (queued), or D (issued) where asked
-for, never both. Source: Linux, include/uapi/linux/blktrace_api.h.
+error, payload length) and its payload. One action stands for a request: Q (queued), or D (issued) or C
+(completed) where it is asked for or there is none before it, never two. Source: Linux,
+include/uapi/linux/blktrace_api.h.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAGIC = 0x65617400
 VERSION = 7
 _CHUNK_BYTES = 4 << 20
 
-_ACTIONS = {"Q": 1, "D": 7}
+_ACTIONS = {"Q": 1, "D": 7, "C": 8}
 _CATEGORY_SHIFT = 16
 _READ, _WRITE, _FLUSH, _NOTIFY, _DISCARD = (1 << (_CATEGORY_SHIFT + bit) for bit in (0, 1, 2, 10, 13))
 _UNITS = Units(time_ns=1, offset_bytes=SECTOR_BYTES, offset_name="sector", length_name="bytes")

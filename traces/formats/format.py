@@ -46,12 +46,16 @@ class Head:
         return sum(1 for line in self.lines if matches(line)) / len(self.lines) if self.lines else 0.0
 
 
+ACTIONS = {"Q": "queued", "D": "issued", "C": "completed"}
+"""Events of the block layer, in the order in which they are looked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options of a reader."""
 
     action: str = "Q"
-    """Which block-layer event stands for a request in blktrace and blkparse: Q (queued) or D (issued)."""
+    """Which block-layer event stands for a request in blktrace and blkparse, one of ACTIONS."""
     more_paths: tuple[Path, ...] = ()
     """Further files of the same trace (blktrace's other CPUs)."""
     responses: bool = False
