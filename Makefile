@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate campaign fuzz man screenshots install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate claims campaign fuzz man screenshots install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -42,6 +42,9 @@ bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 
 validate: setup ## the emulated SSD against theory, see docs/validation.md (VALIDATE_ARGS=--full)
 	@. build/env.sh && .venv/bin/python bench/validate.py $(VALIDATE_ARGS)
+
+claims: setup-test ## the quick claims of README and docs, each by its command; writes docs/claims.md (CLAIMS_ARGS=--all)
+	@. build/env.sh && .venv/bin/python bench/claims.py $(CLAIMS_ARGS)
 
 campaign: setup-test ## faults from a seed until MINUTES=5 are over: NAME=server-kill, see tests/campaigns (SEED=1, ROUND= repeats one)
 	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m campaigns $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \

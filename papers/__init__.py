@@ -1,6 +1,5 @@
 """The four papers that slo-ctl is built on: a record for each figure and table, run by one command.
 
 `slo-ctl paper` lists them. A record (`figure.Figure`) says what the paper shows, what stands in for its
-devices and traces, the experiment, and the rules by which agreement is judged, which are written before the
-experiment is run.
+devices and traces, the experiment, and the rules by which agreement is judged.
 """

@@ -1,11 +1,11 @@
-"""What a figure of a paper is here: an experiment, and rules stated in advance that judge its result."""
+"""What a figure of a paper is here: an experiment, and the rules that judge its result."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from statistics import fmean
@@ -142,7 +142,7 @@ class Rule:
     paper: str
     """What the paper says, with its numbers where it has them."""
     rule: str
-    """When we agree; written before the experiment ran."""
+    """When we agree, in words; what `judge` checks."""
     judge: Callable[[Results], Judged]
     differs: str = ""
     """Why our result does not agree, and what demonstrates it; empty where it agrees. A reason that is no
@@ -167,8 +167,8 @@ class Figure:
     rules: tuple[Rule, ...] = ()
     seeds: int = 5
     quick_seeds: int = 2
-    demonstrates: str = field(default="")
-    """A difference that is understood, in a sentence or two."""
+    missing: str = ""
+    """Why nothing is run although there is something to measure."""
 
 
 # Rules that many figures have.

@@ -188,12 +188,14 @@ def elapsed(trial: Trial, setting: str) -> list[Panel]:
     """Elapsed time of the original file systems and of those with Greedy-Space."""
     quick_points = (0.5,) if setting == "cvfs-large" else (0.1, 0.9)
     utilisations = quick_points if trial.quick else (0.1, 0.5, 0.9)
+    # A run of FSL takes seven seconds of CPU.
+    pairs = {"ReiserFS": _PAIRS["ReiserFS"]} if trial.quick and setting == "fsl" else _PAIRS
     panels = []
     for drive in ("sandisk",) if trial.quick else tuple(_LOGICAL_MIB):
         seconds, ratios = {}, {}
         for utilisation in utilisations:
             column = f"{100 * utilisation:g}"
-            for system, (original, greedy) in _PAIRS.items():
+            for system, (original, greedy) in pairs.items():
                 both = [
                     postmark(trial, setting, name, drive, utilisation).elapsed_s
                     for name in (original, greedy)
@@ -261,6 +263,15 @@ def _original_reiser_better(results: Results) -> Judged:
     )
 
 
+def _equal_with_greedy(results: Results) -> Judged:
+    table = next(table for title, table in results.tables.items() if title.startswith("Elapsed time"))
+    ext3, reiser = (
+        sum(table.cells[f"{system}, Greedy-Space", column].mean for column in table.columns)
+        for system in ("ext3", "ReiserFS")
+    )
+    return Judged(f"{reiser / ext3:.2f} of ext3's time", abs(reiser / ext3 - 1) <= 0.2)
+
+
 FIGURE_4 = Figure(
     "greedy-space:4",
     "Postmark CVFS-Large",
@@ -282,9 +293,14 @@ FIGURE_4 = Figure(
         _about_half("ext3"),
         _about_half(
             "ReiserFS",
-            "Our ReiserFS keeps its formatted nodes apart from the data, and Greedy-Space does not move "
-            "them: every checkpoint merges their logical blocks with either allocator. The ext3 pair, with "
-            "the same data and Greedy-Space, has half the time.",
+            "The original ReiserFS of our model is a third faster than ext3 where the paper has it somewhat "
+            "better, so that less is left to gain: with Greedy-Space both file systems take about the same "
+            "time (next rule).",
+        ),
+        Rule(
+            "(demonstrates the reason)",
+            "with Greedy-Space, ReiserFS's time added up over utilisations is within 20 % of ext3's",
+            _equal_with_greedy,
         ),
     ),
     seeds=2,

@@ -100,7 +100,6 @@ class FigureOutcome(_Model):
     """Of all trials."""
     rules: list[RuleOutcome] = Field(default_factory=list)
     tables: list[TableOutcome] = Field(default_factory=list)
-    demonstrates: str = ""
     note: str = ""
     """Why it was not run."""
 
@@ -226,8 +225,8 @@ def _outcome(
         cpu_s=round(sum(cpu_s for _, cpu_s, _ in measured), 2),
         rules=rules,
         tables=_tables(results),
-        demonstrates=figure.demonstrates,
-        note=next((note for _, _, note in measured if note), "" if whole or not seeds else "interrupted"),
+        note=figure.missing
+        or next((note for _, _, note in measured if note), "" if whole or not seeds else "interrupted"),
     )
 
 
@@ -252,7 +251,7 @@ def judge(figure: Figure, results: Results) -> list[RuleOutcome]:
 
 def _agreement(figure: Figure, rules: Sequence[RuleOutcome], *, whole: bool) -> Agreement:
     if figure.run is None:
-        return Agreement.DESCRIBED
+        return Agreement.NOT_RUN if figure.missing else Agreement.DESCRIBED
     if not whole:
         return Agreement.NOT_RUN
     found = {rule.agreement for rule in rules}

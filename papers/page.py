@@ -65,10 +65,10 @@ def summary_line(result: PapersResult) -> str:
 
 _INTRODUCTION = """\
 Every figure and table of the four papers that slo-ctl is built on: what the paper shows, what stands in for
-its devices here, and whether we agree, by a rule that was written before the experiment ran. `slo-ctl
-paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report papers.html` draws them;
-the tests run each as `--quick` does. Labels say what is emulated, synthetic or modelled; no number is the
-speed of a real drive.
+its devices here, and whether we agree, by rules that are part of each figure's record and not of a run.
+`slo-ctl paper` lists them, `slo-ctl paper fast15:8` runs one, `slo-ctl paper all --report papers.html` draws
+them; the tests run each as `--quick` does. Labels say what is emulated, synthetic or modelled; no number is
+the speed of a real drive.
 
 *agrees*: every rule holds. *differs, explained*: a rule does not hold, and an experiment of the same figure
 shows why. ± is half the 95 % confidence interval over seeds.
@@ -116,12 +116,12 @@ def _section(figure: FigureOutcome) -> Iterator[str]:
     labels = ", ".join(figure.labels)
     yield from (f"### {_heading(figure)}", "", f"**Paper.** {figure.shows}", "")
     yield from (f"**Here** ({labels}). {figure.ours}", "")
-    if figure.agreement is Agreement.DESCRIBED:
+    if figure.note:
+        yield from (f"Not run: {figure.note}", "")
+    if not figure.seeds:
         return
     seeds = f"{len(figure.seeds)} seed{'s' if len(figure.seeds) != 1 else ''}"
     yield from (f"`{figure.command}`: {seeds}, {figure.cpu_s:.0f} s of CPU. **{figure.agreement.value}**", "")
-    if figure.note:
-        yield from (f"Not run: {figure.note}", "")
     if figure.rules:
         yield from ("| paper | rule | ours | |", "|---|---|---|---|")
         for rule in figure.rules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftl_emul import presets
 from papers.fast15.drives import EMULATED, SYNTHETIC, WORKLOADS
-from papers.figure import Figure, Judged, NotPossibleError, Panel, Rule, Shape, Trial, close
+from papers.figure import Figure, Panel, Shape, Trial, close
 from traces.batch import Op
 from traces.synth import workload
 from traces.workload_kinds import FAST15
@@ -104,28 +104,18 @@ TABLE_3 = Figure(
 )
 
 
-def weights_by_the_block_layer(trial: Trial) -> list[Panel]:
-    """Not possible in virtual time."""
-    del trial
-    raise NotPossibleError(
-        "it needs the kernel's schedulers on served devices in real time: "
-        "`bench/policy_choice.py --device URI --allow-write URI --objective weights` measures weights "
-        "1:3:6 under each of them, with a disk and a clean or preconditioned SSD of `slo-ctl device serve`"
-    )
-
-
 FIGURE_1 = Figure(
     "fast15:1",
     "Bandwidth by weight with the block layer's control (cgroup)",
     "On a disk bandwidth is close to the weights except for VM-10; on SSDs it deviates, on a "
     "preconditioned one more than on a clean one.",
-    "Nothing yet that this command runs. Three VMs under bfq on an emulated SSD kept 1:3:6 "
-    "(docs/profiling.md), which is not what the paper shows.",
+    "Nothing yet. Three VMs under bfq on an emulated SSD kept 1:3:6 (docs/profiling.md), which is not what "
+    "the paper shows.",
     (EMULATED,),
-    weights_by_the_block_layer,
-    (Rule("deviation grows with preconditioning", "not stated yet", lambda _: Judged("", False)),),
-    seeds=1,
-    quick_seeds=1,
+    None,
+    missing="it needs the kernel's schedulers over served devices in real time: `bench/policy_choice.py "
+    "--device URI --allow-write URI --objective weights` measures weights 1:3:6 under each of them, with a "
+    "disk or a clean or preconditioned SSD of `slo-ctl device serve`",
 )
 
 FIGURES = (TABLE_1, TABLE_2, TABLE_3, FIGURE_1)

@@ -36,6 +36,7 @@ COMMAND_GROUPS = {
     "Validation": {
         "try": "slo_ctl.cli.try_it:command",
         "replay": "slo_ctl.cli.replay:command",
+        "sweep": "slo_ctl.cli.sweep:command",
         "demo": "slo_ctl.cli.demo:command",
         "trace": "slo_ctl.cli.trace:app",
     },

@@ -53,7 +53,7 @@ def command(
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,
 ) -> None:
-    """Reproduce figures and tables of the papers, and judge agreement by rules stated in advance.
+    """Reproduce figures and tables of the papers, and judge agreement by the rules of each.
 
     Exit status 1 where a figure differs without an explanation.
 

@@ -1,0 +1,226 @@
+"""Claims of README and docs with their commands: runs them and writes docs/claims.md.
+
+    .venv/bin/python bench/claims.py [--only REGEX] [--all] [--list]
+
+Without options the quick claims are run, as by `make claims`. A claim holds when its command ends with status
+0 and its output matches `expects`, where it has one. What is not run keeps its last result in docs/claims.md.
+Exit status 1 where a claim does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "claims.md"
+_PYTHON = ".venv/bin/python"
+_TEST = f"{_PYTHON} -m pytest -q"
+_NEVER = "not run for this page yet"
+_MOST_S = 3600.0
+
+_HEAD = """\
+# Claims
+
+Claims of README and docs, their commands and what they last said. `make claims` runs those marked quick,
+`make claims CLAIMS_ARGS=--all` all of them; both write this page. Drives are emulated unless a claim
+says otherwise.
+
+| claim | where | command | last result |
+|---|---|---|---|""".splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim."""
+
+    claim: str
+    where: str
+    """Below the root."""
+    command: str
+    quick: bool = False
+    expects: str = ""
+    """A regular expression that the output contains."""
+
+
+CLAIMS = (
+    Claim(
+        "demo, shared: db 21.6 %, web 49.3 %, mail 29.0 % of the pages",
+        "README.md",
+        f"{_PYTHON} -m slo_ctl.cli demo --quiet --report build/claims-demo.html",
+        quick=True,
+        expects=r"21\.6%[\s\S]*49\.3%[\s\S]*29\.0%",
+    ),
+    Claim(
+        "WAF of the emulated SSD within 0.5 % of theory (1 % at 32 pages a block), hot/cold 2 %",
+        "README.md, docs/validation.md",
+        f"{_PYTHON} bench/validate.py --only uniform/greedy/np=128",
+        quick=True,
+    ),
+    Claim("the same, all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
+    Claim(
+        "proportional-strict: shares within 3 %, after events 5 %, minimums and maximums 3 %",
+        "README.md, docs/comparisons.md",
+        f"{_PYTHON} bench/acceptance.py",
+    ),
+    Claim(
+        "shares of four workload mixes within 3 %",
+        "README.md",
+        f"{_PYTHON} bench/acceptance.py --only uniform/uniform/uniform",
+        quick=True,
+    ),
+    Claim(
+        "figures and tables of the papers agree, or differ for the reason given",
+        "docs/papers.md",
+        f"{_PYTHON} -m slo_ctl.cli paper all --quick --quiet",
+        quick=True,
+    ),
+    Claim(
+        "three VMs, 1:3:6: at least 85 % of each share, also after kill -9",
+        "README.md",
+        f"{_TEST} tests/real/test_three_vms.py",
+    ),
+    Claim("the daemon costs at most 5 % of the throughput (8 GiB)", "README.md", f"{_PYTHON} bench/harm.py"),
+    Claim(
+        "entitlements, OPS moves, verdicts in random scenarios (483 of 500 pass)",
+        "README.md, docs/simulation.md",
+        f"{_PYTHON} bench/simulate.py --random 500",
+    ),
+    Claim("500 VMs: below 100 ms of CPU an interval, 150 MB", "README.md", f"{_PYTHON} bench/daemon.py"),
+    Claim(
+        "throttles of cgroups v1 within 3 %, bfq within 15 %",
+        "README.md",
+        f"{_TEST} tests/real/test_daemon_block.py",
+    ),
+    Claim(
+        "guest, emulated NVMe: io.cost 1:3:6 within 10 %, namespaces 1:3 within 15 %",
+        "README.md",
+        f"{_TEST} tests/real/guest/test_shares.py tests/real/guest/test_drive_pool.py",
+    ),
+    Claim(
+        "NVMe/TCP with the kernel's driver",
+        "README.md",
+        f"{_TEST} tests/real/test_nvme_tcp.py tests/real/guest/test_nvme_tcp.py",
+    ),
+    Claim("namespaces for VMs, on a mock drive", "README.md", f"{_TEST} tests/nvme"),
+    Claim(
+        "hybrid FTLs and hard disks are served",
+        "README.md",
+        f"{_TEST} tests/real/test_nbd_mappings.py tests/real/test_nbd_disk.py",
+    ),
+    Claim(
+        "profiles within 5 % in 1/168 of the time",
+        "README.md, docs/profiling.md",
+        f"{_PYTHON} bench/serra.py",
+    ),
+    Claim("8.7 times as fast with 16 workers", "docs/profiling.md", f"{_PYTHON} bench/serra_parallel.py"),
+    Claim(
+        "the scheduler that `device policy` chooses is within 5 % of the best",
+        "docs/profiling.md",
+        f"{_PYTHON} bench/policy_choice.py",
+    ),
+    Claim(
+        "the optimal write size of hybrid drives is their clustered block",
+        "docs/write-unit.md",
+        f"{_TEST} tests/profile/test_logical_block.py -k emulated_hybrid",
+        quick=True,
+    ),
+    Claim(
+        "Greedy-Space halves CVFS-Large on ext3",
+        "docs/fsim.md",
+        f"{_PYTHON} bench/allocation.py --seeds 3",
+    ),
+    Claim(
+        "counting at 64 GiB: 0.6 of memory; timed: 2 M page writes per CPU-second",
+        "README.md",
+        f"{_PYTHON} bench/run.py",
+    ),
+    Claim(
+        "the default policy beside the best static split",
+        "docs/comparisons.md",
+        f"{_PYTHON} bench/optimum.py",
+    ),
+    Claim("what each lever contributes", "docs/comparisons.md", f"{_PYTHON} bench/ablation.py"),
+    Claim("unlike neighbours", "docs/comparisons.md", f"{_PYTHON} bench/scenarios_table.py"),
+    Claim(
+        "minimums on block devices",
+        "docs/policies.md",
+        f"{_PYTHON} bench/min_iops.py --seconds 15",
+    ),
+    Claim(
+        "the NBD server beside nbdkit's memory plugin",
+        "docs/device.md",
+        f"{_PYTHON} bench/serve.py --rounds 5 --seconds 2",
+    ),
+    Claim("observing costs little", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
+)
+
+
+def outcome(claim: Claim) -> tuple[bool, str]:
+    """Whether it holds, and the result in a line."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            shlex.split(claim.command), cwd=ROOT, capture_output=True, text=True, timeout=_MOST_S
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"longer than {_MOST_S:.0f} s"
+    took = f"{datetime.now(UTC):%Y-%m-%d}, {time.monotonic() - began:.0f} s"
+    last = next((line.strip() for line in reversed(done.stdout.splitlines()) if line.strip()), "no output")
+    matches = not claim.expects or re.search(claim.expects, done.stdout) is not None
+    holds = done.returncode == 0 and matches
+    verdict = "holds" if holds else f"does not hold (status {done.returncode})"
+    return holds, f"{verdict}, {took}: {last[:120]}"
+
+
+def earlier() -> dict[str, str]:
+    """Last results by command, from the page."""
+    if not PAGE.exists():
+        return {}
+    rows = (line.strip("|\n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines())
+    return {row[2].strip(" `"): row[-1].strip() for row in rows if len(row) == 4 and "`" in row[2]}
+
+
+def page(results: dict[str, str]) -> str:
+    """docs/claims.md."""
+    lines = [*_HEAD]
+    for claim in CLAIMS:
+        quick = " (quick)" if claim.quick else ""
+        result = results.get(claim.command, _NEVER).replace("|", "/")
+        lines.append(f"| {claim.claim}{quick} | {claim.where} | `{claim.command}` | {result} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run what was chosen."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="REGEX", help="claims whose text or command matches")
+    parser.add_argument("--all", action="store_true", help="not only the quick ones")
+    parser.add_argument("--list", action="store_true", help="write the page and run nothing")
+    options = parser.parse_args()
+    results, broken = earlier(), 0
+    for claim in () if options.list else CLAIMS:
+        chosen = claim.quick or options.all
+        if options.only is not None:
+            chosen = re.search(options.only, f"{claim.claim} {claim.command}") is not None
+        if not chosen:
+            continue
+        holds, results[claim.command] = outcome(claim)
+        broken += not holds
+        print(f"{claim.claim}: {results[claim.command]}", flush=True)
+        PAGE.write_text(page(results), encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`slo-ctl sweep`: which drive, how much OP, how many VMs of a kind."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.cli.completion import complete_policy
+from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
+from slo_ctl.cli.options import JSON, QUIET, check_plot
+from slo_ctl.cli.output import print_json, print_lines, terminable
+
+if TYPE_CHECKING:
+    from slo_ctl.replay.sweep import Answer
+
+_MOST_POINTS = 100_000
+
+
+def command(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="VMs, their SLOs and the drive.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE.csv", help="Results, a line for each replay; continued if it exists."),
+    ],
+    drive: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,...", help="A drive: keys of `replay --device`. Repeatable."),
+    ] = None,
+    op: Annotated[
+        str,
+        typer.Option(metavar="PERCENT,...", help="Over-provisioning: 7%,15%,28%. [default: the scenario's]"),
+    ] = "",
+    policy: Annotated[
+        str, typer.Option(metavar="NAME,...", help="OPS policies.", autocompletion=complete_policy)
+    ] = "proportional",
+    vms: Annotated[
+        str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
+    ] = "1",
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds, from 1 on.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes. [default: number of CPUs]")
+    ] = None,
+    mpi: Annotated[
+        bool, typer.Option("--mpi", help="Run on the ranks of `mpiexec python -m mpi4py.futures`.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Plot VMs by OP for each drive and policy.")
+    ] = None,
+    json: JSON = False,
+    quiet: QUIET = False,
+) -> None:
+    """Replay a scenario on many drives, and show how many of its VMs each carries. All is EMULATED.
+
+    A drive carries so many VMs if each has its min= and p99= with every seed. What they leave of it is OPS.
+
+    Examples:
+    slo-ctl sweep web.toml --op 7%,15%,28% --vms 1..8 --out web.csv
+    slo-ctl sweep web.toml --drive preset=tlc --drive preset=qlc --vms 1..4 --out web.csv --plot web.svg
+    mpiexec -n 9 python -m mpi4py.futures $(which slo-ctl) sweep web.toml --mpi --seeds 9 --out web.csv
+    """
+    from slo_ctl.decide.policies import POLICIES
+    from slo_ctl.replay.scenario_build import read_toml
+    from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
+    from slo_ctl.show.progress import progress_on_stderr
+
+    base = read_toml(scenario)
+    if not base.vms:
+        raise UserError(f"{scenario}: there is no VM", "add a [[vm]] table")
+    policies = _words("--policy", policy)
+    for name in policies:
+        if name not in POLICIES:
+            raise UserError(f"--policy: {name} is not known", f"known: {', '.join(POLICIES)}")
+    check_writable("--out", out)
+    if mpi:
+        require_packages("mpi4py")
+    check_plot(plot)
+    points = [
+        Point(*values)
+        for values in product(
+            drive or [""], _words("--op", op) if op else [""], policies, _counts(vms), range(1, seeds + 1)
+        )
+    ]
+    if len(points) > _MOST_POINTS:
+        raise UserError(f"{len(points):,} replays are too many", f"at most {_MOST_POINTS:,}")
+    for point in points:
+        scenario_text(base, point)
+    with terminable(), progress_on_stderr(quiet=quiet) as progress:
+        rows, complete = sweep(base, points, out, jobs or os.cpu_count() or 1, progress, mpi=mpi)
+    found = answers(rows)
+    if plot is not None:
+        write_whole("--plot", plot, _drawn(found))
+    if json:
+        print_json(
+            {
+                "format_version": 1,
+                "label": "emulated",
+                "complete": complete,
+                "answers": [asdict(each) for each in found],
+                "rows": [asdict(row) for row in rows],
+            }
+        )
+    else:
+        print_lines(*_table(found), f"{len(rows)} of {len(points)} replays in {out}, EMULATED drives")
+    if not complete:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _words(option: str, text: str) -> list[str]:
+    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+    if not all(words):
+        raise UserError(
+            f"{option}: {text or 'an empty value'} has an empty part", "separate values with commas"
+        )
+    return words
+
+
+def _counts(text: str) -> list[int]:
+    low, dots, high = text.partition("..")
+    try:
+        found = list(range(int(low), int(high) + 1)) if dots else [int(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or any(not 1 <= count <= 1000 for count in found):
+        raise UserError(f"--vms: {text or 'an empty value'} is not a list of counts", "write 1,2,4 or 1..8")
+    return sorted(set(found))
+
+
+_HEADINGS = ("DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99")
+
+
+def _table(found: list[Answer]) -> list[str]:
+    rows = [
+        _HEADINGS,
+        *(
+            (
+                each.drive or "scenario's",
+                each.op or "scenario's",
+                each.policy,
+                str(each.most_vms),
+                f"{each.pages_s:,.0f}",
+                f"{each.waf:.2f}",
+                f"{each.worst_p99_ms:.1f} ms",
+            )
+            for each in found
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _drawn(found: list[Answer]) -> str:
+    from slo_ctl.show.sweep_plot import sweep_svg
+
+    lines: dict[str, list[tuple[str, float]]] = {}
+    for each in found:
+        lines.setdefault(f"{each.drive or 'scenario'}, {each.policy}", []).append(
+            (each.op or "scenario", float(each.most_vms))
+        )
+    return sweep_svg(lines)

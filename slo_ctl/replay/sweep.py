@@ -1,0 +1,272 @@
+"""Many replays of one scenario: drives x OP x policies x numbers of VMs x seeds, on several processes.
+
+Every finished replay is a line of a CSV file, so a sweep that was interrupted, or lost a process, is
+continued by the same command.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import Fields, split_pairs
+from slo_ctl.base.progress import ProgressSink, Silent
+from slo_ctl.drives.spec import device_spec
+from slo_ctl.replay import run as engine
+from slo_ctl.replay.result import RunResult, VmResult
+from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
+
+TOLERANCE = 0.03
+"""How far a minimum or a p99 target may be missed and count as met."""
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One replay."""
+
+    drive: str
+    """Keys of `--device`."""
+    op: str
+    """Over-provisioning of the whole drive, such as 15%; empty: as in the scenario."""
+    policy: str
+    vms: int
+    """How many copies of the scenario's VMs."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a replay found out."""
+
+    drive: str
+    op: str
+    policy: str
+    vms: int
+    seed: int
+    pages_s: float
+    """4 KiB pages read and written by all VMs."""
+    least_iops: float
+    """Of the VM that has fewest."""
+    worst_p99_ms: float
+    waf: float
+    unmet: int
+    """VMs whose minimum or p99 is not met; -1 where the drive cannot hold the VMs."""
+    note: str = ""
+
+    @property
+    def point(self) -> Point:
+        """Which replay."""
+        return Point(self.drive, self.op, self.policy, self.vms, self.seed)
+
+
+COLUMNS = tuple(field.name for field in fields(Row))
+
+
+def scenario_text(base: ScenarioText, point: Point) -> ScenarioText:
+    """The scenario with its VMs so many times, on that drive."""
+    text = copy.deepcopy(base)
+    if point.drive:
+        text.device |= split_pairs("--drive", point.drive)
+    if point.op:
+        text.device["op"] = point.op
+    text.vms = [
+        (where, {**values, "name": f"{values.get('name', 'vm')}-{number}"})
+        for number in range(1, point.vms + 1)
+        for where, values in base.vms
+    ]
+    for key, value in (("policy", point.policy), ("seed", str(point.seed)), ("alone", "no"), ("compare", "")):
+        text.set(key, value)
+    _leave_the_rest_as_ops(text)
+    return text
+
+
+def _leave_the_rest_as_ops(text: ScenarioText) -> None:
+    """What VMs do not occupy of a drive is over-provisioning space."""
+    spec = device_spec(Fields(text.device_where, text.device))
+    sizes = [Fields(where, values).size("size") for where, values in text.vms]
+    occupied = sum(size or 0 for size in sizes)
+    if all(sizes) and 0 < occupied < spec.size_bytes:
+        text.device["op"] = f"{100 * (spec.size_bytes * (1 + spec.op) / occupied - 1):.6f}%"
+
+
+def replay(base: ScenarioText, point: Point) -> Row:
+    """Run it; a drive that cannot hold the VMs is a row too."""
+    try:
+        scenario = build_scenario(scenario_text(base, point))
+        run = engine.run(scenario, Silent()).runs[-1]
+    except UserError as error:
+        return Row(
+            **asdict(point), pages_s=0, least_iops=0, worst_p99_ms=0, waf=0, unmet=-1, note=error.message
+        )
+    targets = {vm.name: vm.slo.p99_latency_us for vm in scenario.vms}
+    return Row(
+        **asdict(point),
+        pages_s=sum(vm.bandwidth_bytes_s or 0.0 for vm in run.vms) / _PAGE_BYTES,
+        least_iops=min(vm.iops or 0.0 for vm in run.vms),
+        worst_p99_ms=max(map(_p99_ms, run.vms)),
+        waf=run.waf or 1.0,
+        unmet=_unmet(run, targets),
+    )
+
+
+def _p99_ms(vm: VmResult) -> float:
+    known = [each.p99 for each in (vm.latency_us.read, vm.latency_us.write) if each.p99 is not None]
+    return max(known, default=0.0) / 1e3
+
+
+def _unmet(run: RunResult, targets: Mapping[str, float | None]) -> int:
+    unmet = 0
+    for vm in run.vms:
+        target_us = targets[vm.name]
+        too_few = vm.min_iops is not None and (vm.iops or 0.0) < (1 - TOLERANCE) * vm.min_iops
+        too_slow = target_us is not None and 1e3 * _p99_ms(vm) > (1 + TOLERANCE) * target_us
+        unmet += too_few or too_slow
+    return unmet
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of an earlier sweep; a last line that was cut short is left out. Raises UserError."""
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise UserError(f"--out: {path} is not the file of a sweep", "name a new file")
+            return [row for values in reader if (row := _row(values)) is not None]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--out: {path} cannot be read: {error}", "name another file") from None
+
+
+def _row(values: Mapping[str, str | None]) -> Row | None:
+    try:
+        kinds = {field.name: {"int": int, "float": float}.get(str(field.type), str) for field in fields(Row)}
+        return Row(**{name: kind(values[name] or "") for name, kind in kinds.items()})
+    except ValueError:
+        return None
+
+
+def sweep(
+    base: ScenarioText,
+    points: Sequence[Point],
+    out: Path,
+    jobs: int,
+    progress: ProgressSink,
+    *,
+    mpi: bool = False,
+) -> tuple[list[Row], bool]:
+    """Run the points that `out` has not, and add each to it when it is done.
+
+    Returns the rows of `points`, and whether none is missing. Ctrl-C ends it with what was done. `mpi`: on
+    the ranks of `mpiexec ... python -m mpi4py.futures` in place of local processes.
+    """
+    there = {row.point: row for row in read_rows(out)}
+    _write_all(out, list(there.values()))
+    left = [point for point in points if point not in there]
+    phase = progress.phase("sweep", len(points), "replays")
+    phase.advance(len(points) - len(left))
+    try:
+        with out.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            for row in _run_all(base, left, jobs, mpi=mpi):
+                there[row.point] = row
+                writer.writerow(asdict(row))
+                file.flush()
+                phase.advance(1)
+    except KeyboardInterrupt:
+        progress.note("interrupted: the same command continues")
+    except BrokenExecutor as error:
+        progress.note(f"a worker process died ({error}): the same command continues")
+    phase.done()
+    rows = [there[point] for point in points if point in there]
+    return rows, len(rows) == len(points)
+
+
+def _write_all(out: Path, rows: Sequence[Row]) -> None:
+    """The file anew, without a line that was cut short."""
+    part = out.with_name(f".{out.name}.{os.getpid()}")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    part.replace(out)
+
+
+def _run_all(base: ScenarioText, points: Sequence[Point], jobs: int, *, mpi: bool) -> Iterator[Row]:
+    if not mpi and (jobs == 1 or len(points) < 2):
+        for point in points:
+            yield replay(base, point)
+        return
+    with _executor(min(jobs, len(points)), mpi=mpi) as executor:
+        futures = [executor.submit(replay, base, point) for point in points]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _executor(workers: int, *, mpi: bool) -> Executor:
+    """Local processes, or the ranks that MPI started: mpi4py is what parallel profiles use, too."""
+    if not mpi:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(max(1, workers), context, _worker_starts)
+    from mpi4py.futures import MPIPoolExecutor
+
+    executor: Executor = MPIPoolExecutor()
+    return executor
+
+
+def _worker_starts() -> None:
+    # Ctrl-C goes to the whole group; the parent alone ends the run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How many copies of the VMs a drive with that OP and policy carries."""
+
+    drive: str
+    op: str
+    policy: str
+    most_vms: int
+    """The most at which every SLO is met with every seed; 0 where it is at none."""
+    pages_s: float
+    """With so many VMs (or the fewest that were tried), over the seeds."""
+    waf: float
+    worst_p99_ms: float
+
+
+def answers(rows: Sequence[Row]) -> list[Answer]:
+    """For each drive, OP and policy."""
+    found = []
+    for key in dict.fromkeys((row.drive, row.op, row.policy) for row in rows):
+        own = [row for row in rows if (row.drive, row.op, row.policy) == key]
+        counts = sorted({row.vms for row in own})
+        most = 0
+        for count in counts:
+            if any(row.unmet for row in own if row.vms == count):
+                break
+            most = count
+        shown = [row for row in own if row.vms == (most or counts[0])]
+        found.append(
+            Answer(
+                *key,
+                most_vms=most,
+                pages_s=fmean(row.pages_s for row in shown),
+                waf=fmean(row.waf for row in shown),
+                worst_p99_ms=max(row.worst_p99_ms for row in shown),
+            )
+        )
+    return found
