@@ -60,19 +60,19 @@ CLAIMS = (
     ),
     Claim(
         "WAF of the emulated SSD within 0.5 % of theory (1 % at 32 pages a block), hot/cold 2 %",
-        "README.md, docs/validation.md",
+        "docs/validation.md",
         f"{_PYTHON} bench/validate.py --only uniform/greedy/np=128",
         quick=True,
     ),
     Claim("the same, all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
     Claim(
         "proportional-strict: shares within 3 %, after events 5 %, minimums and maximums 3 %",
-        "README.md, docs/comparisons.md",
+        "docs/validation.md, docs/comparisons.md",
         f"{_PYTHON} bench/acceptance.py",
     ),
     Claim(
         "shares of four workload mixes within 3 %",
-        "README.md",
+        "docs/validation.md",
         f"{_PYTHON} bench/acceptance.py --only uniform/uniform/uniform",
         quick=True,
     ),
@@ -84,40 +84,46 @@ CLAIMS = (
     ),
     Claim(
         "three VMs, 1:3:6: at least 85 % of each share, also after kill -9",
-        "README.md",
+        "docs/validation.md",
         f"{_TEST} tests/real/test_three_vms.py",
     ),
-    Claim("the daemon costs at most 5 % of the throughput (8 GiB)", "README.md", f"{_PYTHON} bench/harm.py"),
+    Claim(
+        "the daemon costs at most 5 % of the throughput (8 GiB)",
+        "docs/validation.md",
+        f"{_PYTHON} bench/harm.py",
+    ),
     Claim(
         "entitlements, OPS moves, verdicts in random scenarios (483 of 500 pass)",
-        "README.md, docs/simulation.md",
+        "docs/validation.md, docs/simulation.md",
         f"{_PYTHON} bench/simulate.py --random 500",
     ),
-    Claim("500 VMs: below 100 ms of CPU an interval, 150 MB", "README.md", f"{_PYTHON} bench/daemon.py"),
+    Claim(
+        "500 VMs: below 100 ms of CPU an interval, 150 MB", "docs/validation.md", f"{_PYTHON} bench/daemon.py"
+    ),
     Claim(
         "throttles of cgroups v1 within 3 %, bfq within 15 %",
-        "README.md",
+        "docs/validation.md",
         f"{_TEST} tests/real/test_daemon_block.py",
     ),
     Claim(
         "guest, emulated NVMe: io.cost 1:3:6 within 10 %, namespaces 1:3 within 15 %",
-        "README.md",
+        "docs/validation.md",
         f"{_TEST} tests/real/guest/test_shares.py tests/real/guest/test_drive_pool.py",
     ),
     Claim(
         "NVMe/TCP with the kernel's driver",
-        "README.md",
+        "docs/validation.md",
         f"{_TEST} tests/real/test_nvme_tcp.py tests/real/guest/test_nvme_tcp.py",
     ),
-    Claim("namespaces for VMs, on a mock drive", "README.md", f"{_TEST} tests/nvme"),
+    Claim("namespaces for VMs, on a mock drive", "docs/validation.md", f"{_TEST} tests/nvme"),
     Claim(
         "hybrid FTLs and hard disks are served",
-        "README.md",
+        "docs/validation.md",
         f"{_TEST} tests/real/test_nbd_mappings.py tests/real/test_nbd_disk.py",
     ),
     Claim(
         "profiles within 5 % in 1/168 of the time",
-        "README.md, docs/profiling.md",
+        "docs/validation.md, docs/profiling.md",
         f"{_PYTHON} bench/serra.py",
     ),
     Claim("8.7 times as fast with 16 workers", "docs/profiling.md", f"{_PYTHON} bench/serra_parallel.py"),
@@ -139,7 +145,7 @@ CLAIMS = (
     ),
     Claim(
         "counting at 64 GiB: 0.6 of memory; timed: 2 M page writes per CPU-second",
-        "README.md",
+        "docs/validation.md",
         f"{_PYTHON} bench/run.py",
     ),
     Claim(
