@@ -25,7 +25,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use virtio_queue::{Queue, QueueT};
 
 use crate::vhost_user::in_flight::{self, InFlight};
-use crate::vhost_user::memory::{Memory, check_file};
+use crate::vhost_user::memory::{MAX_REGIONS, Memory, check_file};
 use crate::vhost_user::request::{Disk, MAX_RANGE_SECTORS, MAX_RANGES, MAX_SEGMENT_BYTES, MAX_SEGMENTS, SECTOR_SHIFT};
 use crate::vhost_user::virtqueue::{Setup, Virtqueue, notify};
 use crate::vhost_user::workers::Workers;
@@ -54,6 +54,7 @@ const PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::
     .union(VhostUserProtocolFeatures::REPLY_ACK)
     .union(VhostUserProtocolFeatures::BACKEND_REQ)
     .union(VhostUserProtocolFeatures::CONFIG)
+    .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::INFLIGHT_SHMFD);
 
 struct Running {
@@ -206,6 +207,15 @@ impl Session {
         }
     }
 
+    /// Queues that run take requests from it at once; without any, their next access to it ends them.
+    fn use_memory(&mut self, memory: Option<Memory>) {
+        let guest = memory.as_ref().map(|memory| Arc::clone(&memory.guest)).unwrap_or_default();
+        for running in self.rings.iter().filter_map(|ring| ring.running.as_ref()) {
+            running.queue.set_memory(Arc::clone(&guest));
+        }
+        self.memory = memory;
+    }
+
     /// `struct virtio_blk_config` (5.2.4), little-endian.
     fn configuration(&self) -> [u8; CONFIG_BYTES] {
         let mut config = [0; CONFIG_BYTES];
@@ -273,12 +283,30 @@ impl VhostUserBackendReqHandlerMut for Session {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
-        let memory = Memory::map(regions, files, self.is_trusted).map_err(Error::ReqHandlerError)?;
-        for running in self.rings.iter().filter_map(|ring| ring.running.as_ref()) {
-            running.queue.set_memory(Arc::clone(&memory.guest));
-        }
-        self.memory = Some(memory);
+        let memory = Memory::map(None, regions, files, self.is_trusted).map_err(Error::ReqHandlerError)?;
+        self.use_memory(Some(memory));
         Ok(None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let memory = Memory::map(self.memory.as_ref(), &[**region], vec![file], self.is_trusted);
+        self.use_memory(Some(memory.map_err(Error::ReqHandlerError)?));
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let left = self.memory.as_ref().map_or(Ok(None), |memory| memory.without(region));
+        self.use_memory(left.map_err(Error::ReqHandlerError)?);
+        Ok(())
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
@@ -394,23 +422,6 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
         Err(Error::InvalidOperation("GET_SHARED_OBJECT"))
-    }
-
-    fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Err(Error::InvalidOperation("GET_MAX_MEM_SLOTS"))
-    }
-
-    fn add_mem_region(
-        &mut self,
-        _region: &VhostUserSingleMemoryRegion,
-        _fd: File,
-        _postcopy: Option<bool>,
-    ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        Err(Error::InvalidOperation("ADD_MEM_REG"))
-    }
-
-    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        Err(Error::InvalidOperation("REM_MEM_REG"))
     }
 
     fn set_device_state_fd(

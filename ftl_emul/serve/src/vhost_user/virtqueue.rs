@@ -27,6 +27,8 @@ const QUICK_BYTES: u64 = 16 << 10;
 /// For so long a queue that has just had requests is looked at again and again, instead of waiting for a notification.
 const MAX_POLL: Duration = Duration::from_micros(50);
 const LEAST_POLL: Duration = Duration::from_micros(5);
+/// Requests carried out by the thread of the queue before it notifies the driver of them.
+const MAX_BATCH: u32 = 8;
 /// A stopped queue waits so long for the modelled drive.
 const STOPPING: Duration = Duration::from_secs(10);
 const DESCRIPTOR_BYTES: u32 = 16;
@@ -133,7 +135,7 @@ impl Virtqueue {
                     state.outstanding += 1;
                     Arc::clone(&state.memory)
                 };
-                Self::carry_out(&here, head, memory);
+                Self::carry_out(&here, head, memory).as_deref().into_iter().for_each(notify);
             }
             here.serve();
         };
@@ -188,19 +190,27 @@ impl Virtqueue {
 
     fn serve(self: &Arc<Self>) {
         let mut polling = Polling::new(self.is_untimed);
+        let (mut call, mut answered) = (None, 0);
         loop {
-            match self.next() {
+            let next = self.next();
+            if answered >= MAX_BATCH || !matches!(next, Next::Request(..)) {
+                call.take().as_deref().into_iter().for_each(notify);
+                answered = 0;
+            }
+            match next {
                 Next::Request(head, memory) => {
+                    call = Self::carry_out(self, head, memory).or(call);
+                    answered += 1;
                     polling.found();
-                    Self::carry_out(self, head, memory);
                 }
-                Next::Nothing if polling.is_on() => thread::yield_now(),
+                Next::Nothing if polling.is_on() => std::hint::spin_loop(),
                 Next::Nothing => {
                     if self.is_idle() {
-                        polling.slept(self.sleep());
+                        self.sleep();
+                        polling.slept();
                     }
                 }
-                Next::Full => drop(self.sleep()),
+                Next::Full => self.sleep(),
                 Next::Stop => return,
             }
         }
@@ -264,8 +274,7 @@ impl Virtqueue {
     }
 
     /// Sleeps until there is a notification, or something else to do.
-    fn sleep(&self) -> Duration {
-        let begun = Instant::now();
+    fn sleep(&self) {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
         // Interrupted: who asks looks again.
         let _interrupted = epoll::wait(&self.epoll, &mut events, None);
@@ -274,10 +283,10 @@ impl Virtqueue {
         if state.ring.disable_notification(&*memory).is_err() {
             self.break_off(&mut state, "a ring is not in the guest's memory");
         }
-        begun.elapsed()
     }
 
-    fn carry_out(this: &Arc<Self>, head: u16, memory: Arc<GuestMemoryMmap>) {
+    /// Carries a request out, or has that done. Returns what the driver is to be notified with.
+    fn carry_out(this: &Arc<Self>, head: u16, memory: Arc<GuestMemoryMmap>) -> Option<Arc<File>> {
         let (table, size) = {
             let state = this.state();
             (GuestAddress(state.ring.desc_table()), state.ring.size())
@@ -296,8 +305,9 @@ impl Virtqueue {
                 let _room = here.workers.room(request.data_bytes());
                 here.attempt(&request, &memory)
             };
-            here.finish(head, written);
+            here.finish(head, written).as_deref().into_iter().for_each(notify);
         }));
+        None
     }
 
     /// A panic fails this request only.
@@ -307,8 +317,8 @@ impl Virtqueue {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| request.fail(memory))
     }
 
-    /// Puts a request into the used ring (2.7.8), and notifies the driver if it wants that.
-    fn finish(&self, head: u16, written: u32) {
+    /// Puts a request into the used ring (2.7.8). Returns what to notify the driver with, if it wants that.
+    fn finish(&self, head: u16, written: u32) -> Option<Arc<File>> {
         let mut guard = self.state();
         let state = &mut *guard;
         let memory = Arc::clone(&state.memory);
@@ -336,7 +346,7 @@ impl Virtqueue {
         if was_full {
             self.wake();
         }
-        call.as_deref().into_iter().for_each(notify);
+        call
     }
 }
 
@@ -380,14 +390,10 @@ impl Polling {
         self.is_wanted && !self.window.is_zero() && self.since.elapsed() < self.window
     }
 
-    fn slept(&mut self, slept: Duration) {
-        self.window = if slept < MAX_POLL {
-            (self.window * 2).clamp(LEAST_POLL, MAX_POLL)
-        } else if self.window > LEAST_POLL {
-            self.window / 2
-        } else {
-            Duration::ZERO
-        };
+    /// Looking for longer would have found the next request; or it would not, as where the driver needs this CPU.
+    fn slept(&mut self) {
+        let is_close = self.since.elapsed() < MAX_POLL;
+        self.window = if is_close { (self.window * 2).clamp(LEAST_POLL, MAX_POLL) } else { Duration::ZERO };
     }
 }
 
