@@ -223,7 +223,7 @@ def judged(found: Comparison) -> Comparison:
         conflicts.append(f"the best split that keeps p99, {_blocks(kept.split)}, has {part:.3f} of the total")
     else:
         missed += slower
-    if found.strict.share_error > SHARE_BAR:
+    if not shares_kept(found.strict, SHARE_BAR):
         missed.append(f"proportional-strict: a share is off by {found.strict.share_error:.1%}")
     limited = [vm.name for vm in found.strict.vms if vm.limited]
     if limited:
