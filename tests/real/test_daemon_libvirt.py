@@ -80,5 +80,5 @@ def test_a_libvirtd_that_hangs_stalls_no_epoch(libvirt_host: LibvirtHost, root: 
                 libvirt_host.thaw()
             daemon.eventually("the new limit", lambda _: limit() == 700)
             daemon.eventually("that it is told", lambda s: not row(s).unapplied)
-            assert daemon.stop() == 0
+            assert daemon.stop() == 0, daemon.log()
         assert limit() == 0
