@@ -92,6 +92,8 @@ LATENCY_BOUND_FROM = 0.5
 such."""
 FIT_FROM_VICTIMS = 20
 """Victim blocks that a measurement of u needs."""
+REFUTED_FROM = 0.05
+"""Of a curve's u that is not settled: more than noise."""
 STEPS_PER_OPS = 256
 """A move takes this part of all OPS blocks at a time, so that a plan can be dropped at any moment."""
 _VICTIM_MEMORY_WINDOWS = 32.0
@@ -107,6 +109,8 @@ class OpsTrack:
     """Host page writes; older ones fade over a drive write."""
     victim_pages: float = 0.0
     victim_valid_pages: float = 0.0
+    gained: bool = False
+    """OPS grew when it last changed."""
     pool_writes: float = math.inf
     """Pages written since the VM's OPS last changed, relative to the pages it owns."""
     fitted: bool = False
@@ -166,7 +170,12 @@ def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep:
         track = OpsTrack(prior, vm.ops_blocks, track.written if track else 0.0)
     if track.ops_blocks != vm.ops_blocks:
         track = replace(
-            track, ops_blocks=vm.ops_blocks, victim_pages=0.0, victim_valid_pages=0.0, pool_writes=0.0
+            track,
+            ops_blocks=vm.ops_blocks,
+            gained=vm.ops_blocks > track.ops_blocks,
+            victim_pages=0.0,
+            victim_valid_pages=0.0,
+            pool_writes=0.0,
         )
     owned = pages_per_block * max(1, vm.logical_blocks + vm.ops_blocks)
     settled = track.pool_writes >= SETTLED_FROM_POOL_WRITES
@@ -175,8 +184,10 @@ def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep:
         written=keep * track.written + vm.host_page_writes,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
     )
-    if not settled or vm.victim_pages == 0:
+    if vm.victim_pages == 0:
         return track
+    if not settled:
+        return _refuted(track, vm, pages_per_block)
     fade = 1.0 - 1.0 / _VICTIM_MEMORY_WINDOWS
     pages = fade * track.victim_pages + vm.victim_pages
     valid = fade * track.victim_valid_pages + vm.victim_valid_pages
@@ -184,6 +195,19 @@ def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep:
     if pages < FIT_FROM_VICTIMS * pages_per_block:
         return track
     return replace(track, curve=track.curve.fit(vm.ops_blocks, valid / pages), fitted=True)
+
+
+def _refuted(track: OpsTrack, vm: VmSample, pages_per_block: int) -> OpsTrack:
+    """The track with a curve through u where u, still following a change of OPS, is beyond the curve already.
+
+    u falls slowly after OPS has grown, and rises slowly after it has shrunk. Steps of a plan follow each
+    other so quickly that u is never settled: a plan would go on whatever comes of it.
+    """
+    if vm.victim_pages < FIT_FROM_VICTIMS * pages_per_block:
+        return track
+    u, expected = vm.victim_valid_pages / vm.victim_pages, track.curve.u_at(vm.ops_blocks)
+    beyond = expected - u if track.gained else u - expected
+    return replace(track, curve=track.curve.fit(vm.ops_blocks, u)) if beyond > REFUTED_FROM else track
 
 
 def best_blocks(

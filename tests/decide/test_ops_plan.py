@@ -151,3 +151,26 @@ def test_every_split_adds_up_and_keeps_the_floors(drawn: list[tuple[int, int, in
     floors = [max(v.min_ops_blocks, least) for v, least in zip(vms, kept, strict=True)]
     if sum(floors) <= total:
         assert all(blocks[v.vm] >= floor for v, floor in zip(vms, floors, strict=True))
+
+
+def test_a_plan_ends_where_the_receiver_turns_out_to_have_nothing_to_collect() -> None:
+    busy, idle = vm("busy", 20_000), vm("idle", 0)
+    state = watched(2.0, busy, idle)
+    _, moves, _ = next_moves(state, sample(busy, idle))
+    assert [move.target for move in moves] == ["busy"]
+    # It writes in sequence from now on: victims are empty while its OPS grows, before u counts as settled.
+    grown = replace(busy, ops_blocks=OPS + moves[0].blocks, victim_valid_pages=0, gc_page_writes=0)
+    state = follow(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
+    _, moves, _ = next_moves(state, sample(grown, replace(idle, ops_blocks=OPS - moves[0].blocks)))
+    assert moves == ()
+
+
+def test_u_that_still_falls_after_a_move_does_not_end_a_plan() -> None:
+    busy, idle = vm("busy", 20_000), vm("idle", 0)
+    state = watched(2.0, busy, idle)
+    _, moves, _ = next_moves(state, sample(busy, idle))
+    after = sample(
+        replace(busy, ops_blocks=OPS + moves[0].blocks), replace(idle, ops_blocks=OPS - moves[0].blocks)
+    )
+    state = follow(state, after)
+    assert next_moves(state, after)[1]

@@ -20,10 +20,6 @@ KEPT = ("epochs", "status", "restored")
 EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "44"))
 """Random scenarios, of the seeds from 0 on, each of which has to keep every check; two to three seconds of
 CPU for each."""
-NOT_KEPT = {
-    35: "OPS of a sequential writer goes to and fro: its GC curve is used far from where it was fitted",
-}
-"""Known to fail, and why."""
 
 
 def kept(order: Order) -> None:
@@ -80,13 +76,7 @@ def test_large_drives(size: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed, marks=pytest.mark.xfail(reason=NOT_KEPT[seed])) if seed in NOT_KEPT else seed
-        for seed in range(EXAMPLES)
-    ],
-)
+@pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_random_scenarios(seed: int) -> None:
     kept(Order(seed=seed))
 
