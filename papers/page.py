@@ -77,13 +77,13 @@ shows why. ± is half the 95 % confidence interval over seeds.
 
 def markdown(result: PapersResult) -> str:
     """docs/papers.md."""
-    effort = "quick runs" if result.quick else "full runs"
     lines = [
         "# The papers, figure by figure",
         "",
         *_INTRODUCTION,
         "",
-        f"This page is written by `slo-ctl paper all --markdown docs/papers.md`: {effort}, {result.machine}.",
+        f"This page is written by `slo-ctl paper all --markdown docs/papers.md`; {result.machine}.",
+        "Runs whose command has `--quick` are small and have few seeds.",
         f"{summary_line(result)}.",
         "",
     ]
