@@ -26,7 +26,6 @@ use crate::vhost_user::workers::Workers;
 const QUICK_BYTES: u64 = 16 << 10;
 /// For so long a queue that has just had requests is looked at again and again, instead of waiting for a notification.
 const MAX_POLL: Duration = Duration::from_micros(50);
-const LEAST_POLL: Duration = Duration::from_micros(5);
 /// Requests carried out by the thread of the queue before it notifies the driver of them.
 const MAX_BATCH: u32 = 8;
 /// A stopped queue waits so long for the modelled drive.
@@ -367,17 +366,16 @@ fn wants_notification(ring: &mut Queue, memory: &GuestMemoryMmap) -> Result<bool
     Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
 }
 
-/// For how long a queue is looked at before its thread sleeps: longer while requests follow each other closely, not at
-/// all while they do not.
+/// Whether a queue is looked at for a moment before its thread sleeps: while requests follow each other closely.
 struct Polling {
     is_wanted: bool,
-    window: Duration,
+    is_on: bool,
     since: Instant,
 }
 
 impl Polling {
     fn new(is_wanted: bool) -> Self {
-        Self { is_wanted, window: Duration::ZERO, since: Instant::now() }
+        Self { is_wanted, is_on: false, since: Instant::now() }
     }
 
     fn found(&mut self) {
@@ -387,13 +385,12 @@ impl Polling {
     }
 
     fn is_on(&self) -> bool {
-        self.is_wanted && !self.window.is_zero() && self.since.elapsed() < self.window
+        self.is_wanted && self.is_on && self.since.elapsed() < MAX_POLL
     }
 
-    /// Looking for longer would have found the next request; or it would not, as where the driver needs this CPU.
+    /// Looking would have found the next request; or it would not, as where the driver needs this CPU.
     fn slept(&mut self) {
-        let is_close = self.since.elapsed() < MAX_POLL;
-        self.window = if is_close { (self.window * 2).clamp(LEAST_POLL, MAX_POLL) } else { Duration::ZERO };
+        self.is_on = self.since.elapsed() < MAX_POLL;
     }
 }
 
