@@ -62,7 +62,7 @@ man: setup ## manual pages of every command in build/man
 screenshots: setup ## page, top and report (SIMULATED) in build/screenshots, at 420, 1280 and 1920 pixels
 	@. build/env.sh && .venv/bin/python bench/screenshots.py
 
-install: setup ## units, program, plugin, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
+install: setup ## units, programs, pages below PREFIX=/usr/local (DESTDIR=, PYTHON=, VENDOR=), see docs/install.md
 	@. build/env.sh && scripts/install.sh
 
 uninstall: ## remove what `make install` with the same DESTDIR= and PREFIX= put there; configuration and state stay

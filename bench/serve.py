@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/serve.py [--rounds 5] [--seconds 2] [--size 256M] [--threads N] [--json]
 
-Served without latency, so that what is measured is the way of a request through our plugin. Both are written
+Served without latency, so that what is measured is the way of a request through our server. Both are written
 full first, runs alternate between the two, and medians are compared. Exit code 1 where a ratio is
 below the bar.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -29,7 +30,7 @@ from slo_ctl.drives.record import places
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import DeviceStore
 
-BAR = 0.9
+BAR = 1.0
 QUEUE_DEPTHS = (1, 32)
 KINDS = ("randread", "randwrite")
 START_S = 20
@@ -45,20 +46,27 @@ class Comparison:
     served_iops: float
     ratio: float
     """Of the medians."""
+    memory_cpu_us: float
+    """CPU time of the server for each request; likewise below."""
+    served_cpu_us: float
     pair_ratios: list[float]
     """Of each pair of neighbouring runs."""
 
 
 @contextmanager
-def running(command: list[str], socket: Path) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(command: list[str], socket: Path) -> Iterator[int]:
+    """Its process number."""
+    # In a session of its own, as our server is: the kernel divides CPUs between sessions first.
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         deadline = time.monotonic() + START_S
         while subprocess.run(["nbdinfo", nbd_uri(socket)], capture_output=True).returncode:  # noqa: S607
             if process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"{command[0]} does not serve {socket}")
             time.sleep(0.1)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait()
@@ -78,7 +86,17 @@ def fio(socket: Path, *options: str) -> dict[str, dict[str, float]]:
     return job
 
 
-def iops(socket: Path, rw: str, queue_depth: int, arguments: argparse.Namespace) -> float:
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def iops_and_cpu(
+    server: tuple[Path, int], rw: str, queue_depth: int, arguments: argparse.Namespace
+) -> tuple[float, float]:
+    """Requests each second, and microseconds of the server's CPU time for each."""
+    socket, pid = server
+    before_s = cpu_s(pid)
     job = fio(
         socket,
         f"--rw={rw}",
@@ -88,30 +106,41 @@ def iops(socket: Path, rw: str, queue_depth: int, arguments: argparse.Namespace)
         f"--runtime={arguments.seconds}",
         "--time_based",
     )
-    return job["read" if rw == "randread" else "write"]["iops"]
+    done = job["read" if rw == "randread" else "write"]
+    return done["iops"], (cpu_s(pid) - before_s) / done["total_ios"] * 1e6
 
 
-def compare(memory: Path, served: Path, rw: str, depth: int, arguments: argparse.Namespace) -> Comparison:
+def compare(
+    memory: tuple[Path, int],
+    served: tuple[Path, int],
+    rw: str,
+    depth: int,
+    arguments: argparse.Namespace,
+) -> Comparison:
     pairs = [
-        (iops(memory, rw, depth, arguments), iops(served, rw, depth, arguments))
+        (*iops_and_cpu(memory, rw, depth, arguments), *iops_and_cpu(served, rw, depth, arguments))
         for _ in range(arguments.rounds)
     ]
-    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return Comparison(rw, depth, first, second, second / first, [ours / theirs for theirs, ours in pairs])
+    theirs, their_cpu, ours, our_cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratios = [ours / theirs for theirs, _, ours, _ in pairs]
+    return Comparison(rw, depth, theirs, ours, ours / theirs, their_cpu, our_cpu, ratios)
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> list[Comparison]:
     root = folder / "root"
     DeviceStore(places(root)).create(plan_device("name=d,size=1GiB,op=15%", []))
-    memory, served = folder / "memory.sock", places(root).run_of("d").export("d")
+    run = places(root).run_of("d")
+    memory, served = folder / "memory.sock", run.export("d")
     threads = ["--threads", str(arguments.threads)] if arguments.threads else []
     serve = [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root), *threads]
     with ExitStack() as servers:
-        servers.enter_context(running(["nbdkit", "-f", *threads, "-U", str(memory), "memory", "1G"], memory))
+        nbdkit = ["nbdkit", "-f", *threads, "-U", str(memory), "memory", "1G"]
+        memory_pid = servers.enter_context(running(nbdkit, memory))
         servers.enter_context(running(serve, served))
+        both = (memory, memory_pid), (served, int(run.pid_file.read_text()))
         for socket in (memory, served):
             fio(socket, "--rw=write", "--bs=1M", f"--size={arguments.size}")
-        return [compare(memory, served, rw, depth, arguments) for depth in QUEUE_DEPTHS for rw in KINDS]
+        return [compare(*both, rw, depth, arguments) for depth in QUEUE_DEPTHS for rw in KINDS]
 
 
 def main() -> int:
@@ -125,7 +154,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for program in ("nbdkit", "nbdinfo", "fio"):
         if shutil.which(program) is None:
-            sys.exit(f"{program} is not installed (scripts/setup.sh --real)")
+            sys.exit(f"{program} is not installed")
     with tempfile.TemporaryDirectory(prefix="slo-", dir=arguments.folder) as folder:
         found = measure(Path(folder), arguments)
     if arguments.json:
@@ -135,7 +164,8 @@ def main() -> int:
         for each in found:
             speeds = f"memory {each.memory_iops:8.0f}  served {each.served_iops:8.0f}"
             spread = f"{min(each.pair_ratios):.2f}..{max(each.pair_ratios):.2f}"
-            print(f"{each.rw:9} QD{each.queue_depth:<3} {speeds}  ratio {each.ratio:.2f} (pairs {spread})")
+            cpu = f"CPU/request {each.served_cpu_us:.1f} / {each.memory_cpu_us:.1f} us"
+            print(f"{each.rw:9} QD{each.queue_depth:<3} {speeds}  ratio {each.ratio:.2f} ({spread})  {cpu}")
     return 0 if all(each.ratio >= BAR for each in found) else 1
 
 

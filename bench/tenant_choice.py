@@ -6,7 +6,7 @@
 
 The device is made and served with three namespaces; a fio of its own loads each over NBD, as a VM would, with
 the loads and objectives of bench/policy_choice.py. Rounds of fifo, rr and wfq are interleaved. Exit code 1
-where the choice is more than 5 % behind the best. Needs nbdkit and fio; --replay needs neither, is for SSDs,
+where the choice is more than 5 % behind the best. Needs fio; --replay does not, is for SSDs,
 and has rounds of different seeds.
 """
 
@@ -105,9 +105,8 @@ def main() -> int:
     parser.add_argument("--drive-writes", type=float, default=8, help="of a replay")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    missing = [name for name in ("fio", "nbdkit") if shutil.which(name) is None]
-    if missing and not options.replay:
-        sys.exit(f"not installed: {', '.join(missing)}")
+    if shutil.which("fio") is None and not options.replay:
+        sys.exit("not installed: fio")
     late, reply = False, {}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("stopped"))

@@ -45,7 +45,7 @@ check_paths() {
 
 # --- what is installed ----------------------------------------------------------------------------------------
 
-# Our packages, their metadata and the compiled core, as a wheel has them; and the plugin where the code looks first.
+# Our packages, their metadata and the compiled core, as a wheel has them; and the server of devices where the code looks first.
 packages() { # packages STAGE
     local wheels=$work/wheels
     # One at a time: two would take each other's library out of target/maturin.
@@ -56,7 +56,7 @@ packages() { # packages STAGE
     # Of this machine and of pip, which is not to manage what is installed here.
     rm -rf "${1:?}$HOME_DIR/bin" "$1$HOME_DIR"/slo_ctl-*.dist-info/{direct_url.json,INSTALLER,RECORD,REQUESTED,sboms}
     cargo build --release --quiet -p ftl-serve
-    install -m 644 "${CARGO_TARGET_DIR:-target}/release/libftl_serve.so" "$1$HOME_DIR/ftl_emul/"
+    install -m 755 "${CARGO_TARGET_DIR:-target}/release/ftl-serve" "$1$HOME_DIR/ftl_emul/"
 }
 
 # The lines of pyproject.toml for the packages named in VENDOR.

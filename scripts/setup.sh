@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh          everything that running needs
 #   scripts/setup.sh --lint   and what the linters need
-#   scripts/setup.sh --real   and what serving devices and the tests need (nbdkit, fio, libvirt, guests, ...)
+#   scripts/setup.sh --real   and what serving devices and the tests need (fio, libvirt, guests, ...)
 #   V=1 scripts/setup.sh      with the output of every command (else it goes to build/setup.log)
 #
 # Every step keeps the key of what it was made from and is skipped while that key holds, so running this twice,
@@ -252,8 +252,8 @@ lint_tools() {
     step "installing ${packages[*]}" apt_install_if_there "${packages[@]}"
 }
 
-# Serving needs nbdkit; the others are clients that its tests run, which say so when they skip for want of one.
-readonly REAL_PROGRAMS="nbdkit=nbdkit nbdinfo=libnbd-bin nbdfuse=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
+# Clients of what is served, which tests run, which say so when they skip for want of one.
+readonly REAL_PROGRAMS="nbdinfo=libnbd-bin nbdfuse=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
 libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2 mkfs.xfs=xfsprogs \
 systemd-analyze=systemd dh=debhelper lintian=lintian mmdebstrap=mmdebstrap ssh=openssh-client"
 
@@ -430,7 +430,7 @@ core_key() {
 }
 
 core_there() {
-    [ -x .venv/bin/slo-ctl ] && compgen -G 'ftl_emul/_core*.so' >/dev/null && [ -e target/release/libftl_serve.so ]
+    [ -x .venv/bin/slo-ctl ] && compgen -G 'ftl_emul/_core*.so' >/dev/null && [ -e target/release/ftl-serve ]
 }
 
 core() {
@@ -438,7 +438,7 @@ core() {
     key=$(core_key) # before building: a source changed meanwhile has to count as changed
     core_there && holds "$CORE_KEY" "$key" && return
     step "building the Rust core (release)" .venv/bin/maturin develop --release
-    step "building the nbdkit plugin" cargo build --release --target-dir target -p ftl-serve
+    step "building the server of devices" cargo build --release --target-dir target -p ftl-serve
     printf '%s\n' "$key" >"$CORE_KEY"
 }
 

@@ -79,8 +79,8 @@ def create(
     slo-ctl device create ssd0 --namespace name=web --namespace name=db,size=2GiB
     slo-ctl device create name=raid0,class=raid0,disks=4
     """
-    from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
     from slo_ctl.drives.plan import plan_device, wants_ageing
+    from slo_ctl.drives.serving import find_server
 
     options = {"preset": preset, "size": size, "op": op, "age": "yes" if precondition else None}
     spec = _spec_of(words, {key: value for key, value in options.items() if value is not None})
@@ -89,8 +89,7 @@ def create(
     settled_first = wants_ageing(spec)
     if settled_first:
         # Before the device is created.
-        find_nbdkit()
-        find_plugin()
+        find_server()
     folder = store.create(record)
     root_option = f" --root {root}" if root else ""
     print_lines(
@@ -202,12 +201,6 @@ def _show_nvme(device: str, json_: bool) -> None:
 @app.command()
 def serve(
     name: DEVICE,
-    nbdkit: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- NBDKIT-OPTION...]", help="Options passed to nbdkit, such as --tls=require."
-        ),
-    ] = None,
     latency: Annotated[
         str,
         typer.Option(
@@ -238,6 +231,17 @@ def serve(
         str | None,
         typer.Option(help="Group with access to the NBD sockets, such as that of QEMU. [default: slo-ctl]"),
     ] = None,
+    tls_certificates: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Require TLS of NBD clients: directory of server-cert.pem, server-key.pem and ca-cert.pem.",
+        ),
+    ] = None,
+    tls_verify_peer: Annotated[
+        bool,
+        typer.Option("--tls-verify-peer", help="Require a client certificate signed by ca-cert.pem as well."),
+    ] = False,
     nvme_tcp: Annotated[
         str | None,
         typer.Option(
@@ -274,7 +278,7 @@ def serve(
     slo-ctl device serve ssd0 --latency real --group libvirt-qemu
     slo-ctl device serve ssd0 --vhost-user --group libvirt-qemu
     slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
-    slo-ctl device serve ssd0 -- --tls=require
+    slo-ctl device serve ssd0 --tls-certificates /etc/slo-ctl/tls --tls-verify-peer
     """
     from slo_ctl.drives.nvme_tcp import plan_nvme_tcp
     from slo_ctl.drives.record import places
@@ -288,6 +292,10 @@ def serve(
         raise UserError("--nvme-hosts has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
     if nvme_allow is not None and nvme_tcp is None:
         raise UserError("--nvme-allow has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
+    if tls_verify_peer and tls_certificates is None:
+        raise UserError(
+            "--tls-verify-peer has no effect without --tls-certificates", "add --tls-certificates DIR"
+        )
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
     store = DeviceStore(places(root))
@@ -300,7 +308,8 @@ def serve(
         group=group,
         vhost_user=vhost_user,
         nvme_tcp=None if nvme_tcp is None else plan_nvme_tcp(nvme_tcp, hosts, allow),
-        nbdkit=tuple(nbdkit or ()),
+        tls_certificates=tls_certificates,
+        tls_verify_peer=tls_verify_peer,
     )
     status = run_server(store, record, options, lambda: _print_ready(store, name, options))
     raise typer.Exit(status)

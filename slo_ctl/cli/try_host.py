@@ -19,9 +19,9 @@ from slo_ctl.api.client import ApiClient
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
-from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import places
+from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import Aged, DeviceStore, age
 from slo_ctl.host.cgroup import CgroupTree, find_tree
@@ -86,8 +86,7 @@ class TryHost:
 
     def __init__(self, root: Path | None, vms: Mapping[str, float], stop: StopRequest) -> None:
         """`vms` are their weights. Raises UserError when a program is missing, or `root` is not empty."""
-        find_nbdkit()
-        find_plugin()
+        find_server()
         _check_fio_has_nbd()
         self.notes: list[str] = []
         self.stop = stop

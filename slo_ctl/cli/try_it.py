@@ -51,7 +51,7 @@ def command(
 
     Makes and preconditions a small drive, serves it with the latency of the modelled one, and has fio write
     to it from a cgroup per VM. The VM with the least weight is a noisy neighbour. Then the daemon is
-    started. All is removed in the end, also after Ctrl-C. Needs nbdkit and fio, and root for the cgroups:
+    started. All is removed in the end, also after Ctrl-C. Needs fio, and root for the cgroups:
     without root the clients are in none.
 
     Exit status 0: every VM is within its SLO with slo-ctl; 3: some VM is not; 1: something could not be

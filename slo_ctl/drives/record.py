@@ -57,8 +57,8 @@ class RunPlaces:
 
     @property
     def pid_file(self) -> Path:
-        """Written by nbdkit when it is ready."""
-        return self.folder / "nbdkit.pid"
+        """Written by the server when it is ready."""
+        return self.folder / "server.pid"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""Running nbdkit with our plugin in the foreground: ready, signals, a clean stop."""
+"""Running the server of a device in the foreground: ready, signals, a clean stop."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -22,14 +21,13 @@ from sdnotify import SystemdNotifier
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
-from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin, listening
 from slo_ctl.drives.nvme_tcp import NvmeTcp
 from slo_ctl.drives.nvme_tcp import listen as listen_nvme_tcp
 from slo_ctl.drives.record import DeviceRecord, RunPlaces
+from slo_ctl.drives.serving import find_server, listening
 from slo_ctl.drives.store import DeviceStore, ServedError
 from slo_ctl.drives.vhost_user import listening_for_vhost_user
 
-_FIRST_LISTEN_FD = 3
 _READY_POLL_S = 0.01
 _WAIT_POLL_S = 0.1
 _STOP_TIMEOUT_S = 30.0
@@ -37,20 +35,7 @@ _STOP_TIMEOUT_S = 30.0
 _START_TRIES = 3
 """Starts that may fail one after the other once it was served, as where memory is short for a moment."""
 _START_PAUSE_S = 1.0
-
-# nbdkit takes listening sockets as systemd hands them over: from descriptor 3 on, with its own process number
-# in the environment, which only the process itself knows beforehand. The plugin is preloaded as well: see
-# ftl_emul/serve/src/transport.rs.
-_LAUNCHER = """
-import os, sys
-count = int(sys.argv[2])
-sources = [int(word) for word in sys.argv[3 : 3 + count]]
-for number, source in enumerate(sources):
-    os.dup2(source, 3 + number, inheritable=True)
-os.environ.update(LISTEN_FDS=str(count), LISTEN_PID=str(os.getpid()), LD_PRELOAD=sys.argv[1])
-command = sys.argv[3 + count :]
-os.execv(command[0], command)
-"""
+_ERROR = "slo-ctl: error: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +47,7 @@ class ServeOptions:
     time_scale: float = 1.0
     """Real seconds for each modelled one."""
     threads: int | None = None
-    """Requests in work at once on each connection."""
+    """Requests in work at once on each NBD connection; None: as many as suit the latency."""
     checkpoint_s: float = 60.0
     group: str | None = None
     """Owns the sockets of the exports."""
@@ -70,24 +55,19 @@ class ServeOptions:
     """Where NVMe hosts may connect as well."""
     vhost_user: bool = False
     """One more socket for each namespace."""
-    nbdkit: tuple[str, ...] = ()
-    """More arguments for nbdkit, such as those for TLS."""
-
-    @property
-    def worker_threads(self) -> int:
-        """Waiting for the modelled drive takes a thread. Otherwise few are best: handing requests on from one
-        to the next takes longer than serving them, but a flush must not hold up the rest.
-        """
-        return self.threads or (128 if self.latency == "real" else 4)
+    tls_certificates: Path | None = None
+    """Directory of certificates: NBD clients have to use TLS."""
+    tls_verify_peer: bool = False
+    """They need a certificate of their own."""
 
 
 def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready: Callable[[], None]) -> int:
-    """Serve until SIGTERM or SIGINT, starting nbdkit again whenever it ends; returns the exit status.
+    """Serve until SIGTERM or SIGINT, starting the server again whenever it ends; returns the exit status.
 
     The sockets stay open meanwhile, so that clients wait instead of being refused. `ready` is called once
     clients can connect. Raises UserError when it cannot be served.
     """
-    nbdkit, plugin = find_nbdkit(), find_plugin()
+    server = find_server()
     store.check_files(record.name)
     run = store.places.run_of(record.name)
     names = [namespace.name for namespace in record.namespace]
@@ -97,32 +77,37 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
             listening(run, names, options.group) as (nbd, control),
             _listening_for_nvme(options.nvme_tcp) as nvme,
             _listening_for_vhost_user(options, run, names) as vhost_user,
-            _handed_over(
-                [each.fileno() for each in nbd],
-                [lock, *(each.fileno() for each in (control, *vhost_user, *nvme))],
-            ) as handover,
+            _stop_pipe() as (stop_fd, stop),
         ):
-            run.pid_file.unlink(missing_ok=True)
-            lock_fd, control_fd, *others, stop_fd = handover.others
-            vhost_user_fds, nvme_fds = others[: len(vhost_user)], others[len(vhost_user) :]
+            every, *each = nbd
+            inherited = {
+                "nbd-fd": [
+                    str(every.fileno()),
+                    *(f"{s.fileno()}:{n}" for n, s in zip(names, each, strict=True)),
+                ],
+                "lock-fd": [str(lock)],
+                "control-fd": [str(control.fileno())],
+                "stop-fd": [str(stop_fd)],
+                "vhost-user-fd": [f"{s.fileno()}:{n}" for n, s in zip(names, vhost_user, strict=False)],
+                "nvme-tcp-fd": [str(opened.fileno()) for opened in nvme],
+            }
             command = [
-                *(nbdkit, "--foreground", "--exit-with-parent", "--pidfile", str(run.pid_file)),
-                *("--threads", str(options.worker_threads), *options.nbdkit, str(plugin)),
-                f"device={store.places.device(record.name)}",
-                f"sockets={run.exports}",
-                f"latency={options.latency}",
-                f"time-scale={options.time_scale!r}",
+                *(str(server), f"device={store.places.device(record.name)}", f"pid-file={run.pid_file}"),
+                *(f"latency={options.latency}", f"time-scale={options.time_scale!r}"),
                 f"checkpoint-seconds={options.checkpoint_s!r}",
-                f"lock-fd={lock_fd}",
-                f"control-fd={control_fd}",
-                f"stop-fd={stop_fd}",
-                *(f"nvme-tcp-fd={descriptor}" for descriptor in nvme_fds),
-                *(f"vhost-user-fd={fd}:{name}" for fd, name in zip(vhost_user_fds, names, strict=False)),
+                *([f"threads={options.threads}"] if options.threads else []),
+                *_tls_words(options),
+                *(f"{key}={value}" for key, values in inherited.items() for value in values),
                 *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
                 *(f"nvme-allow={what}" for what in (options.nvme_tcp.allow if options.nvme_tcp else ())),
             ]
+            descriptors = (
+                *(opened.fileno() for opened in (*nbd, control, *vhost_user, *nvme)),
+                lock,
+                stop_fd,
+            )
             try:
-                return _supervise(command, str(plugin), handover, run.pid_file, ready)
+                return _supervise(command, descriptors, stop, run.pid_file, ready)
             finally:
                 run.pid_file.unlink(missing_ok=True)
     except ServedError:
@@ -151,46 +136,39 @@ def _listening_for_vhost_user(
         yield opened
 
 
-@dataclass(frozen=True, slots=True)
-class _Handover:
-    """Descriptors that nbdkit inherits."""
-
-    listening: tuple[int, ...]
-    others: tuple[int, ...]
-    """Lock, control socket, that for NVMe hosts if any, and the end of a pipe that says when to stop."""
-    stop: BinaryIO
-    """The other end of it: closing it makes the server end its connections."""
+def _tls_words(options: ServeOptions) -> list[str]:
+    if options.tls_certificates is None:
+        return []
+    verify = "yes" if options.tls_verify_peer else "no"
+    return [f"tls-certificates={options.tls_certificates.absolute()}", f"tls-verify-peer={verify}"]
 
 
 @contextmanager
-def _handed_over(nbd: Sequence[int], others: Sequence[int]) -> Iterator[_Handover]:
-    # Numbered so high that those nbdkit expects do not get in their way.
-    above = _FIRST_LISTEN_FD + len(nbd)
+def _stop_pipe() -> Iterator[tuple[int, BinaryIO]]:
+    """A descriptor that the server inherits, and the file whose closing makes it end, as our own end does."""
     read_end, write_end = os.pipe()
-    with os.fdopen(write_end, "wb", buffering=0) as stop:
-        listening = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in nbd]
-        high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in (*others, read_end)]
+    try:
+        with os.fdopen(write_end, "wb", buffering=0) as stop:
+            yield read_end, stop
+    finally:
         os.close(read_end)
-        try:
-            yield _Handover(tuple(listening), tuple(high), stop)
-        finally:
-            for descriptor in (*listening, *high):
-                os.close(descriptor)
 
 
 def _supervise(
-    command: list[str], plugin: str, handover: _Handover, pid_file: Path, ready: Callable[[], None]
+    command: list[str],
+    inherited: Sequence[int],
+    stop_pipe: BinaryIO,
+    pid_file: Path,
+    ready: Callable[[], None],
 ) -> int:
     notify = SystemdNotifier().notify
-    sources = handover.listening
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, plugin, str(len(sources)), *map(str, sources)]
     tries, was_served = 0, False
     with _asked_to_stop() as stop:
         while True:
             pid_file.unlink(missing_ok=True)
             process = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours or the operator's
-                [*launcher, *command],
-                pass_fds=(*sources, *handover.others),
+                command,
+                pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -207,7 +185,7 @@ def _supervise(
                 stop.wait(_WAIT_POLL_S)
             if stop.made:
                 notify("STOPPING=1")
-                _end(process, handover.stop)
+                _end(process, stop_pipe)
             relay.finish()
             how = _how_it_ended(process.returncode, relay)
             if how is None:
@@ -225,8 +203,8 @@ def _how_it_ended(status: int, relay: _Relay) -> str | None:
     if status == 0:
         return None
     if status < 0:
-        return f"nbdkit was ended by {signal.Signals(-status).name}"
-    return relay.last_error or f"nbdkit ended with status {status}"
+        return f"the server was ended by {signal.Signals(-status).name}"
+    return relay.last_error or f"the server ended with status {status}"
 
 
 class _StopRequest:
@@ -269,8 +247,6 @@ def _asked_to_stop() -> Iterator[_StopRequest]:
 def _end(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
     if process.poll() is not None:
         return
-    # No new connections first, then the end of those there are.
-    process.terminate()
     stop.close()
     try:
         process.wait(_STOP_TIMEOUT_S)
@@ -281,7 +257,7 @@ def _end(process: subprocess.Popen[bytes], stop: BinaryIO) -> None:
 
 
 class _Relay:
-    """What nbdkit and the plugin say, passed on line by line, the last error remembered."""
+    """What the server says, passed on line by line, the last error remembered."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.last_error = ""
@@ -294,9 +270,9 @@ class _Relay:
             return
         for raw in self._process.stderr:
             line = printable(raw.decode("utf-8", "replace").rstrip("\n"))
-            before, mark, what = line.partition("error: ")
-            if mark and before.startswith("nbdkit: "):
-                self.last_error = what
+            if line.startswith(_ERROR):
+                self.last_error = line.removeprefix(_ERROR)
+                continue
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 

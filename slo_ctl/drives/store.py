@@ -23,7 +23,6 @@ from slo_ctl.base.json_store import try_lock
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.drives.control import VERSION, ControlClient, ControlError
-from slo_ctl.drives.nbdkit import find_nbdkit, find_plugin
 from slo_ctl.drives.record import (
     RECORD_FILE,
     DeviceRecord,
@@ -35,6 +34,7 @@ from slo_ctl.drives.record import (
     read_settings,
     to_toml,
 )
+from slo_ctl.drives.serving import find_server
 
 LOCK = "lock"
 _FILES = ("placement", "serving", "settings.json", "ageing.json")
@@ -210,9 +210,9 @@ def _not_a_lock(path: Path) -> UserError:
     )
 
 
-# Commands for a device that is not served: the plugin carries one out, saves the placement and ends.
+# Commands for a device that is not served: the server program carries one out, saves the placement and ends.
 #
-# The device stays as it was when the plugin is killed in the middle: its placement is replaced in one step.
+# The device stays as it was when that is killed in the middle: its placement is replaced in one step.
 
 Progress = dict[str, Any]
 
@@ -234,17 +234,17 @@ def carry_out(
 ) -> dict[str, Any]:
     """Carry out a command of the control protocol and return its reply.
 
-    `progress` gets what is reported meanwhile. Raises RefusedError with the plugin's reason, ServedError
-    while the device is served, UserError when the plugin cannot run.
+    `progress` gets what is reported meanwhile. Raises RefusedError with its reason, ServedError
+    while the device is served, UserError when the server cannot run.
     """
-    nbdkit, plugin = find_nbdkit(), find_plugin()
+    server = find_server()
     store.check_files(record.name)
     with store.locked(record.name) as lock:
         lock_fd = os.dup(lock)
         try:
             return _run(
                 [
-                    *(nbdkit, "--single", "--exit-with-parent", str(plugin)),
+                    str(server),
                     f"device={store.places.device(record.name)}",
                     f"lock-fd={lock_fd}",
                     f"command={json.dumps({'v': VERSION, **command})}",
@@ -279,7 +279,7 @@ def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None])
             raise
     if reply is None:
         raise UserError(
-            _reason(errors) or f"nbdkit ended with status {process.returncode}", "the device is as it was"
+            _reason(errors) or f"the server ended with status {process.returncode}", "the device is as it was"
         )
     if not reply["ok"]:
         raise RefusedError(reply["error"]["code"], reply["error"]["message"])

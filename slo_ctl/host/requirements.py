@@ -248,7 +248,6 @@ REQUIREMENTS = (
     Requirement("qemu", "running VMs", _qemu),
     Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli),
     Requirement("nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces),
-    Requirement("nbdkit", "serving emulated SSDs to VMs", _program("nbdkit", "nbdkit")),
     Requirement("fio", "measuring what a device can do", _program("fio", "fio")),
 )
 """All requirements, in the order in which to fix them."""

@@ -3,5 +3,5 @@
 A `Scenario` says which VMs there are, what they do and what happens; `simulate` runs it, with the daemon or
 without; `checks` judges the result. Everything is drawn from the scenario's seed, so that a run can be
 repeated bit by bit. Between the daemon's loop and the emulated SSD only the socket is missing: `control.py`
-answers the commands that nbdkit's plugin answers elsewhere.
+answers the commands that the server of a device answers elsewhere.
 """

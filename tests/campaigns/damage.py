@@ -197,7 +197,7 @@ def _serve(root: Path, where: str, path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=log,
         )
-        ready, deadline_s = root / "run" / "d" / "nbdkit.pid", time.monotonic() + _TIMEOUT_S
+        ready, deadline_s = root / "run" / "d" / "server.pid", time.monotonic() + _TIMEOUT_S
         while process.poll() is None and not ready.exists() and time.monotonic() < deadline_s:
             time.sleep(0.02)
         waited = process.poll() is None and not ready.exists()

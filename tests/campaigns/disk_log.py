@@ -10,7 +10,6 @@ that lies about its cache, a file system that loses what it was asked to sync.
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
+
+from slo_ctl.drives.serving import SERVER_VARIABLE, find_server
 
 from .contents import SECTOR
 from .faults import PromiseError
@@ -29,41 +30,22 @@ HOW = ("none", "all", "some", "torn")
 """Of changes that were not synced: none, all, any, any of them in part."""
 
 
-_WRAPPER = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-int main(int count, char **words) {
-    char preloaded[8192];
-    const char *before = getenv("LD_PRELOAD");
-    snprintf(preloaded, sizeof preloaded, "%s%s" LIBRARY, before ? before : "", before ? ":" : "");
-    setenv("LD_PRELOAD", preloaded, 1);
-    execv(NBDKIT, words);
-    return 127 + (count & 0);
-}
-"""
-"""Static, as `device serve` has it preload our plugin, which nothing but nbdkit can run with."""
-
-
 @contextmanager
 def logged(folder: Path, log: Path) -> Iterator[None]:
-    """While nbdkit is started by this process, it logs to `log` what it changes in `folder`."""
+    """While a server is started by this process, it logs to `log` what it changes in `folder`."""
     tools = log.parent / "tools"
     tools.mkdir()
-    library = tools / "disk_log.so"
+    library, server = tools / "disk_log.so", tools / "server"
     _compile("-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_name("disk_log.c")))
-    paths = [f'-DLIBRARY="{library}"', f'-DNBDKIT="{shutil.which("nbdkit")}"']
-    _compile("-static", *paths, "-o", str(tools / "nbdkit"), "-x", "c", "-", source=_WRAPPER)
-    path = f"{tools}:{os.environ['PATH']}"
-    with patch.dict(os.environ, PATH=path, DISK_LOG=str(log), DISK_LOG_UNDER=str(folder)):
+    server.write_text(f'#!/bin/sh\nLD_PRELOAD="{library}" exec "{find_server()}" "$@"\n')
+    server.chmod(0o755)
+    variables = {SERVER_VARIABLE: str(server), "DISK_LOG": str(log), "DISK_LOG_UNDER": str(folder)}
+    with patch.dict(os.environ, variables):
         yield
 
 
-def _compile(*words: str, source: str = "") -> None:
-    subprocess.run(
-        [os.environ.get("CC", "cc"), "-O2", "-Wall", "-Werror", *words], input=source, text=True, check=True
-    )
+def _compile(*words: str) -> None:
+    subprocess.run([os.environ.get("CC", "cc"), "-O2", "-Wall", "-Werror", *words], check=True)
 
 
 def turning_points(log: bytes) -> list[int]:

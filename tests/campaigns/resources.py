@@ -104,7 +104,7 @@ def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
 def stopped_server(root: Path, random: Random, tally: Tally) -> None:
     """SIGSTOP: requests wait, and the daemon has its figures again afterwards."""
     with _with_daemon(root, random, tally) as (scene, _):
-        _stop_for(scene, scene.server.nbdkit(), scene.server.process.pid)
+        _stop_for(scene, scene.server.pid(), scene.server.process.pid)
 
 
 def stopped_daemon(root: Path, random: Random, tally: Tally) -> None:
@@ -155,7 +155,7 @@ def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
     crowd: list[NbdClient] = []
     try:
         with scene.load():
-            pid = scene.server.nbdkit()
+            pid = scene.server.pid()
             open_now = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             with _limited(pid, resource.RLIMIT_NOFILE, open_now + random.randint(0, 6)):
                 for _ in range(10):
@@ -165,7 +165,7 @@ def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
                         tally["connections refused"] += 1
                 scene.wait(0.1, 0.5)
             check(len(crowd) < 10, "the limit was not felt")
-            check(scene.server.nbdkit() == pid, f"nbdkit ended: {scene.server.log()}")
+            check(scene.server.pid() == pid, f"the server ended: {scene.server.log()}")
             for client in crowd:
                 client.close()
         scene.works()

@@ -94,7 +94,7 @@ def verify_all(
 
 
 def killed_while_starting(root: Path, options: list[str], after_s: float) -> None:
-    """Start a server, and kill it and nbdkit before or shortly after it is ready."""
+    """Start a server, and kill both of its processes before or shortly after it is ready."""
     with subprocess.Popen(
         [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root), *options],
         stdout=subprocess.DEVNULL,

@@ -80,7 +80,6 @@ def test_doctor_examines_this_host(capsys: pytest.CaptureFixture[str]) -> None:
         "qemu",
         "nvme-cli",
         "nvme-namespaces",
-        "nbdkit",
         "fio",
     ]
 

@@ -104,6 +104,7 @@ def test_delete_wants_to_be_sure(root: Path, capsys: pytest.CaptureFixture[str])
         (("serve", "ssd0", "--time-scale", "0"), "--time-scale"),
         (("serve", "ssd0", "--group", "no-such-group"), "--group"),
         (("serve", "ssd0", "--nvme-tcp", "0.0.0.0:4420"), "--nvme-tcp"),
+        (("serve", "ssd0", "--tls-verify-peer"), "--tls-verify-peer"),
         (("serve", "ssd0", "--nvme-hosts", "nqn.2026-11.org.example:a"), "--nvme-hosts"),
     ],
 )
@@ -114,9 +115,8 @@ def test_mistakes_are_one_line_and_a_hint(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (root / "plugin").touch()
-    monkeypatch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(root / "plugin"))
-    monkeypatch.setattr("slo_ctl.drives.server.find_nbdkit", lambda: "/nonexistent/nbdkit")
+    (root / "server").touch()
+    monkeypatch.setenv("SLO_CTL_SERVER", str(root / "server"))
     capsys.readouterr()
     assert device(root, *words) == 2
     output, hint = capsys.readouterr().err.splitlines()
@@ -127,21 +127,16 @@ def test_mistakes_are_one_line_and_a_hint(
 def test_what_is_missing_is_named(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(root))
+    monkeypatch.setenv("SLO_CTL_SERVER", str(root / "nosuch"))
     assert device(root, "serve", "ssd0") == 2
-    assert "install the package nbdkit" in capsys.readouterr().err
-    (root / "nbdkit").touch(mode=0o755)
-    monkeypatch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(root / "nosuch.so"))
-    assert device(root, "serve", "ssd0") == 2
-    assert "SLO_CTL_NBDKIT_PLUGIN" in capsys.readouterr().err
+    assert f"SLO_CTL_SERVER: there is no file {root / 'nosuch'}" in capsys.readouterr().err
 
 
 def test_a_socket_in_use_is_not_taken_away(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (root / "plugin").touch()
-    monkeypatch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(root / "plugin"))
-    monkeypatch.setattr("slo_ctl.drives.server.find_nbdkit", lambda: "/nonexistent/nbdkit")
+    (root / "server").touch()
+    monkeypatch.setenv("SLO_CTL_SERVER", str(root / "server"))
     run_places = places(root).run_of("ssd0")
     run_places.exports.mkdir(parents=True)
     monkeypatch.chdir(run_places.folder)
@@ -158,10 +153,9 @@ def test_paths_too_long_for_sockets_are_refused(tmp_path: Path, capsys: pytest.C
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     assert device(deep, "create", SPEC) == 0
-    (deep / "plugin").touch()
+    (deep / "server").touch()
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLO_CTL_NBDKIT_PLUGIN", str(deep / "plugin"))
-        patch.setattr("slo_ctl.drives.server.find_nbdkit", lambda: "/nonexistent/nbdkit")
+        patch.setenv("SLO_CTL_SERVER", str(deep / "server"))
         assert device(deep, "serve", "ssd0") == 2
     assert "too long for a socket" in capsys.readouterr().err

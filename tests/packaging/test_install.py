@@ -8,13 +8,13 @@ from pathlib import Path
 
 from installed_tree import TREE, Installed, install, script
 
-from slo_ctl.drives.nbdkit import PLUGIN_FILE
+from slo_ctl.drives.serving import SERVER_FILE
 
 EXPECTED = {
     "etc/libvirt/hooks/qemu.d/slo-ctl",
     "etc/slo-ctl/slo-ctl.toml",
     "usr/bin/slo-ctl",
-    f"usr/lib/slo-ctl/ftl_emul/{PLUGIN_FILE}",
+    f"usr/lib/slo-ctl/ftl_emul/{SERVER_FILE}",
     "usr/lib/slo-ctl/ftl_emul/_core.abi3.so",
     "usr/lib/slo-ctl/slo_ctl/replay/demo.toml",
     "usr/lib/slo-ctl/slo_ctl/show/page/index.html",
@@ -63,13 +63,13 @@ def test_what_is_installed_is_what_runs(installed: Installed, tmp_path: Path) ->
     assert run(installed.program, "--version", cwd=tmp_path).startswith("slo-ctl ")
     home = installed.prefix / "lib" / "slo-ctl"
     lines = installed.program.read_text().splitlines()
-    ask = "import slo_ctl.drives.nbdkit as programs; print(programs.__file__); print(programs.find_plugin())"
+    ask = "import slo_ctl.drives.serving as serving; print(serving.__file__); print(serving.find_server())"
     text = "\n".join([*lines[: lines.index("from slo_ctl.cli import main")], ask])
     (tmp_path / "ask").write_text(text)
     where = run(lines[0][2:].split()[0], "-I", tmp_path / "ask", cwd=tmp_path).split()
     assert where == [
-        str(home / "slo_ctl" / "drives" / "nbdkit.py"),
-        str(home / "ftl_emul" / PLUGIN_FILE),
+        str(home / "slo_ctl" / "drives" / "serving.py"),
+        str(home / "ftl_emul" / SERVER_FILE),
     ]
 
 

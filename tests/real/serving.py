@@ -15,7 +15,6 @@ from own_process import READY_S as READY_S
 from own_process import OwnProcess
 
 from slo_ctl.drives.control import ControlClient
-from slo_ctl.drives.nbdkit import find_plugin
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import RunPlaces, places
 from slo_ctl.drives.status import nbd_uri
@@ -23,11 +22,10 @@ from slo_ctl.drives.store import DeviceStore
 
 
 def require(*programs: str) -> None:
-    """Skip the test when a program is not there, naming it; our own plugin has to be."""
+    """Skip the test when a program is not there, naming it."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
-    find_plugin()
 
 
 class Server(OwnProcess):
@@ -45,14 +43,14 @@ class Server(OwnProcess):
     def control(self) -> ControlClient:
         return ControlClient(self.run.control)
 
-    def nbdkit(self) -> int:
-        """Process number of nbdkit."""
+    def pid(self) -> int:
+        """Process number of the server itself, which `slo-ctl device serve` starts."""
         return int(self.run.pid_file.read_text())
 
     def kill(self) -> None:
-        """SIGKILL to nbdkit itself, and to who would start it again."""
+        """SIGKILL to the server itself, and to who would start it again."""
         self.process.send_signal(signal.SIGSTOP)
-        os.kill(self.nbdkit(), signal.SIGKILL)
+        os.kill(self.pid(), signal.SIGKILL)
         self.process.kill()
         self.process.wait(READY_S)
 

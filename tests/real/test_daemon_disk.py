@@ -18,7 +18,7 @@ def verdicts(status: HostStatus) -> list[Verdict]:
 
 
 def test_weights_divide_a_served_hard_disk(root: Path) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=2GiB,scheduler=fifo", *(f"name={vm}" for vm in VMS))
     with (
         cgroups(*VMS) as groups,

@@ -81,7 +81,7 @@ def ops(server: Server) -> dict[str, tuple[float, object, int]]:
 @pytest.mark.slow
 def test_shares_on_a_hybrid_drive(root: Path) -> None:
     """Log blocks are the lever of OPS: they move to whom merges must cost less."""
-    require("fio", "nbdkit")
+    require("fio")
     weights = {"a": 1.0, "b": 3.0, "c": 6.0}
     make_drive(root, HYBRID)
     with cgroups(*VMS) as groups, clients(groups, root) as writers:
@@ -109,7 +109,7 @@ def test_shares_on_a_hybrid_drive(root: Path) -> None:
 
 def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
     """It is divided by weight; what one of them leaves goes to the other, and comes back."""
-    require("fio", "nbdkit")
+    require("fio")
     make_drive(root)
     with cgroups(*VMS) as groups, clients(groups, root) as writers:
         configure(root, groups, {"a": 1.0, "b": 3.0, "c": 1.0})
@@ -144,15 +144,14 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
 
 
 def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
-    require("nbdkit")
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
     (root / "slo-ctl.toml").write_text(CONFIG)
     server = Server(root, "ssd0", "--latency", "real")
     try:
         with running(root) as daemon:
             daemon.eventually("the device", lambda s: s.devices and not s.devices[0].problem)
-            nbdkit = int(server.run.pid_file.read_text())
-            os.kill(nbdkit, signal.SIGSTOP)
+            pid = server.pid()
+            os.kill(pid, signal.SIGSTOP)
             try:
                 began = daemon.eventually("problem", lambda s: s.devices[0].problem)
                 # Other work may hold epochs up in one window; a server that is waited for does in each.
@@ -160,14 +159,13 @@ def test_a_server_that_hangs_holds_up_nobody(root: Path) -> None:
                 assert "ssd0" in began.devices[0].problem
                 assert daemon.api.get("/v1/plan")["outcomes"] == []
             finally:
-                os.kill(nbdkit, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
             daemon.eventually("recovery", lambda s: not s.devices[0].problem)
     finally:
         server.stop()
 
 
 def test_a_client_of_no_known_vm_is_named_with_what_to_write(root: Path) -> None:
-    require("nbdkit")
     slo_ctl("device", "create", "name=ssd0,preset=fast15,size=64MiB,op=25%", "--root", str(root))
     (root / "slo-ctl.toml").write_text(CONFIG)
     server = Server(root, "ssd0")
@@ -188,7 +186,7 @@ def test_a_client_of_no_known_vm_is_named_with_what_to_write(root: Path) -> None
 
 
 def test_without_latency_there_is_no_mechanism(root: Path) -> None:
-    require("fio", "nbdkit")
+    require("fio")
     make_drive(root)
     with cgroups(*VMS) as groups, clients(groups, root) as writers:
         configure(root, groups, {"a": 1.0, "b": 3.0, "c": 6.0})

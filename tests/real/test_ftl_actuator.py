@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 from waiting import until
 
 from slo_ctl.act.journal import Journal
@@ -57,7 +57,6 @@ class Rig:
 
 @pytest.fixture
 def rig(root: Path) -> Iterator[Rig]:
-    require("nbdkit")
     rig = Rig(root)
     try:
         yield rig
@@ -74,9 +73,9 @@ def test_a_server_that_hangs_is_not_waited_for_knob_by_knob(rig: Rig) -> None:
     ]
     rig.keeper.apply(wanted)
     asked: list[float] = []
-    nbdkit = int(rig.server.run.pid_file.read_text())
-    os.kill(nbdkit, signal.SIGSTOP)
-    stats = Path(f"/proc/{nbdkit}/task").glob
+    pid = rig.server.pid()
+    os.kill(pid, signal.SIGSTOP)
+    stats = Path(f"/proc/{pid}/task").glob
     until(
         lambda: all(" T " in each.read_text() for each in stats("*/stat")), "that each of its threads stops"
     )
@@ -87,7 +86,7 @@ def test_a_server_that_hangs_is_not_waited_for_knob_by_knob(rig: Rig) -> None:
             asked.append(time.monotonic() - began_s)
             assert {outcome.state for outcome in outcomes} == {OutcomeState.UNAPPLIED}
     finally:
-        os.kill(nbdkit, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     assert "has not answered for 0.5 s" in outcomes[0].reason or "does not answer" in outcomes[0].reason
     # Not a measurement: three knobs, each waited for as long as control sockets are by default, take 30 s.
     assert max(asked) < 5
@@ -190,7 +189,6 @@ def test_settings_a_served_device_does_not_have_are_refused(rig: Rig) -> None:
 
 
 def test_weights_without_latency(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=128MiB")
     with served(root, "d") as server:
         journal = Journal(root / "journal.json")

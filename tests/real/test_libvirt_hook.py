@@ -18,7 +18,7 @@ from libvirt_host import (
     domain_xml,
     libvirt_host,  # noqa: F401 - a fixture
 )
-from serving import Server, require
+from serving import Server
 
 from slo_ctl.cli import app
 from slo_ctl.daemon.files import DaemonPlaces
@@ -86,7 +86,6 @@ def test_it_is_harmless_without_a_daemon_and_with_one_that_hangs() -> None:
 
 def test_slo_is_in_force_before_the_vm_runs(libvirt_host: LibvirtHost, root: Path) -> None:  # noqa: F811
     """Though libvirt answers nothing about a VM that it starts."""
-    require("nbdkit")
     try:
         grp.getgrnam(QEMU_GROUP)
     except KeyError:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cgroup_groups import prompted
-from serving import READY_S, make_device, require, served
+from serving import READY_S, make_device, served
 from test_serra_profile import MIB, loop_device
 
 GROUP = "measured times, and the kernel's switches"
@@ -113,7 +113,6 @@ def test_a_loop_device_that_is_busy_mounted_or_write_protected(root: Path) -> No
 
 def test_a_served_ssd_mapped_by_page_needs_none(root: Path) -> None:
     """Its modelled times are longer than what the path to it adds, sequential or not."""
-    require("nbdkit")
     make_device(root, "name=d,size=256MiB")
     with prompted(), served(root, "d", "--latency", "real") as server:
         uri = server.uri()
@@ -131,7 +130,6 @@ def test_a_served_drive_of_fast_has_the_block_it_was_made_with(root: Path) -> No
 
     A quarter of the modelled time: its smallest writes still take milliseconds.
     """
-    require("nbdkit")
     spec = "name=h,size=128MiB,op=20%,dies=4,channels=4,cluster=4,page=4KiB,block=512KiB,mapping=fast"
     make_device(root, spec)
     with prompted(), served(root, "h", "--latency", "real", "--time-scale", "0.25") as server:

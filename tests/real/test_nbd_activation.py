@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nbd_client import NbdClient
-from serving import READY_S, make_device, require
+from serving import READY_S, make_device
 
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.record import RunPlaces, places
@@ -64,7 +64,6 @@ def run_places(root: Path) -> RunPlaces:
 
 
 def test_sockets_are_taken_over_and_stay(root: Path) -> None:
-    require("nbdkit")
     run = run_places(root)
     # The socket of b and that for all are made by the server itself.
     with activated(root, [run.control, run.export("a")]) as (process, opened):
@@ -87,7 +86,6 @@ def test_sockets_are_taken_over_and_stay(root: Path) -> None:
 
 
 def test_a_socket_of_something_else_is_refused(root: Path) -> None:
-    require("nbdkit")
     run = run_places(root)
     with activated(root, [run.export("c")]) as (process, _):
         _, errors = process.communicate(timeout=READY_S)
@@ -96,7 +94,6 @@ def test_a_socket_of_something_else_is_refused(root: Path) -> None:
 
 
 def test_variables_meant_for_another_process_are_left_alone(root: Path) -> None:
-    require("nbdkit")
     run_places(root)
     environment = os.environ | {"LISTEN_FDS": "1", "LISTEN_PID": "1"}
     command = [sys.executable, "-m", "slo_ctl.cli", "device", "serve", "d", "--root", str(root)]

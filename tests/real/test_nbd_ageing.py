@@ -35,7 +35,7 @@ def aged(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_an_aged_device_collects_garbage_from_its_first_writes(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, "name=d,size=64MiB,op=20%,dies=2")
     with served(root, "d") as server, NbdClient(server.run.export("d"), "d") as client:
         client.write(5 * MIB, b"kept" * 1024)
@@ -70,7 +70,6 @@ def test_an_aged_device_collects_garbage_from_its_first_writes(
 def test_ageing_survives_a_crash_of_the_server_but_not_the_loss_of_the_placement(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=20%,dies=2")
     waf = aged(root, capsys)["waf"]
     server = Server(root, "d")
@@ -90,7 +89,6 @@ def test_ageing_survives_a_crash_of_the_server_but_not_the_loss_of_the_placement
 
 
 def test_killed_in_the_middle_the_old_placement_stays(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=16GiB,op=7%")
     with served(root, "d") as server, NbdClient(server.run.export("d"), "d") as client:
         client.write(0, b"x" * MIB)
@@ -134,7 +132,6 @@ def served_when_free(root: Path) -> Any:
 
 
 def test_a_served_device_is_not_aged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=20%,dies=2")
     with served(root, "d") as server:
         assert device(root, "age", "d", "--quiet") == 2
@@ -144,7 +141,6 @@ def test_a_served_device_is_not_aged(root: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_device_is_preconditioned_when_created_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    require("nbdkit")
     assert device(root, "create", "name=d,size=64MiB,op=20%,dies=2,age=yes") == 0
     assert "steady state: WAF" in capsys.readouterr().out
     assert os.path.exists(root / "devices" / "d" / "ageing.json")  # noqa: PTH110

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import FUA, NbdClient
-from serving import READY_S, Server, make_device, require, served
+from serving import READY_S, Server, make_device, served
 from waiting import until
 
 BLOCK = 16384
@@ -87,7 +87,6 @@ def verify(client: NbdClient, writer: Writer) -> None:
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_nothing_flushed_is_lost_by_kill_9(root: Path, mapping: str) -> None:
-    require("nbdkit")
     make_device(root, f"name=d,size=32MiB,op=40%,mapping={mapping}")
     durable: list[dict[int, int]] = [{} for _ in range(WRITERS)]
     generator = random.Random(11)  # noqa: S311 - no secret
@@ -136,7 +135,6 @@ def data_bytes(path: Path) -> int:
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_a_clean_stop_keeps_the_placement(root: Path, mapping: str) -> None:
-    require("nbdkit")
     make_device(root, f"name=d,size=32MiB,op=40%,dies=2,mapping={mapping}", "name=a", "name=b")
     with served(root, "d") as server:
         with NbdClient(server.run.export("a"), "a") as client, server.control() as control:
@@ -159,7 +157,6 @@ def test_a_clean_stop_keeps_the_placement(root: Path, mapping: str) -> None:
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "flipped", "empty"])
 def test_placement_is_rebuilt_from_the_data(harm: str, root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,op=40%,dies=2", "name=a", "name=b")
     with served(root, "d") as server:
         with NbdClient(server.run.export("b"), "b") as client:
@@ -190,7 +187,6 @@ def test_placement_is_rebuilt_from_the_data(harm: str, root: Path) -> None:
 
 
 def test_missing_data_is_never_replaced_by_emptiness(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2")
     (root / "devices" / "d" / "d.img").unlink()
     with pytest.raises(AssertionError, match="cannot open"):
@@ -198,14 +194,13 @@ def test_missing_data_is_never_replaced_by_emptiness(root: Path) -> None:
 
 
 def test_sockets_of_a_dead_server_make_way_but_not_those_of_a_living_one(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2")
     with served(root, "d") as server:
         with pytest.raises(AssertionError, match="being served already"):
             Server(root, "d")
         server.process.kill()
         server.process.wait()
-        # nbdkit ends with its parent, cleanly, and leaves the parent's sockets behind.
+        # The server ends with its parent, cleanly, and leaves the parent's sockets behind.
         deadline = time.monotonic() + READY_S
         while True:
             assert time.monotonic() < deadline

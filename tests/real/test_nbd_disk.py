@@ -52,7 +52,7 @@ def fio(server: Server, rw: str, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, "name=d,preset=cheetah-15k7")
     with prompted(), served(root, "d", "--latency", "real") as server:
         one_at_a_time = ("--bs=4k", "--iodepth=1")
@@ -68,7 +68,7 @@ def test_random_reads_take_a_seek_and_half_a_revolution(root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("disks", "rate_bytes_s"), [(1, 204e6), (2, 408e6)])
 def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float, root: Path) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, f"name=d,preset=cheetah-15k7,disks={disks},size=4GiB")
     # Slower than life, so that what this machine can copy is not what is measured.
     scale = 4
@@ -79,7 +79,6 @@ def test_a_stream_runs_at_the_rate_of_the_disks(disks: int, rate_bytes_s: float,
 
 
 def test_parts_of_one_disk(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,preset=cheetah-15k7,scheduler=wfq,size=1GiB", "name=a,weight=3", "name=b")
     with served(root, "d", "--latency", "real") as server:
         first, second = (NbdClient(server.run.export(name), name) for name in ("a", "b"))
@@ -114,7 +113,6 @@ def test_parts_of_one_disk(root: Path) -> None:
 
 
 def test_what_was_flushed_survives_sigkill(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,class=raid0,disks=3,size=64MiB")
     server = Server(root, "d", "--latency", "real")
     client = NbdClient(server.run.export("d"), "d")
@@ -128,7 +126,7 @@ def test_what_was_flushed_survives_sigkill(root: Path) -> None:
 
 
 def test_a_short_profile_tells_that_it_seeks_and_keeps_its_times(root: Path) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, "name=d,preset=cheetah-15k7,size=4GiB")
     # Slower than life, so that the difference between its times is not lost in what other work adds to both.
     with served(root, "d", "--latency", "real", "--time-scale", "4") as server:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import OPT_GO, OPTION_MAGIC, READ, REQUEST_MAGIC, WRITE, ZERO, NbdClient, NbdError
-from serving import READY_S, Server, make_device, require, served
+from serving import READY_S, Server, make_device, served
 from waiting import until
 
 from slo_ctl.drives.control import ControlClient, ControlError
@@ -22,7 +22,6 @@ SIZE = 32 << 20
 
 @pytest.fixture(params=["none", "real"])
 def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
     with served(root, "d", "--latency", request.param) as server:
         with NbdClient(server.run.export("b"), "b") as other:

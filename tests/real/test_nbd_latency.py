@@ -61,7 +61,7 @@ def client_over_model(server: Server, rw: str, queue_depth: int) -> tuple[float,
 def test_the_client_sees_the_modelled_latency(
     rw: str, queue_depth: int, device: str, scale: str, root: Path
 ) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, ",".join(filter(None, ("name=d,size=64MiB,op=30%", device))))
     ratios = []
     with prompted(), served(root, "d", "--latency", "real", "--time-scale", scale) as server:
@@ -108,7 +108,6 @@ def writes_a_second(control: ControlClient, seconds: float) -> list[float]:
 
 
 def test_limits_are_kept_and_weights_taken(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,weight=3", "name=b")
     with served(root, "d", "--latency", "real") as server:
         with server.control() as control:
@@ -133,7 +132,6 @@ def test_limits_are_kept_and_weights_taken(root: Path) -> None:
 
 
 def test_a_scheduler_chosen_while_serving_divides_the_device_and_is_kept(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=1,scheduler=fifo", "name=a,weight=4", "name=b")
     # Slower than life, so that the loads always wait for the device and never for a CPU.
     with served(root, "d", "--latency", "real", "--time-scale", "10") as server:
@@ -162,7 +160,6 @@ def test_a_scheduler_chosen_while_serving_divides_the_device_and_is_kept(root: P
 
 
 def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB")
     with served(root, "d", "--latency", "real") as server:
         with server.control() as control:

@@ -34,7 +34,6 @@ def write(server: Server, pages: list[int]) -> None:
 @pytest.mark.parametrize("latency", ["none", "real"])
 def test_merges_of_bast_by_hand(root: Path, latency: str) -> None:
     """A logical block written over in order is switched, in part it is completed, backwards it is copied."""
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,op=25%,mapping=bast")
     block = list(range(BLOCK_PAGES))
     with served(root, "d", "--latency", latency, "--time-scale", "0.01") as server:
@@ -59,7 +58,6 @@ def merges(server: Server) -> tuple[int, int, int]:
 
 
 def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,op=40%,mapping=dftl,cmt=16")
     with served(root, "d") as server:
         write(server, [page * 97 % 4096 for page in range(400)])
@@ -69,7 +67,7 @@ def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
 
 
 def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     spec = "name=d,size=64MiB,op=25%,dies=4,block=256KiB,cluster=4,mapping=fast,age=yes"
     assert app.run(["device", "create", spec, "--root", str(root)]) == 0
     with served(root, "d", "--latency", "real", "--time-scale", "0.05") as server:
@@ -91,7 +89,6 @@ def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[s
 
 def test_log_blocks_move_while_it_is_served(root: Path) -> None:
     """The giver's log blocks are merged to be given; the taker then has more of them."""
-    require("nbdkit")
     spec = "name=d,size=32MiB,op=40%,dies=2,block=128KiB,mapping=fast,age=yes"
     assert (
         app.run(

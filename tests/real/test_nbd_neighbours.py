@@ -31,12 +31,11 @@ large requests that are not split leave 0.01."""
 
 @pytest.fixture(params=["none", "real"])
 def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    require("nbdkit")
     make_device(root, "name=d,size=4GiB,op=10%,dies=8", f"name=a,size={SIZE}", "name=b,size=256MiB")
     with served(root, "d", "--latency", request.param) as server:
-        first = server.nbdkit()
+        first = server.pid()
         yield server
-        assert server.nbdkit() == first, server.log()
+        assert server.pid() == first, server.log()
         with NbdClient(server.run.export("b"), "b") as other, server.control() as control:
             other.read(0, 4096)
             control.statistics()
@@ -141,6 +140,14 @@ def test_a_client_that_lies_with_replies_under_way(server: Server, harm: str) ->
             time.sleep(0.1)
 
 
+def test_requests_of_one_connection_do_not_wait_for_each_other(server: Server) -> None:
+    with NbdClient(server.run.export("a"), "a") as client:
+        client.socket.sendall(request(TRIM, 0, SIZE) + request(READ, 4096, 4096))
+        assert struct.unpack(">IIQ", client._receive(16))[1:] == (0, 4096)
+        client._receive(4096)
+        assert struct.unpack(">IIQ", client._receive(16))[1:] == (0, 0)
+
+
 def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -168,7 +175,7 @@ def pass_through(client: NbdClient, kind: int, total: int, each: int) -> None:
 
 
 def test_the_largest_requests_take_bounded_memory_and_give_it_back(server: Server) -> None:
-    start = resident_bytes(server.nbdkit())
+    start = resident_bytes(server.pid())
     worst = 0
     with NbdClient(server.run.export("a"), "a") as client:
         for kind in (WRITE, READ):
@@ -177,7 +184,7 @@ def test_the_largest_requests_take_bounded_memory_and_give_it_back(server: Serve
 
             def watch(done: threading.Event = done, peaks: list[int] = peaks) -> None:
                 while not done.wait(0.01):
-                    peaks.append(resident_bytes(server.nbdkit()))
+                    peaks.append(resident_bytes(server.pid()))
 
             watcher = threading.Thread(target=watch, daemon=True)
             watcher.start()
@@ -186,7 +193,7 @@ def test_the_largest_requests_take_bounded_memory_and_give_it_back(server: Serve
             watcher.join(READY_S)
             worst = max(worst, *peaks)
     assert worst - start < 400 * MIB
-    until(lambda: resident_bytes(server.nbdkit()) - start < 100 * MIB, "memory is restored")
+    until(lambda: resident_bytes(server.pid()) - start < 100 * MIB, "memory is restored")
 
 
 def admitted(server: Server) -> bool:
@@ -237,7 +244,7 @@ def holds(image: Path, begins: bytes) -> bool:
 
 
 def test_a_server_that_was_killed_is_there_again_for_who_reconnects(root: Path) -> None:
-    require("nbdkit", "qemu-io")
+    require("qemu-io")
     make_device(root, "name=d,size=64MiB,op=20%,dies=2")
     with served(root, "d") as server:
         image = (
@@ -255,9 +262,9 @@ def test_a_server_that_was_killed_is_there_again_for_who_reconnects(root: Path) 
             guest.stdin.flush()
             until(lambda: holds(root / "devices/d/d.img", b"\x07" * 4), "the guest writes")
             for _ in range(2):
-                before = server.nbdkit()
+                before = server.pid()
                 os.kill(before, signal.SIGKILL)
-                until(partial(is_another, server, before), "nbdkit is there again")
+                until(partial(is_another, server, before), "the server is there again")
                 guest.stdin.write("read -P 7 0 64k\nwrite -P 7 64k 64k\nflush\n")
                 guest.stdin.flush()
             output, _ = guest.communicate("read -P 7 0 128k\n", timeout=READY_S)

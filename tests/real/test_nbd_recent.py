@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cgroup_groups import prompted
 from nbd_client import NbdClient
-from serving import make_device, require, served
+from serving import make_device, served
 from waiting import until
 from yardstick import Yardstick
 
@@ -18,7 +18,6 @@ GROUP = "measured times, and the kernel's switches"
 
 
 def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2", "name=a", "name=b")
     with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:
         for number in range(50):
@@ -46,7 +45,6 @@ def test_without_latency_the_time_taken_is_measured(root: Path) -> None:
 
 
 def test_the_histogram_is_of_modelled_time_and_the_last_seconds_of_real_time(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2")
     options = ("--latency", "real", "--time-scale", "4")
     with served(root, "d", *options) as server, NbdClient(server.run.export("d"), "d") as client:
@@ -87,7 +85,6 @@ def as_limited(output: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 def test_a_limit_shows_as_wait_and_the_past_is_left_out(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=32MiB,dies=2")
     with prompted(), served(root, "d", "--latency", "real") as server, server.control() as control:
         with NbdClient(server.run.export("d"), "d") as client:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient
-from serving import make_device, require, served
+from serving import make_device, served
 
 from slo_ctl.cli import app
 from slo_ctl.drives.record import places
@@ -17,7 +17,6 @@ MIB = 1 << 20
 
 @pytest.fixture(params=["page", "fast,cluster=2"])
 def made(root: Path, request: pytest.FixtureRequest) -> Path:
-    require("nbdkit")
     spec = f"name=d,size=64MiB,op=40%,dies=2,mapping={request.param}"
     make_device(root, spec, "name=a,size=32MiB", "name=b")
     with served(root, "d") as server, NbdClient(server.run.export("a"), "a") as client:
@@ -105,7 +104,6 @@ def namespaces(root: Path) -> list[tuple[str, int]]:
 
 
 def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    require("nbdkit")
     spec = "name=d,size=64MiB,op=40%,dies=2,unallocated=32MiB"
     make_device(root, spec, "name=a,size=16MiB", "name=b,size=16MiB")
     assert device(root, "add", "d", "--namespace", "name=c,size=16MiB,weight=3") == 0

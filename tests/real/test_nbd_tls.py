@@ -1,11 +1,10 @@
-"""TLS as docs/device.md has it: nbdkit's own options after `--`, keys shared beforehand or certificates."""
+"""TLS as docs/device.md has it: certificates of the server, and of clients where they are wanted."""
 
 from __future__ import annotations
 
 import filecmp
 import json
 import random
-import secrets
 import subprocess
 from pathlib import Path
 from urllib.parse import quote
@@ -29,11 +28,11 @@ def patchy(path: Path) -> None:
         file.write(random.Random(3).randbytes(2 * MIB))  # noqa: S311 - no secret
 
 
-def there_and_back(uri: str, folder: Path) -> None:
+def there_and_back(uri: str, folder: Path, *options: str) -> None:
     source, back = folder / "source", folder / "back"
     patchy(source)
-    run("nbdcopy", "--flush", str(source), uri)
-    run("nbdcopy", uri, str(back))
+    run("nbdcopy", "--flush", *options, str(source), uri)
+    run("nbdcopy", *options, uri, str(back))
     assert filecmp.cmp(source, back, shallow=False)
     (export,) = json.loads(run("nbdinfo", "--json", uri))["exports"]
     assert export["export-size"] == 32 * MIB
@@ -43,30 +42,15 @@ def refused(uri: str) -> bool:
     return subprocess.run(["nbdinfo", uri], capture_output=True, check=False).returncode != 0
 
 
-def test_clients_connect_with_the_shared_key_only(root: Path, tmp_path: Path) -> None:
-    require("nbdkit", "nbdinfo", "nbdcopy")
-    make_device(root, "name=d,size=64MiB,op=30%,dies=2", "name=a,size=32MiB", "name=b")
-    keys, other = root / "keys.psk", root / "other.psk"
-    keys.write_text(f"vm1:{secrets.token_hex(32)}\n")
-    other.write_text(f"vm1:{secrets.token_hex(32)}\n")
-    with served(root, "d", "--", "--tls=require", f"--tls-psk={keys}") as server:
-        there_and_back(secure(server, "a", f"tls-psk-file={quote(str(keys))}", "vm1@"), tmp_path)
-        assert refused(secure(server, "a", f"tls-psk-file={quote(str(other))}", "vm1@"))
-        # A socket gives its namespace only, with TLS as without.
-        elsewhere = secure(server, "a", f"tls-psk-file={quote(str(keys))}", "vm1@").replace("/a?", "/b?")
-        assert refused(elsewhere)
-        assert refused(server.uri("a"))
-        with pytest.raises((NbdError, ConnectionError)):
-            NbdClient(server.run.export("a"), "a")
-
-
 def certificates(folder: Path) -> None:
     def openssl(*words: str) -> None:
         done = subprocess.run(["openssl", *words], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
+    folder.mkdir()
     new_key = ("-newkey", "rsa:2048", "-nodes", "-days", "2")
     openssl("req", "-x509", *new_key, "-keyout", "ca-key.pem", "-out", "ca-cert.pem", "-subj", "/CN=test")
+    (folder / "extensions").write_text("subjectAltName = DNS:localhost\n")
     for name in ("server", "client"):
         openssl(
             *("req", *new_key[:3], "-keyout", f"{name}-key.pem"),
@@ -74,18 +58,50 @@ def certificates(folder: Path) -> None:
         )
         openssl(
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca-cert.pem", "-CAkey", "ca-key.pem"),
-            *("-set_serial", "2", "-days", "2", "-out", f"{name}-cert.pem"),
+            *("-set_serial", "2", "-days", "2", "-extfile", "extensions", "-out", f"{name}-cert.pem"),
         )
 
 
+def encrypted(server: Server, namespace: str, folder: Path) -> str:
+    return secure(server, namespace, f"tls-certificates={quote(str(folder))}", "localhost")
+
+
 def test_clients_connect_with_a_certificate_only(root: Path, tmp_path: Path) -> None:
-    require("nbdkit", "nbdinfo", "nbdcopy", "openssl")
-    make_device(root, "name=d,size=32MiB,op=30%,dies=2")
+    require("nbdinfo", "nbdcopy", "openssl")
+    make_device(root, "name=d,size=64MiB,op=30%,dies=2", "name=a,size=32MiB", "name=b")
     pki, stranger = root / "pki", root / "stranger"
     for folder in (pki, stranger):
-        folder.mkdir()
         certificates(folder)
-    options = ("--tls=require", f"--tls-certificates={pki}", "--tls-verify-peer")
-    with served(root, "d", "--", *options) as server:
-        there_and_back(secure(server, "d", f"tls-certificates={quote(str(pki))}", "localhost"), tmp_path)
-        assert refused(secure(server, "d", f"tls-certificates={quote(str(stranger))}", "localhost"))
+    with served(root, "d", "--tls-certificates", str(pki), "--tls-verify-peer") as server:
+        there_and_back(encrypted(server, "a", pki), tmp_path)
+        assert refused(encrypted(server, "a", stranger))
+        # A socket gives its namespace only, with TLS as without.
+        assert refused(encrypted(server, "a", pki).replace("/a?", "/b?"))
+        assert refused(server.uri("a"))
+        with pytest.raises((NbdError, ConnectionError)):
+            NbdClient(server.run.export("a"), "a")
+        # One that knows the CA and has no certificate.
+        for name in ("client-cert.pem", "client-key.pem"):
+            (pki / name).unlink()
+        assert refused(encrypted(server, "a", pki))
+
+
+def test_without_verification_the_server_is_known_and_large_requests_pass(root: Path, tmp_path: Path) -> None:
+    require("nbdinfo", "nbdcopy", "openssl")
+    make_device(root, "name=d,size=32MiB,op=30%,dies=2")
+    pki = root / "pki"
+    certificates(pki)
+    for name in ("client-cert.pem", "client-key.pem"):
+        (pki / name).unlink()
+    with served(root, "d", "--tls-certificates", str(pki)) as server:
+        there_and_back(encrypted(server, "d", pki), tmp_path, f"--request-size={32 * MIB}")
+
+
+def test_what_is_wrong_with_a_certificate_is_named(root: Path) -> None:
+    require("openssl")
+    make_device(root, "name=d,size=32MiB,op=30%,dies=2")
+    pki = root / "pki"
+    certificates(pki)
+    (pki / "server-key.pem").write_text("no key")
+    with pytest.raises(AssertionError, match="server-key"):
+        Server(root, "d", "--tls-certificates", str(pki))

@@ -22,7 +22,6 @@ MIB = 1 << 20
 
 @pytest.fixture
 def server(root: Path) -> Iterator[Server]:
-    require("nbdkit")
     make_device(root, "name=d,size=128MiB")
     with served(root, "d") as server:
         yield server
@@ -112,7 +111,7 @@ def test_fio_verifies_what_it_wrote(server: Server, tmp_path: Path) -> None:
 
 
 def test_one_socket_gives_one_namespace(root: Path) -> None:
-    require("nbdkit", "nbdinfo")
+    require("nbdinfo")
     make_device(root, "name=d,size=96MiB,dies=2", "name=vm1,size=32MiB", "name=vm2")
     with served(root, "d") as server:
         with NbdClient(server.run.export("vm1"), "") as client:
@@ -131,7 +130,6 @@ def test_one_socket_gives_one_namespace(root: Path) -> None:
 
 
 def test_a_namespace_grows_and_shrinks_while_served(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=vm1,size=32MiB", "name=vm2")
     with served(root, "d") as server:
         with NbdClient(server.run.export("vm1"), "vm1") as client, server.control() as control:
@@ -155,7 +153,6 @@ def fill(client: NbdClient, mebibytes: int) -> None:
 
 
 def test_a_full_disk_is_told_to_the_guest(root: Path) -> None:
-    require("nbdkit")
     full = root / "full"
     full.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(full)]

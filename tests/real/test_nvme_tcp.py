@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from nbd_client import NbdClient
 from nvme_client import BLOCK_BYTES, NvmeQueue
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 
 _MIB = 1 << 20
 
 
 @pytest.fixture(params=["none", "real"])
 def server(root: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b")
     with served(root, "d", "--latency", request.param, "--nvme-tcp", "127.0.0.1:0") as server:
         yield server
@@ -60,7 +59,6 @@ def test_both_front_ends_are_one_device(server: Server) -> None:
 
 
 def test_hosts_find_it_again_after_the_server_was_killed(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = reached(server)
@@ -69,7 +67,7 @@ def test_hosts_find_it_again_after_the_server_was_killed(root: Path) -> None:
             NvmeQueue(address, nqn, 1, admin.controller) as queue,
         ):
             queue.write(1, 0, b"x" * 8192)
-            first = server.nbdkit()
+            first = server.pid()
             subprocess.run(["kill", "-KILL", str(first)], check=True)
             with pytest.raises((EOFError, OSError)):
                 queue.read(1, 0, BLOCK_BYTES)
@@ -84,7 +82,6 @@ def test_hosts_find_it_again_after_the_server_was_killed(root: Path) -> None:
 
 def test_requests_take_as_long_as_over_nbd(root: Path) -> None:
     """Those of the modelled drive, and the limits set for a namespace hold for both."""
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--latency", "real", "--nvme-tcp", "127.0.0.1:0") as server:
         address, nqn = reached(server)
@@ -107,7 +104,6 @@ def test_requests_take_as_long_as_over_nbd(root: Path) -> None:
 
 
 def test_what_stands_in_the_way_is_named(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

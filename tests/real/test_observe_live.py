@@ -171,7 +171,7 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.slow
 def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
-    require("nbdkit", "fio")
+    require("fio")
     make_device(root, "name=ssd0,preset=fast15,size=64MiB,op=25%", "name=a,size=32MiB", "name=b,size=32MiB")
     run_folder = places(root).run
     with cgroup(f"slo-live-{os.getpid()}") as (group, folder), served(root, "ssd0") as server:
@@ -216,7 +216,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_is_picked_up_again(root: Path) -> None:
-    require("nbdkit", "qemu-io")
+    require("qemu-io")
     make_device(root, "name=ssd0,preset=fast15,size=32MiB,op=25%", "name=a,size=32MiB")
     control = places(root).run_of("ssd0").control
     device = ServedDevice("ssd0", control, DeviceStore(places(root)).load("ssd0"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from daemon_host import with_listener
 from own_process import READY_S
-from serving import make_device, require, served
+from serving import make_device, served
 
 from slo_ctl.model import Verdict
 
@@ -47,7 +47,6 @@ def browser() -> str:
 @pytest.fixture(scope="module")
 def page(browser: str) -> Iterator[str]:
     """Its markup once it has run for a few seconds."""
-    require("nbdkit")
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
         root = Path(folder)
         make_device(root, "name=ssd0,preset=fast15,size=32MiB,channels=1,dies=2", "name=web", "name=db")

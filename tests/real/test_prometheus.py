@@ -62,7 +62,7 @@ def asking(server: Server, namespace: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Where the metrics of a daemon are whose two VMs write to an aged SSD."""
-    require("nbdkit", "fio")
+    require("fio")
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
         root = Path(folder)
         make_device(

@@ -16,7 +16,6 @@ from libvirt_host import (
     libvirt_host,  # noqa: F401 - a fixture
 )
 from own_process import READY_S
-from serving import require
 
 GROUP = "libvirt"
 pytestmark = pytest.mark.slow
@@ -77,7 +76,6 @@ class Shell:
 
 @pytest.fixture
 def shell(root: Path) -> Iterator[Shell]:
-    require("nbdkit")
     root.chmod(0o755)
     (root / "slo").mkdir(mode=0o755)
     shell = Shell(root)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from cgroup_groups import prompted
-from serving import READY_S, make_device, require, served
+from serving import READY_S, make_device, served
 from waiting import until
 from yardstick import Yardstick
 
@@ -228,7 +228,6 @@ def test_full_file_system_is_reported(root: Path) -> None:
 
 
 def test_profile_of_a_served_emulated_ssd(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=128MiB")
     with served(root, "d", "--latency", "real") as server:
         found = profile(root, server.uri(), *SMALL, "--repetitions", "2")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon_host import running
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 
 from slo_ctl.cli.app import run
 
@@ -28,7 +28,6 @@ def eventually(server: Server, wanted: str) -> None:
 
 
 def make(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=48MiB,op=60%,dies=2,scheduler=fifo", "name=a", "name=b")
     (root / "slo-ctl.toml").write_text(CONFIG)
 

@@ -146,7 +146,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def host(libvirt_host: LibvirtHost) -> Iterator[Host]:  # noqa: F811 - the fixture
-    require("nbdkit", "qemu-system-x86_64")
+    require("qemu-system-x86_64")
     made = Host(libvirt_host)
     try:
         for vm in WEIGHTS:

@@ -27,7 +27,7 @@ class Trying:
     """A run in a process of its own, which says where it makes everything."""
 
     def __init__(self, *words: str) -> None:
-        require("nbdkit", "fio")
+        require("fio")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "slo_ctl.cli", "try", "--seconds", "40", *words],
             stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 from vhost_user_client import (
     DISCARD,
     F_EVENT_IDX,
@@ -39,7 +39,6 @@ _NEXT, _DEVICE_WRITES, _INDIRECT = 1, 2, 4
 
 @pytest.fixture(scope="module", params=["none", "real"])
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
-    require("nbdkit")
     root = tmp_path_factory.mktemp("v")
     make_device(root, "name=d,size=96MiB,op=40%,dies=2", "name=a,size=32MiB", "name=b,size=32MiB", "name=c")
     with served(root, "d", "--latency", request.param, "--vhost-user") as server:
@@ -249,7 +248,7 @@ def reconnected(server: Server, before: VhostUserClient) -> VhostUserClient:
 
 def test_a_killed_server_is_not_noticed(root: Path) -> None:
     """Its requests in flight are carried out by the next one; what was flushed is there."""
-    require("nbdkit")
+
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     chosen = seeded(4)
     with served(root, "d", "--latency", "real", "--vhost-user") as server:
@@ -263,7 +262,7 @@ def test_a_killed_server_is_not_noticed(root: Path) -> None:
                 virtio.submit(WRITE, (_MIB + number * 4096) // SECTOR_BYTES, data, queue=number % 2)
                 for number in range(24)
             ]
-            first = server.nbdkit()
+            first = server.pid()
             os.kill(first, signal.SIGKILL)
             virtio = reconnected(server, virtio)
             for queue in (0, 1):
@@ -279,7 +278,7 @@ def test_a_killed_server_is_not_noticed(root: Path) -> None:
 
 def test_a_stopped_server_has_answered_what_it_had_taken(root: Path) -> None:
     """The rest is in the ring, for the next one."""
-    require("nbdkit")
+
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--latency", "real", "--vhost-user") as server, client(server, "d") as virtio:
         begun = [virtio.submit(WRITE, number * 8, b"s" * 4096) for number in range(8)]
@@ -292,7 +291,6 @@ def test_a_stopped_server_has_answered_what_it_had_taken(root: Path) -> None:
 
 
 def test_limits_hold_over_vhost_user(root: Path) -> None:
-    require("nbdkit")
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     with served(root, "d", "--latency", "real", "--vhost-user") as server, server.control() as control:
         control.set_limit("d", iops=40)

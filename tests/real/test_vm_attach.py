@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tiny_guest
 from libvirt_host import LibvirtHost, disk_xml, domain_xml, libvirt_host  # noqa: F401 - a fixture
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 from waiting import until
 
 from slo_ctl.cli import app, vm_attach
@@ -33,7 +33,6 @@ SCSI = "<controller type='scsi' model='virtio-scsi'/>"
 @pytest.fixture
 def root(libvirt_host: LibvirtHost) -> Path:  # noqa: F811
     """A root whose sockets QEMU's own user can reach, with a device of two namespaces."""
-    require("nbdkit")
     root = libvirt_host.folder / "r"
     if not root.exists():
         root.mkdir(mode=0o755)
@@ -171,9 +170,9 @@ def check_disk_in_shared_memory(
         domain.create()
         try:
             until(lambda: writes() > 20, "writes of the VM")
-            before = server.nbdkit()
+            before = server.pid()
             os.kill(before, signal.SIGKILL)
-            until(lambda: server.run.pid_file.exists() and server.nbdkit() != before, "another server")
+            until(lambda: server.run.pid_file.exists() and server.pid() != before, "another server")
             until(lambda: writes() > 20, "writes after the server was killed")
             capsys.readouterr()
             assert vm(root, "show", "shm", "--json") == 0

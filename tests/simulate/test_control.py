@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import make_device, require, served
+from serving import make_device, served
 
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.simulate.control import SimulatedControl, SimulatedServer
@@ -42,7 +42,6 @@ def outcome(client: ControlClient, op: str, **fields: object) -> str:
 
 
 def test_statistics_and_refusals_are_those_of_a_drive_that_is_served(root: Path) -> None:
-    require("nbdkit")
     make_device(root, f"name=ssd0,{SPEC}", "name=ns0", "name=ns1")
     server = simulated()
     commands: list[tuple[str, dict[str, object]]] = [

@@ -5,13 +5,15 @@
 
 use ftl_core::convert::exact;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::error::{ServeError, refuse};
 
@@ -113,6 +115,18 @@ impl Backing {
             }
         }
         Ok(())
+    }
+
+    /// The same for what is in memory already: `WouldBlock` where the disk would have to be waited for.
+    pub fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let length = buffer.len();
+        match preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) if read == length => Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+            // A file system that does not say what is in memory.
+            Err(Errno::OPNOTSUPP) => self.read(buffer, offset),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Writes all of `buffer` at `offset`; with `fua` it is on stable storage when this returns.

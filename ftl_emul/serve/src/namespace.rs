@@ -21,6 +21,8 @@ use crate::settings::{Created, Hosts, NamespaceSettings};
 const WANTED_CHECK: Duration = Duration::from_millis(250);
 /// Between pieces of work on the map, others have as long as such a piece took, but no longer than this.
 const MOST_PAUSE: Duration = Duration::from_millis(5);
+/// Zeroes that are written at once, where the file system has no better way.
+const ZEROES_BYTES: u64 = 1 << 20;
 
 /// Requests answered, by the codes of [`Op`], and their bytes.
 #[derive(Debug, Default)]
@@ -154,6 +156,12 @@ impl Namespace {
         })
     }
 
+    /// Reads what is in memory already, for a model without a clock; `WouldBlock` where the disk has to be waited for.
+    pub fn read_now(&self, model: &Model, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let length = buffer.len() as u64;
+        self.serve(model, Op::Read, offset, length, || false, |at, _| self.backing.read_now(buffer, at))
+    }
+
     /// Writes.
     pub fn write(
         &self,
@@ -212,6 +220,33 @@ impl Namespace {
             }
             if flags.fua && at + bytes == offset + length { self.backing.flush() } else { Ok(()) }
         })
+    }
+
+    /// Makes a range read as zeroes, by writing them where the file system cannot do it at once.
+    pub fn zero_or_write(
+        &self,
+        model: &Model,
+        offset: u64,
+        length: u64,
+        flags: Flags,
+        mut gone: impl FnMut() -> bool,
+    ) -> io::Result<()> {
+        match self.zero(model, offset, length, flags, &mut gone) {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            done => return done,
+        }
+        let zeroes = vec![0; exact::<usize>(length.min(ZEROES_BYTES))];
+        let mut done = 0;
+        while done < length {
+            if gone() {
+                return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+            }
+            let piece = (length - done).min(ZEROES_BYTES);
+            let flags = Flags { fua: flags.fua && done + piece == length, ..flags };
+            self.write(model, &zeroes[..exact::<usize>(piece)], offset + done, flags, &mut gone)?;
+            done += piece;
+        }
+        Ok(())
     }
 
     /// Lets a request arrive at the model, moves its data, and returns when the model says that it is done. A large one

@@ -1,5 +1,5 @@
-//! One command for a device that is not served: the plugin opens it, carries the command out, saves the placement and
-//! ends, all before nbdkit would listen. What it has to say goes to standard output, line by line as JSON: progress
+//! One command for a device that is not served: this program opens it, carries the command out, saves the placement and
+//! ends, all before it would listen. What it has to say goes to standard output, line by line as JSON: progress
 //! first, where it takes long, then the reply of the control protocol.
 
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! What the command line of nbdkit asks for.
+//! What the command line asks for: words `key=value`.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum Latency {
     Real,
 }
 
-/// What the command line of nbdkit asks for.
+/// What the command line asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameters {
     /// Folder of the device.
@@ -25,11 +25,19 @@ pub struct Parameters {
     pub latency: Latency,
     /// Real seconds for each modelled one.
     pub time_scale: f64,
+    /// Listening Unix sockets for NBD clients, inherited, each with the only namespace that is seen through it if any.
+    pub nbd_fds: Vec<(RawFd, Option<String>)>,
+    /// Requests in work at once on each NBD connection.
+    pub threads: Option<usize>,
+    /// Folder of certificates: NBD clients have to use TLS.
+    pub tls_certificates: Option<PathBuf>,
+    /// They need a certificate of their own.
+    pub tls_verify_peer: bool,
     /// Listening control socket, inherited.
     pub control_fd: Option<RawFd>,
     /// Locked file, inherited; keeps a second server of the device away while this process lives.
     pub lock_fd: Option<RawFd>,
-    /// Pipe, inherited; connections are ended once it is closed at its other end.
+    /// Pipe, inherited; the server ends once it is closed at its other end.
     pub stop_fd: Option<RawFd>,
     /// Listening TCP socket for NVMe hosts, inherited.
     pub nvme_tcp_fd: Option<RawFd>,
@@ -43,8 +51,8 @@ pub struct Parameters {
     pub checkpoint_s: f64,
     /// A command of the control protocol to carry out instead of serving; see [`crate::offline`].
     pub command: Option<String>,
-    /// Folder of the listening sockets; a connection through `NAME.sock` in it may use namespace NAME only.
-    pub sockets: Option<PathBuf>,
+    /// Gets our process number once clients are served.
+    pub pid_file: Option<PathBuf>,
 }
 
 impl Default for Parameters {
@@ -53,6 +61,10 @@ impl Default for Parameters {
             device: None,
             latency: Latency::None,
             time_scale: 1.0,
+            nbd_fds: Vec::new(),
+            threads: None,
+            tls_certificates: None,
+            tls_verify_peer: false,
             control_fd: None,
             lock_fd: None,
             stop_fd: None,
@@ -62,7 +74,7 @@ impl Default for Parameters {
             nvme_permissions: Permissions::default(),
             checkpoint_s: 60.0,
             command: None,
-            sockets: None,
+            pid_file: None,
         }
     }
 }
@@ -73,7 +85,20 @@ impl Parameters {
         match key {
             "device" => self.device = Some(PathBuf::from(value)),
             "command" => self.command = Some(value.to_owned()),
-            "sockets" => self.sockets = Some(PathBuf::from(value)),
+            "pid-file" => self.pid_file = Some(PathBuf::from(value)),
+            "threads" => self.threads = Some(count(key, value, 4096)?),
+            "tls-certificates" => self.tls_certificates = Some(PathBuf::from(value)),
+            "tls-verify-peer" => {
+                self.tls_verify_peer = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return refuse(format!("tls-verify-peer={value}: write yes or no")),
+                }
+            }
+            "nbd-fd" => {
+                let (fd, only) = value.split_once(':').map_or((value, None), |(fd, only)| (fd, Some(only.to_owned())));
+                self.nbd_fds.push((descriptor(key, fd)?, only));
+            }
             "latency" => {
                 self.latency = match value {
                     "none" => Latency::None,
@@ -99,8 +124,9 @@ impl Parameters {
             "lock-fd" => self.lock_fd = Some(descriptor(key, value)?),
             _ => {
                 return refuse(format!(
-                    "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, \
-                     control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, nvme-allow, vhost-user-fd, command and sockets"
+                    "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, threads, pid-file, \
+                     nbd-fd, control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, nvme-allow, vhost-user-fd, \
+                     tls-certificates, tls-verify-peer and command"
                 ));
             }
         }
@@ -112,6 +138,13 @@ fn positive(key: &str, value: &str, most: f64) -> Result<f64, ServeError> {
     match value.parse::<f64>() {
         Ok(number) if number >= 1e-6 && number <= most => Ok(number),
         _ => refuse(format!("{key}={value}: write a number from 0.000001 to {most}")),
+    }
+}
+
+fn count(key: &str, value: &str, most: usize) -> Result<usize, ServeError> {
+    match value.parse::<usize>() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => refuse(format!("{key}={value}: write a number from 1 to {most}")),
     }
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 from waiting import until
 
 from .guests import GENERAL
@@ -44,7 +44,6 @@ def disks_by_nsid(guest: Guest, controller: str, count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def connected(booted: Guest) -> Iterator[Connected]:
-    require("nbdkit")
     # Sockets have short names.
     root = Path(tempfile.mkdtemp(prefix="slo-"))
     spec = "name=d,size=320MiB,op=20%,dies=2,unallocated=64MiB"
@@ -129,8 +128,8 @@ def test_the_kernel_sees_a_change_of_size_and_survives_a_new_server(connected: C
     grown = f"[ $(blockdev --getsize64 {disk}) = {36 << 20} ]"
     connected.guest.run(f"for _ in $(seq 600); do {grown} && exit 0; sleep 0.2; done; exit 1")
     connected.guest.run(f"echo before | dd of={disk} bs=512 conv=sync,fsync status=none")
-    # nbdkit is started again at once, with the same socket; the kernel tries again after ten seconds.
-    os.kill(connected.server.nbdkit(), signal.SIGKILL)
+    # The server is started again at once, with the same socket; the kernel tries again after ten seconds.
+    os.kill(connected.server.pid(), signal.SIGKILL)
     found = connected.guest.run(f"dd if={disk} bs=512 count=1 iflag=direct status=none | head -c 6").stdout
     assert found == "before"
 
@@ -184,7 +183,7 @@ def test_a_namespace_is_created_attached_formatted_and_deleted(connected: Connec
     )
 
     # All of it outlives the server.
-    os.kill(connected.server.nbdkit(), signal.SIGKILL)
+    os.kill(connected.server.pid(), signal.SIGKILL)
     guest.run(f"mount {disk} /mnt && cmp /usr/bin/bash /mnt/bash && umount /mnt")
     assert nvme.nsids() == [1, 2, 3]
     with connected.server.control() as control:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from serving import Server, make_device, require, served
+from serving import Server, make_device, served
 from waiting import until
 
 from .guests import GENERAL
@@ -46,7 +46,6 @@ class Plugged:
 
 @pytest.fixture(scope="module")
 def plugged(booted: Guest) -> Iterator[Plugged]:
-    require("nbdkit")
     # Sockets have short names.
     root = Path(tempfile.mkdtemp(prefix="slo-"))
     make_device(root, "name=d,size=192MiB,op=20%,dies=2", "name=a,size=96MiB", "name=b")
@@ -116,14 +115,14 @@ def test_a_killed_server_under_load_is_not_noticed(plugged: Plugged) -> None:
             return int(control.statistics()["namespaces"][0]["answered"]["writes"]["requests"])
 
     def restarted(before: int) -> bool:
-        return plugged.server.run.pid_file.exists() and plugged.server.nbdkit() != before
+        return plugged.server.run.pid_file.exists() and plugged.server.pid() != before
 
     with ThreadPoolExecutor(1) as beside:
         fio = beside.submit(plugged.guest.run, job)
         killed = 0
         while killed < 5 and not fio.done():
             until(lambda: fio.done() or writes() > 50, "writes of fio")
-            process = plugged.server.nbdkit()
+            process = plugged.server.pid()
             os.kill(process, signal.SIGKILL)
             until(lambda before=process: restarted(before), "another server")  # type: ignore[misc]
             killed += 1

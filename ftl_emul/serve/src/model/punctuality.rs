@@ -14,7 +14,7 @@ const MOST_LEAD_NS: i64 = 1_000_000;
 const MOST_LATE_NS: i64 = 10_000_000;
 /// One observation moves the lead by one part in so many.
 const LEAD_INERTIA: i64 = 32;
-/// A round trip through socket and nbdkit, which the client sees on top of the model: a first guess, and the longest
+/// A round trip through socket and server, which the client sees on top of the model: a first guess, and the longest
 /// pause between a request's end and the arrival of the one that follows it that counts as such.
 const ROUND_TRIP_GUESS_NS: i64 = 30_000;
 const MOST_PAUSE_NS: u64 = 250_000;

@@ -1,9 +1,8 @@
-"""The programs that serving needs: nbdkit, and our plugin for it."""
+"""What serving needs: our server program, and its listening sockets."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,37 +14,26 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.drives.record import RunPlaces
 from slo_ctl.host.sockets import check_socket_path, group_id, listen
 
-PLUGIN_VARIABLE = "SLO_CTL_NBDKIT_PLUGIN"
-PLUGIN_FILE = "libftl_serve.so"
+SERVER_VARIABLE = "SLO_CTL_SERVER"
+SERVER_FILE = "ftl-serve"
 
 
-def find_nbdkit() -> str:
-    """The path of nbdkit. Raises UserError saying what to install."""
-    found = shutil.which("nbdkit")
-    if found is None:
-        raise UserError(
-            "nbdkit is not installed, which serves the device over NBD",
-            "Debian, Ubuntu, Fedora: install the package nbdkit (1.24 or newer)",
-        )
-    return found
-
-
-def find_plugin() -> Path:
-    """Our plugin for nbdkit. Raises UserError saying how to build it."""
-    named = os.environ.get(PLUGIN_VARIABLE)
+def find_server() -> Path:
+    """The program that serves devices. Raises UserError saying how to build it."""
+    named = os.environ.get(SERVER_VARIABLE)
     if named:
         if not Path(named).is_file():
             raise UserError(
-                f"{PLUGIN_VARIABLE}: there is no file {named}", f"name {PLUGIN_FILE}, or unset it"
+                f"{SERVER_VARIABLE}: there is no file {named}", f"name {SERVER_FILE}, or unset it"
             )
         return Path(named).absolute()
     for folder in _folders():
-        if (folder / PLUGIN_FILE).is_file():
-            return folder / PLUGIN_FILE
+        if (folder / SERVER_FILE).is_file():
+            return folder / SERVER_FILE
     raise UserError(
-        f"the nbdkit plugin {PLUGIN_FILE} is not built",
+        f"the server {SERVER_FILE} is not built",
         f"in a source tree run `make setup` or `cargo build --release -p ftl-serve`; "
-        f"elsewhere let {PLUGIN_VARIABLE} name it",
+        f"elsewhere let {SERVER_VARIABLE} name it",
     )
 
 
@@ -98,7 +86,7 @@ def _adopt(descriptor: int, name: str) -> tuple[Path, socket.socket]:
     return Path(bound), opened
 
 
-# Listening sockets of a served device: made here, handed to nbdkit.
+# Listening sockets of a served device: made here, handed to the server.
 
 GROUP = "slo-ctl"
 OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660

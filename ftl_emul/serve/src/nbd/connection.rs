@@ -1,0 +1,443 @@
+//! A connection after the handshake: requests are read, carried out and answered, many at once.
+//!
+//! One thread at a time reads. It carries out what takes no longer than handing it on would, and collects those replies
+//! until it would have to wait for the client. With any other request it lets another thread read, carries that request
+//! out and answers it. Threads are started when there is none left to read, up to a number; then the client waits.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use ftl_core::convert::exact;
+
+use crate::namespace::{Flags, Namespace};
+use crate::nbd::negotiation::Agreed;
+use crate::nbd::protocol::{MAX_PAYLOAD_BYTES, Replies, Request, STATE_HOLE, STATE_ZERO, block_status, command, flag};
+use crate::nbd::{Front, has_hung_up};
+
+/// Reads and writes of so much at most may be carried out by the thread that reads.
+const QUICK_BYTES: usize = 64 << 10;
+/// What is read from the client at once: a quick write, and what else has arrived.
+const INCOMING_BYTES: usize = 2 * QUICK_BYTES;
+/// Replies of quick requests are sent once they are so many bytes.
+const REPLIES_BYTES: usize = 256 << 10;
+/// Data of other requests in work for one export at once, of reads and of writes; one request may be larger.
+const EXPORT_BYTES: usize = 64 << 20;
+/// How often a request that waits for room looks whether it is still wanted.
+const WANTED_CHECK: Duration = Duration::from_millis(250);
+/// Extents in one block status reply at most; the client asks again for more.
+const MAX_EXTENTS: usize = 4096;
+
+/// Room for the data of requests in work.
+#[derive(Debug, Default)]
+pub struct Room {
+    taken: Mutex<usize>,
+    less: Condvar,
+}
+
+impl Room {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is room, or nobody else has any. None once nobody waits for the request any more.
+    fn take(&self, bytes: usize, gone: impl Fn() -> bool) -> Option<Taken<'_>> {
+        let mut taken = self.lock();
+        while *taken > 0 && *taken + bytes > EXPORT_BYTES {
+            let (again, waited) = self.less.wait_timeout(taken, WANTED_CHECK).unwrap_or_else(PoisonError::into_inner);
+            taken = again;
+            if waited.timed_out() && gone() {
+                return None;
+            }
+        }
+        *taken += bytes;
+        Some(Taken { room: self, bytes })
+    }
+}
+
+/// Room of one request.
+#[derive(Debug)]
+struct Taken<'a> {
+    room: &'a Room,
+    bytes: usize,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.room.lock() -= self.bytes;
+        self.room.less.notify_all();
+    }
+}
+
+/// Room of one export. Reads and writes have their own: a client may send a write before it takes what it has read.
+#[derive(Debug, Default)]
+pub struct Rooms {
+    reads: Room,
+    writes: Room,
+}
+
+/// What has arrived and is not carried out yet, and replies that are not sent yet.
+struct Incoming {
+    buffer: Box<[u8]>,
+    begin: usize,
+    end: usize,
+    replies: Vec<u8>,
+}
+
+/// A request that takes longer, with its data.
+struct Work<'a> {
+    request: Request,
+    data: Vec<u8>,
+    _room: Option<Taken<'a>>,
+}
+
+/// See the module.
+pub struct Connection {
+    front: &'static Front,
+    stream: Arc<UnixStream>,
+    /// Of the client; another one than `stream` where there is TLS.
+    client: Arc<UnixStream>,
+    namespace: Arc<Namespace>,
+    replies: Replies,
+    allocation: bool,
+    rooms: Arc<Rooms>,
+    incoming: Mutex<Incoming>,
+    sending: Mutex<()>,
+    threads: AtomicUsize,
+    /// Threads that wait to read.
+    idle: AtomicUsize,
+    /// Nothing more is read.
+    closed: AtomicBool,
+}
+
+impl Connection {
+    /// Serves requests until the client leaves; in this thread and others.
+    pub fn serve(front: &'static Front, client: Arc<UnixStream>, agreed: Agreed) {
+        let incoming = Incoming { buffer: vec![0; INCOMING_BYTES].into(), begin: 0, end: 0, replies: Vec::new() };
+        let connection = Arc::new(Self {
+            front,
+            stream: agreed.stream,
+            client,
+            replies: Replies { structured: agreed.structured },
+            allocation: agreed.allocation,
+            rooms: front.rooms_of(&agreed.namespace.name),
+            namespace: agreed.namespace,
+            incoming: Mutex::new(incoming),
+            sending: Mutex::new(()),
+            threads: AtomicUsize::new(1),
+            idle: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        });
+        connection.work();
+    }
+
+    /// Reads and carries out requests until the connection ends.
+    fn work(self: &Arc<Self>) {
+        loop {
+            self.idle.fetch_add(1, Ordering::Relaxed);
+            let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+            self.idle.fetch_sub(1, Ordering::Relaxed);
+            if self.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            // After a panic it is not known what was read; then this connection ends.
+            let next = catch_unwind(AssertUnwindSafe(|| self.next(&mut incoming)));
+            let Ok(Ok(work)) = next else {
+                self.closed.store(true, Ordering::Relaxed);
+                return;
+            };
+            if self.idle.load(Ordering::Relaxed) == 0 {
+                self.start_thread();
+            }
+            drop(incoming);
+            self.carry_out(work);
+        }
+    }
+
+    fn start_thread(self: &Arc<Self>) {
+        if self.threads.load(Ordering::Relaxed) >= self.front.threads {
+            return;
+        }
+        let another = Arc::clone(self);
+        let started = thread::Builder::new().name("slo-ctl nbd".into()).spawn(move || another.work());
+        // Without it, the next request is read later.
+        if started.is_ok() {
+            self.threads.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Carries out requests as long as they are quick; returns the first that is not. Err when the connection is to end.
+    fn next<'a>(&'a self, incoming: &mut Incoming) -> io::Result<Work<'a>> {
+        loop {
+            if incoming.replies.len() >= REPLIES_BYTES {
+                self.send_replies(incoming)?;
+            }
+            let head = self.fill(incoming, Request::BYTES)?;
+            let request = Request::parse(head[..].first_chunk().ok_or(ErrorKind::InvalidData)?);
+            let Some(request) = request.filter(|request| request.command != command::DISC) else {
+                self.send_replies(incoming)?;
+                return Err(ErrorKind::InvalidData.into());
+            };
+            incoming.begin += Request::BYTES;
+            let payload = if request.has_payload() { request.length as usize } else { 0 };
+            if payload > MAX_PAYLOAD_BYTES as usize {
+                self.send_replies(incoming)?;
+                return Err(ErrorKind::InvalidData.into());
+            }
+            if let Err(refused) = self.check(&request) {
+                self.skip(incoming, payload)?;
+                self.replies.done(&mut incoming.replies, &request, &Err(refused));
+                continue;
+            }
+            if self.is_quick(&request) {
+                self.fill(incoming, payload)?;
+                if self.carry_out_quickly(&request, incoming).is_continue() {
+                    incoming.begin += payload;
+                    continue;
+                }
+            }
+            self.send_replies(incoming)?;
+            let (mut data, mut room) = (Vec::new(), None);
+            if payload > 0 {
+                let taken = self.rooms.writes.take(payload, || self.is_gone());
+                room = Some(taken.ok_or(ErrorKind::ConnectionAborted)?);
+                data = self.payload(incoming, payload)?;
+            }
+            return Ok(Work { request, data, _room: room });
+        }
+    }
+
+    /// Returns so many bytes from the client; sends what there is to send before it waits for them.
+    fn fill<'i>(&self, incoming: &'i mut Incoming, bytes: usize) -> io::Result<&'i [u8]> {
+        while incoming.end - incoming.begin < bytes {
+            self.send_replies(incoming)?;
+            if incoming.begin + bytes > INCOMING_BYTES || incoming.begin == incoming.end {
+                incoming.buffer.copy_within(incoming.begin..incoming.end, 0);
+                (incoming.begin, incoming.end) = (0, incoming.end - incoming.begin);
+            }
+            match (&*self.stream).read(&mut incoming.buffer[incoming.end..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => incoming.end += read,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(&incoming.buffer[incoming.begin..incoming.begin + bytes])
+    }
+
+    /// Takes the data of a write out.
+    fn payload(&self, incoming: &mut Incoming, bytes: usize) -> io::Result<Vec<u8>> {
+        let there = bytes.min(incoming.end - incoming.begin);
+        let mut data = vec![0; bytes];
+        data[..there].copy_from_slice(&incoming.buffer[incoming.begin..incoming.begin + there]);
+        incoming.begin += there;
+        (&*self.stream).read_exact(&mut data[there..])?;
+        Ok(data)
+    }
+
+    fn skip(&self, incoming: &mut Incoming, bytes: usize) -> io::Result<()> {
+        let mut left = bytes;
+        while left > 0 {
+            let piece = left.min(QUICK_BYTES);
+            self.fill(incoming, piece)?;
+            incoming.begin += piece;
+            left -= piece;
+        }
+        Ok(())
+    }
+
+    fn send_replies(&self, incoming: &mut Incoming) -> io::Result<()> {
+        if incoming.replies.is_empty() {
+            return Ok(());
+        }
+        let sent = self.send(&incoming.replies);
+        incoming.replies.clear();
+        sent
+    }
+
+    /// Err for a request that is not carried out ("Request types", "Size constraints", "Error values").
+    fn check(&self, request: &Request) -> io::Result<()> {
+        let Request { command, offset, length, .. } = *request;
+        let size = self.namespace.size_bytes();
+        let is_within = length > 0 && offset.checked_add(u64::from(length)).is_some_and(|end| end <= size);
+        let is_valid = !request.has_wrong_flags(self.replies.structured)
+            && match command {
+                command::FLUSH => offset == 0 && length == 0,
+                command::READ => is_within && length <= MAX_PAYLOAD_BYTES,
+                command::BLOCK_STATUS => is_within && self.allocation,
+                command::WRITE | command::WRITE_ZEROES if length > 0 && !is_within => {
+                    return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+                }
+                command::TRIM | command::WRITE | command::WRITE_ZEROES => is_within,
+                _ => false,
+            };
+        if is_valid { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
+    }
+
+    /// Whether a request waits neither for the modelled drive nor for stable storage, and moves little.
+    fn is_quick(&self, request: &Request) -> bool {
+        self.front.server.time_scale.is_none()
+            && request.length as usize <= QUICK_BYTES
+            && (request.command == command::READ || request.command == command::WRITE && !request.has(flag::FUA))
+    }
+
+    /// Carries out a quick request, whose data is all there, and adds the reply. Break for a read that would have to
+    /// wait for a disk.
+    fn carry_out_quickly(&self, request: &Request, incoming: &mut Incoming) -> ControlFlow<()> {
+        let Incoming { buffer, begin, replies, .. } = incoming;
+        let length = request.length as usize;
+        let model = &self.front.server.model;
+        let before = replies.len();
+        let done = if request.command == command::READ {
+            self.replies.before_data(replies, request);
+            let data = replies.len();
+            replies.resize(data + length, 0);
+            let read = self.namespace.read_now(model, &mut replies[data..], request.offset);
+            match read {
+                Ok(()) => return ControlFlow::Continue(()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    replies.truncate(before);
+                    return ControlFlow::Break(());
+                }
+                failed => failed,
+            }
+        } else {
+            let data = &buffer[*begin..*begin + length];
+            self.namespace.write(model, data, request.offset, Flags::default(), || false)
+        };
+        self.note(request, &done);
+        replies.truncate(before);
+        self.replies.done(replies, request, &done);
+        ControlFlow::Continue(())
+    }
+
+    /// Carries a request out and answers it.
+    fn carry_out(&self, work: Work<'_>) {
+        let request = work.request;
+        // A panic ends this request only.
+        let done = catch_unwind(AssertUnwindSafe(|| match request.command {
+            command::READ => self.read(&request),
+            command::BLOCK_STATUS => self.block_status(&request),
+            _ => self.change(&work).map(|()| None),
+        }));
+        let done = done.unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EIO)));
+        drop(work);
+        // Who reads finds a failure out as well.
+        let _sent = match done {
+            // The room is free again once the reply is out.
+            Ok(Some((reply, _room))) => self.send(&reply),
+            done => {
+                let done = done.map(|_| ());
+                self.note(&request, &done);
+                let mut reply = Vec::with_capacity(32);
+                self.replies.done(&mut reply, &request, &done);
+                self.send(&reply)
+            }
+        };
+    }
+
+    fn change(&self, work: &Work<'_>) -> io::Result<()> {
+        let Work { request, data, .. } = work;
+        let (namespace, model) = (&self.namespace, &self.front.server.model);
+        let (offset, length) = (request.offset, u64::from(request.length));
+        let flags = Flags { fua: request.has(flag::FUA), may_trim: !request.has(flag::NO_HOLE) };
+        let gone = || self.is_gone();
+        match request.command {
+            command::WRITE => namespace.write(model, data, offset, flags, gone),
+            command::FLUSH => namespace.flush(model, gone),
+            command::TRIM => namespace.trim(model, offset, length, flags, gone),
+            command::WRITE_ZEROES if request.has(flag::FAST_ZERO) => namespace.zero(model, offset, length, flags, gone),
+            _ => namespace.zero_or_write(model, offset, length, flags, gone),
+        }
+    }
+
+    fn read(&self, request: &Request) -> io::Result<Option<(Vec<u8>, Option<Taken<'_>>)>> {
+        let length = request.length as usize;
+        let room = self.rooms.reads.take(length, || self.is_gone());
+        let room = room.ok_or_else(|| io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
+        let mut reply = Vec::with_capacity(32 + length);
+        self.replies.before_data(&mut reply, request);
+        let data = reply.len();
+        reply.resize(data + length, 0);
+        self.namespace.read(&self.front.server.model, &mut reply[data..], request.offset, || self.is_gone())?;
+        Ok(Some((reply, Some(room))))
+    }
+
+    fn block_status(&self, request: &Request) -> io::Result<Option<(Vec<u8>, Option<Taken<'_>>)>> {
+        let end = request.offset + u64::from(request.length);
+        let most = if request.has(flag::REQ_ONE) { 1 } else { MAX_EXTENTS };
+        let mut extents: Vec<(u32, u32)> = Vec::new();
+        let mut at = request.offset;
+        while at < end {
+            let extent = self.namespace.backing.extent_at(at, end)?;
+            let (length, state) = (exact::<u32>(extent.length), if extent.hole { STATE_HOLE | STATE_ZERO } else { 0 });
+            let count = extents.len();
+            match extents.last_mut() {
+                Some((before, same)) if *same == state => *before += length,
+                _ if count == most => break,
+                _ => extents.push((length, state)),
+            }
+            at += extent.length;
+        }
+        Ok(Some((block_status(request, &extents), None)))
+    }
+
+    /// Logs a failure that is not the client's fault. That a disk is full is reported by upkeep; ENXIO says that the
+    /// namespace was removed.
+    fn note(&self, request: &Request, done: &io::Result<()>) {
+        let Err(e) = done else { return };
+        if !matches!(
+            e.raw_os_error(),
+            Some(libc::EOPNOTSUPP | libc::ENOSPC | libc::EINVAL | libc::ESHUTDOWN | libc::ENXIO)
+        ) {
+            let what = match request.command {
+                command::READ => "read",
+                command::WRITE => "write",
+                command::FLUSH => "flush",
+                command::TRIM => "trim",
+                command::WRITE_ZEROES => "write zeroes",
+                _ => "block status",
+            };
+            self.front.failures.say(|| format!("namespace {}: {what}: {e}", self.namespace.name));
+        }
+    }
+
+    /// Whether nobody waits for replies any more, or the server is stopping.
+    fn is_gone(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.front.is_stopping() || has_hung_up(&self.client)
+    }
+
+    /// Sends a reply, or several. After a failure the connection is of no use.
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        (&*self.stream).write_all(bytes).inspect_err(|_| {
+            self.closed.store(true, Ordering::Relaxed);
+            // The client may have done so before.
+            let _ended = self.stream.shutdown(Shutdown::Both);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_room_but_one_alone_may_be_larger() {
+        let room = Arc::new(Room::default());
+        let large = room.take(2 * EXPORT_BYTES, || false).unwrap();
+        let second = Arc::clone(&room);
+        let waiting = thread::spawn(move || second.take(1, || false).map(|taken| taken.bytes));
+        assert!(room.take(1, || true).is_none(), "nobody waits for it any more");
+        assert_eq!(*room.lock(), 2 * EXPORT_BYTES);
+        drop(large);
+        assert_eq!(waiting.join().unwrap(), Some(1));
+        assert_eq!(*room.lock(), 0);
+    }
+}

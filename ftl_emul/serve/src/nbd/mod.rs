@@ -1,0 +1,222 @@
+//! The device over NBD: one Unix socket for each namespace, and one for all of them.
+//!
+//! [`negotiation`] is the handshake of a client, [`connection`] what comes after it, [`protocol`] the bytes of both;
+//! with [`tls`] they are encrypted. Who may use which export depends on the socket that a client has come through.
+
+mod connection;
+mod negotiation;
+mod protocol;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::ServerConfig;
+
+use crate::error::{ServeError, refuse};
+use crate::inherited;
+use crate::parameters::{Latency, Parameters};
+use crate::server::Server;
+use connection::{Connection, Rooms};
+
+/// Connections at once through one socket. Each has threads and descriptors of its own.
+const MAX_CONNECTIONS: usize = 16;
+/// The same with those whose client is gone, which end once their requests are done.
+const MAX_CLOSING: usize = 128;
+/// Requests in work at once on each connection: where they wait for the modelled drive, each takes a thread.
+const THREADS: usize = 4;
+const TIMED_THREADS: usize = 128;
+/// After a connection could not be accepted, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Requests in work have so long when the server stops; then their connections are cut.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const CUT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two lines about the same.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What all connections have in common.
+pub struct Front {
+    server: &'static Server,
+    tls: Option<Arc<ServerConfig>>,
+    threads: usize,
+    rooms: Mutex<HashMap<String, Arc<Rooms>>>,
+    stopping: AtomicBool,
+    failures: OccasionalLog,
+}
+
+impl Front {
+    fn rooms_of(&self, namespace: &str) -> Arc<Rooms> {
+        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(rooms.entry(namespace.to_owned()).or_default())
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// A listening socket, and who came through it.
+struct Socket {
+    listener: UnixListener,
+    /// The only namespace that is seen through it.
+    only: Option<String>,
+    connections: Vec<Weak<UnixStream>>,
+}
+
+/// The front end.
+pub struct Nbd {
+    front: &'static Front,
+    sockets: Vec<Socket>,
+    refused: OccasionalLog,
+    not_accepted: OccasionalLog,
+}
+
+impl Nbd {
+    /// Takes the listening sockets; nobody is served yet.
+    pub fn new(server: &'static Server, parameters: &Parameters) -> Result<Self, ServeError> {
+        let is_timed = parameters.latency == Latency::Real;
+        let front = Front {
+            server,
+            tls: parameters
+                .tls_certificates
+                .as_deref()
+                .map(|f| tls::configuration(f, parameters.tls_verify_peer))
+                .transpose()?,
+            threads: parameters.threads.unwrap_or(if is_timed { TIMED_THREADS } else { THREADS }),
+            rooms: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            failures: OccasionalLog::default(),
+        };
+        let mut sockets = Vec::new();
+        for (fd, only) in &parameters.nbd_fds {
+            if let Some(unknown) = only.as_ref().filter(|name| server.namespace(name).is_none()) {
+                return refuse(format!("nbd-fd={fd}:{unknown}: there is no namespace {unknown}"));
+            }
+            let listener = UnixListener::from(inherited::take(*fd));
+            listener
+                .local_addr()
+                .and_then(|_| listener.set_nonblocking(false))
+                .map_err(|e| ServeError::File(format!("nbd-fd={fd} is not a listening socket: {e}")))?;
+            sockets.push(Socket { listener, only: only.clone(), connections: Vec::new() });
+        }
+        Ok(Self {
+            // Threads that outlast a stop still use it.
+            front: Box::leak(Box::new(front)),
+            sockets,
+            refused: OccasionalLog::default(),
+            not_accepted: OccasionalLog::default(),
+        })
+    }
+
+    /// Accepts clients until one of the descriptors `stop` becomes readable.
+    pub fn listen(&mut self, stop: &[BorrowedFd<'_>]) -> Result<(), ServeError> {
+        loop {
+            let ready = {
+                let watched = stop.iter().copied().chain(self.sockets.iter().map(|socket| socket.listener.as_fd()));
+                let mut polled: Vec<PollFd<'_>> =
+                    watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+                match poll(&mut polled, None) {
+                    Ok(_) => {}
+                    Err(rustix::io::Errno::INTR) => continue,
+                    Err(e) => return Err(ServeError::File(format!("cannot wait for clients: {e}"))),
+                }
+                polled.iter().map(|each| !each.revents().is_empty()).collect::<Vec<_>>()
+            };
+            let (stops, sockets) = ready.split_at(stop.len());
+            if stops.contains(&true) {
+                return Ok(());
+            }
+            // One of each, so that none of them has to wait for the crowd at another.
+            let mut failed = false;
+            for (socket, _) in self.sockets.iter_mut().zip(sockets).filter(|(_, ready)| **ready) {
+                match socket.listener.accept() {
+                    Ok((stream, _)) => socket.admit(self.front, stream, &self.refused),
+                    Err(e) => {
+                        self.not_accepted.say(|| format!("cannot accept clients: {e}"));
+                        failed = true;
+                    }
+                }
+            }
+            if failed {
+                thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// Ends every connection once what it has asked for is answered.
+    pub fn stop(self) {
+        self.front.stopping.store(true, Ordering::Relaxed);
+        let connections: Vec<_> = self.sockets.into_iter().flat_map(|socket| socket.connections).collect();
+        for (how, timeout) in [(Shutdown::Read, STOP_TIMEOUT), (Shutdown::Both, CUT_TIMEOUT)] {
+            for stream in connections.iter().filter_map(Weak::upgrade) {
+                // The client may have done so before.
+                let _ended = stream.shutdown(how);
+            }
+            let deadline = Instant::now() + timeout;
+            while connections.iter().any(|each| each.strong_count() > 0) {
+                if Instant::now() >= deadline {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn admit(&mut self, front: &'static Front, stream: UnixStream, refused: &OccasionalLog) {
+        self.connections.retain(|each| each.strong_count() > 0);
+        let is_alive = |each: &Weak<UnixStream>| each.upgrade().is_some_and(|stream| !has_hung_up(&stream));
+        let alive = self.connections.iter().filter(|each| is_alive(each)).count();
+        if alive >= MAX_CONNECTIONS || self.connections.len() >= MAX_CLOSING {
+            let name = self.only.as_deref().unwrap_or("all namespaces");
+            refused.say(|| format!("refused a connection to {name}: a socket takes {MAX_CONNECTIONS} at once"));
+            return;
+        }
+        let (stream, only) = (Arc::new(stream), self.only.clone());
+        self.connections.push(Arc::downgrade(&stream));
+        let serve = move || {
+            // Who breaks off during the handshake is not logged.
+            if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only.as_deref()) {
+                Connection::serve(front, stream, agreed);
+            }
+        };
+        if let Err(e) = thread::Builder::new().name("slo-ctl nbd".into()).spawn(serve) {
+            refused.say(|| format!("refused a connection: cannot start a thread: {e}"));
+        }
+    }
+}
+
+/// Whether the peer has closed the connection.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Lines for the operator that clients can cause: one in a while, with how many were left out.
+#[derive(Debug, Default)]
+struct OccasionalLog(Mutex<(u64, Option<Instant>)>);
+
+impl OccasionalLog {
+    fn say(&self, line: impl FnOnce() -> String) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left_out, last) = &mut *state;
+        if last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            *left_out += 1;
+            return;
+        }
+        let more = if *left_out == 0 { String::new() } else { format!(" ({left_out} more such lines left out)") };
+        eprintln!("slo-ctl: {}{more}", line());
+        *state = (0, Some(Instant::now()));
+    }
+}
