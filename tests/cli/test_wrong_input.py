@@ -116,7 +116,7 @@ WRONG = [
     ("device list extra", "slo-ctl device list --help"),
     ("device resize ssd0/web", "slo-ctl device resize ssd0/web 4GiB"),
     ("device resize ssd0/web huge", "such as 4GiB"),
-    ("device resize ssd0/web 100GiB", "in a source tree run `make setup` or `cargo buil"),
+    ("device resize ssd0/web 100GiB", "choose a smaller size"),
     ("device resize ssd0 32MiB", "write ssd0/NAMESPACE"),
     ("device resize ssd0/nosuch 32MiB", "known: db, web"),
     ("device age nosuch", "known: ssd0"),
