@@ -117,9 +117,11 @@ class SimulatedServer:
             # Within an epoch the daemon asks for all of it again and again.
             self._cached_at_ns = device.now_ns
             self._cached.clear()
-        for namespace, made in zip(drive.namespaces.values(), drive.record.namespace, strict=True):
+        for nsid, (namespace, made) in enumerate(
+            zip(drive.namespaces.values(), drive.record.namespace, strict=True), 1
+        ):
             if namespace.name not in self._cached:
-                self._cached[namespace.name] = self._statistics_of(namespace, made)
+                self._cached[namespace.name] = {"nsid": nsid, **self._statistics_of(namespace, made)}
         return {
             "v": 1,
             "ok": True,
