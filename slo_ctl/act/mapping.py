@@ -63,7 +63,7 @@ class MappingStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else maps or unmaps meanwhile. Raises UserError when somebody does."""
+        """Hold the lock for mapping and unmapping. Raises UserError when another process holds it."""
         with self._store.locked("another slo-ctl is mapping or unmapping", timeout_s=0.0):
             yield
 

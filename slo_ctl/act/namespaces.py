@@ -252,7 +252,7 @@ def give(
 def take(domain: WritableDomain, target: str, path: str, *, unplug: bool) -> None:
     """Take it out of the definition and, with `unplug`, out of the running VM. Raises UserError.
 
-    A disk of that name with another source is somebody else's, and stays.
+    A disk of that name with another source was not made by slo-ctl and stays.
     """
     if (
         not unplug

@@ -133,7 +133,8 @@ class SystemdActuator:
     def write(self, knob: Knob, value: float | None) -> None:
         """Set the property, or take it back, and give the cgroup a moment to follow.
 
-        Raises ActError where systemd refuses, or would take away a limit that somebody else wrote past it.
+        Raises ActError where systemd refuses, or would remove a limit that another program wrote to the
+        cgroup.
         """
         unit = _unit(knob)
         # All of it in one call: on a slow host no single question might be answered in time.

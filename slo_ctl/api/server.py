@@ -28,7 +28,7 @@ class ApiServer:
     def __init__(self, controller: Controller, path: Path, group: str) -> None:
         """Listen at `path`, for the owner and `group` where there is one.
 
-        Raises UserError when somebody else listens there, or nobody can.
+        Raises UserError when another process listens there, or the address cannot be used.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)

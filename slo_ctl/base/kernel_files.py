@@ -75,6 +75,6 @@ def _content(descriptor: int, limit_bytes: int) -> bytes:
                 break
             content += more
     except BlockingIOError:
-        # Somebody's FIFO.
+        # A FIFO would block.
         return b""
     return content

@@ -106,10 +106,9 @@ class MappingWork:
 
     def user_of(self, mapping: NamespaceMapping, drive: NvmeDevice) -> str:
         """The current user of a mapped namespace, including its VM when it runs; empty: none."""
-        from slo_ctl.model import VmState
 
         vm = self._host.vm(mapping.vm)
-        running = vm is not None and vm.state not in (VmState.SHUT_OFF, VmState.CRASHED)
+        running = vm is not None and not vm.state.is_off
         return self._users(drive, "" if running else mapping.vm).get(mapping.nsid or 0, "")
 
     def check_vm(self, name: str) -> None:

@@ -401,7 +401,7 @@ class Pool:
         """Decide who is throttled until the next epoch so that others have what their SLOs ask for.
 
         `limitable` says whose IOPS can be limited, by VM and device; `weighted` are the VMs whose weight
-        somebody set; of those in `unapplied` a limit did not take.
+        was set; `unapplied` are those whose limit could not be applied.
         """
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
         can = {vm for vm in here if all((vm, part.name) in limitable for part in self._on(vm))}

@@ -174,7 +174,7 @@ class BlockDevices:
         return views
 
     def close(self) -> None:
-        """Let go of all."""
+        """Stop using all devices."""
         for part in self.parts.values():
             part.close()
 

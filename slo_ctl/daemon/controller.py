@@ -215,7 +215,7 @@ class DaemonController:
             ) from None
         self.act_soon()
         end_s = time.monotonic() + _ANNOUNCE_S
-        while name not in self.published.names and time.monotonic() < end_s:
+        while name and name not in self.published.names and time.monotonic() < end_s:
             time.sleep(_POLL_S)
         return name, name in self.published.names
 

@@ -104,13 +104,13 @@ class Observer(Protocol):
         """Time VMs waited for block I/O since the last call, or why it is not known."""
 
     def take_tuned(self) -> set[str]:
-        """UUIDs of VMs whose tuning somebody changed in libvirt since the last call."""
+        """UUIDs of VMs whose tuning was changed in libvirt since the last call."""
 
     def announce(self, xml: str) -> str:
         """The name of a domain that libvirt is about to start. Raises DomainXmlError."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close connections and files."""
 
 
 def host_observer(

@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from slo_ctl.daemon.device_view import DeviceView, VmView
 from slo_ctl.decide.groups import Rates, slos_in_group
 from slo_ctl.decide.slo_sources import ResolvedSlo
-from slo_ctl.model import Slo, Vm, VmState
+from slo_ctl.model import Slo, Vm
 from slo_ctl.model.slo import SloGroup
 
 _REMEMBERED = 5
 """A VM did what it did in the busiest of so many epochs: parts grow at once and shrink slowly."""
-OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED, VmState.PAUSED, VmState.SUSPENDED})
-"""States in which a VM asks for nothing."""
 
 
 class Groups:
@@ -34,7 +32,7 @@ class Groups:
         own: dict[str, dict[str, Slo]] = defaultdict(dict)
         for vm in vms:
             name = resolved[vm.name].group_name
-            if name is not None and vm.state not in OFF:
+            if name is not None and vm.state.may_do_io:
                 own[name][vm.name] = resolved[vm.name].slo
         did = {vm: _most(rates) for vm, rates in self._did.items() if rates}
         self._last = {
@@ -76,7 +74,7 @@ def _counts(view: VmView) -> tuple[int, int]:
 
 
 def _increase(now: float, before: float) -> float:
-    """A counter that began anew says nothing."""
+    """How much a counter grew; 0 when it was reset."""
     return max(0.0, now - before)
 
 

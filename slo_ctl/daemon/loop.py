@@ -338,7 +338,7 @@ class Daemon:
         return Plan(tuple(outcomes), tuple(devices), status.notes if status else ())
 
     def stop(self, *, undo: bool) -> list[Outcome]:
-        """Let go of everything, restoring what was changed if so wanted; what became of that."""
+        """Stop using all devices, restoring what was changed if so wanted; what that did."""
         # Programs end while settings are restored.
         self._hooks.begin_stop()
         outcomes = self._restore_all() if undo and not self._dry_run else []

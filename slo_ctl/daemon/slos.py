@@ -89,7 +89,7 @@ def said_about(vm: str, vm_set: StoredSlos, metadata: Mapping[str, SloFields], c
 
 
 class Resolver:
-    """SLOs of all VMs, worked out again only where somebody says something else than before."""
+    """SLOs of all VMs, resolved again only where one of their sources has changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[object, ResolvedSlo]] = {}

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
-from slo_ctl.daemon.groups import OFF
 from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
@@ -150,7 +149,7 @@ def _row(
             settling=view.settling,
             maximum=f"part of the maximum of group {resolved.group_name}," if in_group else "maximum of",
         )
-    if judgement.verdict is Verdict.IDLE and vm.state in OFF:
+    if judgement.verdict is Verdict.IDLE and not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     sums = _sums(view.windows)
     return VmStatus(
@@ -305,7 +304,7 @@ def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
 
 def _nowhere(vm: Vm, resolved: ResolvedSlo, unapplied: Sequence[Outcome]) -> VmStatus:
     """A VM that uses no managed device."""
-    if vm.state in OFF:
+    if not vm.state.may_do_io:
         judgement = Judgement(Verdict.IDLE, f"it is {vm.state.value}")
     elif unapplied:
         judgement = judge(Delivered(asked=False), resolved.slo, None, unapplied=unapplied)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from slo_ctl.decide.limit_control import at_limit
-from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm, VmState
+from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
 
 # Weights as people set them, as the whole numbers that kernels take.
@@ -100,7 +100,6 @@ def unit_of(cgroup: str) -> str | None:
 
 # Which VM uses which managed block device, and through what it can be steered there: pure.
 
-_OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED})
 _NO_IOTUNE = frozenset({"vhostuser", "vhostvdpa"})
 """Kinds of disks whose I/O does not pass through QEMU."""
 
@@ -118,7 +117,7 @@ class Use:
     untouchable: tuple[str, ...]
     """Disks there whose I/O is another program's."""
     own_slo: bool
-    """Somebody set one for it; otherwise its SLO is what everybody has."""
+    """An SLO was set for it; otherwise it has the default."""
     shares: bool
     """Whether it was seen to do I/O there."""
     by_systemd: bool
@@ -183,7 +182,7 @@ def uses_of(
                 counted[stream.vm].add(stream.device)
     uses = []
     for vm in vms:
-        if vm.name not in slos or vm.state in _OFF:
+        if vm.name not in slos or vm.state.is_off:
             continue
         named = with_slo is None or vm.name in with_slo or vm.found_by is FoundBy.OPTION
         on_disks = {disk.device for disk in vm.disks if disk.device in numbers and disk.device}

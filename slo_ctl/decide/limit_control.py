@@ -36,7 +36,7 @@ LEAST_HELP = 0.05
 """Gain of a VM, relative to what is taken from the others for it. So small a part of what all do is not
 judged."""
 LEAST_SHARE_HELP = 0.5
-"""The same for a mere share: what others give up must be of use to somebody."""
+"""The same for a mere share: what others give up must be of use to another VM."""
 RETRY_AFTER, LONGEST_RETRY = 60, 600
 """Windows for which limits that did not help are not tried again: at first, and at most."""
 
@@ -137,7 +137,7 @@ class LimitState:
     raised: bool = False
     """Something was restored since limits were lowered last."""
     before: dict[str, float] = field(default_factory=dict)
-    """IOPS of every VM when somebody became short."""
+    """IOPS of every VM when one of them fell below its entitlement."""
     steps: dict[str, int] = field(default_factory=dict)
     """Taken so far, by VM that they were for."""
     misses_before: dict[str, float] = field(default_factory=dict)
@@ -279,7 +279,7 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     if taken <= LEAST_HELP * sum(v.iops for v in vms):
         return True
     if short.misses_share_alone:
-        # What others gave up must have come of use to somebody.
+        # What others gave up must have been used.
         return sum(each for each in gained.values() if each > 0.0) > LEAST_SHARE_HELP * taken
     return gained[short.vm] > LEAST_HELP * taken
 
@@ -310,7 +310,7 @@ def _raise(
     rates = {v.vm: v.iops for v in vms}
     held = {vm for vm, limit in state.limits.items() if at_limit(rates[vm], limit)}
     sharing = [v for v in protected if v.keeps_share]
-    # Somebody has to take what the device has to spare; and a limit may have become too low for a share.
+    # A VM has to take what the device has to spare; and a limit may have become too low for a share.
     idle = bool(sharing) and all(v.vm in held for v in sharing)
     low = [
         v.due_iops / state.limits[v.vm]

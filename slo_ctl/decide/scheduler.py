@@ -20,7 +20,7 @@ from slo_ctl.decide.scheduler_parameters import (
     parameters_of,
     too_fast_for_bfq,
 )
-from slo_ctl.model import DeviceNumber, Knob, Lever, Setting, Slo, Stream, Vm, VmState
+from slo_ctl.model import DeviceNumber, Knob, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.measurement import Direction
 
 
@@ -340,8 +340,6 @@ def _reason(choice: SchedulerChoice, what: str) -> str:
 SETTLE_S = 60.0
 """How long less has to be asked for until less is done: choosing a scheduler holds up all of a device."""
 
-_OFF = frozenset({VmState.SHUT_OFF, VmState.CRASHED})
-
 
 def vms_on(
     number: DeviceNumber, vms: Sequence[Vm], streams: Sequence[Stream], with_slo: Collection[str]
@@ -357,7 +355,7 @@ def vms_on(
         sorted(
             vm.name
             for vm in vms
-            if vm.state not in _OFF
+            if not vm.state.is_off
             and (
                 vm.name in there
                 or any(disk.device == number for disk in vm.disks)

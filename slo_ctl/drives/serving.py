@@ -54,7 +54,7 @@ def handed_sockets() -> dict[Path, socket.socket]:
     Raises UserError for one that is not a listening Unix socket with a path.
     """
     given = {name: os.environ.pop(name, "") for name in _VARIABLES}
-    # Somebody between us and systemd has kept its variables: they are not meant for us.
+    # A process between systemd and this one passed its variables on: they are not meant for us.
     if given["LISTEN_PID"] != str(os.getpid()) or not given["LISTEN_FDS"].isdecimal():
         return {}
     found: dict[Path, socket.socket] = {}
@@ -101,7 +101,7 @@ def listening(
     Exports belong to `group` where one is given; they and the control socket to the group slo-ctl otherwise,
     where there is one. A socket that nobody listens on any more makes way. All are removed in the end.
     Sockets that systemd has opened at any of these paths are taken as they are, and stay.
-    Raises UserError when a socket cannot be made or somebody listens on it.
+    Raises UserError when a socket cannot be made or another process listens on it.
     """
     handed = handed_sockets()
     own = group_id(GROUP)

@@ -156,7 +156,7 @@ class DeviceStore:
         """Hold the lock of a device; yields its descriptor, whose heirs hold it too. Raises ServedError."""
         descriptor = _open_lock(self.places.device(name) / LOCK, os.O_CREAT)
         try:
-            # Somebody who only looks whether the device is served holds the lock for a moment.
+            # A process that only looks whether the device is served holds the lock for a moment.
             for _ in range(_LOCK_TRIES):
                 if try_lock(descriptor, fcntl.LOCK_EX):
                     break

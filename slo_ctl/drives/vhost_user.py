@@ -21,7 +21,7 @@ def listening_for_vhost_user(
 ) -> Iterator[list[socket.socket]]:
     """Open the sockets, which belong to the same group as those of NBD; removed in the end.
 
-    Raises UserError when a socket cannot be made or somebody listens on it.
+    Raises UserError when a socket cannot be made or another process listens on it.
     """
     owner = group_id(group or _GROUP)
     try:

@@ -232,8 +232,8 @@ class SocketPeers:
         changed: bool,
         note: Callable[[str], None],
     ) -> dict[str, set[bytes]]:
-        """Paths of the sockets each of the cgroups is connected to. `changed`: processes came, went or began
-        something else since the last call, so that connections of nobody may have become somebody's.
+        """Paths of the sockets each of the cgroups is connected to. `changed`: processes started, ended or
+        called exec since the last call, so that connections without an owner may have one now.
         """
         try:
             open_now = self._ask(wanted)

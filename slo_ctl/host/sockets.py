@@ -32,7 +32,7 @@ def check_socket_path(path: Path) -> None:
 def listen(path: Path, mode: int, group: int | None) -> socket.socket:
     """A socket at `path`, in a folder that is there, which `group` (a number) owns where one is given.
 
-    A socket that nobody listens on any more makes way. Raises UserError when it cannot be made or somebody
+    A socket file without a listener is replaced. Raises UserError when it cannot be made or another process
     listens on it.
     """
     check_socket_path(path)

@@ -19,6 +19,16 @@ class VmState(StrEnum):
     UNKNOWN = "unknown"
     """Not known: a VM found only by its cgroup."""
 
+    @property
+    def is_off(self) -> bool:
+        """Whether a VM in this state has no processes."""
+        return self in {VmState.SHUT_OFF, VmState.CRASHED}
+
+    @property
+    def may_do_io(self) -> bool:
+        """Whether a VM in this state can make requests."""
+        return not (self.is_off or self in {VmState.PAUSED, VmState.SUSPENDED})
+
 
 class FoundBy(StrEnum):
     """How a VM was found."""

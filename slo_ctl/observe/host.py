@@ -123,7 +123,7 @@ class HostObserver:
         )
 
     def take_tuned(self) -> set[str]:
-        """UUIDs of the VMs whose tuning somebody changed in libvirt, slo-ctl included, since the last
+        """UUIDs of the VMs whose tuning was changed in libvirt, slo-ctl included, since the last
         call."""
         return self._watch.take_tuned() if self._watch is not None else set()
 

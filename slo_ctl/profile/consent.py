@@ -1,4 +1,4 @@
-"""Whether somebody else's data may be overwritten: only where it is named, unused, and bears no signature."""
+"""Whether a target may be overwritten: only where it is named, unused, and bears no signature."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def permission(target: Target, allowed: str | None) -> Iterator[bool]:
 
 
 def in_use(target: Target) -> bool:
-    """Whether somebody else has the device, so that others' I/O is in the times."""
+    """Whether another program uses the device, so that its I/O is in the times."""
     return target.kind is Kind.BLOCK and target.path is not None and _is_held(target.path)
 
 

@@ -24,7 +24,7 @@ _DEVICES = Path("/dev")
 MADE_FILE = ".slo-ctl-profile"
 """Beginning of the name of a file that is made in a directory and removed in the end."""
 _SPARE_PART = 0.05
-"""Of a file system that is left free: one that is nearly full is slow, and somebody else's as well."""
+"""Of a file system that is left free: one that is nearly full is slow, and others may need the space."""
 
 
 class Kind(StrEnum):
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     MADE_FILE = "made file"
     """Does not exist yet: is made for the profile and removed after it."""
     FILE = "file"
-    """Somebody's."""
+    """Of another program."""
     BLOCK = "block device"
     NBD = "NBD export"
 
@@ -179,7 +179,7 @@ def _unit_bytes(number: int) -> int:
 
 _NAME = re.compile(re.escape(MADE_FILE) + r"\.\d+")
 _TRIES = 5
-"""Somebody who looks for files left behind may take ours before it is locked."""
+"""A process that looks for files left behind may remove ours before it is locked."""
 
 
 class MadeFile:
@@ -217,7 +217,7 @@ def remove_stale(folder: Path) -> list[Path]:
 
 def _remove_if_stale(path: Path) -> bool:
     try:
-        # Neither a link to somebody's file, nor a pipe to wait for.
+        # Neither a link to another file nor a pipe that would block.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False

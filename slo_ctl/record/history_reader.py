@@ -80,7 +80,7 @@ class OutcomeSeen:
 
 @dataclass(frozen=True, slots=True)
 class SloChange:
-    """Somebody has set or unset fields of the VM's SLO."""
+    """Fields of the VM's SLO were set or unset."""
 
     at: float
     user: str

@@ -193,7 +193,7 @@ def sweep(
 
 
 def _write_all(out: Path, rows: Sequence[Row]) -> None:
-    """The file anew, without a line that was cut short."""
+    """The file again, without a last line that is incomplete."""
     part = out.with_name(f".{out.name}.{os.getpid()}")
     with part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)

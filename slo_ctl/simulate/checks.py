@@ -156,10 +156,10 @@ def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Vi
     if len(due.shares) < 2:
         return
     errors = {vm: due.error(vm) for vm in due.shares}
-    costs_somebody = min(errors.values()) < -COSTS_NOBODY
+    others_lose = min(errors.values()) < -COSTS_NOBODY
     for vm, share in due.shares.items():
         error = errors[vm]
-        if error < -within or (error > within and costs_somebody):
+        if error < -within or (error > within and others_lose):
             what = f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {end_s} s)"
             yield Violation("entitled", start_s, vm, what)
 
@@ -303,7 +303,7 @@ def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
 
 
 def _below_due(ledger: Ledger, vm: str) -> bool:
-    """Whether it has less than it is entitled to; to what somebody else left before, nobody is."""
+    """Whether it has less than it is entitled to; what another VM left unused does not count."""
     got = due = 0.0
     for start_s in range(_START_S, ledger.run.seconds - BLOCK_S + 1, BLOCK_S):
         amount = ledger.sum(ledger.measure, vm, start_s, start_s + BLOCK_S)

@@ -105,7 +105,7 @@ class SimulatedDrive:
     # Who works on it.
 
     def occupy(self, name: str, load: Load, seed: tuple[int, ...]) -> None:
-        """Somebody begins to work on a namespace that nobody works on."""
+        """A client begins to use a namespace that was idle."""
         namespace = self.namespaces[name]
         while self.device.outstanding(namespace.tenant):
             # What its last user left behind takes some milliseconds.

@@ -142,7 +142,7 @@ impl Namespace {
         self.size_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes the logical size; connections see it when they are made anew.
+    /// Changes the logical size; connections see it when they are opened again.
     pub fn set_size_bytes(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ a budget, and only where a move pays (`ops_plan`).
 A fair queue divides device time, GC included. A VM's weight there is its entitlement in the unit of shares,
 times the device time that a unit costs it; an integral term takes out what that estimate misses. What a VM
 leaves, because of its queue depth or its own pace, goes to the others: no VM is slowed down for being faster
-than somebody who cannot use more. For exact proportions at any cost there is `proportional-strict`.
+than a VM that cannot use more. For exact proportions at any cost there is `proportional-strict`.
 """
 
 import math

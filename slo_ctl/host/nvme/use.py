@@ -61,7 +61,7 @@ def _openers(paths: set[Path], proc: Path) -> list[tuple[Path, int, str]]:
         try:
             opened = {str(each.readlink()) for each in (process / "fd").iterdir()}
         except OSError:
-            continue  # it ended, or it is somebody else's
+            continue  # it ended, or it belongs to another user
         for name in opened & names.keys():
             command = read_bounded(process / "comm")
             found.append((names[name], int(process.name), command.text.strip() if command else "unknown"))
