@@ -132,6 +132,7 @@ def _defaults() -> dict[tuple[str, str], str]:
         ("daemon", "move_budget"): f"{format_number(daemon.move_budget * 100)}%",
         ("daemon", "keep_on_stop"): daemon.keep_on_stop,
         ("libvirt", "uri"): DEFAULTS.libvirt.uri or NO_LIBVIRT,
+        ("libvirt", "latency_histograms"): DEFAULTS.libvirt.latency_histograms,
         ("cgroup", "root"): str(DEFAULTS.cgroup_root),
         ("history", "keep"): f"{format_number(history.keep_s / 86400)}d",
         ("history", "max_size"): format_bytes_exact(history.max_bytes),

@@ -253,6 +253,7 @@ class _Daemon(_Table):
 
 class _Libvirt(_Table):
     uri: LibvirtUri = ""
+    latency_histograms: StrictBool = False
 
 
 class _Cgroup(_Table):

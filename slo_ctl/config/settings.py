@@ -37,6 +37,8 @@ class LibvirtConfig:
 
     uri: str | None = "qemu:///system"
     """None: ask no libvirt."""
+    latency_histograms: bool = False
+    """Have QEMU count latencies of disks on block devices, by monitor commands, which taint VMs."""
 
 
 @dataclass(frozen=True, slots=True)

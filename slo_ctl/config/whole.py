@@ -61,7 +61,10 @@ class _Whole:
         uri = self._value("libvirt", "uri", DEFAULTS.libvirt.uri)
         return Config(
             daemon=self._daemon(),
-            libvirt=LibvirtConfig(None if uri == NO_LIBVIRT else uri),
+            libvirt=LibvirtConfig(
+                None if uri == NO_LIBVIRT else uri,
+                self._value("libvirt", "latency_histograms", DEFAULTS.libvirt.latency_histograms),
+            ),
             cgroup_root=Path(self._value("cgroup", "root", DEFAULTS.cgroup_root)),
             history=HistoryConfig(
                 keep_s=self._value("history", "keep", DEFAULTS.history.keep_s),

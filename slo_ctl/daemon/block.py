@@ -19,7 +19,7 @@ from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.host.nvme.drive import Block, controller_at, drive_of, namespaces
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, DeviceWaf, IoCounters, Slo, Stream
+from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, IoCounters, Slo, Stream
 from slo_ctl.observe.block import BlockDevice, StreamWindow
 
 
@@ -212,6 +212,11 @@ class BlockPart:
         return self._device.windows if self._device is not None else {}
 
     @property
+    def with_histogram(self) -> set[str]:
+        """VMs whose percentiles are known."""
+        return self._device.with_histogram if self._device is not None else set()
+
+    @property
     def active(self) -> set[str]:
         """VMs that did anything in the status window."""
         return {vm for vm, window in self.windows.items() if window.iops}
@@ -266,11 +271,21 @@ class BlockPart:
             self._watches.leave(self._namespace)
             self._namespace = None
 
-    def observe(self, streams: Iterable[Stream], delays: Mapping[str, BlockDelay]) -> None:
-        """Take the counters of the epoch into account, and what VMs waited in it; after `find`."""
+    def observe(
+        self,
+        streams: Iterable[Stream],
+        delays: Mapping[str, BlockDelay],
+        latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
+    ) -> None:
+        """Take the counters of the epoch into account, and what VMs waited in it; after `find`.
+
+        `latencies` are those of disks, by VM and the device that they are on.
+        """
         if self._device is None:
             return
-        self._device.update(streams)
+        number = self._device.number
+        here = {vm: on[number] for vm, on in latencies.items() if number in on}
+        self._device.update(streams, here)
         self._busy_share = self._busy_for(self._device.number)
         self._demand.keep(self.active)
         for vm in self.active & delays.keys():

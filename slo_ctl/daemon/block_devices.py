@@ -14,12 +14,12 @@ from slo_ctl.daemon.block import BlockPart, Pool, ReadWriteSplits, block_places
 from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_problem
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
-from slo_ctl.decide.levers import HeldBack, Wanted
+from slo_ctl.decide.levers import HeldBack, Wanted, histograms_for
 from slo_ctl.drives.record import Places
 from slo_ctl.host.capabilities import probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, Setting, Slo, Stream, Vm
+from slo_ctl.model import DeviceNumber, DiskLatency, Setting, Slo, Stream, Vm
 from slo_ctl.model.plan import DevicePlan
 from slo_ctl.observe.streams import Inventory
 
@@ -47,11 +47,13 @@ class BlockDevices:
         self._left_out: dict[str, tuple[str, ...]] = {}
         """Parts that a dry run omits, by device."""
         self._window_s = 0.0
+        self._histograms = False
         self._watches = NvmeWatches(sys, self._window_s)
 
     def refresh(self, config: Config) -> None:
         """Bring them up to date with what is configured, and which namespaces drives have now."""
         changed, self._window_s = config.daemon.window_s != self._window_s, config.daemon.window_s
+        self._histograms = config.libvirt.latency_histograms
         found, self.notes = block_places(config.devices, self._sys)
         self._wishes = {
             name: ConfiguredScheduler(place.path, place.scheduler) for name, place in found.items()
@@ -83,11 +85,33 @@ class BlockDevices:
         # Of VMs that do nothing on any of them it does not matter what they wait for.
         active = set().union(*(part.active for part in parts))
         delays = observer.delays(inventory, active)[0] if active else {}
+        latencies = self._latencies(inventory.vms, observer)
         for part in parts:
-            self._problems.guarded(part.name, partial(_look_at, part, inventory.streams, delays))
+            self._problems.guarded(part.name, partial(_look_at, part, inventory.streams, delays, latencies))
         self._form_pools()
         for pool in self._pools.values():
             self._problems.guarded(pool.name, partial(pool.observe, inventory.streams, delays))
+
+    def _latencies(
+        self, vms: Sequence[Vm], observer: Observer
+    ) -> dict[str, dict[DeviceNumber, list[DiskLatency]]]:
+        """Those of disks on managed devices, by VM and device."""
+        numbers = set(self.numbers.values())
+        on_them = {
+            vm.uuid: vm
+            for vm in vms
+            if vm.uuid is not None
+            and vm.libvirt_id is not None
+            and any(disk.device in numbers for disk in vm.disks)
+        }
+        found: dict[str, dict[DeviceNumber, list[DiskLatency]]] = {}
+        read = observer.latencies(on_them)
+        for uuid, vm in on_them.items():
+            for disk in vm.disks:
+                latency = read.get(uuid, {}).get(disk.target)
+                if latency is not None and disk.device is not None and disk.device in numbers:
+                    found.setdefault(vm.name, {}).setdefault(disk.device, []).append(latency)
+        return found
 
     def _form_pools(self) -> None:
         members: dict[str, list[BlockPart]] = {}
@@ -118,7 +142,16 @@ class BlockDevices:
             *(default_weight, self._splits.splits, held),
             drives={name: _pool_of(part) for name, part in self.parts.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
+            measured=self._measured(host_state.vms),
         )
+
+    def _measured(self, vms: Sequence[Vm]) -> set[tuple[str, str]]:
+        """VMs whose p99 is known, or will be once the histograms count, with the device."""
+        known = {(vm, part.name) for part in self.parts.values() for vm in part.with_histogram}
+        if self._histograms:
+            for name, number in self.numbers.items():
+                known |= {(setting.vm, name) for setting in histograms_for(vms, {number})}
+        return known
 
     def _held(self, host_state: HostState, weighted: Set[str]) -> dict[tuple[str, DeviceNumber], HeldBack]:
         """Limits for others' sake."""
@@ -151,8 +184,13 @@ class BlockDevices:
         ]
 
     def for_devices(self, tree: CgroupTree | None, host_state: HostState) -> list[Setting]:
-        """Settings of the devices as a whole."""
-        return self.policies.settings(self._wishes, self.numbers, tree, host_state, self._clock.monotonic_s())
+        """Settings of the devices as a whole, and what has latencies measured on them."""
+        settings = self.policies.settings(
+            self._wishes, self.numbers, tree, host_state, self._clock.monotonic_s()
+        )
+        if self._histograms:
+            settings += histograms_for(host_state.vms, set(self.numbers.values()))
+        return settings
 
     def views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         """Views for the status."""
@@ -179,9 +217,14 @@ class BlockDevices:
             part.close()
 
 
-def _look_at(part: BlockPart, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
+def _look_at(
+    part: BlockPart,
+    streams: Sequence[Stream],
+    delays: Mapping[str, BlockDelay],
+    latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
+) -> None:
     part.find()
-    part.observe(streams, delays)
+    part.observe(streams, delays, latencies)
 
 
 def _pool_of(part: BlockPart) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.gc_model import gc_time_us
+from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceWaf, FlashTiming, MoveStatus, ShareBy
@@ -103,6 +104,9 @@ class Observer(Protocol):
     ) -> tuple[dict[str, BlockDelay], str]:
         """Time VMs waited for block I/O since the last call, or why it is not known."""
 
+    def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
+        """Latencies of the disks of these VMs of libvirt, by UUID, as they were read last."""
+
     def take_tuned(self) -> set[str]:
         """UUIDs of VMs whose tuning was changed in libvirt since the last call."""
 
@@ -125,6 +129,7 @@ def host_observer(
         named=named,
         namespaces=namespaces,
         on_change=on_change,
+        monitor=config.libvirt.latency_histograms,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.keeper import Actuator
+from slo_ctl.act.latency_histogram import LatencyHistogramActuator
 from slo_ctl.act.libvirt import LibvirtActuator
 from slo_ctl.act.queue import BlockQueueActuator, why_not_named
 from slo_ctl.act.systemd import SystemdActuator
@@ -52,6 +53,7 @@ class WantedSettings:
         *,
         drives: Mapping[str, str],
         by_limits: Set[str],
+        measured: Set[tuple[str, str]],
     ) -> Wanted:
         """As `settings_for`; the same object as before when nothing has changed."""
         routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
@@ -59,7 +61,7 @@ class WantedSettings:
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
         basis = (
             *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
-            *(with_slo, default_weight, shares, held, dict(drives), set(by_limits)),
+            *(with_slo, default_weight, shares, held, dict(drives), set(by_limits), set(measured)),
         )
         if basis != self._basis:
             self._basis = basis
@@ -75,6 +77,7 @@ class WantedSettings:
                 held=held,
                 drives=drives,
                 by_limits=by_limits,
+                measured=measured,
             )
         return self._wanted
 
@@ -223,6 +226,7 @@ class Actuators:
         self.chosen: list[Actuator[Any]] = []
         """The same list for ever."""
         self.libvirt: LibvirtActuator | None = None
+        self._histograms: LatencyHistogramActuator | None = None
         self._sys = sys
         self._run = run
         self._cgroup_tree: CgroupTree | None = None
@@ -239,10 +243,12 @@ class Actuators:
             self._systemd = SystemdActuator(self._cgroups, self._sys) if self._cgroups is not None else None
         if uri is not None and self.libvirt is None:
             self.libvirt = LibvirtActuator(uri, sys=self._sys)
+            self._histograms = LatencyHistogramActuator(uri)
         if self.libvirt is not None:
             # Schedulers may be changed at any time.
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
-        hosts = [each for each in (self._cgroups, self._systemd, self.libvirt) if each is not None]
+        here = (self._cgroups, self._systemd, self.libvirt, self._histograms)
+        hosts: list[Actuator[Any]] = [each for each in here if each is not None]
         served = [part for part in emulated if part.sample is not None]
         answering = [actuator for part in served for actuator in (part.actuator, part.tenant_scheduler)]
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
@@ -258,6 +264,9 @@ class Actuators:
         if self.libvirt is not None:
             self.libvirt.close()
             self.libvirt = None
+        if self._histograms is not None:
+            self._histograms.close()
+            self._histograms = None
 
     def close(self) -> None:
         """Hang up everywhere."""

@@ -312,12 +312,14 @@ class HeldBack:
     """The limit on all namespaces of a drive together, where this is a part of it."""
 
 
-def latency_of(use: Use) -> tuple[list[Setting], list[str]]:
-    """A latency target of the kernel's, as nobody measures what a VM's requests take on a block device."""
+def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
+    """The kernel's latency target; without one, a p99 that is `measured` can still be judged."""
     target_us = use.slo.p99_latency_us
     if target_us is None:
         return [], []
     wanted = f"p99 {target_us / 1000:g} ms"
+    if not use.can.latency and measured:
+        return [], []
     if not use.can.latency:
         return [], [f"{wanted}: on {use.device} latencies are not measured by VM, and it has no io.latency"]
     if not use.vm.cgroup:
@@ -326,6 +328,18 @@ def latency_of(use: Use) -> tuple[list[Setting], list[str]]:
     reason = f"{wanted}: io.latency slows neighbours down when more than a tenth of its requests take longer"
     knob = Knob(lever, use.vm.cgroup, "latency_us", str(use.can.device))
     return [Setting(knob, target_us, use.vm.name, reason)], []
+
+
+def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list[Setting]:
+    """QEMU's latency histograms of all disks that running VMs of libvirt have on these block devices."""
+    reason = "[libvirt] latency_histograms: QEMU counts latencies of requests, for the p99"
+    return [
+        Setting(Knob(Lever.LATENCY_HISTOGRAM, vm.uuid, "histogram", disk.target), "on", vm.name, reason)
+        for vm in vms
+        if vm.found_by is FoundBy.LIBVIRT and vm.uuid is not None and vm.libvirt_id is not None
+        for disk in vm.disks
+        if disk.device in devices and disk.kind not in _NO_IOTUNE
+    ]
 
 
 def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Setting], list[str]]:
@@ -398,6 +412,7 @@ def settings_for(
     held: Mapping[tuple[str, DeviceNumber], HeldBack] | None = None,
     drives: Mapping[str, str] = _NO_DRIVES,
     by_limits: Collection[str] = (),
+    measured: Collection[tuple[str, str]] = (),
 ) -> Wanted:
     """Settings that keep the SLOs, VM by VM in their order.
 
@@ -407,7 +422,8 @@ def settings_for(
     `splits` divide maximums where reads and writes are limited apart, by default evenly. `held` are limits
     for others' sake: of such a one and the maximum of the SLO the tighter is set. `drives` are those that
     devices are namespaces of, by name of the device, `by_limits` those of them between whose namespaces
-    shares are kept by such limits. A VM is touched on account of a device only
+    shares are kept by such limits. `measured` are the VMs, by name and device, whose p99 is known. A VM is
+    touched on account of a device only
     - that one of its disks is on, or that its cgroup was counted I/O on;
     - or any of them, when it has an SLO of its own and no disk of it is known.
     One without an SLO of its own gets its weight only beside one that has one, and once it did I/O there.
@@ -427,7 +443,7 @@ def settings_for(
         key = (use.vm.name, use.can.device)
         limits, lacking = limits_of(use, (splits or {}).get(key, Splits()), (held or {}).get(key))
         settings.extend(limits)
-        latency, without_latency = latency_of(use)
+        latency, without_latency = latency_of(use, measured=use.key in measured)
         settings.extend(latency)
         drive = drives.get(use.device, use.device)
         minimum = _without_minimum(use, on_drive[drive], limitable)

@@ -144,11 +144,17 @@ def _kept(got: Delivered, slo: Slo, target_share: float | None) -> str:
     minimum, iops = slo.min_iops, got.all_iops
     if minimum is not None and iops is not None and iops >= minimum * (1 - _AT_BOUND):
         return f"{iops:,.0f} IOPS, minimum {minimum:,.0f}"
+    if slo.p99_latency_us is not None and (worst := _worst_p99_us(got)) is not None:
+        return f"p99 {worst / 1000:,.3g} ms, target {slo.p99_latency_us / 1000:,.3g} ms"
     if not got.wants_more:
         return "asks for no more than it gets" + (", by a device that is not busy" if got.guessed else "")
     if target_share and got.share is not None:
         return f"{got.share_text}, target {_percent(target_share)}"
     return "nothing in the SLO is missed"
+
+
+def _worst_p99_us(got: Delivered) -> float | None:
+    return max((p99 for p99 in (got.p99_read_us, got.p99_write_us) if p99 is not None), default=None)
 
 
 def _percent(share: float) -> str:

@@ -19,7 +19,18 @@ from slo_ctl.model.decision import (
     Target,
 )
 from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
-from slo_ctl.model.host import DeviceNumber, Disk, FoundBy, IoCounters, Stream, Tenant, Vm, VmState
+from slo_ctl.model.host import (
+    DeviceNumber,
+    Disk,
+    DiskLatency,
+    FoundBy,
+    IoCounters,
+    LatencyCounts,
+    Stream,
+    Tenant,
+    Vm,
+    VmState,
+)
 from slo_ctl.model.nvme import DeviceWaf, WafSource
 from slo_ctl.model.sample import DeviceSample, ShareBy, Slo, VmSample
 from slo_ctl.model.status import (
@@ -40,12 +51,14 @@ __all__ = [
     "DeviceStatus",
     "DeviceWaf",
     "Disk",
+    "DiskLatency",
     "FlashTiming",
     "FoundBy",
     "GroupStatus",
     "HostStatus",
     "IoCounters",
     "Knob",
+    "LatencyCounts",
     "Lever",
     "MovePlan",
     "MoveStatus",

@@ -77,6 +77,7 @@ class Lever(StrEnum):
     SYSTEMD_PROPERTY = "systemd property"
     LIBVIRT_WEIGHT = "libvirt blkiotune"
     LIBVIRT_LIMIT = "libvirt blkdeviotune"
+    LATENCY_HISTOGRAM = "QEMU latency histogram"
     FTL_WEIGHT = "emulated SSD weight"
     FTL_LIMIT = "emulated SSD limit"
     FTL_OPS = "emulated SSD OPS"
@@ -85,10 +86,10 @@ class Lever(StrEnum):
     DEVICE_COST = "device io.cost"
 
 
-LEVERS_OF_WORDS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
-"""Levers whose knobs hold words; all others hold numbers."""
-DEVICE_LEVERS = LEVERS_OF_WORDS
+DEVICE_LEVERS = frozenset({Lever.FTL_SCHEDULER, Lever.DEVICE_SCHEDULER, Lever.DEVICE_COST})
 """Levers of a whole device, not of one VM on it."""
+LEVERS_OF_WORDS = DEVICE_LEVERS | {Lever.LATENCY_HISTOGRAM}
+"""Levers whose knobs hold words; all others hold numbers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,8 +101,8 @@ class Knob:
     """A cgroup (as in /proc/PID/cgroup), a libvirt UUID, `DEVICE/NAMESPACE` of an emulated SSD, a device."""
     name: str
     """`weight`; `read_iops`, `write_iops`, `total_iops`, `read_bytes_s`, `write_bytes_s`, `total_bytes_s`;
-    `latency_us`; `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its actuator
-    knows what they are called there."""
+    `latency_us`; `histogram`; `ops_blocks`; `scheduler`; `qos`, `model`. The same words for every lever: its
+    actuator knows what they are called there."""
     device: str = ""
     """`MAJOR:MINOR` (cgroup, devices) or the disk's target (libvirt) where the knob is for one device."""
 

@@ -120,6 +120,25 @@ class Stream:
     """The namespace of an emulated SSD that it is stored on."""
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyCounts:
+    """How long requests of one kind took since some time, counted between bounds."""
+
+    bounds_s: tuple[float, ...]
+    """Empty: only the number of requests and their mean are known."""
+    counts: tuple[int, ...]
+    """One more than there are bounds: the last is of what took longer than all of them."""
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLatency:
+    """Latencies of the requests to one disk of a VM since it was started, as QEMU counts them."""
+
+    reads: LatencyCounts
+    writes: LatencyCounts
+
+
 # What a host's kernel can do for the I/O of cgroups, device by device.
 
 

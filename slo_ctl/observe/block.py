@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from slo_ctl.model import DeviceNumber, IoCounters, ShareBy, Stream
+from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, LatencyCounts, ShareBy, Stream
 
 # What one VM did on one device over the last seconds, for people.
 
 Reading = TypeVar("Reading")
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyCounts:
-    """How long requests of one kind took since the device was served, counted between bounds."""
-
-    bounds_s: tuple[float, ...]
-    counts: tuple[int, ...]
-    """One more than there are bounds: the last is of what took longer than all of them."""
-    sum_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +113,7 @@ class Sliding(Generic[Reading]):
 
 _Counted = dict[str, IoCounters]
 """Counters by cgroup."""
+_NO_LATENCIES: Mapping[str, Sequence[DiskLatency]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -129,8 +122,116 @@ class _Vm:
     readings: Sliding[_Counted]
 
 
+# Latencies of one VM on one device: the kernel keeps none of a cgroup, QEMU does of each disk.
+
+_QUANTILE = 0.99
+_US_PER_S = 1e6
+
+
+def merged(latencies: Collection[LatencyCounts]) -> LatencyCounts:
+    """Several disks as one; without bounds where theirs differ."""
+    bounds = {each.bounds_s for each in latencies}
+    sum_s = sum(each.sum_s for each in latencies)
+    if len(bounds) == 1:
+        counts = tuple(map(sum, zip(*(each.counts for each in latencies), strict=True)))
+        return LatencyCounts(bounds.pop(), counts, sum_s)
+    return LatencyCounts((), (sum(sum(each.counts) for each in latencies),), sum_s)
+
+
+def since(first: LatencyCounts, last: LatencyCounts) -> LatencyCounts | None:
+    """What was counted between two readings; None where they cannot be compared."""
+    if first.bounds_s != last.bounds_s:
+        return None
+    counts = tuple(after - before for before, after in zip(first.counts, last.counts, strict=True))
+    # A histogram that was started again counts from 0.
+    if min(counts) < 0 or last.sum_s < first.sum_s:
+        return None
+    return LatencyCounts(last.bounds_s, counts, last.sum_s - first.sum_s)
+
+
+def quantile_s(latency: LatencyCounts, quantile: float = _QUANTILE) -> float | None:
+    """By linear interpolation between bounds; None without any, and without requests.
+
+    What took longer than the last bound is taken to be on it.
+    """
+    total = sum(latency.counts)
+    if not latency.bounds_s or total == 0:
+        return None
+    rank, below = quantile * total, 0
+    lower_s = 0.0
+    for bound_s, count in zip(latency.bounds_s, latency.counts, strict=False):
+        if count and below + count >= rank:
+            return lower_s + (bound_s - lower_s) * max(0.0, rank - below) / count
+        below, lower_s = below + count, bound_s
+    return lower_s
+
+
+class LatencyWindow:
+    """Latencies of a VM's disks on one device, over the status window and since the first reading."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._readings: Sliding[DiskLatency] = Sliding(window_s)
+        self._base: DiskLatency | None = None
+        self._read: tuple[DiskLatency, ...] = ()
+        self._read_at_s = 0.0
+
+    @property
+    def has_histogram(self) -> bool:
+        """Whether more than means are known."""
+        last = self._readings.last
+        return last is not None and bool(last.reads.bounds_s or last.writes.bounds_s)
+
+    def add(self, now_s: float, disks: Sequence[DiskLatency]) -> None:
+        """A reading; the same objects as before: there is no newer one."""
+        same = len(disks) == len(self._read) and all(map(operator.is_, disks, self._read))
+        if not disks or same:
+            if now_s - self._read_at_s > self._window_s:
+                self._readings.clear()
+            return
+        self._read, self._read_at_s = tuple(disks), now_s
+        now = DiskLatency(merged([each.reads for each in disks]), merged([each.writes for each in disks]))
+        last = self._readings.last or self._base
+        if last is None or since(last.reads, now.reads) is None or since(last.writes, now.writes) is None:
+            self._readings.clear()
+            self._base = now
+        self._readings.add(now_s, now)
+
+    def applied_to(self, window: StreamWindow) -> StreamWindow:
+        """The window with latencies, and with QEMU's counters where the kernel counts no requests."""
+        first, last, base = self._readings.first, self._readings.last, self._base
+        if first is None or last is None or base is None:
+            return window
+        reads, writes = since(first.reads, last.reads), since(first.writes, last.writes)
+        if reads is None or writes is None:
+            return window
+        totals = replace(
+            window.totals,
+            read_latency=since(base.reads, last.reads),
+            write_latency=since(base.writes, last.writes),
+        )
+        window = replace(
+            window, totals=totals, p99_read_us=_us(quantile_s(reads)), p99_write_us=_us(quantile_s(writes))
+        )
+        length_s = self._readings.length_s
+        if window.iops is not None or length_s <= 0:
+            return window
+        read_iops, write_iops = sum(reads.counts) / length_s, sum(writes.counts) / length_s
+        return replace(
+            window,
+            window_s=length_s,
+            iops=read_iops + write_iops,
+            read_iops=read_iops,
+            write_iops=write_iops,
+        )
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * _US_PER_S
+
+
 class BlockDevice:
-    """A block device of the host. The kernel keeps no latencies of a cgroup, so there are no percentiles."""
+    """A block device of the host: rates by the kernel's counters, latencies by QEMU's."""
 
     def __init__(
         self,
@@ -150,11 +251,20 @@ class BlockDevice:
         self._window_s = window_s
         self._clock = clock
         self._vms: dict[str, _Vm] = {}
+        self._latencies: dict[str, LatencyWindow] = {}
 
-    def update(self, streams: Iterable[Stream]) -> dict[str, StreamWindow]:
+    @property
+    def with_histogram(self) -> set[str]:
+        """VMs of which percentiles are known as soon as they have requests."""
+        return {vm for vm, latency in self._latencies.items() if latency.has_histogram}
+
+    def update(
+        self, streams: Iterable[Stream], latencies: Mapping[str, Sequence[DiskLatency]] = _NO_LATENCIES
+    ) -> dict[str, StreamWindow]:
         """Take the counters of a look into account; returns `windows`.
 
-        A VM whose cgroup is another one than before, or counts less, has restarted: so does its window.
+        `latencies` are those of the disks that VMs have on this device, by VM. A VM whose cgroup is another
+        one than before, or counts less, has restarted: so does its window.
         """
         now_s = self._clock()
         counted: dict[str, _Counted] = {}
@@ -166,6 +276,11 @@ class BlockDevice:
         for vm, now in counted.items():
             self._vms[vm].readings.add(now_s, now)
         self.windows = {vm: _stream_window(vm, known.readings) for vm, known in self._vms.items()}
+        self._latencies = {vm: self._latencies.get(vm) or LatencyWindow(self._window_s) for vm in latencies}
+        for vm, disks in latencies.items():
+            self._latencies[vm].add(now_s, disks)
+            window = self.windows.get(vm) or StreamWindow(vm, 0.0)
+            self.windows[vm] = self._latencies[vm].applied_to(window)
         return self.windows
 
     def _known(self, vm: str, now: Mapping[str, IoCounters]) -> _Vm:

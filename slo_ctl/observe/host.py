@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReader, find_tree, walk_groups
+from slo_ctl.host.disk_latency import DiskLatencies, LatencyWatch
 from slo_ctl.host.libvirt import DEFAULT_URI, machine_of
 from slo_ctl.host.libvirt_events import REFRESH_S, Domains, LibvirtWatch
 from slo_ctl.host.processes import BlockEvents, ProcessEvents, SocketPeers, processes_in, qemu_in
@@ -55,12 +56,13 @@ class HostObserver:
         roots: HostRoots | None = None,
         watch: LibvirtWatch | None = None,
         on_change: Callable[[], None] | None = None,
+        monitor: bool = False,
     ) -> None:
         """`libvirt_uri` None: ask no libvirt. `run` is the folder with the sockets of emulated devices.
 
         `named` and `namespaces` are as for `configure`. `watch` is used in the place of one for
         `libvirt_uri`. Starts to listen for events; `on_change` is called, by another thread, after libvirt's
-        domains have changed.
+        domains have changed. `monitor`: latencies are also read by commands to QEMU's monitor.
         """
         self._cgroup_root = cgroup_root
         self._roots = roots or HostRoots()
@@ -87,6 +89,7 @@ class HostObserver:
             self._watch = LibvirtWatch(libvirt_uri, self._with_devices, on_change)
         if self._watch is not None:
             self._watch.start()
+        self._latencies = LatencyWatch(libvirt_uri, monitor=monitor) if libvirt_uri is not None else None
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
         """From the next look on: cgroups of VMs without libvirt, by the name of the VM; and
@@ -148,8 +151,14 @@ class HostObserver:
         }
         return self._delays.sample(pids), self._delays.problem
 
+    def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
+        """Latencies of the disks of these VMs of libvirt, by UUID, as they were read last."""
+        return self._latencies.latest(uuids) if self._latencies is not None else {}
+
     def close(self) -> None:
         """Stop listening."""
+        if self._latencies is not None:
+            self._latencies.close()
         if self._watch is not None:
             self._watch.close()
         self._processes.close()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
 from slo_ctl.host.libvirt import ObserveGone
-from slo_ctl.model import DeviceSample, FlashTiming, ShareBy, Slo, TimingModel, VmSample
-from slo_ctl.observe.block import LatencyCounts, Sliding, StreamTotals, StreamWindow
+from slo_ctl.model import DeviceSample, FlashTiming, LatencyCounts, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
 
 if TYPE_CHECKING:
     from ftl_emul import Device

@@ -26,11 +26,12 @@ from slo_ctl.model import (
     DeviceStatus,
     GroupStatus,
     HostStatus,
+    LatencyCounts,
     OutcomeState,
     Verdict,
     VmStatus,
 )
-from slo_ctl.observe.block import LatencyCounts, StreamTotals
+from slo_ctl.observe.block import StreamTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _US_PER_S = 1e6
@@ -110,6 +111,10 @@ _OF_DAEMON: dict[str, tuple[str, Callable[[HostStatus], float]]] = {
     "config_ok": ("0 where the configuration on disk is not in force.", lambda s: not s.config_problem),
     "notes": ("Number of notes about what could not be observed or done.", lambda s: len(s.notes)),
 }
+
+_BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 10_000)
+_BOUNDS_S = frozenset(bound / _MS_PER_S for bound in _BOUNDS_MS)
+"""Upper bounds of buckets of latencies: those of the server of emulated SSDs."""
 
 _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], int | None]], ...]]] = {
     "requests": (
@@ -270,7 +275,8 @@ def _limits(counts: Counts) -> Iterator[GaugeMetricFamily]:
 def _latencies(vms: Mapping[tuple[str, str], Iterable[StreamTotals]]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(
         "slo_ctl_vm_latency_seconds",
-        "How long requests of the VM took as it saw it, on emulated SSDs in modelled time.",
+        "How long requests of the VM took as it saw it: on emulated SSDs in modelled time, on block "
+        "devices as QEMU counts it.",
         labels=("vm", "device", "kind"),
     )
     for (vm, device), streams in sorted(vms.items()):
@@ -285,10 +291,15 @@ def _latencies(vms: Mapping[tuple[str, str], Iterable[StreamTotals]]) -> Histogr
 
 
 def _buckets(latencies: list[LatencyCounts]) -> list[tuple[str, float]]:
-    """Of several namespaces of one device, whose bounds are the same: each with all below its bound."""
-    below = accumulate(map(sum, zip(*(each.counts for each in latencies), strict=True)))
-    bounds = [*(str(bound) for bound in latencies[0].bounds_s), "+Inf"]
-    return [(bound, float(number)) for bound, number in zip(bounds, below, strict=True)]
+    """Of several namespaces of one device, whose bounds are the same: each with all below its bound.
+
+    Where there are more bounds than everywhere, only those; without any, only the total.
+    """
+    below = list(accumulate(map(sum, zip(*(each.counts for each in latencies), strict=True))))
+    bounds_s = latencies[0].bounds_s
+    shown = _BOUNDS_S if set(bounds_s) >= _BOUNDS_S else set(bounds_s)
+    buckets = [(str(bound), float(n)) for bound, n in zip(bounds_s, below, strict=False) if bound in shown]
+    return [*buckets, ("+Inf", float(below[-1]))]
 
 
 def _device_info(status: HostStatus) -> GaugeMetricFamily:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slo_ctl.drives.record import Places
 from slo_ctl.drives.status import nbd_uri
+from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import Disk, FoundBy, Vm, VmState
 from slo_ctl.observe.streams import ExportPaths, Inventory, streams_from, tagged
@@ -140,6 +141,10 @@ class SimulatedObserver:
     ) -> tuple[dict[str, BlockDelay], str]:
         """There is no block device."""
         return {}, ""
+
+    def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:  # noqa: ARG002
+        """There is no block device."""
+        return {}
 
     def take_tuned(self) -> set[str]:
         """Nobody tunes them in libvirt."""

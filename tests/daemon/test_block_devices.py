@@ -24,6 +24,9 @@ class Observer:
     def delays(self, *_: object) -> tuple[dict[str, object], str]:
         return {}, ""
 
+    def latencies(self, *_: object) -> dict[str, object]:
+        return {}
+
 
 def place(name: str) -> BlockPlace:
     return BlockPlace(f"/dev/{name}", "keep", "fast")

@@ -28,6 +28,7 @@ from slo_ctl.daemon.slos import Resolver
 from slo_ctl.drives.record import places as device_places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host.cgroup import CgroupTree
+from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceStatus, FoundBy, Knob, Lever, OutcomeState, Slo, Verdict, Vm, VmState
 from slo_ctl.model.slo import SLO_KEYS, SloUpdate
@@ -58,6 +59,10 @@ class FakeObserver:
     ) -> tuple[dict[str, BlockDelay], str]:
         assert (inventory.vms, names) == ((), ()), "asked for nothing"
         return {}, ""
+
+    def latencies(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
+        assert not uuids, "asked for nothing"
+        return {}
 
     def take_tuned(self) -> set[str]:
         return set()

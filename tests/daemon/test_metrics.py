@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
-from slo_ctl.observe.block import LatencyCounts, StreamTotals
+from slo_ctl.model import DeviceStatus, HostStatus, LatencyCounts, Slo, Verdict, VmStatus
+from slo_ctl.observe.block import StreamTotals
 from slo_ctl.record.metrics import Counts, Metrics
 
 VMS = tuple(

@@ -16,8 +16,7 @@ import pytest
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import needs_flash
 from slo_ctl.host.libvirt import ObserveGone
-from slo_ctl.model import Slo, TimingModel
-from slo_ctl.observe.block import LatencyCounts
+from slo_ctl.model import LatencyCounts, Slo, TimingModel
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
 
 RECORD = needs_flash(

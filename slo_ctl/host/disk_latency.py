@@ -1,0 +1,218 @@
+"""Latencies of the disks of libvirt's VMs, as QEMU counts them.
+
+Numbers of requests and their total times come from libvirt's bulk statistics, over a connection that may only
+read; so do histograms, from libvirt 12.1 on, of disks with `<latency-histogram>` in the VM's XML. With any
+libvirt QEMU counts histograms once a monitor command asks for them, and another command reads them. Libvirt
+marks a VM as tainted by either, so they are sent only where the operator allows it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from slo_ctl.host.libvirt import DomainXmlError, LibvirtError, load_module, parse_domain
+from slo_ctl.host.libvirt_events import KEEPALIVE_S, KEEPALIVES, start_event_loop
+from slo_ctl.model import DiskLatency, LatencyCounts
+
+_NS_PER_US = 1_000
+_NS_PER_S = 1e9
+_MAX_BINS = 4096
+_STEPS = (10, 12, 15, 20, 25, 30, 35, 40, 50, 60, 70, 80)
+BOUNDARIES_NS = (*(step * 10**power * _NS_PER_US for power in range(6) for step in _STEPS), 10_000_000_000)
+"""Of the histograms that slo-ctl asks QEMU for: from 10 us to 10 s, each at most a third above the one
+before. The bounds of the metrics are among them."""
+
+DiskLatencies = Mapping[str, DiskLatency]
+"""By target of the disk."""
+
+
+# Libvirt's bulk statistics.
+
+
+def latencies_of_stats(stats: Mapping[str, Any]) -> dict[str, DiskLatency]:
+    """Latencies of each disk, from the block statistics of one VM (virConnectGetAllDomainStats)."""
+    found = {}
+    for number in range(int(stats.get("block.count", 0))):
+        prefix = f"block.{number}"
+        reads, writes = _of_stats(stats, prefix, "rd", "read"), _of_stats(stats, prefix, "wr", "write")
+        if reads is not None and writes is not None:
+            found[str(stats.get(f"{prefix}.name", ""))] = DiskLatency(reads, writes)
+    return found
+
+
+def _of_stats(stats: Mapping[str, Any], prefix: str, short: str, kind: str) -> LatencyCounts | None:
+    requests, time_ns = stats.get(f"{prefix}.{short}.reqs"), stats.get(f"{prefix}.{short}.times")
+    if requests is None or time_ns is None:
+        return None
+    bins = f"{prefix}.latency_histogram.{kind}.bin"
+    numbers = range(min(_MAX_BINS, int(stats.get(f"{bins}.count", 0))))
+    starts = [int(stats.get(f"{bins}.{number}.start", 0)) for number in numbers]
+    counts = [int(stats.get(f"{bins}.{number}.value", 0)) for number in numbers]
+    # The first bin starts at 0, which is no bound between two.
+    return _counts(starts[1:], counts or [int(requests)], time_ns)
+
+
+def _counts(boundaries_ns: list[int], counts: list[int], time_ns: float) -> LatencyCounts:
+    bounds_s = tuple(boundary / _NS_PER_S for boundary in boundaries_ns)
+    return LatencyCounts(bounds_s, tuple(counts), time_ns / _NS_PER_S)
+
+
+# QEMU's monitor.
+
+
+class MonitorError(Exception):
+    """QEMU refuses a command, or its answer is not what it documents."""
+
+
+def ask_monitor(domain: Any, command: str, **arguments: Any) -> Any:
+    """What QEMU returns for a command. Raises MonitorError, and libvirt's error."""
+    text = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
+    answer = json.loads(import_module("libvirt_qemu").qemuMonitorCommand(domain, text, 0))
+    if "return" not in answer:
+        raise MonitorError(str(answer.get("error", {}).get("desc", "QEMU gives no reason"))[:200])
+    return answer["return"]
+
+
+def block_statistics(domain: Any) -> dict[str, dict[str, Any]]:
+    """QEMU's statistics by target of the disk (`query-blockstats`). Raises MonitorError, libvirt's error."""
+    try:
+        targets = {
+            disk.find("alias").get("name", ""): disk.find("target").get("dev", "")  # type: ignore[union-attr]
+            for disk in parse_domain(str(domain.XMLDesc(0))).findall("devices/disk")
+            if disk.find("alias") is not None and disk.find("target") is not None
+        }
+    except DomainXmlError as error:
+        raise MonitorError(str(error)) from None
+    found = {}
+    for entry in ask_monitor(domain, "query-blockstats"):
+        # `virtio-disk0`, or a path of QEMU's object model with that in it.
+        for part in str(entry.get("qdev", "")).split("/"):
+            if part in targets:
+                found[targets[part]] = entry
+    return found
+
+
+def latency_of_blockstats(entry: Mapping[str, Any]) -> DiskLatency:
+    """Latencies of one disk, from its statistics. Raises MonitorError."""
+    stats = entry.get("stats", {})
+    try:
+        return DiskLatency(_of_blockstats(stats, "rd"), _of_blockstats(stats, "wr"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MonitorError(f"query-blockstats: {type(error).__name__}: {error}") from None
+
+
+def _of_blockstats(stats: Mapping[str, Any], short: str) -> LatencyCounts:
+    histogram = stats.get(f"{short}_latency_histogram")
+    time_ns = stats[f"{short}_total_time_ns"]
+    if histogram is None or len(histogram["bins"]) != len(histogram["boundaries"]) + 1:
+        return _counts([], [int(stats[f"{short}_operations"])], time_ns)
+    return _counts(list(map(int, histogram["boundaries"])), list(map(int, histogram["bins"])), time_ns)
+
+
+def has_histogram(latency: DiskLatency) -> bool:
+    """Whether more than means are known of it."""
+    return bool(latency.reads.bounds_s or latency.writes.bounds_s)
+
+
+# All of it again and again, in a thread of its own: a QEMU that hangs delays no epoch.
+
+POLL_S = 1.0
+_RETRY_S = 5.0
+"""After a connection was lost."""
+_CLOSE_TIMEOUT_S = 1.0
+
+
+class LatencyWatch:
+    """Latencies of the VMs that are asked for, at most `POLL_S` old while libvirt answers.
+
+    The thread starts with the first VM.
+    """
+
+    def __init__(self, uri: str, *, monitor: bool = False) -> None:
+        """`monitor`: histograms that libvirt does not report are read by monitor commands."""
+        self._uri = uri
+        self._monitor = monitor
+        self._changed = threading.Condition()
+        self._uuids: frozenset[str] = frozenset()
+        self._latest: dict[str, DiskLatencies] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def latest(self, uuids: Collection[str]) -> Mapping[str, DiskLatencies]:
+        """Latencies of these VMs, by UUID; none of those not asked for before. Never waits."""
+        with self._changed:
+            self._uuids = frozenset(uuids)
+            if self._uuids and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="slo-ctl latencies", daemon=True)
+                self._thread.start()
+            return self._latest
+
+    def close(self) -> None:
+        """Stop; a thread that waits for a hanging libvirtd is left to itself."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            module = load_module()
+        except LibvirtError:
+            return  # the watch of domains says so
+        start_event_loop(module)
+        while not self._stopping:
+            with suppress(module.libvirtError):  # the watch of domains says so
+                self._follow(module)
+            self._latest = {}
+            self._pause(_RETRY_S)
+
+    def _pause(self, pause_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, pause_s)
+
+    def _follow(self, module: Any) -> None:
+        """Follow a connection to its end. Raises libvirt's error."""
+        connection = (module.open if self._monitor else module.openReadOnly)(self._uri)
+        try:
+            with suppress(module.libvirtError):  # drivers within this process have nothing to keep alive
+                connection.setKeepAlive(KEEPALIVE_S, KEEPALIVES)
+            while not self._stopping:
+                began_s = time.monotonic()
+                if self._uuids:
+                    self._latest = self._read(module, connection)
+                # Where an answer takes long, libvirtd has time for others.
+                self._pause(max(POLL_S, time.monotonic() - began_s))
+        finally:
+            with suppress(module.libvirtError):
+                connection.close()
+
+    def _read(self, module: Any, connection: Any) -> dict[str, DiskLatencies]:
+        domains = []
+        for uuid in sorted(self._uuids):
+            with suppress(module.libvirtError):  # it is gone
+                domains.append(connection.lookupByUUIDString(uuid))
+        if not domains:
+            if not connection.isAlive():
+                connection.getLibVersion()  # raises what is wrong
+            return {}
+        # Those that are busy with another command are left out.
+        flags = module.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+        found: dict[str, DiskLatencies] = {}
+        for domain, stats in connection.domainListGetStats(domains, module.VIR_DOMAIN_STATS_BLOCK, flags):
+            uuid = str(domain.UUIDString())
+            latencies = latencies_of_stats(stats)
+            if self._monitor and latencies and not any(map(has_histogram, latencies.values())):
+                with suppress(MonitorError, module.libvirtError):  # the lever says why there are none
+                    latencies |= {
+                        target: latency_of_blockstats(entry)
+                        for target, entry in block_statistics(domain).items()
+                    }
+            found[uuid] = latencies
+        return found

@@ -1,0 +1,138 @@
+"""Latencies of disks: libvirt's statistics, QEMU's histograms, and percentiles of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slo_ctl.host.disk_latency import (
+    BOUNDARIES_NS,
+    MonitorError,
+    has_histogram,
+    latencies_of_stats,
+    latency_of_blockstats,
+)
+from slo_ctl.model import DiskLatency, LatencyCounts
+from slo_ctl.observe.block import LatencyWindow, StreamWindow, merged, quantile_s, since
+
+BOUNDS_S = tuple(boundary / 1e9 for boundary in BOUNDARIES_NS)
+WINDOW_S = 10.0
+
+
+def counted(latencies_s: list[float], bounds_s: tuple[float, ...] = BOUNDS_S) -> LatencyCounts:
+    counts = [0] * (len(bounds_s) + 1)
+    for latency_s in latencies_s:
+        counts[bisect_right(bounds_s, latency_s)] += 1
+    return LatencyCounts(bounds_s, tuple(counts), sum(latencies_s))
+
+
+def disk(latencies_s: list[float], bounds_s: tuple[float, ...] = BOUNDS_S) -> DiskLatency:
+    return DiskLatency(counted([], bounds_s), counted(latencies_s, bounds_s))
+
+
+@given(st.lists(st.floats(1e-5, 9.0), min_size=1, max_size=300))
+def test_p99_is_at_most_a_third_from_the_true_one(latencies_s: list[float]) -> None:
+    found = quantile_s(counted(latencies_s))
+    rank = max(1, -(-99 * len(latencies_s) // 100))
+    true_s = sorted(latencies_s)[rank - 1]
+    assert found is not None
+    assert true_s / 1.34 <= found <= true_s * 1.34
+
+
+def test_requests_beyond_the_last_bound_count_as_on_it() -> None:
+    assert quantile_s(counted([60.0])) == 10.0
+    assert quantile_s(counted([])) is None
+    assert quantile_s(LatencyCounts((), (5,), 1.0)) is None
+
+
+def test_bounds_are_ascending_and_have_those_of_the_metrics() -> None:
+    assert sorted(set(BOUNDARIES_NS)) == list(BOUNDARIES_NS)
+    assert {50_000, 2_500_000, 10**10} <= set(BOUNDARIES_NS)
+
+
+def test_disks_with_different_bounds_have_a_mean_only() -> None:
+    both = merged([counted([0.5]), counted([0.25], (1.0,))])
+    assert both == LatencyCounts((), (2,), 0.75)
+    assert sum(merged([counted([0.5]), counted([0.25])]).counts) == 2
+
+
+def test_a_histogram_that_was_started_again_is_not_subtracted() -> None:
+    assert since(counted([1.0]), counted([0.5])) is None
+    assert since(counted([1.0]), counted([1.0], (1.0,))) is None
+    assert since(counted([1.0]), counted([1.0, 2.0])) == counted([2.0])
+
+
+def window_of(latency: LatencyWindow) -> StreamWindow:
+    return latency.applied_to(StreamWindow("web", WINDOW_S, iops=7.0))
+
+
+def test_only_the_window_counts_for_p99_and_everything_for_the_totals() -> None:
+    latency = LatencyWindow(WINDOW_S)
+    slow, all_of_them = [1.0] * 100, [1.0] * 100
+    latency.add(0.0, [disk(slow)])
+    for second in range(1, 31):
+        all_of_them = [*all_of_them, *[0.001] * 10]
+        latency.add(float(second), [disk(all_of_them)])
+    found = window_of(latency)
+    assert found.p99_write_us == pytest.approx(1000, rel=0.34)
+    assert found.p99_read_us is None
+    assert found.totals.write_latency is not None
+    assert sum(found.totals.write_latency.counts) == 300, "what was before the first reading is not ours"
+    assert found.iops == 7.0
+    uncounted = latency.applied_to(StreamWindow("web", 0.0))
+    assert uncounted.iops == uncounted.write_iops == pytest.approx(10.0)
+
+
+def test_a_reading_that_is_not_renewed_is_forgotten() -> None:
+    latency = LatencyWindow(WINDOW_S)
+    last = disk([0.1] * 9)
+    latency.add(0.0, [disk([])])
+    latency.add(1.0, [last])
+    latency.add(2.0, [last])
+    assert window_of(latency).p99_write_us is not None
+    latency.add(12.0, [last])
+    assert window_of(latency).p99_write_us is None
+    latency.add(13.0, [disk([0.1] * 10)])
+    latency.add(14.0, [disk([0.1] * 11)])
+    assert window_of(latency).p99_write_us is not None
+
+
+def stats_of(number: int, name: str, requests: int, times_ns: int) -> dict[str, Any]:
+    sides = {"rd.reqs": 0, "rd.times": 0, "wr.reqs": requests, "wr.times": times_ns, "name": name}
+    return {f"block.{number}.{key}": value for key, value in sides.items()}
+
+
+def test_statistics_of_libvirt_without_histograms() -> None:
+    found = latencies_of_stats({"block.count": 2, **stats_of(0, "vda", 4, 10**9), "block.1.name": "hda"})
+    assert found == {"vda": DiskLatency(LatencyCounts((), (0,), 0.0), LatencyCounts((), (4,), 1.0))}
+    assert not has_histogram(found["vda"])
+    assert latencies_of_stats({}) == {}
+
+
+def test_statistics_with_histograms_as_libvirt_12_1_documents_them() -> None:
+    """There is no such libvirt here."""
+    stats = {"block.count": 1, **stats_of(0, "vda", 6, 10**9)}
+    for number, (start, value) in enumerate([(0, 1), (1000, 2), (10**6, 3)]):
+        prefix = f"block.0.latency_histogram.write.bin.{number}"
+        stats |= {f"{prefix}.start": start, f"{prefix}.value": value}
+    found = latencies_of_stats({**stats, "block.0.latency_histogram.write.bin.count": 3})
+    assert found["vda"].writes == LatencyCounts((1e-6, 1e-3), (1, 2, 3), 1.0)
+    assert has_histogram(found["vda"])
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        {},
+        {"rd_total_time_ns": 1},
+        {"rd_total_time_ns": 1, "rd_latency_histogram": 3},
+        {"rd_total_time_ns": 1, "rd_latency_histogram": {"bins": ["x"], "boundaries": []}},
+    ],
+)
+def test_statistics_that_qemu_does_not_document_are_refused(stats: dict[str, Any]) -> None:
+    with pytest.raises(MonitorError, match="query-blockstats: "):
+        latency_of_blockstats({"stats": stats})
