@@ -107,11 +107,12 @@ class OnlyOps:
         return batch.take(np.isin(batch.op, [int(op) for op in self.ops]))
 
 
-def loop(trace: Iterable[Batch], times: int | None = None) -> Iterator[Batch]:
+def loop(trace: Iterable[Batch], times: int | None = None, period_ns: int = 0) -> Iterator[Batch]:
     """The trace `times` times, None for ever, in continuing time.
 
     `trace` is iterated each time (a TraceReader can be; a generator cannot). Between two rounds lies the
-    trace's mean time between records. Stops after a round without records.
+    trace's mean time between records; with `period_ns` a round takes so long where its records do not take
+    longer. Stops after a round without records.
     """
     if times is not None and times < 1:
         raise ValueError(f"loops is {times}, not positive")
@@ -128,7 +129,7 @@ def loop(trace: Iterable[Batch], times: int | None = None) -> Iterator[Batch]:
                 yield batch.at(batch.time_ns + base_ns) if base_ns else batch
         if not records:
             return
-        base_ns += latest_ns + (latest_ns - earliest_ns) // max(records - 1, 1)
+        base_ns += max(period_ns, latest_ns + (latest_ns - earliest_ns) // max(records - 1, 1))
         if base_ns > _MAX_TIME_NS:
             raise ValueError("the looped trace is longer than 146 years")
         done += 1

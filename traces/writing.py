@@ -28,15 +28,24 @@ class TraceWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], format_: str = DEFAULT_FORMAT, *, overwrite: bool = False
+        self,
+        path: str | os.PathLike[str],
+        format_: str = DEFAULT_FORMAT,
+        *,
+        overwrite: bool = False,
+        mode: int | None = None,
     ) -> None:
-        """Raises ValueError for a format without a writer, TraceError for a file that exists."""
+        """`mode` are the permissions; None: those the process gives new files.
+
+        Raises ValueError for a format without a writer, TraceError for a file that exists.
+        """
         row = FORMATS.get(format_)
         if row is None or row.write is None:
             raise ValueError(f"format '{format_}' cannot be written; {', '.join(writable())} can")
         self.path = Path(path)
         self.format = format_
         self.records = 0
+        self._mode = mode
         self._writer = row.write()
         if self.path.is_dir():
             raise TraceError(self.path, "is a directory", hint="name a file")
@@ -48,6 +57,8 @@ class TraceWriter:
     def __enter__(self) -> Self:
         try:
             self._file = self._streams.enter_context(self._partial.open("xb"))
+            if self._mode is not None:
+                os.fchmod(self._file.fileno(), self._mode)
             self._stream = self._streams.enter_context(_compressed(self._file, self.path.suffix))
             self._stream.write(self._writer.header())
         except FileExistsError as error:

@@ -1,4 +1,4 @@
-"""`slo-ctl trace`: inspect and convert block traces."""
+"""`slo-ctl trace`: inspect, convert and record block traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli import write_cost
+from slo_ctl.cli import trace_record, write_cost
 from slo_ctl.cli.options import JSON
 from slo_ctl.cli.output import print_json, warn
 from slo_ctl.cli.trace_input import ACTION, ON_ERROR, open_named, trace_errors, with_progress
@@ -32,7 +32,7 @@ _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600
 
 
 app = typer.Typer(
-    help="Inspect and convert block traces.\n\nExamples:\nslo-ctl trace info trace.csv.zst",
+    help="Inspect, convert and record block traces.\n\nExamples:\nslo-ctl trace info trace.csv.zst",
     rich_markup_mode=None,
 )
 
@@ -144,6 +144,7 @@ def convert(
     warn(f"{writer.records:,} records written to {target}")
 
 
+app.command("record")(trace_record.record)
 app.command("write-cost", rich_help_panel="Laboratory")(write_cost.trace_write_cost)
 
 

@@ -65,9 +65,7 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     name = _name("device", own, "ssd0")
     isolated = own.choice("placement", ("isolated", "shared")) != "shared"
     scheduler = own.choice("scheduler", SCHEDULER_NAMES) or DEFAULT_SCHEDULER
-    drive = device_spec(
-        Fields(f"device {name}", {key: value for key, value in pairs.items() if key not in _OWN_KEYS})
-    )
+    drive = device_spec(Fields(f"device {name}", drive_pairs(pairs)))
     unallocated_bytes = own.size("unallocated") or 0
     size_bytes = drive.size_bytes - unallocated_bytes
     if size_bytes <= 0:
@@ -115,6 +113,11 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
             )
         ),
     )
+
+
+def drive_pairs(pairs: Mapping[str, str]) -> dict[str, str]:
+    """What a device has in common with the drive of a replay: its pairs without the keys of its own."""
+    return {key: value for key, value in pairs.items() if key not in _OWN_KEYS}
 
 
 def wants_ageing(spec: str) -> bool:

@@ -163,7 +163,7 @@ def _supervise(
 ) -> int:
     notify = SystemdNotifier().notify
     tries, was_served = 0, False
-    with _asked_to_stop() as stop:
+    with asked_to_stop() as stop:
         while True:
             pid_file.unlink(missing_ok=True)
             process = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours or the operator's
@@ -207,7 +207,7 @@ def _how_it_ended(status: int, relay: _Relay) -> str | None:
     return relay.last_error or f"the server ended with status {status}"
 
 
-class _StopRequest:
+class StopRequest:
     """SIGTERM or SIGINT. No `threading.Event`: a handler that sets it hangs if it interrupts the wait for it,
     as the main thread holds its lock for a moment.
     """
@@ -227,14 +227,15 @@ class _StopRequest:
         select.select([self._reader], [], [], seconds)
 
     def close(self) -> None:
+        """Close both ends."""
         os.close(self._reader)
         os.close(self._writer)
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[_StopRequest]:
+def asked_to_stop() -> Iterator[StopRequest]:
     """Requests by SIGTERM and SIGINT while it is entered."""
-    request = _StopRequest()
+    request = StopRequest()
     before = {number: signal.signal(number, request.note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield request

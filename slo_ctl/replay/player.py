@@ -74,7 +74,8 @@ def _traced(vm: VmSpec, source: TraceSource, size_bytes: int, on_error: OnError)
     if vm.mode is Mode.OPEN:
         warps.append(lambda: TimeScale(1.0 / source.time_scale))
         warps.append(Monotonic)
-    return Requests(_Replayed(reader, steps, source.loops, warps), tuple(notes))
+    period_ns = round((source.period_s or 0.0) * _NS_PER_S)
+    return Requests(_Replayed(reader, steps, source.loops, warps, period_ns), tuple(notes))
 
 
 def _remapping(
@@ -142,16 +143,19 @@ class _Replayed:
         steps: list[remap.Remap],
         loops: int | None,
         warps: list[Callable[[], remap.Remap]],
+        period_ns: int,
     ) -> None:
         self._trace = _Remapped(reader, steps)
         self._loops = loops
+        self._period_ns = period_ns
         self._warps = warps
 
     def __iter__(self) -> Iterator[Batch]:
         from traces import remap
         from traces.timewarp import loop
 
-        return _in_bulk(remap.apply(loop(self._trace, self._loops), *(make() for make in self._warps)))
+        rounds = loop(self._trace, self._loops, self._period_ns)
+        return _in_bulk(remap.apply(rounds, *(make() for make in self._warps)))
 
 
 def _in_bulk(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -68,6 +68,8 @@ class TraceSource:
     """How often the trace is run through; None: again and again until the run is over."""
     time_scale: float = 1.0
     """Open loop: trace seconds per virtual second; 2 replays twice as fast."""
+    period_s: float | None = None
+    """Open loop: trace seconds from one start of the trace to the next; None: it starts again at its end."""
 
 
 @dataclass(frozen=True, slots=True)

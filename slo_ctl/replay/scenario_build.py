@@ -318,12 +318,16 @@ def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
     scale = fields.number("scale", above=0)
     if scale is not None and mode is not Mode.OPEN:
         fields.fail("scale", "has no meaning without mode=open", "add mode=open or leave scale out")
+    period_s = fields.time_s("period")
+    if period_s is not None and mode is not Mode.OPEN:
+        fields.fail("period", "has no meaning without mode=open", "add mode=open or leave period out")
     return TraceSource(
         path=path,
         format=_format(fields),
         remap=fields.choice("remap", REMAP_NAMES),
         loops=fields.count("loops"),
         time_scale=1.0 if scale is None else scale,
+        period_s=period_s,
     )
 
 
@@ -336,7 +340,7 @@ def _format(fields: Fields) -> str | None:
 
 
 def _synthetic(fields: Fields, workload: str, mode: Mode) -> SyntheticSource:
-    for key in ("format", "remap", "loops", "scale"):
+    for key in ("format", "remap", "loops", "scale", "period"):
         if key in fields:
             fields.fail(key, "belongs to a trace", f"leave {key} out, or give trace= instead of workload=")
     parameters = check_workload(fields, workload)

@@ -48,6 +48,8 @@ def _vm_pairs(vm: VmSpec) -> dict[str, str]:
         pairs |= {key: str(value) for key, value in optional.items() if value is not None}
         if source.time_scale != 1.0:
             pairs["scale"] = format_number(source.time_scale)
+        if source.period_s is not None:
+            pairs["period"] = f"{format_number(source.period_s)}s"
     else:
         pairs["workload"] = vm.source.workload
         pairs |= texts(dict(vm.source.parameters))

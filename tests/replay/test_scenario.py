@@ -196,9 +196,9 @@ def test_a_trace_with_a_comma_in_its_name(tmp_path: Path) -> None:
     trace = tmp_path / "a,b=c.spc"
     trace.write_text("0,0,4096,w,0\n")
     doubled = str(trace).replace(",", ",,")
-    source = scenario(f"name=a,trace={doubled},mode=open,scale=2,loops=3,remap=modulo").vms[0]
+    source = scenario(f"name=a,trace={doubled},mode=open,scale=2,loops=3,period=5m").vms[0]
     assert source.mode is Mode.OPEN
-    assert source.source == TraceSource(trace, remap="modulo", loops=3, time_scale=2)
+    assert source.source == TraceSource(trace, loops=3, time_scale=2, period_s=300)
 
 
 def test_the_command_repeats_the_scenario(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_an_unknown_trace_format_is_reported(tmp_path: Path) -> None:
     assert error.hint == "did you mean spc?"
 
 
-@pytest.mark.parametrize("key", ["scale=2", "qd=3,mode=open"])
+@pytest.mark.parametrize("key", ["scale=2", "period=60s", "qd=3,mode=open"])
 def test_trace_keys_that_contradict(tmp_path: Path, key: str) -> None:
     (tmp_path / "fin.spc").touch()
     assert "has no meaning" in refused(f"name=db,trace={tmp_path / 'fin.spc'},{key}").message

@@ -186,6 +186,12 @@ def test_loop_continues_time() -> None:
     assert list(loop([], None)) == []
 
 
+def test_loop_starts_again_after_its_period() -> None:
+    trace = [batch_of([(0, 1, 0, 1, 0), (10, 1, 0, 1, 0)])]
+    assert Batch.concat(list(loop(trace, 3, period_ns=50))).time_ns.tolist() == [0, 10, 50, 60, 100, 110]
+    assert Batch.concat(list(loop(trace, 2, period_ns=5))).time_ns.tolist() == [0, 10, 20, 30]
+
+
 def test_only_volumes_renumbers() -> None:
     batch = batch_of([(0, 1, 0, 1, 0), (1, 1, 0, 1, 2), (2, 1, 0, 1, 1)])
     kept = OnlyVolumes(["c", "a"], lambda: ["a", "b", "c"])(batch)

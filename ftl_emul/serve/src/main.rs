@@ -39,6 +39,7 @@ mod nvme_tcp;
 mod offline;
 mod parameters;
 mod recent;
+mod recording;
 mod server;
 mod settings;
 mod vhost_user;

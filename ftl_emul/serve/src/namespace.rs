@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::error::ServeError;
 use crate::histogram::Histograms;
 use crate::model::{Model, Request, Ticket};
 use crate::recent::Latencies;
+use crate::recording::{Outstanding, Recording};
 use crate::settings::{Created, Hosts, NamespaceSettings};
 
 /// How often a request in pieces looks whether it is still wanted.
@@ -81,6 +82,10 @@ pub struct Namespace {
     /// Held while space is released or zeroed in pieces: one such request of a namespace is in work at a time, however
     /// many it asks for at once.
     in_pieces: Mutex<()>,
+    /// Where its requests are recorded, and its place there.
+    recording: RwLock<Option<(Arc<Recording>, u16)>>,
+    /// Whether they are, for a look that costs nothing.
+    is_recorded: AtomicBool,
 }
 
 /// How a request asks to be served.
@@ -111,6 +116,8 @@ impl Namespace {
             open: RwLock::new(true),
             hosts: RwLock::new(settings.hosts.clone().unwrap_or_default()),
             in_pieces: Mutex::new(()),
+            recording: RwLock::new(None),
+            is_recorded: AtomicBool::new(false),
         })
     }
 
@@ -136,6 +143,29 @@ impl Namespace {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = open;
     }
 
+    /// Records its requests from now on, or no longer.
+    pub fn set_recording(&self, recording: Option<(Arc<Recording>, u16)>) {
+        let mut current = self.recording.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_recorded.store(recording.is_some(), Ordering::Relaxed);
+        *current = recording;
+    }
+
+    /// Whether its requests are recorded.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded.load(Ordering::Relaxed)
+    }
+
+    /// Records a request that arrives now, where requests are recorded and this one lies within the namespace.
+    #[inline]
+    fn record(&self, op: Op, offset: u64, length: u64) -> Option<Outstanding> {
+        if !self.is_recorded() || offset.checked_add(length).is_none_or(|end| end > self.size_bytes()) {
+            return None;
+        }
+        let recording = self.recording.read().unwrap_or_else(PoisonError::into_inner);
+        recording.as_ref().map(|(recording, place)| recording.arrived(*place, op, offset, length))
+    }
+
     /// Logical size.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
@@ -159,7 +189,10 @@ impl Namespace {
     /// Reads what is in memory already, for a model without a clock; `WouldBlock` where the disk has to be waited for.
     pub fn read_now(&self, model: &Model, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let length = buffer.len() as u64;
-        self.serve(model, Op::Read, offset, length, || false, |at, _| self.backing.read_now(buffer, at))
+        self.serve_unrecorded(model, Op::Read, offset, length, || false, |at, _| self.backing.read_now(buffer, at))?;
+        // Only now: the caller repeats with `read` what the disk has to be waited for.
+        drop(self.record(Op::Read, offset, length));
+        Ok(())
     }
 
     /// Writes.
@@ -253,6 +286,20 @@ impl Namespace {
     /// does so piece by piece.
     #[inline]
     fn serve(
+        &self,
+        model: &Model,
+        op: Op,
+        offset: u64,
+        length: u64,
+        gone: impl FnMut() -> bool,
+        move_data: impl FnMut(u64, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let _outstanding = self.record(op, offset, length);
+        self.serve_unrecorded(model, op, offset, length, gone, move_data)
+    }
+
+    #[inline]
+    fn serve_unrecorded(
         &self,
         model: &Model,
         op: Op,

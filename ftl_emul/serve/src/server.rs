@@ -8,6 +8,7 @@ mod upkeep;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::model::{Clock, Counted, Model, Timed};
 use crate::namespace::Namespace;
 use crate::parameters::{Latency, Parameters};
 use crate::recent::{History, Throttled};
+use crate::recording::Recorder;
 use crate::settings::{Created, Settings};
 pub use namespaces::Wanted;
 use upkeep::Upkeep;
@@ -54,6 +56,8 @@ pub struct Server {
     pub history: History,
     /// Where NVMe hosts find it, if they do.
     pub nvme_tcp: OnceLock<NvmeTcp>,
+    /// Whether its requests are being recorded.
+    is_recorded: Arc<AtomicBool>,
     aged: Mutex<Option<Aged>>,
     folder: PathBuf,
     settings: Mutex<Settings>,
@@ -90,6 +94,7 @@ impl Server {
             time_scale,
             history: History::default(),
             nvme_tcp: OnceLock::new(),
+            is_recorded: Arc::default(),
             aged: Mutex::new(aged),
             folder,
             settings: Mutex::new(settings),
@@ -175,6 +180,23 @@ impl Server {
             namespaces.iter().map(|n| counters(n).map_or_else(Throttled::default, Throttled::of)).collect()
         };
         self.model.with(of).unwrap_or_default()
+    }
+
+    /// Starts to record the requests of these namespaces, or of all there are now.
+    pub fn record(&self, names: Option<&[String]>) -> Result<Recorder, ServeError> {
+        let namespaces = match names {
+            None => self.namespaces().to_vec(),
+            Some(names) => names.iter().map(|name| self.require(name)).collect::<Result<_, _>>()?,
+        };
+        Recorder::start(namespaces, self.time_scale, &self.is_recorded)
+    }
+
+    /// The namespace of that name; Err where there is none.
+    pub fn require(&self, name: &str) -> Result<Arc<Namespace>, ServeError> {
+        match self.namespace(name) {
+            Some(namespace) => Ok(namespace),
+            None => refuse(format!("there is no namespace {name:?}")),
+        }
     }
 
     /// The namespaces there are now, by NSID.

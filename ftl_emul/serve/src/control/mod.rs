@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::control::protocol::Session;
 use crate::error::ServeError;
 use crate::inherited;
 use crate::server::Server;
@@ -63,13 +64,20 @@ fn admit(server: &'static Server, mut stream: UnixStream) {
         return;
     }
     let started = thread::Builder::new().name("slo-ctl client".into()).spawn(move || {
+        let mut session = Session::new(is_owner(&stream));
         // A client that breaks off, or is too slow, is not worth telling anyone.
-        let _broken_off = converse(&mut stream, |line| protocol::answer(server, line));
+        let _broken_off = converse(&mut stream, |line| protocol::answer(server, &mut session, line));
         CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
     });
     if started.is_err() {
         CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Whether the client is root or runs as we do.
+fn is_owner(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|client| client.uid.is_root() || client.uid == rustix::process::geteuid())
 }
 
 /// Answers line by line until the client ends, stalls or oversteps the bound of a line.

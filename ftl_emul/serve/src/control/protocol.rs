@@ -1,14 +1,12 @@
 //! Commands and replies of the control socket, version 1.
 
-use std::sync::Arc;
-
 use ftl_core::engine::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::control::statistics;
 use crate::error::{ServeError, refuse};
-use crate::namespace::Namespace;
+use crate::recording::Recorder;
 use crate::server::{Server, Wanted};
 
 /// The version of commands and replies.
@@ -78,6 +76,16 @@ enum Command {
     Age {},
     /// Write the placement to disk now.
     Checkpoint {},
+    /// Record the requests of these namespaces, or of all, until `recording_stop` or the end of the connection. For the
+    /// owner of the server and root only.
+    RecordingStart {
+        #[serde(default)]
+        namespaces: Option<Vec<String>>,
+    },
+    /// The recorded requests that were not fetched yet.
+    RecordingFetch {},
+    /// Record no further request.
+    RecordingStop {},
 }
 
 #[derive(Serialize)]
@@ -106,9 +114,48 @@ fn line(reply: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
+/// What belongs to one connection and ends with it.
+#[derive(Debug)]
+pub struct Session {
+    /// The client is root or the owner of the server.
+    is_owner: bool,
+    recorder: Option<Recorder>,
+}
+
 /// The reply to one line.
-pub fn answer(server: &Server, command: &[u8]) -> Vec<u8> {
-    reply_to(command, |command| carry_out(server, command))
+pub fn answer(server: &Server, session: &mut Session, command: &[u8]) -> Vec<u8> {
+    reply_to(command, |command| match command {
+        Command::RecordingStart { namespaces } => {
+            if !session.is_owner {
+                return refuse("only root and the owner of the server may record requests");
+            }
+            if session.recorder.is_some() {
+                return refuse("this connection records already");
+            }
+            Ok(session.recorder.insert(server.record(namespaces.as_deref())?).describe())
+        }
+        Command::RecordingFetch {} => Ok(session.recording()?.fetch()),
+        Command::RecordingStop {} => {
+            session.recording()?.stop();
+            Ok(json!({}))
+        }
+        command => carry_out(server, command),
+    })
+}
+
+impl Session {
+    /// Of a client that is root or the owner of the server, or is not.
+    #[must_use]
+    pub fn new(is_owner: bool) -> Self {
+        Self { is_owner, recorder: None }
+    }
+
+    fn recording(&self) -> Result<&Recorder, ServeError> {
+        match &self.recorder {
+            Some(recorder) => Ok(recorder),
+            None => refuse("this connection records nothing; send recording_start first"),
+        }
+    }
 }
 
 /// The reply to one line for a device that is not served; `progress` is told the capacities written by ageing.
@@ -169,7 +216,7 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
         Command::Hello {} => Ok(statistics::hello(server)),
         Command::Stats {} => statistics::statistics(server),
         Command::Move { from, to, blocks } => {
-            let end = |name: Option<&String>| name.map(|name| find(server, name)).transpose();
+            let end = |name: Option<&String>| name.map(|name| server.require(name)).transpose();
             server.move_ops(end(from.as_ref())?.as_deref(), end(to.as_ref())?.as_deref(), blocks)?;
             Ok(json!({}))
         }
@@ -182,7 +229,7 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             Ok(json!({}))
         }
         Command::SetWeight { namespace, weight } => {
-            let namespace = find(server, &namespace)?;
+            let namespace = server.require(&namespace)?;
             server.set_weight(&namespace, weight)?;
             Ok(json!({}))
         }
@@ -191,12 +238,12 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             Ok(json!({}))
         }
         Command::SetLimit { namespace, iops, bytes_s } => {
-            let namespace = find(server, &namespace)?;
+            let namespace = server.require(&namespace)?;
             server.set_limit(&namespace, Limit { iops, bytes_s })?;
             Ok(json!({}))
         }
         Command::Resize { namespace, size_bytes, keep_data } => {
-            let namespace = find(server, &namespace)?;
+            let namespace = server.require(&namespace)?;
             server.resize(&namespace, size_bytes, keep_data)?;
             Ok(json!({}))
         }
@@ -207,7 +254,7 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             Ok(json!({"nsid": made.nsid(), "ops_blocks": ops_blocks.unwrap_or(made.origin.config.ops_blocks)}))
         }
         Command::DeleteNamespace { namespace } => {
-            let namespace = find(server, &namespace)?;
+            let namespace = server.require(&namespace)?;
             server.delete_namespace(&namespace)?;
             Ok(json!({}))
         }
@@ -216,13 +263,9 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             server.checkpoint(false)?;
             Ok(json!({}))
         }
-    }
-}
-
-fn find(server: &Server, name: &str) -> Result<Arc<Namespace>, ServeError> {
-    match server.namespace(name) {
-        Some(namespace) => Ok(namespace),
-        None => refuse(format!("there is no namespace {name:?}")),
+        Command::RecordingStart { .. } | Command::RecordingFetch {} | Command::RecordingStop {} => {
+            refuse("there are no requests to record while the device is not served")
+        }
     }
 }
 

@@ -144,6 +144,7 @@ fn of_namespace(settings: &Settings, namespace: &Namespace) -> Value {
         "size_bytes": namespace.size_bytes(),
         "healthy": ailment.is_none(),
         "reason": ailment.map(|ailment| ailment.to_string()),
+        "recorded": namespace.is_recorded(),
         "weight": kept.weight.unwrap_or(namespace.origin.config.weight),
         "limit_iops": kept.limit_iops,
         "limit_bytes_s": kept.limit_bytes_s,

@@ -1,0 +1,127 @@
+"""`slo-ctl trace record`: the requests of running VMs, and a scenario that replays them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slo_ctl.base.errors import UserError
+from slo_ctl.cli.completion import complete_device
+from slo_ctl.cli.options import JSON, QUIET, ROOT, time_s_of
+from slo_ctl.cli.output import print_json, print_lines, warn
+
+if TYPE_CHECKING:
+    from slo_ctl.replay.recording import Recording, Source
+
+
+def record(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="A new directory for the traces and scenario.toml.")
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A served emulated device: each namespace.", autocompletion=complete_device
+        ),
+    ] = None,
+    block: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VM=/dev/DISK", help="A VM and its block device. Repeatable. Needs root."),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="How long, such as 60s. [default: until Ctrl-C]"),
+    ] = None,
+    root: ROOT = None,
+    json_: JSON = False,
+    quiet: QUIET = False,
+) -> None:
+    """Record the requests of running VMs, one trace for each, with a scenario that replays them.
+
+    Offsets, sizes and times are recorded, never data. Only the owner may read the files.
+
+    Examples:
+    slo-ctl trace record --device ssd0 --for 60s --out monday
+    slo-ctl trace record --block web=/dev/vg0/web --block db=/dev/vg0/db --for 10m --out monday
+    slo-ctl replay monday/scenario.toml --device op=28% --policy min_waf
+    """
+    from slo_ctl.drives.server import asked_to_stop
+    from slo_ctl.replay.recording import make_folder
+    from slo_ctl.replay.recording import record as record_source
+    from slo_ctl.show.progress import progress_on_stderr
+
+    for_s = None if for_ is None else time_s_of("--for", for_)
+    if for_s == 0:
+        raise UserError("--for: 0 s record nothing", "such as 60s")
+    opening = _source(device, block or [], root)
+    make_folder(out)
+    with asked_to_stop() as stop, opening as source, progress_on_stderr(quiet=quiet) as sink:
+        phase = sink.phase(f"recording {source.name}", for_s, "s")
+        recording = record_source(source, out, for_s, stop, phase.advance)
+        phase.done()
+    if json_:
+        print_json(recording.plain())
+    else:
+        _print(recording)
+    dropped = sum(vm.dropped for vm in recording.vms)
+    if dropped:
+        warn(f"slo-ctl: {dropped:,} requests came too fast and were not recorded")
+    if recording.scenario is None:
+        raise UserError("no request was recorded", "record while the VMs work")
+
+
+def _source(device: str | None, block: Sequence[str], root: Path | None) -> AbstractContextManager[Source]:
+    from slo_ctl.drives.record import places
+    from slo_ctl.drives.store import DeviceStore
+    from slo_ctl.replay.recording_sources import block_devices, served_device
+
+    if (device is None) == (not block):
+        raise UserError(
+            "give either --device or --block", "such as --device ssd0, or --block web=/dev/vg0/web"
+        )
+    if device is not None:
+        store = DeviceStore(places(root))
+        return served_device(store.load(device), store.places.run_of(device).control)
+    return block_devices(_named_disks(block))
+
+
+def _named_disks(block: Sequence[str]) -> dict[str, Path]:
+    from slo_ctl.drives.record import check_name
+
+    disks: dict[str, Path] = {}
+    for text in block:
+        vm, equals, path = text.partition("=")
+        if not equals or not path:
+            raise UserError(f"--block: {text} does not name a VM and its device", "such as web=/dev/vg0/web")
+        if check_name("--block", vm) in disks:
+            raise UserError(f"--block: VM {vm} is named twice", "one device for each VM")
+        disks[vm] = Path(path)
+    return disks
+
+
+def _print(recording: Recording) -> None:
+    rows = [("VM", "REQUESTS", "IOPS", "READ", "WRITTEN", "BUSY", "OUTSTANDING", "DROPPED", "REPLAYED")]
+    rows += [
+        (
+            vm.name,
+            f"{vm.requests:,}",
+            f"{vm.requests / recording.elapsed_s:,.0f}",
+            f"{vm.read_bytes / 2**20:,.1f} MiB",
+            f"{vm.write_bytes / 2**20:,.1f} MiB",
+            f"{100 * recording.busy(vm):.0f}%",
+            f"{recording.mean_outstanding(vm):.1f}",
+            f"{vm.dropped:,}",
+            recording.replayed(vm),
+        )
+        for vm in recording.vms
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *numbers, replayed in rows:
+        cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=False)]
+        print_lines("  ".join([name.ljust(widths[0]), *cells, replayed]))
+    if recording.scenario is not None:
+        print_lines(f"replay it with: slo-ctl replay {recording.scenario}")

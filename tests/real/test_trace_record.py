@@ -1,0 +1,232 @@
+"""`slo-ctl trace record`: each request of clients is recorded, and replayed at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgroup_groups import loop_device
+from nbd_client import NbdClient
+from serving import READY_S, Server, make_device, require, run, served
+from waiting import until
+
+from slo_ctl.cli.app import run as slo_ctl
+from slo_ctl.drives.control import ControlError
+from slo_ctl.replay.recording_sources import TRACEFS
+from traces import Batch, Op, open_trace
+
+PAGE = 4096
+
+
+@contextmanager
+def recording(records: Callable[[int], bool], *words: str) -> Iterator[dict[str, Any]]:
+    """`slo-ctl trace record` until Ctrl-C, from when `records` sees it; filled with its report."""
+    command = [sys.executable, "-m", "slo_ctl.cli", "trace", "record", *words, "--json", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    report: dict[str, Any] = {}
+    try:
+        until(lambda: process.poll() is not None or records(process.pid), "that it records")
+        yield report
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=READY_S)
+        assert process.returncode == 0, errors
+        report.update(json.loads(out))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def of_namespace(server: Server, name: str) -> dict[str, Any]:
+    with server.control() as control:
+        found = control.statistics()["namespaces"]
+    return next(each for each in found if each["name"] == name)
+
+
+def requests(trace: Path) -> Batch:
+    return Batch.concat(list(open_trace(trace)))
+
+
+def pages(batch: Batch, op: Op) -> int:
+    return int(batch.take(batch.op == op).page_span()[1].sum())
+
+
+def fio(uri: str, *words: str) -> dict[str, Any]:
+    """Its job's results."""
+    load = ("--ioengine=nbd", f"--uri={uri}", "--name=load", "--randseed=7", "--output-format=json")
+    output = run("fio", *load, *words)
+    job: dict[str, Any] = json.loads(output[output.index("{") :])["jobs"][0]
+    return job
+
+
+def test_a_served_device_is_recorded_and_replayed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("fio")
+    make_device(root, "name=d,size=96MiB,dies=2,op=25%", "name=a,weight=3", "name=b", "name=idle")
+    out = root / "rec"
+    with served(root, "d") as server:
+        words = ("--device", "d", "--out", str(out), "--root", str(root))
+        with recording(lambda _: bool(of_namespace(server, "a")["recorded"]), *words) as report:
+            load = ("--rw=randrw", "--bsrange=4k-32k", "--iodepth=8", "--size=24m", "--io_size=12m")
+            job = fio(server.uri("a"), *load)
+            with NbdClient(server.run.export("b"), "b") as client:
+                client.write(8 * PAGE, bytes(3 * PAGE))
+                client.read(1000, 2000)
+                client.trim(0, 2 * PAGE)
+                client.flush()
+        flash = of_namespace(server, "a")["flash"]
+        assert not of_namespace(server, "a")["recorded"]
+
+    a, _, idle = report["vms"]
+    traced = requests(out / "a.csv.zst")
+    assert (a["requests"], a["dropped"]) == (len(traced), 0)
+    assert int((traced.op == Op.READ).sum()) == job["read"]["total_ios"]
+    assert int((traced.op == Op.WRITE).sum()) == job["write"]["total_ios"]
+    assert (a["read_bytes"], a["write_bytes"]) == (job["read"]["io_bytes"], job["write"]["io_bytes"])
+    assert pages(traced, Op.WRITE) == flash["host_page_writes"]
+    assert (traced.time_ns[1:] >= traced.time_ns[:-1]).all()
+    small = requests(out / "b.csv.zst")
+    assert list(small.op) == [Op.WRITE, Op.READ, Op.TRIM, Op.FLUSH]
+    assert list(small.offset_bytes) == [8 * PAGE, 1000, 0, 0]
+    assert list(small.length_bytes) == [3 * PAGE, 2000, 2 * PAGE, 0]
+    assert (idle["requests"], idle["trace"]) == (0, None)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    for file in ("a.csv.zst", "b.csv.zst", "scenario.toml"):
+        assert stat.S_IMODE((out / file).stat().st_mode) == 0o600, file
+
+    # One pass of the traces: the replay writes the pages that were recorded.
+    scenario = (out / "scenario.toml").read_text()
+    once = scenario.replace('remap = "modulo"', 'remap = "modulo"\nloops = 1')
+    (out / "once.toml").write_text(once + "\n")
+    assert slo_ctl(["replay", str(out / "once.toml"), "--window", "all", "--json", "--quiet"]) == 0
+    replayed = json.loads(capsys.readouterr().out)
+    assert [each["policy"] for each in replayed["runs"]] == ["shared", "proportional"]
+    for each in replayed["runs"]:
+        assert each["host_page_writes"] == pages(traced, Op.WRITE) + 3
+        assert {vm["name"]: vm["weight"] for vm in each["vms"]} == {"a": 3, "b": 1, "idle": 1}
+    duration = f"{report['elapsed_s'] + 1:g}s"
+    assert slo_ctl(["replay", str(out / "scenario.toml"), "--duration", duration, "--quiet"]) == 0
+
+
+def test_times_are_modelled_ones(root: Path) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    out = root / "rec"
+    with served(root, "d", "--latency", "real", "--time-scale", "8") as server:
+        words = ("--device", "d", "--out", str(out), "--root", str(root))
+        with (
+            recording(lambda _: bool(of_namespace(server, "d")["recorded"]), *words) as report,
+            NbdClient(server.run.export("d"), "d") as client,
+        ):
+            for number in range(100):
+                client.write(number * PAGE, bytes(PAGE))
+        histogram = of_namespace(server, "d")["latency_histogram"]["write"]
+    (vm,) = report["vms"]
+    taken_s = vm["mean_outstanding"] * report["elapsed_s"]
+    assert taken_s == pytest.approx(histogram["sum_us"] * 1e-6, rel=0.2)
+    assert vm["busy"] == pytest.approx(vm["mean_outstanding"]), "one request at a time"
+
+
+def test_one_recording_at_a_time_which_ends_with_its_client(root: Path) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    with served(root, "d") as server, server.control() as second:
+        with server.control() as first:
+            first.command("recording_start")
+            with pytest.raises(ControlError, match="recorded already"):
+                second.command("recording_start")
+            with pytest.raises(ControlError, match="this connection records nothing"):
+                second.command("recording_fetch")
+        until(lambda: not of_namespace(server, "d")["recorded"], "that the recording ends")
+        assert second.command("recording_start")["namespaces"] == ["d"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_others_may_not_record_although_they_may_connect(root: Path) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    root.chmod(0o755)
+    with served(root, "d") as server:
+        server.run.control.chmod(0o666)
+        line = '{"v":1,"op":"recording_start"}\\n'
+        client = (
+            "import socket; s = socket.socket(socket.AF_UNIX); "
+            f"s.connect({str(server.run.control)!r}); s.send(b'{line}'); print(s.recv(4096).decode())"
+        )
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", client], user=65534, capture_output=True, text=True, check=False
+        )
+    assert "only root and the owner of the server may record" in done.stdout, done.stderr
+
+
+@pytest.fixture
+def tracefs() -> Iterator[None]:
+    """The kernel's tracing, where it may be used."""
+    mounted = TRACEFS.joinpath("instances").is_dir()
+    if not mounted and subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACEFS], check=False).returncode:
+        pytest.skip("tracefs cannot be mounted here")
+    try:
+        if not TRACEFS.joinpath("events/block/block_bio_queue").is_dir():
+            pytest.skip("this kernel has no trace event block_bio_queue")
+        yield
+    finally:
+        if not mounted:
+            subprocess.run(["umount", TRACEFS], check=False)
+
+
+def test_a_block_device_is_recorded(root: Path, tracefs: None) -> None:
+    del tracefs
+    require("fio")
+
+    def records(pid: int) -> bool:
+        switch = TRACEFS / f"instances/slo-ctl-{pid}/events/block/block_bio_queue/enable"
+        return switch.exists() and switch.read_text().strip() == "1"
+
+    with loop_device(32 << 20) as (path, _), loop_device(8 << 20) as (other, _):
+        words = ("--block", f"web={path}", "--block", f"db={other}", "--out", str(root / "rec"))
+        with recording(records, *words) as report:
+            load = ("--ioengine=psync", "--direct=1", "--size=32m", "--io_size=4m", "--randseed=7")
+            output = run(
+                "fio",
+                "--name=load",
+                f"--filename={path}",
+                "--rw=randrw",
+                "--bs=8k",
+                *load,
+                "--output-format=json",
+            )
+            job = json.loads(output[output.index("{") :])["jobs"][0]
+    web, db = report["vms"]
+    traced = requests(root / "rec" / "web.csv.zst")
+    assert (web["dropped"], db["requests"]) == (0, 0)
+    # The kernel reads the start of a device that is opened.
+    reads = traced.take((traced.op == Op.READ) & (traced.length_bytes == 8192))
+    assert len(reads) >= job["read"]["total_ios"]
+    assert int((traced.op == Op.WRITE).sum()) == job["write"]["total_ios"]
+    assert pages(traced, Op.WRITE) == job["write"]["io_bytes"] // PAGE
+    # The drive of the scenario is as large as the disks, which these are too small for.
+    drive = (
+        "--device",
+        "preset=fast15,size=128MiB,op=28%,dies=2",
+        "--duration",
+        f"{report['elapsed_s'] + 1:g}s",
+    )
+    assert slo_ctl(["replay", str(root / "rec" / "scenario.toml"), *drive, "--quiet"]) == 0
+
+
+def test_what_cannot_be_recorded_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_device(root, "name=d,size=32MiB,dies=2")
+    record = ["trace", "record", "--out", str(root / "rec"), "--root", str(root)]
+    assert slo_ctl([*record, "--device", "d"]) == 2
+    assert "serve it: slo-ctl device serve d" in capsys.readouterr().err
+    assert slo_ctl([*record, "--device", "d", "--block", "a=/dev/null"]) == 2
+    assert "give either --device or --block" in capsys.readouterr().err
+    assert slo_ctl([*record, "--block", "a"]) == 2
+    assert "does not name a VM and its device" in capsys.readouterr().err
+    (root / "rec" / "file").write_text("")
+    assert slo_ctl([*record, "--device", "d"]) == 2
+    assert "is not empty" in capsys.readouterr().err
