@@ -21,12 +21,15 @@ from slo_ctl.replay.result import (
     WindowResult,
     share_error,
 )
+from slo_ctl.replay.scenario import Mode
 
 if TYPE_CHECKING:
     from ftl_emul import Device
 
 _PERCENTILES = [50.0, 99.0, 99.9]
 _S_PER_NS = 1e-9
+DEMAND_MET_TO = 0.03
+"""Part of the requests of an open loop that may wait at the end of the window where its demand is met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Edge:
     drive_writes: float
     virtual_s: float | None
     readings: Mapping[str, VmReading]
+    outstanding: Mapping[str, int] = field(default_factory=dict)
+    """Requests by VM that have arrived and are not completed; empty without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def measure(
     done = {name: d.amount(share_by) if clocked else float(d.host_page_writes) for name, d in deltas.items()}
     total = sum(done.values())
     total_iops = sum(d.requests for d in deltas.values()) / length_s if clocked and length_s > 0 else None
-    due = _entitled(deltas, done, vms, slos, length_s if clocked else 0.0, strict=strict)
+    due = _entitled(deltas, done, vms, slos, stop.outstanding, length_s if clocked else 0.0, strict=strict)
     results = []
     for vm in vms:
         name, delta = vm.spec.name, deltas[vm.spec.name]
@@ -95,11 +100,16 @@ def measure(
             VmResult(
                 name=name,
                 weight=slos[name].weight,
-                workload=vm.spec.workload_label,
+                workload="no requests"
+                if clocked and not stop.readings[name].requests
+                else vm.spec.workload_label,
                 target_share=due.get(name, 0.0),
                 share=share,
                 share_error=share_error(share, due.get(name, 0.0)),
                 iops=delta.requests / length_s if total_iops is not None else None,
+                demand_iops=_arrived(name, delta, start, stop) / length_s
+                if vm.spec.mode is Mode.OPEN and total_iops is not None
+                else None,
                 bandwidth_bytes_s=(delta.read_bytes + delta.write_bytes) / length_s
                 if total_iops is not None
                 else None,
@@ -134,11 +144,16 @@ def measure(
     )
 
 
+def _arrived(name: str, delta: VmReading, start: Edge, stop: Edge) -> int:
+    return delta.requests + stop.outstanding[name] - start.outstanding[name]
+
+
 def _entitled(
     deltas: Mapping[str, VmReading],
     done: Mapping[str, float],
     vms: Sequence[PlayedVm],
     slos: Mapping[str, Slo],
+    outstanding: Mapping[str, int],
     length_s: float,
     *,
     strict: bool,
@@ -150,7 +165,11 @@ def _entitled(
         if not vm.running or vm.finished:
             continue
         waited_ns, share = (delta.backlog_ns, BUSY_FROM) if strict else (delta.queued_ns, WANTS_MORE_FROM)
-        wants_more = not length_s or waited_ns * _S_PER_NS >= share * length_s
+        if length_s and vm.spec.mode is Mode.OPEN:
+            # It asks for what arrives, and waits in a queue even where all of that is served.
+            wants_more = outstanding[name] > 1 + DEMAND_MET_TO * delta.requests
+        else:
+            wants_more = not length_s or waited_ns * _S_PER_NS >= share * length_s
         per_request = done[name] / delta.requests if delta.requests else 1.0
         rate = done[name] / length_s if length_s else done[name]
         claims.append(claim_of(name, slos[name], rate, per_request, wants_more=wants_more))

@@ -84,6 +84,8 @@ class VmResult(_Model):
     share_error: Number = None
     """share / target_share - 1; see `share_error`."""
     iops: Number = None
+    demand_iops: Number = None
+    """Requests that arrived a second, of an open loop; null of a closed one, which asks as it is served."""
     bandwidth_bytes_s: Number = None
     host_page_writes: Count = 0
     gc_page_writes: Count = 0

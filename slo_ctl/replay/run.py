@@ -17,7 +17,7 @@ from slo_ctl.decide.policies import POLICIES, STRICT_POLICY, Policy, make_policy
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel
 from slo_ctl.observe.ssd import FtlObserver, VmInForce
-from slo_ctl.replay.measure import Edge, SeriesRecorder, latencies, measure
+from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer, requests_of
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, EventResult, Latency, Result, RunResult
 from slo_ctl.replay.scenario import Action, Event, Scenario, Window
@@ -200,6 +200,11 @@ class PolicyRun:
             strict=self._scenario.policy == STRICT_POLICY,
             merging=self._plan.merges,
         )
+        self._notes += [
+            f"VM {vm.name}: {vm.iops:,.0f} of the {vm.demand_iops:,.0f} IOPS that arrived were served"
+            for vm in measured.vms
+            if vm.iops is not None and vm.demand_iops and vm.iops < (1 - DEMAND_MET_TO) * vm.demand_iops
+        ][: max(0, _MAX_NOTES - len(self._notes))]
         return RunResult(
             policy=self._policy.name,
             isolated=self._isolated,
@@ -223,7 +228,10 @@ class PolicyRun:
         return {vm.spec.name: self._device.space(vm.tenant).ops_blocks - held for vm in self._vms}
 
     def _edge(self) -> Edge:
-        return Edge(self._drive_writes(), self._virtual_s(), self._observer.read())
+        waiting = self._vms if self._clocked else []
+        outstanding = {vm.spec.name: self._device.outstanding(vm.tenant) for vm in waiting}
+        readings = self._observer.read()
+        return Edge(self._drive_writes(), self._virtual_s(), readings, outstanding)
 
     def _note(self, refusals: list[str]) -> None:
         room = _MAX_NOTES - len(self._notes)
