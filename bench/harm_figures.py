@@ -67,11 +67,6 @@ class Load:
         """Of all clients together."""
         return [sum(second) for second in zip(*self.iops.values(), strict=True)]
 
-    @property
-    def mean_iops(self) -> float:
-        """Of all clients together."""
-        return mean(self.total)
-
     def shares(self, seconds: int) -> dict[str, float]:
         """Of each client, over the last seconds."""
         done = {name: sum(series[-seconds:]) for name, series in self.iops.items()}

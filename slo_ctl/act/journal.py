@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.files import read_regular, replace_file, sync_folder
+from slo_ctl.base.files import read_regular, replace_file
 from slo_ctl.model import Knob, Lever, SettingValue
 from slo_ctl.model.decision import LEVERS_OF_WORDS
 
@@ -144,22 +142,6 @@ class Journal:
             f"restore the settings it names manually, then move it away, such as with `mv {self._path} "
             f"{self._path}.damaged`; `slo-ctl` then takes what is in force as the original",
         )
-
-
-def set_aside(path: Path) -> Path:
-    """Move a damaged journal away, under a name that nothing has, and return that name. Raises OSError."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for number in range(1000):
-        aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))
-        try:
-            # A link fails where the name is taken; a rename would replace it.
-            os.link(path, aside)
-        except FileExistsError:
-            continue
-        path.unlink()
-        sync_folder(path.parent)
-        return aside
-    raise FileExistsError(f"{path}: too many damaged ones are kept")
 
 
 def _entry(entry: Any) -> tuple[Knob, Original]:

@@ -42,13 +42,6 @@ def gc_write_ratio(u: float) -> float:
     return _valid_u(u) / (1.0 - u)
 
 
-def u_at_waf(waf: float) -> float:
-    """Victim utilization that gives this WAF >= 1. Raises ValueError."""
-    if not waf >= 1.0:
-        raise ValueError(f"a WAF is at least 1, not {waf}")
-    return 1.0 - 1.0 / waf
-
-
 def u_at_gc_write_ratio(gc_write_ratio: float) -> float:
     """Victim utilization that gives this many GC page writes per host page write (>= 0).
 

@@ -228,10 +228,6 @@ class WriteCost:
         """Response time of a request that meets no merge."""
         return self.fixed_us.value + 1e6 * request_bytes / self.bandwidth_bytes_s.value
 
-    def merged_us(self, request_bytes: float) -> float:
-        """Response time of a request that meets a merge: the paper's T(n)."""
-        return self.band_us(request_bytes) + (self.merge_us.value if self.merge_us else 0.0)
-
     def mean_us(self, request_bytes: float) -> float:
         """Mean response time, with spikes as frequent as over all that was measured."""
         merge_us = self.merge_us.value if self.merge_us else 0.0

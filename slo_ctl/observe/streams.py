@@ -95,23 +95,6 @@ def tagged(
     return found
 
 
-def tenant_keys(streams: Iterable[Stream], device: str) -> dict[str, str]:
-    """The key of each namespace of a device that a VM is on.
-
-    The VM's name, or `VM:DISK` (`VM:NAMESPACE` without a known disk) where it has several there. Of several
-    VMs on one namespace the first counts.
-    """
-    mine = [s for s in streams if s.tenant is not None and s.tenant.device == device]
-    count = Counter(vm for vm, _ in {(s.vm, s.tenant) for s in mine})
-    keys: dict[str, str] = {}
-    for stream in mine:
-        if stream.tenant is not None and stream.tenant.namespace not in keys:
-            part = stream.disk.target if stream.disk else stream.tenant.namespace
-            several = count[stream.vm] > 1
-            keys[stream.tenant.namespace] = f"{stream.vm}:{part}" if several else stream.vm
-    return keys
-
-
 def _by_source(stream: Stream, exports: ExportPaths) -> Stream:
     tenant = exports.tenant_of_source(stream.disk.source) if stream.disk else None
     if tenant is None:

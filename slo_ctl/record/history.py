@@ -267,27 +267,6 @@ class History:
             self._known = known
             self._checkpoint_at_times()
 
-    def prune(self, budget_s: float = 0.05) -> bool:
-        """Clean up for about `budget_s`; True when there is more to do. `add` does a step each time as well.
-
-        Raises HistoryError.
-        """
-        end = time.monotonic() + budget_s
-        try:
-            connection, upkeep = self._open()
-            while True:
-                connection.execute("BEGIN IMMEDIATE")
-                more = upkeep.step(round(time.time() * 1000))
-                connection.execute("COMMIT")
-                self._known.forget(upkeep.forgotten)
-                if not more or time.monotonic() >= end:
-                    return more
-        except (sqlite3.Error, OSError) as error:
-            self._failed(error)
-        except BaseException:
-            self.close()
-            raise
-
     def vm(
         self, name: str, since: float | None = None, until: float | None = None, limit: int = 500
     ) -> VmHistory:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.act.journal import Journal, JournalError, Original, set_aside
+from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import Knob, Lever
 
@@ -108,16 +108,6 @@ def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, raw: by
         Journal(path)
 
 
-def test_set_aside_keeps_every_copy(tmp_path: Path) -> None:
-    path = tmp_path / "journal.json"
-    kept = []
-    for content in ("one", "two"):
-        path.write_text(content)
-        kept.append(set_aside(path))
-    assert not path.exists()
-    assert [each.read_text() for each in kept] == ["one", "two"]
-
-
 def test_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "journal.json")
     with pytest.raises(UserError, match="is not a regular file") as refused:
@@ -134,7 +124,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("slo_ctl.act.journal.os.fsync", full)
+        patched.setattr("slo_ctl.base.files.os.fsync", full)
         with pytest.raises(JournalError, match="No space left"):
             journal.add({CGROUP: Original(None, "web")})
     assert (tmp_path / "journal.json").read_bytes() == before

@@ -56,7 +56,7 @@ class PlantVm:
             return 0.995
         u = gc_model.u_at_alpha(alpha, pages_per_block)
         if self.hot is not None:
-            u = min(gc_model.u_at_waf(gc_model.hotcold_lru_waf(alpha, *self.hot)), 0.995)
+            u = min(gc_model.u_at_gc_write_ratio(gc_model.hotcold_lru_waf(alpha, *self.hot) - 1.0), 0.995)
         return min(u, 0.995)
 
 

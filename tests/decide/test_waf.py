@@ -71,7 +71,6 @@ def test_alpha_and_u_are_inverse(alpha: float, pages_per_block: float) -> None:
 @given(st.floats(0.0, 0.999))
 def test_the_two_ratios_differ_by_the_host_write(u: float) -> None:
     assert gc_model.waf(u) == pytest.approx(1.0 + gc_model.gc_write_ratio(u))
-    assert gc_model.u_at_waf(gc_model.waf(u)) == pytest.approx(u, abs=1e-12)
     assert gc_model.u_at_gc_write_ratio(gc_model.gc_write_ratio(u)) == pytest.approx(u, abs=1e-12)
 
 
@@ -85,7 +84,6 @@ def test_parameters_out_of_range_are_refused() -> None:
     for call in (
         lambda: gc_model.lru_waf(1.0),
         lambda: gc_model.greedy_waf(math.nan, 128),
-        lambda: gc_model.u_at_waf(0.5),
         lambda: gc_model.u_at_gc_write_ratio(-1.0),
         lambda: gc_model.hotcold_lru_waf(0.9, 0.8, 0.2),
         lambda: gc_model.mixed_lru_waf(1.2, [(0.8, 0.2)]),

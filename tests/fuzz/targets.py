@@ -41,7 +41,6 @@ from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeError, parse_object
 from slo_ctl.model.slo import SloError, check_fields, parse_change
 from slo_ctl.model.status_json import StatusFormatError, from_json, to_json
-from slo_ctl.profile.agios import from_agios
 from slo_ctl.profile.store import Profile, RecordStore
 from slo_ctl.record.slo_store import SloStore
 from slo_ctl.replay.scenario_build import build_scenario, read_toml
@@ -165,10 +164,6 @@ def _read_words(data: bytes, _folder: Path) -> None:
         check_fields(parse_change(pairs).fields)
     except SloError as error:
         raise UserError(error.message, error.hint) from None
-
-
-def _read_agios(data: bytes, _folder: Path) -> None:
-    from_agios(data.decode(errors="replace"))
 
 
 # Files of slo-ctl itself, damaged.
@@ -325,7 +320,6 @@ TARGETS |= {
         (b'device = "preset=fast15,size=256MiB"\n[[vm]]\nname = "a"\nworkload = "uniform"\n',),
     ),
     "words": Target(_read_words, (UserError,), (b"preset=fast15,size=8GiB,op=15%", b"weight=3,min=50")),
-    "agios": Target(_read_agios, (UserError,), (b"1\n1\t8\n1.0\t2.0\n1.0\t2.0\n1.0\t2.0\n1.0\t2.0\n",)),
     "device": Target(
         _stored("device.toml", lambda path: read_record(path.parent)),
         (UserError,),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.model import Disk, Stream, Tenant
-from slo_ctl.observe.streams import ExportPaths, tagged, tenant_keys
+from slo_ctl.observe.streams import ExportPaths, tagged
 
 WEB = Tenant("ssd0", "web")
 
@@ -64,19 +64,3 @@ def test_two_vms_on_one_namespace_are_told(exports: ExportPaths) -> None:
     names = {"a": ["ssd0/web"], "b": ["ssd0/web"]}
     tagged([], exports, {}, names, {"a": None, "b": None}, notes.append)
     assert notes == ["ssd0/web is used by 2 VMs (a, b): their I/O cannot be distinguished"]
-
-
-def test_each_stream_has_a_unique_key() -> None:
-    def stream(vm: str, target: str | None, tenant: Tenant | None) -> Stream:
-        return Stream(vm, Disk(target, "network") if target else None, None, None, None, tenant)
-
-    streams = [
-        stream("one", "vda", Tenant("ssd0", "a")),
-        stream("one", "vdb", Tenant("ssd1", "b")),
-        stream("two", "vda", Tenant("ssd0", "c")),
-        stream("two", None, Tenant("ssd0", "d")),
-        stream("late", "vda", Tenant("ssd0", "a")),
-        stream("none", "vda", None),
-    ]
-    assert tenant_keys(streams, "ssd0") == {"a": "one", "c": "two:vda", "d": "two:d"}
-    assert tenant_keys(streams, "ssd1") == {"b": "one"}

@@ -11,8 +11,6 @@ import fake_fio
 import pytest
 from command_line import CommandLine
 
-from slo_ctl.profile.agios import from_agios
-
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
 
 
@@ -112,8 +110,7 @@ def test_profile_is_written_for_agios_and_plotted(
     assert status == 0, err
     assert "read: average" in out
     assert "poor linear fit" not in out
-    (interval,) = from_agios(func.read_text())
-    assert (interval.low_kb, interval.high_kb) == (8, 64)
+    assert func.read_text().startswith("1\n8\t64\n")
     assert "<svg" in svg.read_text()
     assert cli(str(place), "--show", "--plot", str(png))[0] == 0
     assert png.read_bytes().startswith(b"\x89PNG")

@@ -25,7 +25,6 @@ from slo_ctl.host.task_delay import TaskDelay
 from slo_ctl.model import Slo, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
-from slo_ctl.observe.streams import tenant_keys
 
 GROUP = "measured times, and the kernel's switches"
 
@@ -182,7 +181,7 @@ def test_clients_in_cgroups_are_tagged_by_their_sockets(root: Path) -> None:
             return {s.tenant for s in observer.observe().streams if s.vm == "web" and s.tenant}
 
         def keys() -> dict[str, str]:
-            return tenant_keys(observer.observe().streams, "ssd0")
+            return {s.tenant.namespace: s.vm for s in observer.observe().streams if s.tenant}
 
         fio = None
         try:

@@ -192,19 +192,6 @@ def test_size_is_bounded(path: Path) -> None:
     assert path.stat().st_size <= limit * 1.1
 
 
-def test_prune_works_until_nothing_is_left_to_do(path: Path) -> None:
-    history = History(path, keep_s=DAY, max_bytes=BIG)
-    for second in range(60):
-        history.add(at(second))
-    history.close()
-    history = History(path, keep_s=60.0, max_bytes=BIG)
-    while history.prune(0.001):
-        pass
-    history.close()
-    assert count(path, "epochs") == count(path, "samples") == count(path, "verdicts") == 0
-    assert count(path, "streams") == 0
-
-
 def test_the_file_of_an_older_release(path: Path) -> None:
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as old:
