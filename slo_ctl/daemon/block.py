@@ -330,6 +330,7 @@ class BlockPart:
                 target_iops=shared.target_iops(vm),
                 drive_iops=pool.iops_of(vm) if pool.is_on_several(vm) else None,
                 no_mechanism=wanted.no_mechanism.get((vm, self.name), ""),
+                maximum_slack_iops=wanted.maximum_slack.get((vm, self.name)),
                 remark=pool.guard.remark(vm),
             )
         return DeviceView(

@@ -167,6 +167,8 @@ class VmView:
     """IOPS on all namespaces of the drive, of a VM that uses several; minimum and share refer to these."""
     no_mechanism: str = ""
     """Why nothing there can keep the SLO."""
+    maximum_slack_iops: float | None = None
+    """How far below its maximum what enforces it may keep the VM; None: nothing is known to enforce one."""
     remark: str = ""
     """Further measures for it, such as throttling others."""
 

@@ -16,9 +16,9 @@ from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
 from slo_ctl.decide.levers import HeldBack, Splits, Wanted, did_io, settings_for
-from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, believe, needs_on, vms_on
+from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, believe, needs_on, vms_on
 from slo_ctl.drives.record import Places
-from slo_ctl.host.capabilities import systemd_maps_weights
+from slo_ctl.host.capabilities import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import Capabilities
@@ -100,6 +100,8 @@ class _Device:
     """Why the profile on disk is not the one in force."""
     basis: tuple[object, ...] = ()
     decided: Suited | None = None
+    needs_bfq: bool = False
+    """VMs there have unequal weights, or had them within the last minute, and no io.cost keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,12 @@ class DevicePolicies:
             wish = wishes[name]
             on = vms_on(number, host_state.vms, host_state.streams, host_state.with_slo)
             device.believed = believe(device.believed, needs_on(on, host_state.slos), now_s)
+            weights = {host_state.slos[vm].weight for vm in on if vm in host_state.slos}
+            device.needs_bfq = (
+                device.believed.needs.weights
+                and (device.needs_bfq or len(weights) > 1)
+                and not (tree is not None and has_io_cost_on(tree, number))
+            )
             try:
                 found += self._of(name, device, wish, device.believed.needs, io_cost)
             except UserError as error:
@@ -180,7 +188,9 @@ class DevicePolicies:
         facts = block_facts(device.number, self._around, io_cost)
         decided = self._decided(device, facts, needs, None if wish.scheduler == AUTO else wish.scheduler)
         damage = [f"the stored profile is not taken: {device.damage}"] if device.damage else []
-        if wish.scheduler == AUTO and not decided.profiled:
+        # bfq keeps weights whatever the device is like; every other choice depends on that.
+        by_bfq = device.needs_bfq and decided.choice.weights is Weights.BFQ and not device.damage
+        if wish.scheduler == AUTO and not decided.profiled and not by_bfq:
             stale = device.found.stale if device.found is not None else "there is none"
             why = device.damage or f"no valid profile: {stale}"
             hint = f"`slo-ctl device profile /dev/{facts.name}` makes one"

@@ -144,6 +144,7 @@ def _row(
             view.target_share,
             unapplied=mine,
             no_mechanism=view.no_mechanism,
+            maximum_slack_iops=view.maximum_slack_iops,
             tolerance=device.share_tolerance,
             remark=view.remark,
             settling=view.settling,

@@ -381,6 +381,9 @@ def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
     return found
 
 
+_KERNEL_SLACK_IOPS = 20.0
+"""The kernel admits whole requests in slices of a tenth of a second, so that reads and writes may each fall
+short of their limit by ten a second."""
 _NO_DRIVES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -397,6 +400,9 @@ class Wanted:
     """Reasons why the outcome is inexact, one sentence each."""
     limitable: frozenset[tuple[str, str]] = frozenset()
     """Whose IOPS can be limited."""
+    maximum_slack: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Of those whose maximums are enforced, and who have no p99 that nothing measures: how far below its
+    limits the mechanism keeps a VM, in IOPS."""
 
 
 def settings_for(
@@ -431,6 +437,7 @@ def settings_for(
     """
     uses = uses_of(vms, slos, streams, devices, capabilities, with_slo)
     no_mechanism: dict[tuple[str, str], str] = {}
+    maximum_slack: dict[tuple[str, str], float] = {}
     settings: list[Setting] = []
     weights, notes = _weights(uses, default_weight)
     settings.extend(weights)
@@ -451,6 +458,9 @@ def settings_for(
             weight = _without_limits(use, on_drive[drive], limitable)
         else:
             weight = _without_weights(use, unequal)
+        if limits and not lacking and not without_latency:
+            exact = all(setting.knob.name.startswith("total_") for setting in limits)
+            maximum_slack[use.key] = 0.0 if exact else _KERNEL_SLACK_IOPS
         lacking = [*weight, *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
@@ -458,7 +468,7 @@ def settings_for(
     backends = {use.key: _backend(use, capabilities) for use in uses}
     # They are about shares: nothing is wrong where nobody was given a larger one.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
-    return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions), limitable)
+    return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions), limitable, maximum_slack)
 
 
 def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting], list[str]]:

@@ -16,6 +16,10 @@ _AT_BOUND = 0.03
 """Relative distance from a maximum or minimum that still counts as on it."""
 
 
+_MOST_SLACK = 1 / 3
+"""Of a maximum, that what enforces it may keep a VM below it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """Delivered to one VM by one device. None: not measured, or without meaning there."""
@@ -75,6 +79,7 @@ def judge(
     *,
     unapplied: Sequence[Outcome] = (),
     no_mechanism: str = "",
+    maximum_slack_iops: float | None = None,
     tolerance: float = SHARE_TOLERANCE,
     at_bound: float = _AT_BOUND,
     remark: str = "",
@@ -84,6 +89,7 @@ def judge(
     """The verdict on one VM that is there.
 
     `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
+    `maximum_slack_iops` is how far below its maximum what enforces that may keep it (None: nothing does);
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only
     the maximum that was asked for makes it capped. `remark` is added to ok and insufficient; `settling`
@@ -92,12 +98,14 @@ def judge(
     if unapplied:
         more = f" (and {len(unapplied) - 1} more)" if len(unapplied) > 1 else ""
         return Judgement(Verdict.UNAPPLIED, f"{unapplied[0].setting.knob}: {unapplied[0].reason}{more}")
-    if no_mechanism:
+    at_maximum = _at_maximum(got, slo, at_bound, maximum, maximum_slack_iops or 0.0)
+    if no_mechanism and not (at_maximum and maximum_slack_iops is not None):
         return Judgement(Verdict.NO_MECHANISM, no_mechanism)
     if not got.asked:
         return Judgement(Verdict.IDLE, "no request in the window")
-    if reason := _at_maximum(got, slo, at_bound, maximum):
-        return Judgement(Verdict.CAPPED, reason)
+    if at_maximum:
+        # It would get no more by a weight or minimum that nothing keeps.
+        return Judgement(Verdict.CAPPED, _with(at_maximum, no_mechanism))
     if reason := _missed(got, slo, target_share, tolerance, at_bound):
         if settling:
             return Judgement(Verdict.SETTLING, _with(f"{settling}; {reason}", remark))
@@ -109,9 +117,14 @@ def _with(reason: str, remark: str) -> str:
     return f"{reason}; {remark}" if remark else reason
 
 
-def _at_maximum(got: Delivered, slo: Slo, at_bound: float, maximum: str) -> str:
-    if slo.max_iops is not None and got.iops is not None and got.iops >= slo.max_iops * (1 - at_bound):
-        return f"at its {maximum} {slo.max_iops:,.0f} IOPS"
+def _at_maximum(got: Delivered, slo: Slo, at_bound: float, maximum: str, slack_iops: float) -> str:
+    most, iops = slo.max_iops, got.iops
+    if most is not None and iops is not None:
+        if iops >= most * (1 - at_bound):
+            return f"at its {maximum} {most:,.0f} IOPS"
+        slack_iops = min(slack_iops, most * _MOST_SLACK)
+        if (got.wants_more or got.guessed) and iops >= most * (1 - at_bound) - slack_iops > 0:
+            return f"{iops:,.0f} IOPS, at its {maximum} {most:,.0f}, which the kernel keeps it a little below"
     bandwidth, limit = got.bandwidth_bytes_s, slo.max_bandwidth_bytes_s
     if limit is not None and bandwidth is not None and bandwidth >= limit * (1 - at_bound):
         return f"at its {maximum} {limit / 2**20:,.1f} MiB/s"

@@ -85,14 +85,17 @@ def _multipath(name: str) -> str:
 
 
 def _weights(tree: CgroupTree, device: DeviceNumber, scheduler: str) -> WeightScale | None:
-    if tree.version == 2 and _has_io_cost(tree, device):
+    if has_io_cost_on(tree, device):
         return IO_COST
     if scheduler == "bfq":
         return BFQ
     return CFQ if tree.version == 1 and scheduler == "cfq" else None
 
 
-def _has_io_cost(tree: CgroupTree, device: DeviceNumber) -> bool:
+def has_io_cost_on(tree: CgroupTree, device: DeviceNumber) -> bool:
+    """Whether io.cost is enabled for a device."""
+    if tree.version != 2:
+        return False
     for line in _text(tree.root / "io.cost.qos").splitlines():
         words = line.split()
         if words and words[0] == str(device):

@@ -67,14 +67,33 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_without_a_valid_profile_everything_stays_as_it_is_and_that_is_reported(host: Host) -> None:
-    assert host.want(UNEQUAL) == {}
+MINIMUM = {"a": Slo(min_iops=100.0), "b": Slo()}
+
+
+def test_without_a_valid_profile_the_scheduler_stays_where_no_weights_need_another(host: Host) -> None:
+    assert host.want(MINIMUM) == {}
     assert "no valid profile: there is none (`slo-ctl device profile /dev/sdx`" in host.reasons_text
     host.profile(FLASH, kernel="older")
-    assert host.want(UNEQUAL) == {}
+    assert host.want(EQUAL) == {}
     assert "kernel was older" in host.reasons_text
     host.profile(FLASH, serial="of another")
+    assert host.want(MINIMUM) == {}
+
+
+def test_unequal_weights_get_bfq_without_a_profile_until_they_are_equal_for_a_while(host: Host) -> None:
+    wanted = {"scheduler": "bfq low_latency=0 slice_idle_us=8000 max_budget=512"}
+    assert host.want(UNEQUAL) == wanted
+    assert "sdx has no valid profile" in host.reasons_text
+    host.choose("bfq")
+    assert host.want(EQUAL, 1.0) == wanted
+    assert host.want(EQUAL, 1.0 + SETTLE_S) == {}
+
+
+def test_weights_that_io_cost_keeps_already_are_left_to_it(host: Host) -> None:
+    (host.tree.root / "io.cost.qos").write_text(f"{NUMBER} enable=1 ctrl=auto\n")
     assert host.want(UNEQUAL) == {}
+    (host.tree.root / "io.cost.qos").write_text(f"{NUMBER} enable=0 ctrl=auto\n")
+    assert host.want(UNEQUAL) != {}
 
 
 def test_weights_go_through_io_cost_by_the_model_of_the_profile(host: Host) -> None:

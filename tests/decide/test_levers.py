@@ -309,6 +309,13 @@ def test_weights_without_bfq() -> None:
     assert not equal.no_mechanism
 
 
+def test_of_whom_a_maximum_is_enforced() -> None:
+    slos = {"a": Slo(1, max_iops=100), "b": Slo(2), "c": Slo(1, max_iops=100, p99_latency_us=1000)}
+    wanted = decide([group(vm) for vm in slos], slos, NO_BFQ)
+    assert wanted.maximum_slack == {("a", "fast"): 20.0}, "of c nothing measures the p99"
+    assert decide([group("a")], {"a": slos["a"]}, NOTHING).maximum_slack == {}
+
+
 def test_a_host_that_can_do_nothing() -> None:
     wanted = decide([group("a")], {"a": Slo(max_iops=5)}, NOTHING)
     assert not wanted.settings

@@ -77,6 +77,35 @@ def test_a_guess_is_told_as_one(slo: Slo, target: float) -> None:
     assert "guess" not in judge(BUSY, slo, target).reason
 
 
+@pytest.mark.parametrize(
+    ("got", "slack", "verdict"),
+    [
+        (BUSY, None, Verdict.NO_MECHANISM),
+        (BUSY, 0.0, Verdict.NO_MECHANISM),
+        (BUSY, 20.0, Verdict.CAPPED),
+        (dataclasses.replace(BUSY, iops=118.0), 0.0, Verdict.CAPPED),
+        (dataclasses.replace(BUSY, iops=118.0), None, Verdict.NO_MECHANISM),
+        (dataclasses.replace(BUSY, iops=95.0), 20.0, Verdict.NO_MECHANISM),
+        (dataclasses.replace(BUSY, wants_more=False), 20.0, Verdict.NO_MECHANISM),
+        (dataclasses.replace(BUSY, wants_more=False, guessed=True), 20.0, Verdict.CAPPED),
+    ],
+)
+def test_a_vm_at_an_enforced_maximum_is_capped_although_nothing_keeps_its_weight(
+    got: Delivered, slack: float | None, verdict: Verdict
+) -> None:
+    judgement = judge(
+        got, Slo(max_iops=120), 0.1, no_mechanism="nothing shares fast by weight", maximum_slack_iops=slack
+    )
+    assert judgement.verdict is verdict
+    assert "nothing shares fast by weight" in judgement.reason
+
+
+@pytest.mark.parametrize(("iops", "verdict"), [(13.0, Verdict.CAPPED), (12.0, Verdict.OK)])
+def test_of_a_low_maximum_a_third_may_be_missing_at_most(iops: float, verdict: Verdict) -> None:
+    got = dataclasses.replace(BUSY, iops=iops)
+    assert judge(got, Slo(max_iops=20), None, maximum_slack_iops=20.0).verdict is verdict
+
+
 def test_unapplied_settings_come_before_other_verdicts() -> None:
     judged = judge(Delivered(asked=False), Slo(), None, unapplied=[REFUSED, REFUSED], no_mechanism="no bfq")
     assert judged.verdict is Verdict.UNAPPLIED

@@ -15,8 +15,6 @@ from slo_ctl.model import DeviceNumber, HostStatus, Knob, Lever, Verdict
 
 GROUP = "measured times, and the kernel's switches"
 
-BY_TURNS = {"low_latency": 0, "slice_idle": 8, "max_budget": 512}
-"""bfq with turns of a set size: those that it tunes by itself come out so long that shares differ by run."""
 MAXIMUM = 700
 CONFIG = """
 [daemon]
@@ -66,9 +64,11 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
     vms = ("a", "b", "c")
     with (
         cgroups(*vms) as groups,
-        loop_device(64 << 20, "bfq", **BY_TURNS) as (path, number),
+        loop_device(64 << 20) as (path, number),
         clients(groups, root) as readers,
     ):
+        queue = Path("/sys/block") / Path(path).name / "queue" / "scheduler"
+        assert "[none]" in queue.read_text()
         slos = {"a": "weight = 1", "b": f"weight = 3\nmax_iops = {MAXIMUM}", "c": "weight = 6"}
         configure(root, path, groups, slos)
         before = knobs(groups, vms, number)
@@ -84,6 +84,7 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
             by_vm = {row.vm: row for row in status.vms}
             assert by_vm["a"].device == "fast"
             assert "bfq" in by_vm["a"].backend
+            assert "[bfq]" in queue.read_text(), "weights need it, with or without a profile"
             now = knobs(groups, vms, number)
             weights = [value for knob, value in now.items() if knob.name == "weight"]
             assert [weight / (weights[0] or 1) for weight in weights if weight] == [1, 3, 6]
@@ -109,6 +110,7 @@ def test_limits_and_weights_and_what_was_before(root: Path) -> None:
             limit = Knob(Lever.CGROUP_LIMIT, groups.path("b"), "read_iops", str(number))
             daemon.eventually("no limit", lambda _: knobs(groups, ("b",), number)[limit] is None)
             assert daemon.stop() == 0
+        assert "[none]" in queue.read_text()
         assert knobs(groups, vms, number) == before
 
 
