@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import lzma
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from traces.errors import TraceError
 
@@ -29,43 +29,91 @@ def compression_of(head: bytes) -> str:
     return "none"
 
 
-class Source:
-    """The decompressed bytes of one file, read forwards, in bounded memory whatever it expands to."""
+class _Files:
+    """Files as if they were one, open from the first read until they are closed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            if not path.is_file():
-                kind = (
-                    "is a directory"
-                    if path.is_dir()
-                    else "is not a regular file"
-                    if path.exists()
-                    else "no such file"
-                )
-                raise TraceError(path, kind, hint="give the path of a trace file")
-            self._file: BinaryIO = path.open("rb")
-        except OSError as error:
-            raise TraceError(
-                path, error.strerror or str(error), hint="check the path and its permissions"
-            ) from error
-        self.size_bytes = path.stat().st_size
-        """Of the file as stored."""
-        head = self._file.read(8)
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.path = paths[0]
+        """That is read."""
+        self.consumed_bytes = 0
+        self._paths = list(paths[1:])
+        self._file = _opened(paths[0])
+        self.compression = compression_of(self._file.read(8))
         self._file.seek(0)
-        self.compression = compression_of(head)
-        self._pieces = self._decompressed()
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes; none at the end of the last."""
+        while not (data := self._file.read(size)) and self._paths:
+            self._file.close()
+            self.path = self._paths.pop(0)
+            self._file = _opened(self.path)
+        self.consumed_bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        self._file.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        if not path.is_file():
+            kind = (
+                "is a directory"
+                if path.is_dir()
+                else "is not a regular file"
+                if path.exists()
+                else "no such file"
+            )
+            raise TraceError(path, kind, hint="give the path of a trace file")
+        return path.open("rb")
+    except OSError as error:
+        raise TraceError(
+            path, error.strerror or str(error), hint="check the path and its permissions"
+        ) from error
+
+
+class Source:
+    """The decompressed bytes of a file, or of several that continue one another.
+
+    Read forwards, in bounded memory whatever it expands to.
+    """
+
+    def __init__(self, *streams: Path | Sequence[Path]) -> None:
+        """`streams` follow one another; the files of a stream were one before it was cut."""
+        self._streams = [[stream] if isinstance(stream, Path) else list(stream) for stream in streams]
+        self._done_bytes = 0
+        self._files = _Files(self._streams[0])
+        self._pieces = self._all_pieces()
         self._rest = b""
+
+    @property
+    def path(self) -> Path:
+        """The file that is read."""
+        return self._files.path
+
+    @property
+    def compression(self) -> str:
+        """`gz`, `xz`, `zst` or `none`, of what is read."""
+        return self._files.compression
 
     @property
     def consumed_bytes(self) -> int:
         """Stored bytes read so far, for a progress bar."""
-        return self.size_bytes if self._file.closed else self._file.tell()
+        return self._done_bytes + self._files.consumed_bytes
 
     def close(self) -> None:
         """Close the file; further reads give nothing."""
         self._pieces.close()
-        self._file.close()
+        self._files.close()
+
+    def _all_pieces(self) -> Generator[bytes]:
+        for number, stream in enumerate(self._streams):
+            if number:
+                self._done_bytes += self._files.consumed_bytes
+                self._files.close()
+                self._files = _Files(stream)
+            yield from _decompressed(self._files)
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer only at the end.
@@ -100,44 +148,46 @@ class Source:
         except EOFError as error:
             raise TraceError(
                 self.path,
-                f"the {self.compression} data ends early",
+                f"the {self._files.compression} data ends early",
                 hint="the file is cut short; fetch it again",
             ) from error
         except (OSError, zlib.error, lzma.LZMAError, _DamagedError) as error:
+            compression = self._files.compression
             raise TraceError(
                 self.path,
-                f"damaged {self.compression} data: {error}" if self.compression != "none" else str(error),
+                f"damaged {compression} data: {error}" if compression != "none" else str(error),
                 hint="fetch the file again",
             ) from error
 
-    def _decompressed(self) -> Generator[bytes]:
-        match self.compression:
-            case "gz":
-                return _gzip_pieces(self._file)
-            case "xz":
-                return _xz_pieces(self._file)
-            case "zst":
-                return _zstd_pieces(self._file)
-            case _:
-                return _plain_pieces(self._file)
+
+def _decompressed(files: _Files) -> Generator[bytes]:
+    match files.compression:
+        case "gz":
+            return _gzip_pieces(files)
+        case "xz":
+            return _xz_pieces(files)
+        case "zst":
+            return _zstd_pieces(files)
+        case _:
+            return _plain_pieces(files)
 
 
 class _DamagedError(Exception):
     """A decompressor's complaint, whatever its own class."""
 
 
-def _plain_pieces(file: BinaryIO) -> Generator[bytes]:
+def _plain_pieces(file: _Files) -> Generator[bytes]:
     while piece := file.read(_READ_BYTES):
         yield piece
 
 
-def _gzip_pieces(file: BinaryIO) -> Generator[bytes]:
-    with gzip.GzipFile(fileobj=file, mode="rb") as stream:
+def _gzip_pieces(file: _Files) -> Generator[bytes]:
+    with gzip.GzipFile(fileobj=cast("BinaryIO", file), mode="rb") as stream:
         while piece := stream.read(_READ_BYTES):
             yield piece
 
 
-def _xz_pieces(file: BinaryIO) -> Generator[bytes]:
+def _xz_pieces(file: _Files) -> Generator[bytes]:
     data = file.read(_READ_BYTES)
     while data:
         stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
@@ -154,7 +204,7 @@ def _xz_pieces(file: BinaryIO) -> Generator[bytes]:
         data = (stream.unused_data or file.read(_READ_BYTES)).lstrip(b"\x00")
 
 
-def _zstd_pieces(file: BinaryIO) -> Generator[bytes]:
+def _zstd_pieces(file: _Files) -> Generator[bytes]:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor()

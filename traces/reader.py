@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from traces.compression import Source
 from traces.errors import TraceError
-from traces.formats.format import ACTIONS, HEAD_BYTES, Head, ReadOptions, TraceFormat
+from traces.formats.format import ACTIONS, ReadOptions, TraceFormat
 from traces.formats.registry import FORMATS, detect
 from traces.formats.screen import OnError, Screen
+from traces.parts import Streams, TraceFiles, files_of, grouped, head_of
 
 if TYPE_CHECKING:
     from traces.batch import Batch
 
 DEFAULT_BATCH_RECORDS = 1 << 16
-_COMPRESSION_EXTENSIONS = (".gz", ".xz", ".zst", ".zstd")
 
 
 class TraceReader:
@@ -32,7 +31,7 @@ class TraceReader:
 
     def __init__(
         self,
-        path: Path,
+        files: TraceFiles,
         row: TraceFormat,
         named: bool,
         on_error: OnError,
@@ -41,7 +40,9 @@ class TraceReader:
         actions: Sequence[str] = ("Q",),
     ) -> None:
         """`actions`: events to look for, the next where there are none of the one before."""
-        self.path = path
+        self.path = path = files.paths[0]
+        self._files = files
+        self._parts: list[Streams] = [((path,),)] if files.per_cpu else grouped(files.paths, row)
         self._actions = actions
         self._row = row
         self._named = named
@@ -50,7 +51,8 @@ class TraceReader:
         self._options = options
         self._screen = Screen(path, row.name, on_error)
         self._source: Source | None = None
-        self.size_bytes = path.stat().st_size + sum(more.stat().st_size for more in options.more_paths)
+        self._read_bytes = 0
+        self.size_bytes = sum(each.stat().st_size for each in files.paths)
         """Of the file as stored (all files of the trace)."""
 
     @property
@@ -71,7 +73,7 @@ class TraceReader:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files that are read."""
-        return (self.path, *self._options.more_paths)
+        return self._files.paths
 
     @property
     def volumes(self) -> Sequence[str]:
@@ -106,7 +108,7 @@ class TraceReader:
     @property
     def consumed_bytes(self) -> int:
         """Stored bytes read so far in this pass, of `size_bytes`."""
-        return self._source.consumed_bytes if self._source else 0
+        return self._read_bytes + (self._source.consumed_bytes if self._source else 0)
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of at most `batch_records` requests. Raises TraceError at whatever cannot be read."""
@@ -121,19 +123,24 @@ class TraceReader:
 
     def _one_pass(self, options: ReadOptions) -> Iterator[Batch]:
         screen = self._screen = Screen(self.path, self._row.name, self._on_error)
-        screen.notes.extend(_notes_of_siblings(self.path, self._options))
-        source = self._source = Source(self.path)
-        try:
-            for batch in self._decoded(source, screen, options):
-                if options.action != self._actions[0] and not screen.records - len(batch):
-                    screen.notes.append(
-                        f"there are no {self._actions[0]} events; {options.action} "
-                        f"({ACTIONS[options.action]}) was taken for a request"
-                    )
-                for start in range(0, len(batch), self._batch_records):
-                    yield batch.slice(start, start + self._batch_records)
-        finally:
-            source.close()
+        screen.notes.extend(self._files.notes)
+        self._read_bytes = 0
+        for streams in self._parts:
+            source = self._source = Source(*streams)
+            screen.path = source.path
+            try:
+                for batch in self._decoded(source, screen, options):
+                    if options.action != self._actions[0] and not screen.records - len(batch):
+                        screen.notes.append(
+                            f"there are no {self._actions[0]} events; {options.action} "
+                            f"({ACTIONS[options.action]}) was taken for a request"
+                        )
+                    for start in range(0, len(batch), self._batch_records):
+                        yield batch.slice(start, start + self._batch_records)
+            finally:
+                source.close()
+            self._read_bytes += source.consumed_bytes
+            self._source = None
 
     def _decoded(self, source: Source, screen: Screen, options: ReadOptions) -> Iterator[Batch]:
         try:
@@ -146,7 +153,7 @@ class TraceReader:
     def _hint_of_other_format(self) -> str | None:
         if not self._named:
             return None
-        found = detect(_head(self.path))
+        found = detect(head_of(self._parts[0][0]))
         return (
             f"it looks like {found.name}: try --format {found.name}"
             if found and found is not self._row
@@ -174,7 +181,8 @@ def open_trace(
     `format` is a name of `traces.formats.registry.FORMATS`; None finds it. `on_error` "raise" stops at the
     first bad record, "skip" counts bad records by reason. `action` (Q, D or C) chooses the event that stands
     for a request in blktrace and blkparse; None: the first of them that the file has. The base name of
-    blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens them all. `responses` asks for
+    blktrace's per-CPU files (``sda`` for ``sda.blktrace.0`` ...) opens them all; so do the common name of
+    parts and a pattern (see `traces.parts`). `responses` asks for
     `Batch.response_ns`, where the format has it.
     Raises TraceError for a file that is missing, unreadable, empty or of no known format, and ValueError for
     an impossible argument.
@@ -187,10 +195,11 @@ def open_trace(
         raise ValueError(f"action is '{action}', not Q, D or C")
     if format is not None and format not in FORMATS:
         raise ValueError(f"format '{format}' is unknown; known are {', '.join(FORMATS)}")
-    first, more = _files_of(Path(path))
-    head = _head(first)
+    files = files_of(Path(path))
+    first = files.paths[0]
+    head = head_of(files.paths)
     row = FORMATS[format] if format is not None else detect(head)
-    if not head.data and not more:
+    if not head.data and not files.paths[1:]:
         raise TraceError(first, "the file is empty", hint="choose another file")
     if row is None:
         raise TraceError(
@@ -199,51 +208,11 @@ def open_trace(
             hint=f"name it: --format FORMAT, or format=FORMAT in --vm; known are {', '.join(FORMATS)}",
         )
     return TraceReader(
-        first,
+        files,
         row,
         format is not None,
         on_error,
         batch_records,
-        ReadOptions(more_paths=tuple(more), responses=responses),
+        ReadOptions(more_paths=files.paths[1:] if files.per_cpu else (), responses=responses),
         tuple(ACTIONS) if action is None else (action,),
     )
-
-
-def _files_of(path: Path) -> tuple[Path, list[Path]]:
-    """The file a path names, or the per-CPU blktrace files that it is the base name of."""
-    if path.exists():
-        return path, []
-    for base in (path.name, f"{path.name}.blktrace"):
-        found = sorted(path.parent.glob(f"{glob.escape(base)}.[0-9]*"), key=_cpu_of) if base else []
-        found = [one for one in found if ".blktrace." in one.name]
-        if found:
-            return found[0], found[1:]
-    return path, []
-
-
-def _notes_of_siblings(path: Path, options: ReadOptions) -> list[str]:
-    base, _, cpu = path.name.rpartition(".blktrace.")
-    if not base or options.more_paths or not cpu[:1].isdigit():
-        return []
-    siblings = len(list(path.parent.glob(f"{glob.escape(base)}.blktrace.[0-9]*"))) - 1
-    return (
-        [f"{siblings} files of other CPUs lie beside this one; name {base} to read all"]
-        if siblings > 0
-        else []
-    )
-
-
-def _cpu_of(path: Path) -> int:
-    digits = path.name.rpartition(".blktrace.")[2].split(".")[0]
-    return int(digits) if digits.isdigit() else 0
-
-
-def _head(path: Path) -> Head:
-    source = Source(path)
-    try:
-        name = path.name
-        for extension in _COMPRESSION_EXTENSIONS:
-            name = name.removesuffix(extension)
-        return Head(source.peek(HEAD_BYTES), name)
-    finally:
-        source.close()

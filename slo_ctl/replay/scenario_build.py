@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -308,9 +307,15 @@ def _vm_name(fields: Fields) -> str:
 
 
 def _trace(fields: Fields, trace: str, mode: Mode) -> TraceSource:
+    from traces.errors import TraceError  # only now: it needs numpy
+    from traces.parts import files_of
+
     path = Path(trace)
-    per_cpu = any(path.parent.glob(f"{escape(path.name)}*.blktrace.*"))
-    if not path.exists() and not per_cpu:
+    try:
+        files_of(path)
+    except TraceError as error:
+        if error.reason != "no such file":
+            fields.fail("trace", error.reason, error.hint)
         near = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
         fields.fail("trace", "does not exist", did_you_mean(path.name, near, "check the path"))
     if path.is_dir():

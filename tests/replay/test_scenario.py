@@ -242,7 +242,7 @@ def test_bad_weights_are_refused(weight: str) -> None:
         ("name=,workload=uniform", "name= has no value", "name"),
         ("name=a\tb\x1b[2J,workload=uniform", "not a valid name", "printable"),
         ("name=db,workload=uniform,min=10,max=5", "min=10 is more than max=5", "min at most max"),
-        ("name=db,workload=uniform,min=-1", "min=-1", "more than 0"),
+        ("name=db,workload=uniform,min=-1", "min=-1", "min=1 or more"),
         ("name=db,workload=uniform,qd=0", "qd=0 is out of range", "1 to"),
         ("name=db,workload=uniform,qd=1.5", "qd=1.5 is not a whole number", "whole"),
         ("name=db,workload=hotcold,r=2", "r=2 cannot be: 2 is not in 0 .. 1", "hot pages"),

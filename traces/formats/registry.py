@@ -49,7 +49,8 @@ _MODULES = (
 FORMATS: dict[str, TraceFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 """Every format by name."""
 
-_SURE_ENOUGH = 0.3
+SURE_ENOUGH = 0.3
+"""From here on `TraceFormat.sniff` is believed."""
 _EXTENSION_BONUS = 0.05
 
 
@@ -66,4 +67,4 @@ def detect(head: Head) -> TraceFormat | None:
         return score + _EXTENSION_BONUS if score and head.name.endswith(row.extensions) else score
 
     best = max(FORMATS.values(), key=sureness)
-    return best if best.sniff(head) >= _SURE_ENOUGH else None
+    return best if best.sniff(head) >= SURE_ENOUGH else None
