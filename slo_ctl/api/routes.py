@@ -332,7 +332,7 @@ class Api:
         return _reply(plain(self._controller.history(name, query.since, query.until, query.limit)))
 
     def _reload(self, request: Request, _name: str) -> Reply:
-        log.info("%s has the configuration read again", request.user)
+        log.info("configuration reloaded for %s", request.user)
         return _reply({"config_problem": self._controller.reload()})
 
     def _start(self, request: Request, _name: str) -> Reply:

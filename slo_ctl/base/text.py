@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 setting`, `2 settings`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def and_list(words: Collection[str], *, in_order: bool = False) -> str:
     """`a, b and c`, sorted unless `in_order`."""
     *first, last = (words if in_order else sorted(words)) or ("nobody",)

@@ -186,6 +186,7 @@ _WORDS_OF_PYDANTIC = {
 """Where the newest typer converts values with pydantic, and what other releases say."""
 _ELSEWHERE = {
     "reload": "slo-ctl config reload",
+    "undo": "slo-ctl apply --undo",
     "list": "slo-ctl vm list, or slo-ctl device list",
     "set": "slo-ctl vm set NAME weight=3",
     "show": "slo-ctl vm show NAME, or slo-ctl device show NAME",

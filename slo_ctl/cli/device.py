@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import counted
 from slo_ctl.cli import device_policy, profile, write_cost, write_unit
 from slo_ctl.cli.completion import (
     complete_device,
@@ -92,9 +93,8 @@ def create(
         find_server()
     folder = store.create(record)
     root_option = f" --root {root}" if root else ""
-    print_lines(
-        f"created device {record.name} (EMULATED) with {len(record.namespace)} namespace(s) in {folder}"
-    )
+    namespaces = counted(len(record.namespace), "namespace")
+    print_lines(f"created device {record.name} (EMULATED) with {namespaces} in {folder}")
     if settled_first:
         print_lines(_age_text(_age(store, record, quiet=False)))
     print_lines(f"serve it with: slo-ctl device serve {record.name}{root_option}")

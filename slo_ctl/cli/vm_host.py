@@ -74,18 +74,26 @@ class VmHost:
 
         A libvirt that is not reachable is a note, unless --connect names it.
         """
+        from slo_ctl.host.processes import SocketPeers
         from slo_ctl.observe.streams import ExportPaths, tagged, with_namespaces
 
         found, configured = self._scan(), self.config.vms.values()
+        exports = ExportPaths(self.places.run)
         names = {vm.cgroup: vm.name for vm in configured if vm.cgroup}
         namespaces = {vm.name: vm.namespaces for vm in configured if vm.namespaces}
         vms = [replace(vm, name=names.get(vm.cgroup or "", vm.name)) for vm in found.vms]
         vms = with_namespaces(vms, namespaces)
         vms.sort(key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
+        connected: dict[str, set[bytes]] = {}
+        if found.tree is not None and self.places.run.is_dir():
+            cgroups = [vm.cgroup for vm in vms if vm.cgroup]
+            connected = SocketPeers(Path("/proc")).paths_of(
+                found.tree, cgroups, exports.is_export, changed=True, note=self.notes.append
+            )
         streams = tagged(
             [replace(each, vm=names.get(each.cgroup or "", each.vm)) for each in found.streams],
-            ExportPaths(self.places.run),
-            {},
+            exports,
+            connected,
             namespaces,
             {vm.name: vm.cgroup for vm in vms},
             self.notes.append,

@@ -313,7 +313,7 @@ class Daemon:
             self._actuators.drop_libvirt()
         self._recorder.configure(config.history)
         self._hooks.configure(config.on_verdict)
-        log.info("configuration read again")
+        log.info("configuration reloaded")
         return ""
 
     def _listen(self, config: Config) -> None:

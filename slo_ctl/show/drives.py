@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slo_ctl.base import numbers
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,8 +125,9 @@ def _group(group: EnduranceGroup) -> str:
     if group.fdp_configs:
         parts.append("FDP enabled" if group.fdp_enabled else "FDP not enabled")
     parts += [
-        f"configuration {config.index} with {config.handles} handles in {config.reclaim_groups} reclaim "
-        f"group(s), reclaim units of {numbers.size(config.reclaim_unit_bytes)}"
+        f"configuration {config.index} with {config.handles} handles in "
+        f"{counted(config.reclaim_groups, 'reclaim group')}, "
+        f"reclaim units of {numbers.size(config.reclaim_unit_bytes)}"
         for config in group.fdp_configs
     ]
     if group.handles_in_use is not None:
@@ -164,9 +165,14 @@ def device_table(devices: Sequence[DriveStatus]) -> Table:
             numbers.size(device.size_bytes),
             numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
             ", ".join(namespace.name for namespace in device.namespaces),
-            printable(device.spec),
+            printable(_rest_of(device.spec)),
         )
     return table
+
+
+def _rest_of(spec: str) -> str:
+    """What no other column shows."""
+    return ",".join(pair for pair in spec.split(",") if pair.partition("=")[0] not in ("name", "size"))
 
 
 def print_device(console: Console, device: DriveStatus) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from slo_ctl.base.text import printable
+from slo_ctl.base.text import counted, printable
 from slo_ctl.model import Outcome, OutcomeState
 from slo_ctl.model.decision import change_of
 from slo_ctl.show.status import setting_value
@@ -76,4 +76,4 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     """How many settings are in which state."""
     counts = {state: sum(each.state is state for each in outcomes) for state in OutcomeState}
     parts = [f"{count} {state.value}" for state, count in counts.items() if count]
-    return f"{len(outcomes)} setting(s): {', '.join(parts)}" if parts else "no settings to apply"
+    return f"{counted(len(outcomes), 'setting')}: {', '.join(parts)}" if parts else "no settings to apply"

@@ -13,6 +13,7 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
+from slo_ctl.model import FoundBy
 from slo_ctl.model.mapping import (
     DESTRUCTIVE,
     AttachNamespace,
@@ -140,12 +141,19 @@ def _text(text: str | None) -> str:
     return printable(text) if text else numbers.UNKNOWN
 
 
+_FOUND_BY = {
+    FoundBy.LIBVIRT: "found by libvirt",
+    FoundBy.CGROUP_NAME: "found by the name of its cgroup",
+    FoundBy.OPTION: "named by the configuration or an option",
+}
+
+
 def show_vm(
     stream: TextIO, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream]
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
     console = console_for(stream)
-    state = f"{vm.state.value}, found by {vm.found_by.value}" if vm else "not on this host"
+    state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
     console.print(Text(f"VM {printable(name)}: {state}", style="bold"), soft_wrap=True)
     console.print()
     console.print(_slo_table(resolved))

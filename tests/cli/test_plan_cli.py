@@ -30,7 +30,7 @@ def test_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines() == [
         "ssd0, policy proportional: no OPS to move",
         "  because all are within 3 %",
-        "1 setting(s): 1 unchanged",
+        "1 setting: 1 unchanged",
     ]
     assert planned(tmp_path, plan, "--all") == 0
     assert "/slo/slow" in capsys.readouterr().out

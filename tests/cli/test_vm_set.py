@@ -60,7 +60,7 @@ def test_set_show_unset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert vm(root, "show", "web") == 0
     shown = capsys.readouterr()
-    assert "VM web: unknown, found by option" in shown.out
+    assert "VM web: state unknown, named by the configuration or an option" in shown.out
     assert "conflict: web: weight: 3 by `vm set` overrides 1 in slo-ctl.toml:6" in shown.out
     for cell in ("100 IOPS", "100 MiB/s", "5 ms", "vm set", "8:0", "/slo/web", "daemon: not reachable"):
         assert cell in shown.out
