@@ -27,7 +27,9 @@ def command(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="VMs, their SLOs and the drive.")],
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE.csv", help="Results, a line for each replay; continued if it exists."),
+        typer.Option(
+            metavar="FILE.csv|FILE.parquet", help="Results, a row for each replay; continued if it exists."
+        ),
     ],
     drive: Annotated[
         list[str] | None,
@@ -77,6 +79,10 @@ def command(
     for name in policies:
         if name not in POLICIES:
             raise UserError(f"--policy: {name} is not known", f"known: {', '.join(POLICIES)}")
+    if out.suffix == ".parquet":
+        require_packages("polars")
+    elif out.suffix != ".csv":
+        raise UserError(f"--out: {out} does not end in .csv or .parquet", "such as web.parquet")
     check_writable("--out", out)
     if mpi:
         require_packages("mpi4py")
@@ -107,7 +113,8 @@ def command(
             }
         )
     else:
-        print_lines(*_table(found), f"{len(rows)} of {len(points)} replays in {out}, EMULATED drives")
+        print_lines(*_table(found), *_best(found))
+        print_lines(f"{len(rows)} of {len(points)} replays in {out}, EMULATED drives")
     if not complete:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -132,7 +139,7 @@ def _counts(text: str) -> list[int]:
     return sorted(set(found))
 
 
-_HEADINGS = ("DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99")
+_HEADINGS = ("DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT")
 
 
 def _table(found: list[Answer]) -> list[str]:
@@ -143,10 +150,11 @@ def _table(found: list[Answer]) -> list[str]:
                 each.drive or "scenario's",
                 each.op or "scenario's",
                 each.policy,
-                str(each.most_vms),
+                f"{each.most_vms}{' or more' if each.may_be_more else ''}",
                 f"{each.pages_s:,.0f}",
                 f"{each.waf:.2f}",
                 f"{each.worst_p99_ms:.1f} ms",
+                each.limit,
             )
             for each in found
         ),
@@ -155,6 +163,17 @@ def _table(found: list[Answer]) -> list[str]:
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
+
+
+def _best(found: list[Answer]) -> list[str]:
+    most = max((each.most_vms for each in found), default=0)
+    if most == 0:
+        return ["no drive carries a single copy of the VMs"]
+    best = [each for each in found if each.most_vms == most]
+    named = "; ".join(
+        f"{each.drive or 'the drive'} op={each.op or 'as given'} {each.policy}" for each in best
+    )
+    return [f"most VMs: {most}, on {named}"]
 
 
 def _drawn(found: list[Answer]) -> str:

@@ -1,7 +1,7 @@
 """Many replays of one scenario: drives x OP x policies x numbers of VMs x seeds, on several processes.
 
-Every finished replay is a line of a CSV file, so a sweep that was interrupted, or lost a process, is
-continued by the same command.
+Every finished replay is a line of a CSV file, so a sweep that was interrupted is continued by the same
+command. A Parquet file is written at the end; until then the lines are in a CSV file beside it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import partial_of
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
 from slo_ctl.drives.spec import device_spec
@@ -28,6 +29,7 @@ from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 TOLERANCE = 0.03
 """How far a minimum or a p99 target may be missed and count as met."""
 _PAGE_BYTES = 4096
+_MOST_LOSSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,43 @@ def _unmet(run: RunResult, targets: Mapping[str, float | None]) -> int:
     return unmet
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(out: Path) -> list[Row]:
     """The rows of an earlier sweep; a last line that was cut short is left out. Raises UserError."""
+    lines = lines_of(out)
+    return (_read_parquet(out) if lines != out else []) + _read_lines(lines)
+
+
+def lines_of(out: Path) -> Path:
+    """Where the replays of a sweep are added one by one."""
+    return out.with_name(f"{out.name}.partial.csv") if out.suffix == ".parquet" else out
+
+
+def _read_parquet(path: Path) -> list[Row]:
+    import polars
+
+    if not path.exists():
+        return []
+    try:
+        table = polars.read_parquet(path)
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise UserError(f"--out: {path} cannot be read: {error}", "name another file") from None
+    if tuple(table.columns) != COLUMNS:
+        raise UserError(f"--out: {path} is not the file of a sweep", "name a new file")
+    return [Row(**values) for values in table.iter_rows(named=True)]
+
+
+def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
+    import polars
+
+    kinds = {"int": polars.Int64, "float": polars.Float64, "str": polars.String}
+    schema = {field.name: kinds[str(field.type)] for field in fields(Row)}
+    table = polars.DataFrame([asdict(row) for row in rows], schema, orient="row")
+    part = partial_of(path)
+    table.write_parquet(part)
+    part.replace(path)
+
+
+def _read_lines(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
@@ -171,14 +208,17 @@ def sweep(
     the ranks of `mpiexec ... python -m mpi4py.futures` in place of local processes.
     """
     there = {row.point: row for row in read_rows(out)}
-    _write_all(out, list(there.values()))
+    lines = lines_of(out)
+    _write_all(lines, list(there.values()))
     left = [point for point in points if point not in there]
+    # Many VMs take longest, so that the last replays are short ones and no process waits long for another.
+    left.sort(key=lambda point: point.vms, reverse=True)
     phase = progress.phase("sweep", len(points), "replays")
     phase.advance(len(points) - len(left))
     try:
-        with out.open("a", encoding="utf-8", newline="") as file:
+        with lines.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
-            for row in _run_all(base, left, jobs, mpi=mpi):
+            for row in _run_all(base, left, jobs, progress, mpi=mpi):
                 there[row.point] = row
                 writer.writerow(asdict(row))
                 file.flush()
@@ -186,8 +226,11 @@ def sweep(
     except KeyboardInterrupt:
         progress.note("interrupted: the same command continues")
     except BrokenExecutor as error:
-        progress.note(f"a worker process died ({error}): the same command continues")
+        progress.note(f"worker processes died again and again ({error}): the same command continues")
     phase.done()
+    if lines != out:
+        _write_parquet(out, list(there.values()))
+        lines.unlink()
     rows = [there[point] for point in points if point in there]
     return rows, len(rows) == len(points)
 
@@ -202,11 +245,32 @@ def _write_all(out: Path, rows: Sequence[Row]) -> None:
     part.replace(out)
 
 
-def _run_all(base: ScenarioText, points: Sequence[Point], jobs: int, *, mpi: bool) -> Iterator[Row]:
+def _run_all(
+    base: ScenarioText, points: Sequence[Point], jobs: int, progress: ProgressSink, *, mpi: bool
+) -> Iterator[Row]:
+    """Each replay as it is done. Of a worker that dies, and those beside it, what is in work is begun again.
+
+    Raises BrokenExecutor where workers die before any replay is done, several times in sequence.
+    """
     if not mpi and (jobs == 1 or len(points) < 2):
         for point in points:
             yield replay(base, point)
         return
+    left, losses = dict.fromkeys(points), 0
+    while left:
+        try:
+            for row in _run_on_workers(base, list(left), jobs, mpi=mpi):
+                del left[row.point]
+                losses = 0
+                yield row
+        except BrokenExecutor:
+            losses += 1
+            if losses == _MOST_LOSSES:
+                raise
+            progress.note("a worker process died; what it had in work is begun again")
+
+
+def _run_on_workers(base: ScenarioText, points: Sequence[Point], jobs: int, *, mpi: bool) -> Iterator[Row]:
     with _executor(min(jobs, len(points)), mpi=mpi) as executor:
         futures = [executor.submit(replay, base, point) for point in points]
         try:
@@ -242,10 +306,14 @@ class Answer:
     policy: str
     most_vms: int
     """The most at which every SLO is met with every seed; 0 where it is at none."""
+    may_be_more: bool
+    """It is the most that was tried."""
     pages_s: float
     """With so many VMs (or the fewest that were tried), over the seeds."""
     waf: float
     worst_p99_ms: float
+    limit: str
+    """Why it does not carry more; empty where that was not tried."""
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
@@ -254,9 +322,11 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
     for key in dict.fromkeys((row.drive, row.op, row.policy) for row in rows):
         own = [row for row in rows if (row.drive, row.op, row.policy) == key]
         counts = sorted({row.vms for row in own})
-        most = 0
+        most, limit = 0, ""
         for count in counts:
-            if any(row.unmet for row in own if row.vms == count):
+            failed = [row for row in own if row.vms == count and row.unmet]
+            if failed:
+                limit = f"{count}: {_why(failed)}"
                 break
             most = count
         shown = [row for row in own if row.vms == (most or counts[0])]
@@ -264,9 +334,16 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
             Answer(
                 *key,
                 most_vms=most,
+                may_be_more=most == counts[-1],
                 pages_s=fmean(row.pages_s for row in shown),
                 waf=fmean(row.waf for row in shown),
                 worst_p99_ms=max(row.worst_p99_ms for row in shown),
+                limit=limit,
             )
         )
     return found
+
+
+def _why(failed: Sequence[Row]) -> str:
+    does_not_fit = next((row.note for row in failed if row.unmet < 0), None)
+    return does_not_fit or f"{max(row.unmet for row in failed)} miss min= or p99="

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import polars
 import pytest
 
 from slo_ctl.cli import app
+from slo_ctl.replay.sweep import lines_of
 
 SCENARIO = """\
 duration = "2x"
@@ -52,6 +59,7 @@ def test_how_many_vms_a_drive_carries(scenario: Path, capsys: pytest.CaptureFixt
     too_many = [row for row in result["rows"] if row["vms"] == 5]
     assert {row["unmet"] for row in too_many} == {-1}
     assert all(each["most_vms"] in (1, 3) for each in result["answers"])
+    assert all(each["limit"] and not each["may_be_more"] for each in result["answers"])
     assert "<svg" in plot.read_text()
 
 
@@ -84,6 +92,59 @@ def test_refusals_name_the_option(
 
 
 def test_a_file_of_something_else_is_kept(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(str(scenario), "--out", str(scenario)) == 2
+    other = scenario.with_suffix(".csv")
+    other.write_text(SCENARIO)
+    assert run(str(scenario), "--out", str(other)) == 2
     assert "is not the file of a sweep" in capsys.readouterr().err
-    assert scenario.read_text() == SCENARIO
+    assert other.read_text() == SCENARIO
+    assert run(str(scenario), "--out", str(scenario)) == 2
+    assert "does not end in .csv or .parquet" in capsys.readouterr().err
+
+
+def test_parquet_and_how_many_may_be_more(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = scenario.with_suffix(".parquet")
+    assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out)) == 0
+    assert "1 or more" in capsys.readouterr().out
+    # As if it had been stopped now: what is in the lines beside it counts, too.
+    first = polars.read_parquet(out)
+    partial = lines_of(out)
+    first.write_csv(partial)
+    out.unlink()
+    assert run(str(scenario), "--vms", "1,5", "--policy", "shared", "--out", str(out)) == 0
+    assert "most VMs: 1, on the drive op=as given shared" in capsys.readouterr().out
+    rows = polars.read_parquet(out)
+    assert rows["vms"].to_list() == [1, 5]
+    assert rows.row(0) == first.row(0)
+    assert rows.schema["waf"] == polars.Float64
+    assert not partial.exists()
+
+
+def test_a_worker_that_dies_costs_only_what_it_had_in_work(scenario: Path) -> None:
+    out = scenario.with_suffix(".csv")
+    words = ["sweep", str(scenario), "--vms", "1,2", "--seeds", "4", "--policy", "shared", "--out", str(out)]
+    command = [sys.executable, "-m", "slo_ctl.cli", *words, "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def replays() -> list[str]:
+        return out.read_text().splitlines()[1:] if out.exists() else []
+
+    deadline = time.monotonic() + 300
+    while not replays() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first = replays()
+    for worker in workers_of(process.pid)[:1]:
+        os.kill(worker, signal.SIGKILL)
+    printed, notes = process.communicate(timeout=300)
+    assert process.returncode == 0, notes
+    assert "8 of 8 replays" in printed
+    assert "a worker process died; what it had in work is begun again" in notes
+    rows = replays()
+    assert rows[: len(first)] == first
+    assert len(rows) == 8, "none is run twice"
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes of the pool that this process has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    return [child for child, line in lines.items() if b"spawn_main" in line]
