@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,12 +24,15 @@ from slo_ctl.cli.options import DEVICE, JSON, QUIET, ROOT, YES, bytes_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from slo_ctl.drives.record import DeviceRecord
+    from slo_ctl.drives.record import DeviceRecord, RunPlaces
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.status import DriveStatus
     from slo_ctl.drives.store import Aged, DeviceStore
 
 LABORATORY = "Laboratory"
+_SOCKETS_S = 5.0
+"""For the sockets of a namespace that was added to a served device; they take a tenth of a second."""
+_SOCKETS_POLL_S = 0.02
 
 app = typer.Typer(
     help="Manage emulated SSDs served over NBD; show and profile drives.\n\nExamples:\n"
@@ -424,7 +428,7 @@ def add(
 ) -> None:
     """Add a namespace to an emulated SSD, from its free capacity and with its part of the spare blocks.
 
-    The NBD socket of its own is there once the device is served again; NVMe hosts see it at once.
+    Where the device is served, clients can reach it at once.
 
     Examples:
     slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3
@@ -443,7 +447,26 @@ def add(
         f"added {name}/{part.name}: {format_bytes_exact(size_bytes)}, {ops_blocks} over-provisioning blocks"
     )
     if served:
-        print_lines("note: its NBD socket is there once the device is served again")
+        print_lines(*_addresses(store.places.run_of(name), part.name))
+
+
+def _addresses(run: RunPlaces, namespace: str) -> list[str]:
+    """Where clients reach a namespace that was added; `device serve` makes its sockets within a moment."""
+    from slo_ctl.drives.status import nbd_uri
+
+    export, vhost_user = run.export(namespace), run.vhost_user_socket(namespace)
+    deadline_s = time.monotonic() + _SOCKETS_S
+    while not export.is_socket() and time.monotonic() < deadline_s:
+        time.sleep(_SOCKETS_POLL_S)
+    if not export.is_socket():
+        return [f"note: {export} is not there yet; it is once the device is served again"]
+    found = [f"NBD: {nbd_uri(export, namespace)}"]
+    # That of vhost-user is made just after it, where there are any.
+    while run.vhost_user.is_dir() and any(run.vhost_user.iterdir()) and time.monotonic() < deadline_s:
+        if vhost_user.is_socket():
+            return [*found, f"vhost-user: {vhost_user}"]
+        time.sleep(_SOCKETS_POLL_S)
+    return found
 
 
 @app.command()

@@ -23,8 +23,8 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
 from slo_ctl.drives.nvme_tcp import NvmeTcp
 from slo_ctl.drives.nvme_tcp import listen as listen_nvme_tcp
-from slo_ctl.drives.record import DeviceRecord, RunPlaces
-from slo_ctl.drives.serving import find_server, listening
+from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, RunPlaces, read_settings
+from slo_ctl.drives.serving import NamespaceSockets, find_server, listening
 from slo_ctl.drives.store import DeviceStore, ServedError
 from slo_ctl.drives.vhost_user import listening_for_vhost_user
 
@@ -74,46 +74,134 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
     try:
         with (
             store.locked(record.name) as lock,
-            listening(run, names, options.group) as (nbd, control),
+            listening(run, names, options.group) as opened,
             _listening_for_nvme(options.nvme_tcp) as nvme,
             _listening_for_vhost_user(options, run, names) as vhost_user,
             _stop_pipe() as (stop_fd, stop),
+            _LaterSockets(store, record.name, opened.exports, vhost_user) as later,
         ):
-            every, *each = nbd
-            inherited = {
-                "nbd-fd": [
-                    str(every.fileno()),
-                    *(f"{s.fileno()}:{n}" for n, s in zip(names, each, strict=True)),
-                ],
-                "lock-fd": [str(lock)],
-                "control-fd": [str(control.fileno())],
-                "stop-fd": [str(stop_fd)],
-                "vhost-user-fd": [f"{s.fileno()}:{n}" for n, s in zip(names, vhost_user, strict=False)],
-                "nvme-tcp-fd": [str(opened.fileno()) for opened in nvme],
-            }
-            command = [
-                *(str(server), f"device={store.places.device(record.name)}", f"pid-file={run.pid_file}"),
-                *(f"latency={options.latency}", f"time-scale={options.time_scale!r}"),
-                f"checkpoint-seconds={options.checkpoint_s!r}",
-                *([f"threads={options.threads}"] if options.threads else []),
-                *_tls_words(options),
-                *(f"{key}={value}" for key, values in inherited.items() for value in values),
-                *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
-                *(f"nvme-allow={what}" for what in (options.nvme_tcp.allow if options.nvme_tcp else ())),
-            ]
-            descriptors = (
-                *(opened.fileno() for opened in (*nbd, control, *vhost_user, *nvme)),
-                lock,
-                stop_fd,
-            )
+
+            def command() -> tuple[list[str], list[int]]:
+                """The command line, and the descriptors in it: namespaces come and go between two starts."""
+                inherited = {
+                    "nbd-fd": [
+                        str(opened.all_exports.fileno()),
+                        *(f"{s.fileno()}:{n}" for n, s in opened.exports.opened.items()),
+                    ],
+                    "lock-fd": [str(lock)],
+                    "control-fd": [str(opened.control.fileno())],
+                    "stop-fd": [str(stop_fd)],
+                    "sockets-fd": [str(later.fileno())],
+                    "nvme-tcp-fd": [str(each.fileno()) for each in nvme],
+                }
+                if vhost_user is not None:
+                    found = vhost_user.opened.items()
+                    inherited["vhost-user-fd"] = [f"{s.fileno()}:{n}" for n, s in found]
+                words = [
+                    *(str(server), f"device={store.places.device(record.name)}", f"pid-file={run.pid_file}"),
+                    *(f"latency={options.latency}", f"time-scale={options.time_scale!r}"),
+                    f"checkpoint-seconds={options.checkpoint_s!r}",
+                    *([f"threads={options.threads}"] if options.threads else []),
+                    *_tls_words(options),
+                    *(f"{key}={value}" for key, values in inherited.items() for value in values),
+                    *(f"nvme-host={host}" for host in (options.nvme_tcp.hosts if options.nvme_tcp else ())),
+                    *(f"nvme-allow={what}" for what in (options.nvme_tcp.allow if options.nvme_tcp else ())),
+                ]
+                descriptors = [value.partition(":")[0] for values in inherited.values() for value in values]
+                return words, [int(each) for each in descriptors]
+
             try:
-                return _supervise(command, descriptors, stop, run.pid_file, ready)
+                return _supervise(command, later.look, stop, run.pid_file, ready)
             finally:
                 run.pid_file.unlink(missing_ok=True)
     except ServedError:
         raise UserError(
             f"device {record.name} is being served already", "stop that server first; `device show` says more"
         ) from None
+
+
+class _LaterSockets:
+    """Sockets of namespaces that come while the device is served: opened here and sent to the server.
+
+    As they are this process's, clients wait at them while the server is started again. Those of namespaces
+    that go are removed.
+    """
+
+    def __init__(
+        self, store: DeviceStore, name: str, exports: NamespaceSockets, vhost_user: NamespaceSockets | None
+    ) -> None:
+        self._folder = store.places.device(name)
+        self._store = store
+        self._name = name
+        self._front_ends = {"nbd": exports} | ({"vhost-user": vhost_user} if vhost_user else {})
+        self._ours, self._servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setblocking(False)
+        self._read_ns = self._written_ns()
+        self._created = self._created_now()
+        self._unsent: list[tuple[str, str]] = []
+
+    def __enter__(self) -> _LaterSockets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.close()
+        self._servers.close()
+
+    def fileno(self) -> int:
+        """The server's end."""
+        return self._servers.fileno()
+
+    def look(self) -> None:
+        """Open and remove sockets, where namespaces have come or gone since the last look."""
+        written_ns = self._written_ns()
+        if written_ns != self._read_ns:
+            try:
+                names = [each.name for each in self._store.load(self._name).namespace]
+                created = self._created_now()
+            except (OSError, UserError):
+                return  # the server says what is wrong
+            self._read_ns = written_ns
+            for front_end, sockets in self._front_ends.items():
+                for name in list(sockets.opened):
+                    if name not in names or created.get(name) != self._created.get(name):
+                        sockets.close(name)
+                self._unsent += [
+                    (front_end, name)
+                    for name in names
+                    if name not in sockets.opened and self._open(sockets, name)
+                ]
+            self._created = created
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent:
+            front_end, name = self._unsent[0]
+            opened = self._front_ends[front_end].opened.get(name)
+            if opened is not None:
+                try:
+                    socket.send_fds(self._ours, [f"{front_end} {name}".encode()], [opened.fileno()])
+                except BlockingIOError:
+                    return  # the server is busy, or about to start
+            self._unsent.pop(0)
+
+    @staticmethod
+    def _open(sockets: NamespaceSockets, name: str) -> bool:
+        try:
+            sockets.open(name)
+        except UserError as error:
+            sys.stderr.write(f"slo-ctl: namespace {name}: {error}\n")
+            return False
+        return True
+
+    def _written_ns(self) -> int:
+        try:
+            return (self._folder / SETTINGS_FILE).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _created_now(self) -> dict[str, int]:
+        """When each of the namespaces was created that were not there at first."""
+        return {each.namespace.name: each.created_ns for each in read_settings(self._folder).created}
 
 
 @contextmanager
@@ -128,9 +216,9 @@ def _listening_for_nvme(wanted: NvmeTcp | None) -> Iterator[list[socket.socket]]
 @contextmanager
 def _listening_for_vhost_user(
     options: ServeOptions, run: RunPlaces, namespaces: Sequence[str]
-) -> Iterator[list[socket.socket]]:
+) -> Iterator[NamespaceSockets | None]:
     if not options.vhost_user:
-        yield []
+        yield None
         return
     with listening_for_vhost_user(run, namespaces, options.group) as opened:
         yield opened
@@ -155,8 +243,8 @@ def _stop_pipe() -> Iterator[tuple[int, BinaryIO]]:
 
 
 def _supervise(
-    command: list[str],
-    inherited: Sequence[int],
+    command: Callable[[], tuple[list[str], list[int]]],
+    look: Callable[[], None],
     stop_pipe: BinaryIO,
     pid_file: Path,
     ready: Callable[[], None],
@@ -166,8 +254,10 @@ def _supervise(
     with asked_to_stop() as stop:
         while True:
             pid_file.unlink(missing_ok=True)
+            look()
+            words, inherited = command()
             process = subprocess.Popen(  # noqa: S603 - no shell, and every word is ours or the operator's
-                command,
+                words,
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -182,6 +272,7 @@ def _supervise(
                     notify("READY=1")
                 tries, was_served = 0, True
             while process.poll() is None and not stop.made:
+                look()
                 stop.wait(_WAIT_POLL_S)
             if stop.made:
                 notify("STOPPING=1")

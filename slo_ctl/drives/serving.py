@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ftl_emul
@@ -92,11 +93,50 @@ GROUP = "slo-ctl"
 OWNER_ONLY, OWNER_AND_GROUP = 0o600, 0o660
 
 
+@dataclass
+class NamespaceSockets:
+    """A listening socket for each namespace, as they come and go."""
+
+    path_of: Callable[[str], Path]
+    mode: int
+    owner: int | None
+    """Group that they are given to."""
+    handed: Mapping[Path, socket.socket] = field(default_factory=dict)
+    """Those that systemd has opened are taken as they are, and stay."""
+    opened: dict[str, socket.socket] = field(default_factory=dict)
+    """By namespace."""
+
+    def open(self, namespace: str) -> socket.socket:
+        """Listen for clients of a namespace. Raises UserError when that cannot be done."""
+        path = self.path_of(namespace)
+        self.opened[namespace] = self.handed.get(path) or listen(path, self.mode, self.owner)
+        return self.opened[namespace]
+
+    def close(self, namespace: str) -> None:
+        """Remove the socket of a namespace."""
+        path, socket_ = self.path_of(namespace), self.opened.pop(namespace)
+        if path not in self.handed:
+            path.unlink(missing_ok=True)
+        socket_.close()
+
+    def close_all(self) -> None:
+        """Remove all of them."""
+        for namespace in list(self.opened):
+            self.close(namespace)
+
+
+@dataclass(frozen=True)
+class Listening:
+    """The listening sockets that every served device has."""
+
+    all_exports: socket.socket
+    exports: NamespaceSockets
+    control: socket.socket
+
+
 @contextmanager
-def listening(
-    run: RunPlaces, namespaces: Sequence[str], group: str | None
-) -> Iterator[tuple[list[socket.socket], socket.socket]]:
-    """Open the NBD sockets (all exports first, then one for each namespace) and the control socket.
+def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> Iterator[Listening]:
+    """Open the NBD sockets and the control socket.
 
     Exports belong to `group` where one is given; they and the control socket to the group slo-ctl otherwise,
     where there is one. A socket that nobody listens on any more makes way. All are removed in the end.
@@ -106,26 +146,22 @@ def listening(
     handed = handed_sockets()
     own = group_id(GROUP)
     exports = own if group is None else _named_group_id(group)
-    wanted = [
-        (run.all_exports, OWNER_ONLY, None),
-        *((run.export(namespace), OWNER_AND_GROUP, exports) for namespace in namespaces),
-        (run.control, OWNER_AND_GROUP, own),
-    ]
-    _refuse_others(handed, [path for path, _, _ in wanted])
-    for path, _, _ in wanted:
+    for_all = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, handed)
+    for_each = NamespaceSockets(run.export, OWNER_AND_GROUP, exports, handed)
+    for_control = NamespaceSockets(lambda _: run.control, OWNER_AND_GROUP, own, handed)
+    wanted = [run.all_exports, *map(run.export, namespaces), run.control]
+    _refuse_others(handed, wanted)
+    for path in wanted:
         check_socket_path(path)
     _make_folders(run)
-    opened: list[tuple[Path, socket.socket]] = []
     try:
-        for path, mode, owner in wanted:
-            opened.append((path, handed.get(path) or listen(path, mode, owner)))
-        *nbd, control = (each for _, each in opened)
-        yield nbd, control
+        every = for_all.open("")
+        for namespace in namespaces:
+            for_each.open(namespace)
+        yield Listening(every, for_each, for_control.open(""))
     finally:
-        for path, each in opened:
-            if path not in handed:
-                path.unlink(missing_ok=True)
-            each.close()
+        for sockets in (for_all, for_each, for_control):
+            sockets.close_all()
 
 
 def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:

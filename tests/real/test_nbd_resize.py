@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from nbd_client import NbdClient
 from serving import make_device, served
+from vhost_user_client import VhostUserClient
+from waiting import until
 
 from slo_ctl.cli import app
 from slo_ctl.drives.record import places
@@ -131,3 +135,34 @@ def test_namespaces_are_added_and_removed(root: Path, capsys: pytest.CaptureFixt
     with served(root, "d") as server, NbdClient(server.run.export("c"), "c") as client:
         assert client.read(MIB, 4096) == b"kept" * 1024
     assert {path.name for path in (root / "devices/d").glob("*.img")} == {"a.img", "c.img"}
+
+
+def test_namespaces_added_while_served_have_sockets_at_once(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_device(root, "name=d,size=64MiB,op=40%,dies=2,unallocated=32MiB", "name=a")
+    with served(root, "d", "--vhost-user") as server:
+        export, vhost_user = server.run.export("b"), server.run.vhost_user_socket("b")
+        assert device(root, "add", "d", "--namespace", "name=b,size=16MiB") == 0
+        output = capsys.readouterr().out
+        assert f"NBD: {server.uri('b')}" in output
+        assert f"vhost-user: {vhost_user}" in output
+        assert (export.stat().st_mode & 0o777, vhost_user.stat().st_mode & 0o777) == (0o660, 0o660)
+        with NbdClient(export, "b") as client, VhostUserClient(vhost_user) as virtio:
+            client.write(MIB, b"kept" * 1024)
+            client.flush()
+            assert virtio.read(MIB, 4096) == b"kept" * 1024
+        # The sockets outlast the server: clients wait until it has been started again.
+        os.kill(server.pid(), signal.SIGKILL)
+        with NbdClient(export, "b") as client, VhostUserClient(vhost_user) as virtio:
+            assert client.read(MIB, 4096) == virtio.read(MIB, 4096) == b"kept" * 1024
+        assert device(root, "remove", "d/b", "--yes") == 0
+        until(lambda: not (export.exists() or vhost_user.exists()), "the sockets are removed")
+        # Another one of that name.
+        assert device(root, "add", "d", "--namespace", "name=b,size=8MiB") == 0
+        with NbdClient(export, "b") as client, VhostUserClient(vhost_user) as virtio:
+            assert client.size == virtio.capacity_bytes == 8 * MIB
+            assert virtio.read(MIB, 4096) == bytes(4096)
+        assert server.stop() == 0
+    assert not export.exists()
+    assert not vhost_user.exists()

@@ -97,7 +97,7 @@ fn run() -> Result<(), ServeError> {
     }
     let mut nbd = Nbd::new(server, &parameters)?;
     server.start()?;
-    let front_ends = FrontEnds::start(server, &parameters)?;
+    let front_ends = FrontEnds::start(server, &nbd, &parameters)?;
     if let Some(path) = &parameters.pid_file {
         write_pid(path).map_err(|e| ServeError::io("cannot write", path, &e))?;
     }

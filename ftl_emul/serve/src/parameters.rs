@@ -45,6 +45,8 @@ pub struct Parameters {
     pub nvme_hosts: Vec<String>,
     /// Listening sockets for vhost-user clients, inherited, each with its namespace.
     pub vhost_user_fds: Vec<(RawFd, String)>,
+    /// Where listening sockets of namespaces come that are added while the device is served, inherited.
+    pub sockets_fd: Option<RawFd>,
     /// What NVMe hosts may do beside reading and writing.
     pub nvme_permissions: Permissions,
     /// Seconds between checkpoints of the placement.
@@ -71,6 +73,7 @@ impl Default for Parameters {
             nvme_tcp_fd: None,
             nvme_hosts: Vec::new(),
             vhost_user_fds: Vec::new(),
+            sockets_fd: None,
             nvme_permissions: Permissions::default(),
             checkpoint_s: 60.0,
             command: None,
@@ -110,6 +113,7 @@ impl Parameters {
             "checkpoint-seconds" => self.checkpoint_s = positive(key, value, 1e9)?,
             "control-fd" => self.control_fd = Some(descriptor(key, value)?),
             "stop-fd" => self.stop_fd = Some(descriptor(key, value)?),
+            "sockets-fd" => self.sockets_fd = Some(descriptor(key, value)?),
             "nvme-tcp-fd" => self.nvme_tcp_fd = Some(descriptor(key, value)?),
             "vhost-user-fd" => match value.split_once(':') {
                 Some((fd, name)) => self.vhost_user_fds.push((descriptor(key, fd)?, name.to_owned())),
@@ -125,8 +129,8 @@ impl Parameters {
             _ => {
                 return refuse(format!(
                     "unknown parameter {key}; there are device, latency, time-scale, checkpoint-seconds, threads, pid-file, \
-                     nbd-fd, control-fd, lock-fd, stop-fd, nvme-tcp-fd, nvme-host, nvme-allow, vhost-user-fd, \
-                     tls-certificates, tls-verify-peer and command"
+                     nbd-fd, control-fd, lock-fd, stop-fd, sockets-fd, nvme-tcp-fd, nvme-host, nvme-allow, \
+                     vhost-user-fd, tls-certificates, tls-verify-peer and command"
                 ));
             }
         }

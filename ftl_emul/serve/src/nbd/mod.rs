@@ -12,17 +12,18 @@ mod tls;
 
 use std::collections::HashMap;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, iter, mem};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustls::ServerConfig;
 
-use crate::error::{ServeError, refuse};
+use crate::error::ServeError;
 use crate::inherited;
 use crate::parameters::{Latency, Parameters};
 use crate::server::Server;
@@ -51,9 +52,21 @@ pub struct Front {
     rooms: Mutex<HashMap<String, Arc<Rooms>>>,
     stopping: AtomicBool,
     failures: OccasionalLog,
+    /// Sockets of namespaces that were added since, until [`Nbd::listen`] takes them.
+    added: Mutex<Vec<(UnixListener, String)>>,
+    /// Readable when there are some.
+    is_added: OwnedFd,
 }
 
 impl Front {
+    /// Accepts clients of a namespace on one more socket, in place of another one of that name.
+    pub fn add(&self, listener: UnixListener, namespace: &str) -> io::Result<()> {
+        listener.set_nonblocking(false)?;
+        self.added.lock().unwrap_or_else(PoisonError::into_inner).push((listener, namespace.to_owned()));
+        rustix::io::write(&self.is_added, &1_u64.to_ne_bytes())?;
+        Ok(())
+    }
+
     fn rooms_of(&self, namespace: &str) -> Arc<Rooms> {
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(rooms.entry(namespace.to_owned()).or_default())
@@ -95,12 +108,12 @@ impl Nbd {
             rooms: Mutex::default(),
             stopping: AtomicBool::new(false),
             failures: OccasionalLog::default(),
+            added: Mutex::default(),
+            is_added: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|e| ServeError::File(format!("cannot make an event descriptor: {e}")))?,
         };
         let mut sockets = Vec::new();
         for (fd, only) in &parameters.nbd_fds {
-            if let Some(unknown) = only.as_ref().filter(|name| server.namespace(name).is_none()) {
-                return refuse(format!("nbd-fd={fd}:{unknown}: there is no namespace {unknown}"));
-            }
             let listener = UnixListener::from(inherited::take(*fd));
             listener
                 .local_addr()
@@ -117,11 +130,37 @@ impl Nbd {
         })
     }
 
+    /// What other threads may add sockets to.
+    pub fn front(&self) -> &'static Front {
+        self.front
+    }
+
+    /// Takes the sockets of namespaces that were added; those of namespaces that are gone are closed.
+    fn take_added(&mut self) {
+        // Nothing to read means that another look took them already.
+        let _none = rustix::io::read(&self.front.is_added, &mut [0; 8]);
+        let added = mem::take(&mut *self.front.added.lock().unwrap_or_else(PoisonError::into_inner));
+        for (listener, name) in added {
+            match self.sockets.iter_mut().find(|socket| socket.only.as_deref() == Some(&name)) {
+                Some(socket) => socket.listener = listener,
+                None => self.sockets.push(Socket { listener, only: Some(name), connections: Vec::new() }),
+            }
+        }
+        let server = self.front.server;
+        self.sockets.retain(|socket| {
+            let is_gone = socket.only.as_ref().is_some_and(|name| server.namespace(name).is_none());
+            // Those that have clients still are closed another time, so that a stop can wait for these.
+            !is_gone || socket.connections.iter().any(|each| each.strong_count() > 0)
+        });
+    }
+
     /// Accepts clients until one of the descriptors `stop` becomes readable.
     pub fn listen(&mut self, stop: &[BorrowedFd<'_>]) -> Result<(), ServeError> {
         loop {
             let ready = {
-                let watched = stop.iter().copied().chain(self.sockets.iter().map(|socket| socket.listener.as_fd()));
+                let added = iter::once(self.front.is_added.as_fd());
+                let listeners = self.sockets.iter().map(|socket| socket.listener.as_fd());
+                let watched = stop.iter().copied().chain(added).chain(listeners);
                 let mut polled: Vec<PollFd<'_>> =
                     watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
                 match poll(&mut polled, None) {
@@ -131,10 +170,15 @@ impl Nbd {
                 }
                 polled.iter().map(|each| !each.revents().is_empty()).collect::<Vec<_>>()
             };
-            let (stops, sockets) = ready.split_at(stop.len());
+            let (stops, rest) = ready.split_at(stop.len());
             if stops.contains(&true) {
                 return Ok(());
             }
+            if rest[0] {
+                self.take_added();
+                continue;
+            }
+            let sockets = &rest[1..];
             // One of each, so that none of them has to wait for the crowd at another.
             let mut failed = false;
             for (socket, _) in self.sockets.iter_mut().zip(sockets).filter(|(_, ready)| **ready) {

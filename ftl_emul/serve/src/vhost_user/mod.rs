@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use ftl_core::convert::exact;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketType, recv, recvmsg, send,
-    sockopt,
+    shutdown, sockopt,
 };
 use vhost::vhost_user::BackendReqHandler;
 
@@ -68,6 +68,7 @@ struct Client {
 /// A namespace and its socket.
 struct Slot {
     namespace: Arc<Namespace>,
+    listener: UnixListener,
     current: Mutex<Option<Arc<Client>>>,
     free: Condvar,
     size_bytes: AtomicU64,
@@ -77,7 +78,7 @@ struct Slot {
 /// See the module.
 pub struct VhostUser {
     server: &'static Server,
-    slots: Vec<Arc<Slot>>,
+    slots: Mutex<Vec<Arc<Slot>>>,
     stopping: AtomicBool,
 }
 
@@ -86,24 +87,12 @@ pub fn start(server: &'static Server, listening: &[(RawFd, String)]) -> Result<O
     if listening.is_empty() {
         return Ok(None);
     }
-    let mut listeners = Vec::new();
+    let served = Arc::new(VhostUser { server, slots: Mutex::default(), stopping: AtomicBool::new(false) });
     for (fd, name) in listening {
-        let listener = UnixListener::from(inherited::take(*fd));
-        if listener.set_nonblocking(false).is_err() {
-            return Err(ServeError::File(format!("vhost-user-fd={fd}:{name} is not a socket of a namespace")));
+        // Without a namespace where it was deleted since the sockets were opened.
+        if let Some(namespace) = server.namespace(name) {
+            served.add(UnixListener::from(inherited::take(*fd)), namespace)?;
         }
-        // Without one where it was deleted since the sockets were opened.
-        let Some(namespace) = server.namespace(name) else { continue };
-        let size_bytes = AtomicU64::new(namespace.size_bytes());
-        let slot =
-            Slot { namespace, current: Mutex::default(), free: Condvar::new(), size_bytes, said: Mutex::default() };
-        listeners.push((listener, Arc::new(slot)));
-    }
-    let slots = listeners.iter().map(|(_, slot)| Arc::clone(slot)).collect();
-    let served = Arc::new(VhostUser { server, slots, stopping: AtomicBool::new(false) });
-    for (listener, slot) in listeners {
-        let here = Arc::clone(&served);
-        run("slo-ctl vhost accept", move || here.listen(&slot, &listener))?;
     }
     let here = Arc::clone(&served);
     run("slo-ctl vhost look", move || here.look_after())?;
@@ -122,10 +111,34 @@ impl VhostUser {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    fn listen(self: &Arc<Self>, slot: &Arc<Slot>, listener: &UnixListener) {
-        while !self.is_stopping() {
-            match listener.accept() {
+    /// Serves a namespace on a socket, unless it has one.
+    pub fn add(self: &Arc<Self>, listener: UnixListener, namespace: Arc<Namespace>) -> Result<(), ServeError> {
+        if listener.set_nonblocking(false).is_err() {
+            return Err(ServeError::File(format!("vhost-user: that is no socket for namespace {}", namespace.name)));
+        }
+        let mut slots = lock(&self.slots);
+        if slots.iter().any(|slot| Arc::ptr_eq(&slot.namespace, &namespace)) {
+            return Ok(());
+        }
+        let size_bytes = AtomicU64::new(namespace.size_bytes());
+        let (current, free, said) = (Mutex::default(), Condvar::new(), Mutex::default());
+        let slot = Arc::new(Slot { namespace, listener, current, free, size_bytes, said });
+        let (here, its_slot) = (Arc::clone(self), Arc::clone(&slot));
+        run("slo-ctl vhost accept", move || here.listen(&its_slot))?;
+        slots.push(slot);
+        Ok(())
+    }
+
+    fn is_there(&self, slot: &Slot) -> bool {
+        let namespace = self.server.namespace(&slot.namespace.name);
+        namespace.is_some_and(|namespace| Arc::ptr_eq(&namespace, &slot.namespace))
+    }
+
+    fn listen(self: &Arc<Self>, slot: &Arc<Slot>) {
+        while !self.is_stopping() && self.is_there(slot) {
+            match slot.listener.accept() {
                 Ok((stream, _)) => self.admit(slot, stream),
+                Err(_) if !self.is_there(slot) => return,
                 Err(e) => {
                     // Out of descriptors, most likely: others may release some.
                     slot.say(&e.to_string());
@@ -191,10 +204,19 @@ impl VhostUser {
         ended.unwrap_or_else(|_| Err(io::Error::other("internal error, please report it")))
     }
 
-    /// Tells clients of namespaces that have another size.
+    /// Tells clients of namespaces that have another size, and closes the sockets of namespaces that are gone.
     fn look_after(&self) {
         while !self.is_stopping() {
-            for slot in &self.slots {
+            lock(&self.slots).retain(|slot| {
+                let is_there = self.is_there(slot);
+                if !is_there {
+                    // Who waits for clients wakes up. Without one, the client ends with its namespace.
+                    let _closed = shutdown(&slot.listener, rustix::net::Shutdown::Both);
+                    slot.hang_up();
+                }
+                is_there
+            });
+            for slot in self.slots() {
                 let size_bytes = slot.namespace.size_bytes();
                 if slot.size_bytes.swap(size_bytes, Ordering::Relaxed) != size_bytes {
                     slot.announce_change();
@@ -204,15 +226,19 @@ impl VhostUser {
         }
     }
 
+    fn slots(&self) -> Vec<Arc<Slot>> {
+        lock(&self.slots).clone()
+    }
+
     /// Ends every client once its requests in work are answered.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        for client in self.slots.iter().filter_map(|slot| slot.current().clone()) {
-            // It may have gone before.
-            let _gone = client.stream.shutdown(Shutdown::Read);
+        let slots = self.slots();
+        for slot in &slots {
+            slot.hang_up();
         }
         let deadline = Instant::now() + STOPPING;
-        for slot in &self.slots {
+        for slot in &slots {
             let left = deadline.saturating_duration_since(Instant::now());
             drop(slot.free.wait_timeout_while(slot.current(), left, |current| current.is_some()));
         }
@@ -222,6 +248,14 @@ impl VhostUser {
 impl Slot {
     fn current(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
         lock(&self.current)
+    }
+
+    /// Takes no more messages of the client, if there is one.
+    fn hang_up(&self) {
+        if let Some(client) = &*self.current() {
+            // It may have gone before.
+            let _gone = client.stream.shutdown(Shutdown::Read);
+        }
     }
 
     /// The client has gone.
