@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import Protocol
 
-from nbd_client import FUA, NbdClient, NbdError
+from nbd_client import FUA, NbdError
 
 from .faults import PromiseError
+from .front_ends import Disk
 
 PAGE, SECTOR = 4096, 512
 MOST_PAGES = 16
@@ -114,7 +115,7 @@ class Writer(Load):
 
     def __init__(
         self,
-        client: NbdClient,
+        client: Disk,
         ledger: Ledger,
         pages: range,
         seed: int,
@@ -128,7 +129,8 @@ class Writer(Load):
         self.refused: list[int] = []
         """Errors that it was answered."""
         self._tolerated = tolerated
-        self._client, self._ledger, self._pages = client, ledger, pages
+        self.client = client
+        self._ledger, self._pages = ledger, pages
         self._random = Random(seed)  # noqa: S311 - no secret
         self._survives = survives_unflushed
         self._unflushed: list[tuple[int, int, int]] = []
@@ -147,11 +149,11 @@ class Writer(Load):
                 self.finish.wait(0.002)
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def _flush(self) -> None:
         covered, self._unflushed = self._unflushed, []
-        self._client.flush()
+        self.client.flush()
         for request in covered:
             self._ledger.due(*request)
         self.flushes += 1
@@ -163,11 +165,11 @@ class Writer(Load):
         version = self._ledger.issue(first, count)
         if version % _ZEROES:
             data = b"".join(content(page, version) for page in range(first, first + count))
-            self._client.write(first * PAGE, data, fua)
+            self.client.write(first * PAGE, data, fua)
         elif fua or self._random.random() < 0.5:
-            self._client.zero(first * PAGE, count * PAGE, fua)
+            self.client.zero(first * PAGE, count * PAGE, fua)
         else:
-            self._client.trim(first * PAGE, count * PAGE)
+            self.client.trim(first * PAGE, count * PAGE)
         if fua or self._survives:
             self._ledger.due(first, count, version)
         else:
@@ -218,7 +220,7 @@ def _describe(sector: bytes) -> str:
     return f"garbage ({sector[:16].hex()}...)"
 
 
-def settle(client: NbdClient, ledger: Ledger, found: list[int | None]) -> None:
+def settle(client: Disk, ledger: Ledger, found: list[int | None]) -> None:
     """Continue from what is there; pages in parts of several versions are written anew."""
     for page, version in enumerate(found):
         if version is None:

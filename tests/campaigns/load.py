@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 
-from nbd_client import NbdClient
 from serving import Server
 
 from .changes import Changer
 from .contents import PAGE, Ledger, Load, Writer
 from .faults import READY_S, Tally
+from .front_ends import Disk, nbd_disks
 
 NAMES = ("a", "b", "c")
 PAGES = 240
 """Of each namespace that are written; sizes change beyond them."""
 WRITERS = 2
-"""Of each namespace."""
+"""Of each namespace; over vhost-user one, as it has one client."""
 
 
 class DeviceLoad:
@@ -35,20 +35,24 @@ class DeviceLoad:
         clock: Callable[[], int] = lambda: 0,
         tolerated: Collection[int] = (),
         changes: bool = True,
+        disks_of: Callable[[Server, str, int], list[Disk]] = nbd_disks,
     ) -> None:
-        """`tolerated`: errors that writers may be answered; `changes`: make some, too."""
-        each = PAGES // WRITERS
+        """`tolerated`: errors that writers may be answered; `changes`: make some, too.
+
+        `disks_of` connects to a namespace, so many times where that is possible.
+        """
+        disks = {name: disks_of(server, name, WRITERS) for name in ledgers}
         self.writers = [
             Writer(
-                NbdClient(server.run.export(name), name),
+                disk,
                 ledger,
-                range(number * each, (number + 1) * each),
+                range(number * PAGES // len(disks[name]), (number + 1) * PAGES // len(disks[name])),
                 random.getrandbits(32),
                 survives_unflushed=survives_unflushed,
                 tolerated=tolerated,
             )
             for name, ledger in ledgers.items()
-            for number in range(WRITERS)
+            for number, disk in enumerate(disks[name])
         ]
         self.changer = Changer(
             device, server.control(), random.getrandbits(32), PAGES * PAGE, timed=timed, clock=clock

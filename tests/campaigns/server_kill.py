@@ -1,4 +1,4 @@
-"""Campaign `server-kill`: SIGKILL of the server at any moment, under clients and changes."""
+"""Campaign `server-kill`: SIGKILL of the server at any moment, under changes and clients everywhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from slo_ctl.drives.store import DeviceStore
 from .changes import States, kept, served
 from .contents import Ledger, settle, verify
 from .faults import READY_S, Tally, check, succeed
+from .front_ends import OPTIONS, Disk, VhostUserDisk, disks_of, nbd_disks
 from .load import NAMES, PAGES, DeviceLoad
 
 MAPPINGS = ("page", "page,age=yes", "bast", "fast,cluster=2", "dftl")
@@ -35,17 +37,18 @@ def server_kill(root: Path, random: Random, tally: Tally) -> None:
     timed = random.random() < 0.5
     make_drive(root, f"mapping={mapping}")
     options = ["--checkpoint", str(random.choice([0.1, 0.3, 60]))]
-    options += TIMED if timed else ()
+    options += [*OPTIONS, *(TIMED if timed else ())]
     ledgers = {name: Ledger(PAGES) for name in NAMES}
     server = Server(root, "d", *options)
     try:
         for _ in range(KILLS):
-            due = loaded_and_killed(root, server, ledgers, random, tally, timed=timed)
+            due, clients = loaded_and_killed(root, server, ledgers, random, tally, timed=timed)
             if random.random() < 0.3:
                 killed_while_starting(root, options, random.uniform(0, 0.8))
                 tally["kills while starting"] += 1
             server = Server(root, "d", *options)
-            verify_all(server, ledgers, due, aged="age=yes" in mapping)
+            resume(server, clients, tally)
+            verify_all(server, ledgers, due, aged="age=yes" in mapping, disks_of=disks_of)
         check(server.stop() == 0, f"the clean stop failed: {server.log()}")
     finally:
         server.stop()
@@ -62,9 +65,14 @@ def make_drive(root: Path, spec: str) -> None:
 
 def loaded_and_killed(
     root: Path, server: Server, ledgers: dict[str, Ledger], random: Random, tally: Tally, *, timed: bool
-) -> States:
-    """Load the server and kill it; returns what is kept in its files."""
-    load = DeviceLoad(server, root / "devices" / "d", ledgers, random, timed=timed, survives_unflushed=True)
+) -> tuple[States, list[Disk]]:
+    """Load the server and kill it; returns what is kept in its files, and the clients that it had."""
+    load = DeviceLoad(
+        *(server, root / "devices" / "d", ledgers, random),
+        timed=timed,
+        survives_unflushed=True,
+        disks_of=disks_of,
+    )
     time.sleep(random.uniform(0.05, 0.5))
     early = load.problems()
     server.kill()
@@ -72,11 +80,26 @@ def loaded_and_killed(
     load.finish(tally)
     tally["kills"] += 1
     check(not early, f"a request failed before the kill: {early}; {server.log()}")
-    return load.changer.check_kept()
+    return load.changer.check_kept(), [writer.client for writer in load.writers]
+
+
+def resume(server: Server, clients: list[Disk], tally: Tally) -> None:
+    """Have VMs over vhost-user reconnect: what they had in flight is answered now, without an error."""
+    for client in clients:
+        if isinstance(client, VhostUserDisk):
+            disk, was_in_flight = client.resumed(server)
+            disk.close()
+            tally["requests in flight resumed"] += was_in_flight
 
 
 def verify_all(
-    server: Server, ledgers: dict[str, Ledger], due: States, *, aged: bool, may_be_rebuilt: bool = False
+    server: Server,
+    ledgers: dict[str, Ledger],
+    due: States,
+    *,
+    aged: bool,
+    may_be_rebuilt: bool = False,
+    disks_of: Callable[[Server, str, int], list[Disk]] = nbd_disks,
 ) -> None:
     """Hold a server that was just started against what has to be there."""
     with server.control() as control:
@@ -90,7 +113,11 @@ def verify_all(
     for name, ledger in ledgers.items():
         with NbdClient(server.run.export(name), name) as client:
             check(client.size == due[name].size_bytes, f"{name} has {client.size} bytes, not {due[name]}")
-            settle(client, ledger, verify(client, ledger, name))
+        (disk,) = disks_of(server, name, 1)
+        try:
+            settle(disk, ledger, verify(disk, ledger, name))
+        finally:
+            disk.close()
 
 
 def killed_while_starting(root: Path, options: list[str], after_s: float) -> None:

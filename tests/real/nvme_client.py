@@ -46,6 +46,10 @@ class NvmeQueue:
         """A data structure."""
         return self._run(_IDENTIFY, namespace, struct.pack("<I", structure), expected=4096)[1]
 
+    def admin(self, opcode: int, namespace: int, words: bytes, length: int) -> bytes:
+        """Any other command; `words` are the command dwords from 10 on, `length` is of the data to come."""
+        return self._run(opcode, namespace, words, expected=length)[1]
+
     def read(self, namespace: int, block: int, length: int) -> bytes:
         """Bytes, a multiple of blocks."""
         words = struct.pack("<QI", block, length // BLOCK_BYTES - 1)
@@ -55,6 +59,10 @@ class NvmeQueue:
         """The server asks for the data."""
         words = struct.pack("<QI", block, len(data) // BLOCK_BYTES - 1)
         self._run(_WRITE, namespace, words, asked_for=data)
+
+    def send(self, opcode: int, namespace: int, words: bytes, data: bytes) -> None:
+        """Any other command of an I/O queue, with its data if it has any."""
+        self._run(opcode, namespace, words, asked_for=data)
 
     def submit_write(self, namespace: int, block: int, length: int) -> None:
         """A write whose data never comes."""
