@@ -21,8 +21,8 @@ MAX_WORDS = 4096
 """Characters of a value made of words, at most."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER})
-"""Levers whose values outlive a boot: an emulated SSD keeps them in its folder."""
+LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER, Lever.NVME_OPS})
+"""Levers whose values outlive a boot: an emulated SSD keeps them in its folder, a drive in itself."""
 
 
 class JournalError(Exception):

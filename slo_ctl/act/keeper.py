@@ -51,7 +51,7 @@ class Actuator(Protocol[Value]):
 ROTATION_EPOCHS = 10
 """A setting in force is read again within this many calls of `apply`."""
 
-MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS})
+MOVED_BY_DECISIONS = frozenset({Lever.FTL_OPS, Lever.NVME_OPS})
 """Levers that are not settings: what they changed is restored by `undo` only."""
 
 

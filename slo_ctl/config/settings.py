@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slo_ctl.base.patterns import matches, specificity
-from slo_ctl.decide.policies import DEFAULT_POLICY
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY
 from slo_ctl.model import ShareBy, Slo
 from slo_ctl.model.slo import CLASS_KEY, GROUP_KEY, SloClass, SloGroup, SloUpdate, check_named
 
@@ -29,6 +29,11 @@ class DaemonConfig:
     """Share of an emulated device's time that moves of OPS may take while requests are outstanding."""
     keep_on_stop: bool = False
     """Leave everything set when the daemon stops, instead of undoing it."""
+
+    @property
+    def drive_policy(self) -> str:
+        """How OPS is shared out on NVMe drives that report and move it."""
+        return STRICT_POLICY if self.strict and self.policy == DEFAULT_POLICY else self.policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.base.text import and_list
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, total_iops
-from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatches
+from slo_ctl.daemon.drive_ops import DriveOpsControl
+from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, together
 from slo_ctl.decide.entitlement import BUSY_FROM, shares_of
 from slo_ctl.decide.levers import HeldBack, Splits, Wanted, first_split, next_split
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.libvirt import ObserveGone
-from slo_ctl.host.nvme.drive import Block, controller_at, drive_of, namespaces
+from slo_ctl.host.nvme.drive import Block, controller_at, drive_of, namespaces, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, IoCounters, Slo, Stream
 from slo_ctl.observe.block import BlockDevice, StreamWindow
@@ -191,6 +192,8 @@ class BlockPart:
         self.path = path
         self.drive: str | None = None
         """The NVMe drive of which it is a namespace; None: it is none."""
+        self.nsid: int | None = None
+        """Of that namespace; None: it is none, or not known."""
         self._sys = sys
         self._window_s = window_s
         self._clock = clock
@@ -236,15 +239,21 @@ class BlockPart:
         return served and (self.active != {vm} or self._busy_share >= _SERVED_BUSY_FROM)
 
     @property
-    def _seen(self) -> NvmeSeen:
+    def seen(self) -> NvmeSeen:
+        """Latest data of its NVMe drive."""
         return self._watches.seen(self._namespace) if self._namespace is not None else NvmeSeen(waf=None)
 
     @property
     def waf(self) -> DeviceWaf | None:
         """Measured WAF and its scope; None where it is not known, or is synthetic."""
-        waf = self._seen.waf
+        waf = self.seen.waf
         # What an emulator makes up says nothing of what its drive can do.
         return waf if waf is not None and waf.waf is not None and not waf.emulated else None
+
+    def move_ops(self, requests: Iterable[OpsRequest]) -> None:
+        """Ask its drive for moves; never waits."""
+        if self._namespace is not None:
+            self._watches.move_ops(self._namespace, requests)
 
     def find(self) -> None:
         """Look where it is now. Raises ObserveGone when it is not there."""
@@ -257,7 +266,7 @@ class BlockPart:
             self._device = None
             raise ObserveGone(f"{self.path} is not a block device, and no NVMe controller")
         if self._device is None or self._device.number != number:
-            self.drive = drive_of(number, self._sys)
+            self.drive, self.nsid = drive_of(number, self._sys), nsid_of(number, self._sys)
             self._device = BlockDevice(
                 self.name, self.path, number, window_s=self._window_s, clock=self._clock
             )
@@ -309,20 +318,28 @@ class BlockPart:
         return (now[1] - before[1]) / (_MS_PER_S * (now[0] - before[0]))
 
     def view(
-        self, slos: Mapping[str, Slo], disks: Mapping[str, tuple[str, ...]], wanted: Wanted, pool: Pool
+        self,
+        slos: Mapping[str, Slo],
+        disks: Mapping[str, tuple[str, ...]],
+        wanted: Wanted,
+        pool: Pool,
+        ops: DriveOpsControl | None,
     ) -> DeviceView:
         """For the status; `slos` are those of the VMs it serves, `disks` their names there.
 
-        `pool` is what it is part of, alone or with other namespaces.
+        `pool` is what it is part of, alone or with other namespaces; `ops`: its drive reports OPS.
         """
         shared = pool.shared(self)
-        nvme = self._seen
+        nvme = self.seen
         backends = sorted({wanted.backends.get((vm, self.name), "none") for vm in slos})
+        windows = self.windows
+        if ops is not None and self.nsid is not None and len(slos) == 1:
+            windows = {vm: ops.with_ops(self.nsid, window) for vm, window in windows.items() if vm in slos}
         views = {}
         for vm in slos:
             wants_more, guessed = pool.wants_more(vm)
             views[vm] = VmView(
-                windows=(self.windows[vm],) if vm in self.windows else (),
+                windows=(windows[vm],) if vm in windows else (),
                 disks=disks.get(vm, ()),
                 wants_more=wants_more,
                 guessed=guessed,
@@ -345,7 +362,7 @@ class BlockPart:
             share_tolerance=SHARE_TOLERANCE,
             waf=nvme.waf,
             placement=nvme.placement,
-            reasons=pool.guard.reasons(slos),
+            reasons=(*pool.guard.reasons(slos), *(ops.reasons if ops is not None else ())),
             vms=views,
         )
 
@@ -385,6 +402,11 @@ class Pool:
     def name(self) -> str:
         """Name of the device that reports a problem."""
         return self.parts[0].name
+
+    @property
+    def reports_ops(self) -> bool:
+        """Whether it is a drive that reports the OPS of its namespaces."""
+        return any(part.seen.ops is not None for part in self.parts)
 
     def observe(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
         """Take an epoch into account; after the parts did."""

@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from slo_ctl.act.journal import Journal
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.config import Config
 from slo_ctl.daemon.block import BlockPart, Pool, ReadWriteSplits, block_places
 from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_problem
+from slo_ctl.daemon.drive_ops import DriveOpsControl, occupants_of
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
 from slo_ctl.decide.levers import HeldBack, Wanted, histograms_for
@@ -44,6 +46,8 @@ class BlockDevices:
         self._splits = ReadWriteSplits(clock.monotonic_s)
         self._wishes: dict[str, ConfiguredScheduler] = {}
         self._pools: dict[str, Pool] = {}
+        self._ops: dict[str, DriveOpsControl] = {}
+        """Of drives that report OPS."""
         self._left_out: dict[str, tuple[str, ...]] = {}
         """Parts that a dry run omits, by device."""
         self._window_s = 0.0
@@ -120,6 +124,24 @@ class BlockDevices:
         self._pools = {key: self._pools.get(key) or Pool(self._clock.monotonic_s) for key in members}
         for key, parts in members.items():
             self._pools[key].parts = tuple(parts)
+
+    def decide_ops(self, slos: Mapping[str, Slo], policy: str) -> None:
+        """Decide about the OPS of drives that report it; after `observe`."""
+        self._ops = {
+            key: self._ops.get(key) or DriveOpsControl(key, self._window_s)
+            for key, pool in self._pools.items()
+            if key in self._ops or pool.reports_ops
+        }
+        for key, control in self._ops.items():
+            pool = self._pools[key]
+            on = {part.nsid: part.windows.keys() for part in pool.parts if part.nsid is not None}
+            occupants = occupants_of(on, slos)
+            self._problems.guarded(pool.name, partial(control.observe, pool.parts[0].seen, occupants, policy))
+
+    def move_ops(self, journal: Journal) -> None:
+        """Have the drives move what was decided."""
+        for key, control in self._ops.items():
+            self._pools[key].parts[0].move_ops(control.requests(journal))
 
     def wanted(
         self,
@@ -205,7 +227,8 @@ class BlockDevices:
                 for vm in vms
                 if vm.name in used
             }
-            make = partial(part.view, used, disks, wanted, self._pools[_pool_of(part)])
+            key = _pool_of(part)
+            make = partial(part.view, used, disks, wanted, self._pools[key], self._ops.get(key))
             view = view_or_problem(part.name, part.kind, make, self._problems)
             reasons = (*self.policies.reasons.get(part.name, ()), *view.reasons)
             views.append(replace(view, policy=self.policies.label(part.name), reasons=reasons))

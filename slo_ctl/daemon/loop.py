@@ -363,6 +363,7 @@ class Daemon:
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for part in self._emulated.parts.values():
             self._problems.guarded(part.name, partial(part.restore_ops, deadline_s))
+        self._actuators.add_drives(self._journal)
         outcomes = self._keeper.undo()
         answered = []
         for outcome in outcomes:
@@ -399,6 +400,7 @@ class Daemon:
             self._problems.guarded(part.name, partial(part.observe, occupants, now_s))
             notes += part.without_vm()
         self._blocks.observe(inventory, self._observer)
+        self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
         return notes
 
     # Acting.
@@ -418,6 +420,7 @@ class Daemon:
         if not self._dry_run:
             for part in self._emulated.parts.values():
                 self._problems.guarded(part.name, part.move)
+            self._blocks.move_ops(self._journal)
         self._log_epoch()
 
     def _can_act_on(self, setting: Setting) -> bool:

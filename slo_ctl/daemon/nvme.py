@@ -1,4 +1,4 @@
-"""Placement and WAF of an NVMe drive behind managed block devices, read in a thread.
+"""Placement, WAF and OPS of an NVMe drive behind managed block devices, read in a thread.
 
 A drive may take seconds to answer, or hang: no epoch ever waits for one.
 """
@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.decide.device_waf import choose, waf_over
 from slo_ctl.decide.drive_pool import strongest
 from slo_ctl.host.nvme import drive
-from slo_ctl.host.nvme.command import NvmeTool
+from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
 from slo_ctl.host.nvme.drive import MediaReader, controller_of, discover
+from slo_ctl.host.nvme.ops import DriveOpsLog
 from slo_ctl.model import DeviceNumber
-from slo_ctl.model.nvme import DeviceWaf, Isolation, MediaCounters, WafSource
+from slo_ctl.model.nvme import DeviceWaf, DriveOps, Isolation, MediaCounters, NvmeController, WafSource
 
 log = logging.getLogger("slo_ctl.daemon")
 
@@ -41,6 +42,15 @@ _NOT_ASKED = DeviceWaf(reason="the drive was not asked yet")
 
 
 @dataclass(frozen=True, slots=True)
+class OpsRequest:
+    """Blocks that the drive is to move between two NSIDs; None is its spare."""
+
+    source: int | None
+    target: int | None
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class NvmeSeen:
     """Latest data of a drive."""
 
@@ -48,6 +58,10 @@ class NvmeSeen:
     """The strongest it offers, such as `separation by FDP`; empty before that is known."""
     waf: DeviceWaf | None = _NOT_ASKED
     """None: it is not a drive that could report it."""
+    ops: DriveOps | None = None
+    """OPS of its namespaces; None: it does not report that, or did not answer."""
+    ops_refusal: str = ""
+    """Why it does not move OPS; empty before it was asked to."""
 
 
 class NvmeWatch:
@@ -75,6 +89,9 @@ class NvmeWatch:
         self._emulated = False
         self._groups: dict[str, int | None] | None = None
         self._readings: dict[WafSource, deque[MediaCounters]] = {}
+        self._ops_log: DriveOpsLog | None = None
+        self._requests: deque[OpsRequest] = deque()
+        self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"nvme-{block}", daemon=True)
 
@@ -89,7 +106,14 @@ class NvmeWatch:
         if age_s <= STALE_S or self._reader is None:
             return seen
         source = seen.waf.source if seen.waf is not None else WafSource.NONE
-        return replace(seen, waf=DeviceWaf(source, reason=f"the drive last answered {age_s:.0f} s ago"))
+        waf = DeviceWaf(source, reason=f"the drive last answered {age_s:.0f} s ago")
+        return replace(seen, waf=waf, ops=None)
+
+    def move_ops(self, requests: Iterable[OpsRequest]) -> None:
+        """Have the thread ask the drive for these moves; never waits."""
+        self._requests.extend(requests)
+        if self._requests:
+            self._wake.set()
 
     def covers(self, block: str) -> bool | None:
         """Whether what is seen goes for another namespace too, being of the same endurance group.
@@ -104,6 +128,7 @@ class NvmeWatch:
     def close(self) -> None:
         """Stop watching. A thread that waits for a drive ends when the command does."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_TIMEOUT_S)
 
@@ -115,7 +140,8 @@ class NvmeWatch:
                 # A thread that ends in silence would leave the last WAF standing.
                 log.exception("NVMe drive behind %s", self.block)
                 self._publish(NvmeSeen(waf=DeviceWaf(reason=f"unexpected {type(error).__name__}: {error}")))
-            self._stop.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
+            self._wake.wait(READ_EVERY_S if self._reader is not None else LOOK_AGAIN_S)
+            self._wake.clear()
 
     def read(self) -> None:
         """Find out about the drive unless that was done recently, then read its counters once."""
@@ -123,9 +149,10 @@ class NvmeWatch:
             try:
                 self._find()
             except UserError as error:
-                self._reader = self._groups = None
+                self._reader = self._groups = self._ops_log = None
                 self._publish(NvmeSeen(waf=DeviceWaf(reason=str(error))))
                 return
+        self._move_ops()
         self._read()
 
     def _find(self) -> None:
@@ -136,11 +163,43 @@ class NvmeWatch:
         if offered.isolation is not Isolation.NONE:
             placement += f" by {offered.by}"
         self._emulated = device.controller.emulated
-        self._publish(replace(self._seen, placement=placement))
+        self._publish(replace(self._seen, placement=placement, ops_refusal=""))
         self._found_s = self._clock()
         groups = {each.name: each.endurance_group for each in device.namespaces if each.name is not None}
         self._groups = groups
         self._reader = MediaReader(tool, device, groups.get(self.block), self._clock)
+        self._ops_log = self._find_ops_log(tool, device.controller)
+
+    def _find_ops_log(self, tool: NvmeTool, controller: NvmeController) -> DriveOpsLog | None:
+        try:
+            return DriveOpsLog.find(tool, controller, self._clock)
+        except NvmeError as error:
+            log.info("drive behind %s: whether it reports OPS is not known: %s", self.block, error)
+            return None
+
+    def _move_ops(self) -> None:
+        while self._requests and self._ops_log is not None:
+            asked = self._requests.popleft()
+            try:
+                self._ops_log.move(asked.source, asked.target, asked.blocks)
+            except NvmeCommandError as error:
+                if "opcode" in error.stderr.lower():
+                    # Asked again after the next look at the drive: an operator may allow it meanwhile.
+                    self._requests.clear()
+                    self._publish(replace(self._seen, ops_refusal=str(error)))
+                else:
+                    log.warning("drive behind %s: %s", self.block, error)
+            except NvmeError as error:
+                log.warning("drive behind %s: %s", self.block, error)
+
+    def _read_ops(self) -> DriveOps | None:
+        if self._ops_log is None:
+            return None
+        try:
+            return self._ops_log.read()
+        except NvmeError as error:
+            log.info("drive behind %s: %s", self.block, error)
+            return None
 
     def _read(self) -> None:
         assert self._reader is not None  # noqa: S101 - `read` made it
@@ -154,7 +213,8 @@ class NvmeWatch:
         found += [DeviceWaf(source, reason=reason) for source, reason in problems.items()]
         waf = choose(found)
         scope = self._reader.scope.get(waf.source, "")
-        self._publish(replace(self._seen, waf=replace(waf, scope=scope, emulated=self._emulated)))
+        waf = replace(waf, scope=scope, emulated=self._emulated)
+        self._publish(replace(self._seen, waf=waf, ops=self._read_ops()))
 
     def _publish(self, seen: NvmeSeen) -> None:
         self._seen, self._seen_s = seen, self._clock()
@@ -196,6 +256,10 @@ class NvmeWatches:
     def seen(self, block: str) -> NvmeSeen:
         """Latest data of the drive as it applies to this namespace; never waits."""
         return self._watch_of(block).seen
+
+    def move_ops(self, block: str, requests: Iterable[OpsRequest]) -> None:
+        """Ask the drive of this namespace for moves; never waits."""
+        self._watch_of(block).move_ops(requests)
 
     def leave(self, block: str) -> None:
         """It is not asked about any more. What was asked in its name is, where others are left, in theirs."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slo_ctl.act.cgroup import CgroupActuator
+from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import Actuator
 from slo_ctl.act.latency_histogram import LatencyHistogramActuator
 from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.act.nvme_ops import nvme_ops_actuator
 from slo_ctl.act.queue import BlockQueueActuator, why_not_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
@@ -20,7 +23,7 @@ from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, beli
 from slo_ctl.drives.record import Places
 from slo_ctl.host.capabilities import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
-from slo_ctl.model import DeviceNumber, Setting, Slo, Stream, Vm
+from slo_ctl.model import DeviceNumber, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import Capabilities
 from slo_ctl.profile.identity import Surroundings, block_facts, has_io_cost
 from slo_ctl.profile.session import Suited, suited
@@ -227,6 +230,8 @@ class DevicePolicies:
 
 # The actuators that answer at the moment.
 
+log = logging.getLogger("slo_ctl.daemon")
+
 
 class Actuators:
     """Chosen again every epoch; connections are kept as long as they are to the same thing."""
@@ -263,6 +268,17 @@ class Actuators:
         answering = [actuator for part in served for actuator in (part.actuator, part.tenant_scheduler)]
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
+
+    def add_drives(self, journal: Journal) -> None:
+        """Use the NVMe drives whose OPS was moved, too: it is restored only."""
+        places = (knob.place for knob in journal.originals() if knob.lever is Lever.NVME_OPS)
+        for drive in sorted({place.rpartition("/")[0] for place in places}):
+            try:
+                found = nvme_ops_actuator(drive, self._sys)
+            except UserError as error:
+                log.warning("OPS of drive %s: %s", drive, error)
+            else:
+                self.chosen.append(found)
 
     def wait_longer(self) -> None:
         """Wait longer for the calls that restore settings."""

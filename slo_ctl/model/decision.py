@@ -82,6 +82,7 @@ class Lever(StrEnum):
     FTL_LIMIT = "emulated SSD limit"
     FTL_OPS = "emulated SSD OPS"
     FTL_SCHEDULER = "emulated SSD scheduler"
+    NVME_OPS = "NVMe namespace OPS"
     DEVICE_SCHEDULER = "device scheduler"
     DEVICE_COST = "device io.cost"
 

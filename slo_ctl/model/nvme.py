@@ -147,6 +147,11 @@ class NvmeController:
         return bool(self.ctratt & 1 << 2)
 
     @property
+    def uuid_list(self) -> bool:
+        """CTRATT bit 9: it says whose its vendor-specific logs and commands are."""
+        return bool(self.ctratt & 1 << 9)
+
+    @property
     def endurance_groups(self) -> bool:
         """CTRATT bit 4."""
         return bool(self.ctratt & 1 << 4)
@@ -207,6 +212,45 @@ class OfferedPlacement:
     shares: str
     why: str
     """The data of the drive that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOps:
+    """OPS of a namespace, and what garbage collection has done there since it was created."""
+
+    nsid: int
+    ops_blocks: int
+    min_ops_blocks: int
+    """The fewest with which GC is sure to make progress."""
+    logical_blocks: int
+    """Blocks that its size fills."""
+    host_page_writes: int
+    gc_page_writes: int
+    victims: int
+    victim_valid_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriveOps:
+    """OPS of every namespace of a drive, as its log page E0h has them (docs/device.md)."""
+
+    at_s: float
+    """Time of a monotonic clock."""
+    block_bytes: int
+    page_bytes: int
+    spare_blocks: int
+    pending_blocks: int
+    """That moves still have to hand over."""
+    namespaces: tuple[NamespaceOps, ...]
+
+    @property
+    def pages_per_block(self) -> int:
+        """Pages of a block."""
+        return self.block_bytes // self.page_bytes
+
+    def namespace(self, nsid: int) -> NamespaceOps | None:
+        """The one with this NSID."""
+        return next((each for each in self.namespaces if each.nsid == nsid), None)
 
 
 class WafSource(StrEnum):

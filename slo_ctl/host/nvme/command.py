@@ -222,10 +222,15 @@ class NvmeTool:
 
         Raises NvmeError: what failed and why, or that an earlier command still hangs in the kernel.
         """
+        return self.run_raw(command, device, options).decode("utf-8", "replace")
+
+    def run_raw(self, command: str, device: str | None = None, options: Sequence[str] = ()) -> bytes:
+        """The same, of a command that prints no text."""
         if device is not None and not _DEVICE.fullmatch(device):
             raise NvmeError(f"{device!r} is no NVMe device", "such as /dev/nvme0 or /dev/nvme0n1")
-        words = [self.program, *self.version.words(command), *([device] if device else []), *options]
-        return self._run(words).decode("utf-8", "replace")
+        return self._run(
+            [self.program, *self.version.words(command), *([device] if device else []), *options]
+        )
 
     def read(self, command: str, device: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
         """The JSON object that `command` prints. Raises NvmeError."""

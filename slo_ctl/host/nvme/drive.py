@@ -321,6 +321,13 @@ def drive_of(number: DeviceNumber, sys: Path) -> str | None:
     return attribute(sys, controllers[0], "subsysnqn") or controllers[0]
 
 
+def nsid_of(number: DeviceNumber, sys: Path) -> int | None:
+    """The NSID of a block device; None: it is not a namespace, or the kernel does not report it."""
+    block = (sys / "dev" / "block" / str(number)).resolve().name
+    found = (each for name in controllers_of(sys, block) for each in blocks_of_controllers(sys, name))
+    return next((each.nsid for each in found if each.name == block), None)
+
+
 # Counters of an NVMe drive: bytes that hosts wrote, and bytes that went to its media.
 
 

@@ -201,7 +201,7 @@ fn endurance_group(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
 /// Vendor-specific: over-provisioning, and what garbage collection finds. All numbers are little-endian.
 ///
 /// Header of 64 bytes: version 1 (u16), bytes of an entry (u16), entries (u32), bytes of a block (u64), spare blocks
-/// (u64), blocks that moves still have to hand over (u64). Then for each namespace, 64 bytes: NSID (u32), the part of its
+/// (u64), blocks that moves still have to hand over (u64), bytes of a page (u64). Then for each namespace, 64 bytes: NSID (u32), the part of its
 /// victims' pages that were valid in millionths (u32: u), OPS blocks (i64), fewest OPS blocks (u64), blocks of its size
 /// (u64), pages that hosts wrote (u64), pages that GC copied (u64), victims (u64), valid pages in them (u64).
 fn ops(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
@@ -212,9 +212,10 @@ fn ops(subsystem: &Subsystem) -> Result<Vec<u8>, Status> {
         put(&mut data, 0, &1u16.to_le_bytes());
         put(&mut data, 2, &exact::<u16>(ENTRY).to_le_bytes());
         put(&mut data, 4, &exact::<u32>(namespaces.len()).to_le_bytes());
-        let block_bytes = u64::from(drive.block_pages()) * u64::from(drive.geometry().page_bytes);
+        let page_bytes = u64::from(drive.geometry().page_bytes);
+        let block_bytes = u64::from(drive.block_pages()) * page_bytes;
         let pending: u64 = drive.pending_moves().iter().map(|(.., blocks)| blocks).sum();
-        for (at, count) in [(8, block_bytes), (16, drive.spare_blocks()), (24, pending)] {
+        for (at, count) in [(8, block_bytes), (16, drive.spare_blocks()), (24, pending), (32, page_bytes)] {
             put(&mut data, at, &count.to_le_bytes());
         }
         for (entry, namespace) in data[ENTRY..].chunks_exact_mut(ENTRY).zip(namespaces.iter()) {

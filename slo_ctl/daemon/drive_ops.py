@@ -1,0 +1,213 @@
+"""OPS of the namespaces of an NVMe drive that reports and moves it: what VMs have, and moves between them.
+
+Such a drive is recognised by its UUID List (`host.nvme.ops`). Of its timing nothing is known, so that
+policies go by pages written; shares are kept by limits, as on every NVMe drive.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slo_ctl.act.journal import Journal, JournalError
+from slo_ctl.act.nvme_ops import ops_split
+from slo_ctl.daemon.nvme import NvmeSeen, OpsRequest
+from slo_ctl.daemon.ssd import part_of
+from slo_ctl.decide.policies import Policy, make_policy
+from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, TimingModel, VmSample
+from slo_ctl.model.nvme import DriveOps, NamespaceOps
+from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
+
+log = logging.getLogger("slo_ctl.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """The VM on a namespace."""
+
+    key: str
+    """Its name in policies: the VM's name, or `VM:nNSID` when it has several namespaces of the drive."""
+    slo: Slo
+    """The VM's, or its part of it."""
+
+
+def occupants_of(on: Mapping[int, Collection[str]], slos: Mapping[str, Slo]) -> dict[int, Occupant]:
+    """By NSID, from the VMs on each namespace: one that several VMs use has no SLO, so is nobody's."""
+    only = {nsid: next(iter(vms)) for nsid, vms in on.items() if len(vms) == 1}
+    parts = Counter(only.values())
+    return {
+        nsid: Occupant(vm if parts[vm] == 1 else f"{vm}:n{nsid}", part_of(slos[vm], parts[vm]))
+        for nsid, vm in only.items()
+        if vm in slos
+    }
+
+
+class DriveOpsControl:
+    """One drive, from one look at its log to the next."""
+
+    def __init__(self, drive: str, window_s: float) -> None:
+        """`drive` is the NQN of its subsystem; `window_s`, what the status looks back."""
+        self.drive = drive
+        self.reasons: tuple[str, ...] = ()
+        """Decisions in force, and why blocks cannot be moved."""
+        self._window: Sliding[DriveOps] = Sliding(window_s)
+        self._policy: Policy[Any] | None = None
+        self._state: Any = None
+        self._vms: dict[int, str] = {}
+        """By NSID, of namespaces that one VM uses."""
+        self._keys: dict[int, str] = {}
+        self._decision = Decision()
+        self._refusal = ""
+
+    def observe(self, seen: NvmeSeen, occupants: Mapping[int, Occupant], policy: str) -> None:
+        """Take the latest reading into account, and decide; `occupants` by NSID."""
+        if seen.ops is None:
+            self._window.clear()
+            self._forget_policy()
+            self.reasons, self._decision = (), Decision()
+            return
+        last = self._window.last
+        if last is not None and seen.ops.at_s <= last.at_s:
+            self._decision = replace(self._decision, moves=())  # they were asked for
+            return
+        if last is not None and not _continues(last, seen.ops):
+            self._window.clear()
+            self._forget_policy()
+            last = None
+        self._window.add(seen.ops.at_s, seen.ops)
+        self._vms = {nsid: on.key for nsid, on in occupants.items()}
+        self._keys = {
+            each.nsid: self._vms.get(each.nsid, f"namespace {each.nsid}") for each in seen.ops.namespaces
+        }
+        self._refusal = seen.ops_refusal
+        if last is not None:
+            self._decide(_sample(last, seen.ops, self._keys, occupants), policy)
+
+    def _forget_policy(self) -> None:
+        self._policy = self._state = None
+
+    def _decide(self, sample: DeviceSample, policy: str) -> None:
+        if policy == "algorithm1":  # the paper adjusts before every GC, a block at a time
+            victims = sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block
+            sample = replace(sample, max_move_blocks=max(1, victims))
+        try:
+            if self._policy is None or self._policy.name != policy:
+                self._policy = make_policy(policy)
+                self._state, self._decision = self._policy.resume(sample)
+            else:
+                self._state, self._decision = self._policy.step(self._state, sample)
+        except ValueError as error:
+            self._decision = Decision(reasons=(f"{policy} cannot decide: {error}",))
+        refused = (f"the drive does not move OPS: {self._refusal}",) if self._refusal else ()
+        for reason in (*self._decision.reasons, *refused):
+            if reason not in self.reasons:
+                log.info("drive %s: %s", self.drive, reason)
+        self.reasons = (*self._decision.reasons, *refused)
+
+    def requests(self, journal: Journal) -> list[OpsRequest]:
+        """Moves that the drive is to be asked for; the split before the first of them is journalled.
+
+        None while blocks are under way: the sample did not know where they end.
+        """
+        ops = self._window.last
+        if ops is None or not self._decision.moves or ops.pending_blocks or self._refusal:
+            return []
+        nsids = {key: nsid for nsid, key in self._keys.items()}
+        try:
+            journal.add(ops_split(self.drive, ops, self._vms))
+        except JournalError as error:
+            self.reasons = (*self.reasons, f"no OPS is moved: {error}")
+            return []
+        found = [
+            OpsRequest(
+                None if move.source is None else nsids[move.source],
+                None if move.target is None else nsids[move.target],
+                move.blocks,
+            )
+            for move in self._decision.moves
+        ]
+        self._decision = replace(self._decision, moves=())
+        return found
+
+    def with_ops(self, nsid: int, window: StreamWindow) -> StreamWindow:
+        """The window of the one VM on a namespace, with what the drive reports of it."""
+        first, last = self._window.first, self._window.last
+        then = first.namespace(nsid) if first is not None else None
+        now = last.namespace(nsid) if last is not None else None
+        if last is None or now is None:
+            return window
+        did = _since(then, now)
+        victim_pages = did.victims * last.pages_per_block
+        return replace(
+            window,
+            totals=_totals(window.totals, now),
+            host_page_writes=did.host_page_writes,
+            gc_page_writes=did.gc_page_writes,
+            u=did.victim_valid_pages / victim_pages if victim_pages else None,
+            waf=(did.host_page_writes + did.gc_page_writes) / did.host_page_writes
+            if did.host_page_writes
+            else None,
+            size_bytes=now.logical_blocks * last.block_bytes,
+            ops_blocks=now.ops_blocks,
+            ops_bytes=now.ops_blocks * last.block_bytes,
+        )
+
+
+def _continues(last: DriveOps, now: DriveOps) -> bool:
+    """Whether the counters are those of before: the same namespaces, and nothing went back."""
+    if {each.nsid for each in last.namespaces} != {each.nsid for each in now.namespaces}:
+        return False
+    return all(
+        before.victims <= each.victims
+        and before.host_page_writes <= each.host_page_writes
+        and before.gc_page_writes <= each.gc_page_writes
+        and before.victim_valid_pages <= each.victim_valid_pages
+        for each in now.namespaces
+        if (before := last.namespace(each.nsid)) is not None
+    )
+
+
+def _since(then: NamespaceOps | None, now: NamespaceOps) -> NamespaceOps:
+    """The counters of a window; blocks as they are now."""
+    before = then or now
+    return replace(
+        now,
+        host_page_writes=now.host_page_writes - before.host_page_writes,
+        gc_page_writes=now.gc_page_writes - before.gc_page_writes,
+        victims=now.victims - before.victims,
+        victim_valid_pages=now.victim_valid_pages - before.victim_valid_pages,
+    )
+
+
+def _sample(
+    last: DriveOps, now: DriveOps, keys: Mapping[int, str], occupants: Mapping[int, Occupant]
+) -> DeviceSample:
+    vms = []
+    for each in now.namespaces:
+        did, on = _since(last.namespace(each.nsid), each), occupants.get(each.nsid)
+        vms.append(
+            VmSample(
+                vm=keys[each.nsid],
+                slo=on.slo if on is not None else Slo(),
+                active=on is not None and did.host_page_writes > 0,
+                window_s=now.at_s - last.at_s,
+                requests=did.host_page_writes,
+                host_page_writes=did.host_page_writes,
+                gc_page_writes=did.gc_page_writes,
+                victim_pages=did.victims * now.pages_per_block,
+                victim_valid_pages=did.victim_valid_pages,
+                logical_blocks=each.logical_blocks,
+                ops_blocks=each.ops_blocks,
+                min_ops_blocks=each.min_ops_blocks,
+            )
+        )
+    # Of a timing model that is `none` only the size of a block counts.
+    timing = FlashTiming(now.pages_per_block, 0.0, 0.0, 0.0, 0.0, model=TimingModel.NONE)
+    return DeviceSample(timing=timing, vms=tuple(vms), spare_blocks=now.spare_blocks)
+
+
+def _totals(totals: StreamTotals, now: NamespaceOps) -> StreamTotals:
+    return replace(totals, host_page_writes=now.host_page_writes, gc_page_writes=now.gc_page_writes)
