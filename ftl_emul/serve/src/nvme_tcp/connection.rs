@@ -15,7 +15,7 @@ use crate::nvme_tcp::identify;
 use crate::nvme_tcp::io as nvm;
 use crate::nvme_tcp::pdu::{self, COMMON_BYTES, DIGEST_BYTES, Fault, Format, FromHost, HostData, Layout};
 use crate::nvme_tcp::placement;
-use crate::nvme_tcp::queue::{Next, Queue, Work};
+use crate::nvme_tcp::queue::{Incoming, Next, Queue, When, Work};
 use crate::nvme_tcp::subsystem::Subsystem;
 
 /// A PDU that has begun is there after so long; so is Connect.
@@ -27,6 +27,8 @@ const PARTING: Duration = Duration::from_secs(1);
 /// Threads of an I/O queue: where answers wait for the modelled drive, each takes one.
 const THREADS: usize = 4;
 const TIMED_THREADS: usize = 128;
+/// What is read from a host at once.
+const READ_BYTES: usize = 128 << 10;
 /// See [`is_quick`].
 const QUICK_BYTES: usize = 64 << 10;
 
@@ -84,7 +86,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn converse<'s>(&mut self, scope: &'s Scope<'s, 'a>) -> End {
-        let mut stream = BufReader::with_capacity(64 << 10, self.queue.stream());
+        let mut stream = BufReader::with_capacity(READ_BYTES, Incoming(self.queue));
         loop {
             if let Err(end) = self.one(&mut stream, scope) {
                 return end;
@@ -93,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Waits for a PDU, and does what it asks for.
-    fn one<'s>(&mut self, stream: &mut BufReader<&TcpStream>, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
+    fn one<'s>(&mut self, stream: &mut BufReader<Incoming<'_>>, scope: &'s Scope<'s, 'a>) -> Result<(), End> {
         self.wait(stream)?;
         let mut header = vec![0; COMMON_BYTES];
         stream.read_exact(&mut header)?;
@@ -130,7 +132,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns when the host has begun to send something. A connection that never got to its Connect does not wait long.
-    fn wait(&self, stream: &mut BufReader<&TcpStream>) -> Result<(), End> {
+    fn wait(&self, stream: &mut BufReader<Incoming<'_>>) -> Result<(), End> {
         loop {
             match stream.fill_buf() {
                 Ok([]) => return Err(End::Closed),
@@ -234,7 +236,7 @@ impl<'a> Reader<'a> {
         let is_timed = self.subsystem.server.time_scale.is_some();
         if !is_timed && !controller.is_write_through() {
             while let Some(work) = self.queue.ready_now(is_quick) {
-                answer(self.subsystem, self.queue, controller, *id, &work)?;
+                answer(self.subsystem, self.queue, controller, *id, &work, When::WithOthers)?;
             }
         }
         let most = if is_timed { TIMED_THREADS } else { THREADS };
@@ -253,7 +255,7 @@ impl<'a> Reader<'a> {
 
     fn administer(&mut self, work: &Work) -> Result<(), End> {
         if work.damaged {
-            return Ok(self.queue.complete(work, Status::TRANSIENT_TRANSPORT.into(), None)?);
+            return Ok(self.queue.complete(work, Status::TRANSIENT_TRANSPORT.into(), None, When::Now)?);
         }
         let Some(Association { controller, .. }) = &self.association else {
             let connected = admin::connect(self.subsystem, self.queue, &work.command, &work.data, self.from.ip());
@@ -264,7 +266,7 @@ impl<'a> Reader<'a> {
                 }
                 Err(completion) => completion,
             };
-            return Ok(self.queue.complete(work, completion, None)?);
+            return Ok(self.queue.complete(work, completion, None, When::Now)?);
         };
         match admin::carry_out(self.subsystem, controller, work, self.here) {
             Outcome::Later => Ok(()),
@@ -274,7 +276,7 @@ impl<'a> Reader<'a> {
                 }
                 let mut buffer = vec![0; self.queue.format().before_data()];
                 buffer.extend_from_slice(&data);
-                Ok(self.queue.complete(work, completion, Some(buffer))?)
+                Ok(self.queue.complete(work, completion, Some(buffer), When::Now)?)
             }
         }
     }
@@ -327,7 +329,7 @@ fn read_data(stream: &mut impl Read, data: &mut [u8], has_digest: bool) -> io::R
 fn work(subsystem: &Subsystem, queue: &Queue, association: Option<&Association>) {
     let Some(Association { controller, queue: id }) = association else { return };
     while let Next::Work(work) = queue.ready() {
-        if answer(subsystem, queue, controller, *id, &work).is_err() {
+        if answer(subsystem, queue, controller, *id, &work, When::Now).is_err() {
             return;
         }
     }
@@ -342,7 +344,14 @@ fn is_quick(work: &Work) -> bool {
 }
 
 /// Carries out a command of an I/O queue and answers it.
-fn answer(subsystem: &Subsystem, queue: &Queue, controller: &Controller, id: u16, work: &Work) -> io::Result<()> {
+fn answer(
+    subsystem: &Subsystem,
+    queue: &Queue,
+    controller: &Controller,
+    id: u16,
+    work: &Work,
+    when: When,
+) -> io::Result<()> {
     let mut buffer = vec![0; queue.format().before_data() + work.transfer.to_host];
     // A panic fails this command only.
     let done = catch_unwind(AssertUnwindSafe(|| carry_out(subsystem, queue, controller, work, &mut buffer)));
@@ -350,7 +359,7 @@ fn answer(subsystem: &Subsystem, queue: &Queue, controller: &Controller, id: u16
     if completion.status != Status::SUCCESS {
         controller.note_error(id, &work.command, completion.status);
     }
-    queue.complete(work, completion, Some(buffer))
+    queue.complete(work, completion, Some(buffer), when)
 }
 
 /// For a namespace that a host does not have: an identifier that there may be is only inactive (3.2.1).

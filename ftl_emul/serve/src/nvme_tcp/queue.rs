@@ -2,7 +2,7 @@
 //! and the half of the connection that answers go out through.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,6 +18,8 @@ pub const MAX_ENTRIES: u16 = 128;
 /// Data of one connection's commands in work at once. A command that moves no more than a capsule may hold does not
 /// count: together such are bounded by the entries of the queue.
 const ROOM_BYTES: usize = 16 << 20;
+/// Answers that wait for the reader to have nothing else to do are sent once they are so many bytes.
+const ANSWERS_BYTES: usize = 256 << 10;
 /// A host that takes no answer for so long is given up.
 const STUCK: Duration = Duration::from_secs(10);
 
@@ -45,6 +47,15 @@ impl Work {
     fn is_owed(&self) -> bool {
         self.data.len() < self.transfer.from_host
     }
+}
+
+/// When an answer is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    Now,
+    /// With others, before the connection is read again: see [`Incoming`].
+    WithOthers,
 }
 
 /// See [`Queue::ready`].
@@ -77,7 +88,8 @@ struct State {
 #[derive(Debug)]
 pub struct Queue {
     stream: TcpStream,
-    sending: Mutex<()>,
+    /// Answers that are not sent yet.
+    sending: Mutex<Vec<u8>>,
     format: OnceLock<Format>,
     state: Mutex<State>,
     more: Condvar,
@@ -93,7 +105,7 @@ impl Queue {
         let state = State { entries: 2, ..State::default() };
         Ok(Self {
             stream,
-            sending: Mutex::new(()),
+            sending: Mutex::default(),
             format: OnceLock::new(),
             state: Mutex::new(state),
             more: Condvar::new(),
@@ -223,8 +235,8 @@ impl Queue {
 
     /// Answers a command and forgets it. `buffer`, if any, has the data for the host where [`Format::finish_data`]
     /// looks for it.
-    pub fn complete(&self, work: &Work, completion: Completion, buffer: Option<Vec<u8>>) -> io::Result<()> {
-        let done = self.answer(work.command.id(), completion, buffer);
+    pub fn complete(&self, work: &Work, completion: Completion, buffer: Option<Vec<u8>>, when: When) -> io::Result<()> {
+        let done = self.answer_when(work.command.id(), completion, buffer, when);
         let mut asked = Vec::new();
         {
             let mut state = self.state();
@@ -246,6 +258,10 @@ impl Queue {
 
     /// Answers a command that took no room.
     pub fn answer(&self, command: u16, completion: Completion, buffer: Option<Vec<u8>>) -> io::Result<()> {
+        self.answer_when(command, completion, buffer, When::Now)
+    }
+
+    fn answer_when(&self, command: u16, completion: Completion, buffer: Option<Vec<u8>>, when: When) -> io::Result<()> {
         let (head, id) = {
             let mut state = self.state();
             // Before the answer: the host may use the identifier again as soon as it has that.
@@ -258,9 +274,9 @@ impl Queue {
             Some(mut buffer) if completion.status == Status::SUCCESS => {
                 format.finish_data(&mut buffer, command);
                 buffer.extend_from_slice(&entry);
-                self.send(&buffer)
+                self.send_when(&buffer, when)
             }
-            _ => self.send(&entry),
+            _ => self.send_when(&entry, when),
         }
     }
 
@@ -295,15 +311,29 @@ impl Queue {
             }
         };
         match found {
-            Some(work) => self.complete(&work, Status::ABORT_REQUESTED.into(), None).map(|()| true),
+            Some(work) => self.complete(&work, Status::ABORT_REQUESTED.into(), None, When::Now).map(|()| true),
             None => Ok(false),
         }
     }
 
     /// Sends one PDU, or several. After a failure the connection is of no use.
     pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        (&self.stream).write_all(bytes).inspect_err(|_| self.close())
+        self.send_when(bytes, When::Now)
+    }
+
+    fn send_when(&self, bytes: &[u8], when: When) -> io::Result<()> {
+        let mut unsent = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsent.is_empty() && when == When::Now {
+            return (&self.stream).write_all(bytes).inspect_err(|_| self.close());
+        }
+        unsent.extend_from_slice(bytes);
+        if when == When::Now || unsent.len() >= ANSWERS_BYTES { self.send_all(&mut unsent) } else { Ok(()) }
+    }
+
+    fn send_all(&self, unsent: &mut Vec<u8>) -> io::Result<()> {
+        let sent = (&self.stream).write_all(unsent).inspect_err(|_| self.close());
+        unsent.clear();
+        sent
     }
 
     /// Whether nobody waits for answers any more.
@@ -337,6 +367,21 @@ impl Queue {
             drop(state);
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// What a host sends, for its reader: answers that wait are sent before the connection is read, so that a host never
+/// waits for these while this side waits for the host.
+pub struct Incoming<'a>(pub &'a Queue);
+
+impl Read for Incoming<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut unsent = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        if !unsent.is_empty() {
+            self.0.send_all(&mut unsent)?;
+        }
+        drop(unsent);
+        (&self.0.stream).read(buffer)
     }
 }
 
