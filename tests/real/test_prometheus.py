@@ -36,6 +36,9 @@ min_iops = 10
 [vm.db]
 namespaces = ["ssd0/db"]
 max_iops = 200
+group = "shop"
+[group.shop]
+min_iops = 20
 [vm.gone]
 weight = 2
 """
