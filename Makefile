@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt bench validate claims campaign fuzz man screenshots install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt stubs bench validate claims campaign fuzz man screenshots install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -36,6 +36,9 @@ fmt: setup-lint ## format Python and Rust, apply ruff's safe fixes
 	@. build/env.sh && .venv/bin/ruff check --fix --quiet . || true
 	@. build/env.sh && .venv/bin/ruff format .
 	@. build/env.sh && cargo fmt --all
+
+stubs: setup ## the types of the Rust extension in ftl_emul/_core.pyi, from its source
+	@scripts/stubs.sh
 
 bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 	@. build/env.sh && .venv/bin/python bench/run.py $(BENCH_ARGS)

@@ -10,7 +10,6 @@ from ftl_emul._core import (
     Device,
     DiskPreset,
     Disks,
-    DriveError,
     LatencyUs,
     Moved,
     MoveRecord,
@@ -47,3 +46,7 @@ __all__ = [
     "schedulers",
     "victim_policies",
 ]
+
+
+class DriveError(Exception):
+    """A request that the emulated SSD refused; nothing was changed."""

@@ -1,210 +1,397 @@
+"""
+The compiled part of `ftl_emul`.
+"""
+
+from _typeshed import SupportsGetItem
 from collections.abc import Callable
-from os import PathLike
-from typing import Literal, final
-
-import numpy as np
-from numpy.typing import NDArray
-
 from ftl_emul.config import Config
+from numpy import int64, uint16, uint64, uint8
+from numpy.typing import NDArray
+from os import PathLike
+from typing import Literal, SupportsFloat, SupportsIndex, final
 
-class DriveError(Exception): ...
-
-@final
-class Preset:
-    name: str
-    description: str
-    page_bytes: int
-    pages_per_block: int
-    channels: int
-    dies_per_channel: int
-    planes: int
-    over_provisioning: float
-    read_ns: int
-    program_ns: int
-    erase_ns: int
-    transfer_ns: int
-
-@final
-class TenantRecord:
-    host_page_writes: int
-    host_page_reads: int
-    unmapped_page_reads: int
-    rmw_page_reads: int
-    trimmed_pages: int
-    gc_page_writes: int
-    reclaim_page_writes: int
-    wear_page_writes: int
-    victims: int
-    victim_valid_pages: int
-    erases: int
-    victim_histogram: list[int]
-    moved_pages_of: list[int]
-    switch_merges: int
-    partial_merges: int
-    full_merges: int
-    merged_blocks: int
-    switch_merge_ns: int
-    partial_merge_ns: int
-    full_merge_ns: int
-    map_reads: int
-    map_writes: int
-    map_ns: int
-
-@final
-class QueueRecord:
-    reads: int
-    writes: int
-    trims: int
-    write_zeroes: int
-    flushes: int
-    read_bytes: int
-    write_bytes: int
-    device_ns: int
-    gc_ns: int
-    throttled_ns: int
-    latency_ns: int
-    backlog_ns: int
-    queued_ns: int
-
-@final
-class SpaceRecord:
-    isolated: bool
-    logical_pages: int
-    mapped_pages: int
-    logical_blocks: int
-    ops_blocks: int
-    min_ops_blocks: int
-    free_blocks: int
-    min_erases: int
-    max_erases: int
-    pending_out_blocks: int
-
-@final
-class Moved:
-    moved_blocks: int
-    gc_passes: int
-    pending_blocks: int
-
-@final
-class MoveRecord:
-    budget: float
-    done_ns: int
-    owed_ns: int
-    moved_blocks: int
-    pending: list[tuple[int | None, int | None, int]]
+__all__ = ["Ageing", "Device", "DiskPreset", "Disks", "LatencyUs", "MoveRecord", "Moved", "Preset", "QueueRecord", "SpaceRecord", "TenantRecord", "disk_presets", "mappings", "presets", "schedulers", "victim_policies"]
 
 @final
 class Ageing:
-    waf: list[float]
-    host_page_writes: int
-    settled: bool
-
-@final
-class LatencyUs:
-    read: list[float]
-    write: list[float]
-    reads: int
-    writes: int
+    """
+    How ageing went.
+    """
+    @property
+    def host_page_writes(self, /) -> int: ...
+    @property
+    def settled(self, /) -> bool: ...
+    @property
+    def waf(self, /) -> list[float]: ...
 
 @final
 class Device:
-    def __init__(self, config: Config) -> None: ...
+    """
+    An emulated SSD. Every refusal raises `DriveError` and changes nothing.
+    """
+    def __new__(cls, /, config: Config) -> Device: ...
+    def advance_moves(self, /, max_gc_passes: SupportsIndex) -> Moved: ...
+    def age(self, /, seed: SupportsIndex, progress: Callable[[float], object] | None = None) -> Ageing:
+        """
+        Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
+        what it raises ends the ageing.
+        """
+    def apply(self, /, tenant: NDArray[uint16], op: NDArray[uint8], offset_bytes: NDArray[uint64], length_bytes: NDArray[uint64]) -> None:
+        """
+        Applies requests in order, without a clock. Columns of equal length.
+        """
+    @property
+    def block_pages(self, /) -> int:
+        """
+        Pages of such a block.
+        """
+    @property
+    def blocks(self, /) -> int:
+        """
+        Blocks of the whole drive, as tenants own them: clustered ones count as one.
+        """
+    def cancel_moves(self, /) -> None:
+        """
+        Withdraws what moves have not handed over yet.
+        """
+    def check(self, /) -> None:
+        """
+        Verifies every invariant of the mapping; raises `DriveError` naming the first that is broken.
+        """
+    def clear_latencies(self, /) -> None: ...
+    def counters(self, /, tenant: SupportsIndex) -> TenantRecord: ...
+    def create_tenant(self, /, pages: SupportsIndex, isolated: bool, ops_blocks: SupportsIndex) -> int: ...
+    def delete_tenant(self, /, tenant: SupportsIndex) -> None: ...
+    def end_input(self, /, tenant: SupportsIndex) -> None: ...
+    def feed(self, /, tenant: SupportsIndex, time_ns: NDArray[int64], op: NDArray[uint8], offset_bytes: NDArray[uint64], length_bytes: NDArray[uint64]) -> None:
+        """
+        Appends requests to a tenant's input. Columns of equal length; all are checked before any is taken.
+        """
+    @property
+    def host_page_writes(self, /) -> int: ...
+    def latency_us(self, /, tenant: SupportsIndex, percentiles: SupportsGetItem[int, SupportsFloat | SupportsIndex]) -> LatencyUs:
+        """
+        Percentiles (0..100) of read and write latency in microseconds since the last clear.
+        """
+    def moves(self, /) -> MoveRecord:
+        """
+        How moves in the background are going.
+        """
+    @property
+    def now_ns(self, /) -> int: ...
+    def open_queue(self, /, tenant: SupportsIndex, queue_depth: SupportsIndex | None) -> None:
+        """
+        Gives a tenant an empty queue: closed loop at a depth, or open loop by timestamps when depth is None.
+        """
+    def outstanding(self, /, tenant: SupportsIndex) -> int: ...
+    def pause(self, /, tenant: SupportsIndex, paused: bool) -> None: ...
+    def queue_counters(self, /, tenant: SupportsIndex) -> QueueRecord: ...
+    def request_move(self, /, source: SupportsIndex | None, target: SupportsIndex | None, blocks: SupportsIndex) -> None: ...
+    def resize_tenant(self, /, tenant: SupportsIndex, pages: SupportsIndex) -> None: ...
     @staticmethod
-    def restore(path: str | PathLike[str], config: Config) -> tuple[Device, str]: ...
-    def save(self, path: str | PathLike[str], label: str) -> None: ...
+    def restore(path: str | PathLike[str], config: Config) -> tuple[Device, str]:
+        """
+        Restores a drive that `save()` wrote; returns it and its label. Shape and GC policy come from the file, latencies
+        and scheduler from the configuration.
+        """
+    def run(self, /, until_ns: SupportsIndex | None = None, until_host_page_writes: SupportsIndex | None = None) -> tuple[Literal["time", "writes", "starved", "idle"], list[int]]:
+        """
+        Lets virtual time pass until a time, a count of host page writes, or a tenant without input.
+
+        Returns "time", "writes", "starved" or "idle", and the tenants that starve.
+        """
+    def save(self, /, path: str | PathLike[str], label: str) -> None:
+        """
+        Writes the placement of every page, every counter and a label of the caller's.
+        """
+    def set_limit(self, /, tenant: SupportsIndex, iops: SupportsFloat | SupportsIndex | None = None, bytes_s: SupportsFloat | SupportsIndex | None = None) -> None: ...
+    def set_move_budget(self, /, share: SupportsFloat | SupportsIndex) -> None:
+        """
+        Share of the device's time that moves may take while requests are outstanding.
+        """
+    def set_weight(self, /, tenant: SupportsIndex, weight: SupportsFloat | SupportsIndex) -> None: ...
+    def space(self, /, tenant: SupportsIndex) -> SpaceRecord: ...
     @property
-    def blocks(self) -> int: ...
-    @property
-    def block_pages(self) -> int: ...
-    @property
-    def spare_blocks(self) -> int: ...
-    @property
-    def now_ns(self) -> int: ...
-    @property
-    def host_page_writes(self) -> int: ...
-    def tenants(self) -> list[int]: ...
-    def create_tenant(self, pages: int, isolated: bool, ops_blocks: int) -> int: ...
-    def delete_tenant(self, tenant: int) -> None: ...
-    def resize_tenant(self, tenant: int, pages: int) -> None: ...
-    def request_move(self, source: int | None, target: int | None, blocks: int) -> None: ...
-    def advance_moves(self, max_gc_passes: int) -> Moved: ...
-    def moves(self) -> MoveRecord: ...
-    def set_move_budget(self, share: float) -> None: ...
-    def cancel_moves(self) -> None: ...
-    def counters(self, tenant: int) -> TenantRecord: ...
-    def queue_counters(self, tenant: int) -> QueueRecord: ...
-    def space(self, tenant: int) -> SpaceRecord: ...
-    def outstanding(self, tenant: int) -> int: ...
-    def latency_us(self, tenant: int, percentiles: list[float]) -> LatencyUs: ...
-    def take_recent_latency_us(self, tenant: int, percentiles: list[float]) -> LatencyUs: ...
-    def clear_latencies(self) -> None: ...
-    def age(self, seed: int, progress: Callable[[float], object] | None = None) -> Ageing: ...
-    def apply(
-        self,
-        tenant: NDArray[np.uint16],
-        op: NDArray[np.uint8],
-        offset_bytes: NDArray[np.uint64],
-        length_bytes: NDArray[np.uint64],
-    ) -> None: ...
-    def open_queue(self, tenant: int, queue_depth: int | None) -> None: ...
-    def feed(
-        self,
-        tenant: int,
-        time_ns: NDArray[np.int64],
-        op: NDArray[np.uint8],
-        offset_bytes: NDArray[np.uint64],
-        length_bytes: NDArray[np.uint64],
-    ) -> None: ...
-    def end_input(self, tenant: int) -> None: ...
-    def pause(self, tenant: int, paused: bool) -> None: ...
-    def set_weight(self, tenant: int, weight: float) -> None: ...
-    def set_limit(self, tenant: int, iops: float | None = None, bytes_s: float | None = None) -> None: ...
-    def run(
-        self, until_ns: int | None = None, until_host_page_writes: int | None = None
-    ) -> tuple[Literal["time", "writes", "starved", "idle"], list[int]]: ...
-    def check(self) -> None: ...
+    def spare_blocks(self, /) -> int: ...
+    def take_recent_latency_us(self, /, tenant: SupportsIndex, percentiles: SupportsGetItem[int, SupportsFloat | SupportsIndex]) -> LatencyUs:
+        """
+        The same percentiles since this was last called for the tenant; nothing at the first call.
+        """
+    def tenants(self, /) -> list[int]: ...
 
 @final
 class DiskPreset:
-    name: str
-    description: str
-    capacity_bytes: int
-    heads: int
-    rotation_ns: int
-    seek_min_ns: int
-    seek_average_ns: int
-    seek_max_ns: int
-    write_settle_ns: int
-    outer_bytes_s: int
-    inner_bytes_s: int
-    zones: int
-    interface_bytes_s: int
-    command_ns: int
-    queue_depth: int
-    segment_bytes: int
-    segments: int
-    write_cache_bytes: int
-    write_cache_places: int
+    """
+    A known disk.
+    """
+    @property
+    def capacity_bytes(self, /) -> int: ...
+    @property
+    def command_ns(self, /) -> int: ...
+    @property
+    def description(self, /) -> str: ...
+    @property
+    def heads(self, /) -> int: ...
+    @property
+    def inner_bytes_s(self, /) -> int: ...
+    @property
+    def interface_bytes_s(self, /) -> int: ...
+    @property
+    def name(self, /) -> str: ...
+    @property
+    def outer_bytes_s(self, /) -> int: ...
+    @property
+    def queue_depth(self, /) -> int: ...
+    @property
+    def rotation_ns(self, /) -> int: ...
+    @property
+    def seek_average_ns(self, /) -> int: ...
+    @property
+    def seek_max_ns(self, /) -> int: ...
+    @property
+    def seek_min_ns(self, /) -> int: ...
+    @property
+    def segment_bytes(self, /) -> int: ...
+    @property
+    def segments(self, /) -> int: ...
+    @property
+    def write_cache_bytes(self, /) -> int: ...
+    @property
+    def write_cache_places(self, /) -> int: ...
+    @property
+    def write_settle_ns(self, /) -> int: ...
+    @property
+    def zones(self, /) -> int: ...
 
 @final
 class Disks:
-    def __init__(self, preset: str, disks: int, stripe_bytes: int) -> None: ...
+    """
+    Disks of one kind with one user, who has all of them.
+    """
+    def __new__(cls, /, preset: str, disks: SupportsIndex, stripe_bytes: SupportsIndex) -> Disks:
+        """
+        Raises `ValueError` for an unknown preset, `DriveError` for what makes no array.
+        """
     @property
-    def capacity_bytes(self) -> int: ...
+    def capacity_bytes(self, /) -> int: ...
+    def flush(self, /) -> None:
+        """
+        Waits until every write is on the media.
+        """
     @property
-    def now_ns(self) -> int: ...
-    def play(
-        self,
-        op: int,
-        offsets_bytes: NDArray[np.uint64],
-        length_bytes: int,
-        queue_depth: int = 1,
-        limit_ns: int | None = None,
-    ) -> tuple[int, int]: ...
-    def flush(self) -> None: ...
+    def now_ns(self, /) -> int: ...
+    def play(self, /, op: SupportsIndex, offsets_bytes: NDArray[uint64], length_bytes: SupportsIndex, queue_depth: SupportsIndex = 1, limit_ns: SupportsIndex | None = None) -> tuple[int, int]:
+        """
+        Plays requests of one kind (0 read, 1 write) and size, so many at a time, until all have ended or `limit_ns`
+        has passed. Returns how many have ended, and the time it took.
+        """
 
-def presets() -> list[Preset]: ...
-def disk_presets() -> list[DiskPreset]: ...
-def mappings() -> list[tuple[str, str]]: ...
-def victim_policies() -> list[tuple[str, str]]: ...
-def schedulers() -> list[tuple[str, str]]: ...
+@final
+class LatencyUs:
+    """
+    Latency percentiles in microseconds, in the order asked for; empty when nothing was recorded.
+    """
+    @property
+    def read(self, /) -> list[float]: ...
+    @property
+    def reads(self, /) -> int: ...
+    @property
+    def write(self, /) -> list[float]: ...
+    @property
+    def writes(self, /) -> int: ...
+
+@final
+class MoveRecord:
+    """
+    How moves of OPS blocks in the background are going.
+    """
+    @property
+    def budget(self, /) -> float: ...
+    @property
+    def done_ns(self, /) -> int: ...
+    @property
+    def moved_blocks(self, /) -> int: ...
+    @property
+    def owed_ns(self, /) -> int: ...
+    @property
+    def pending(self, /) -> list[tuple[int | None, int | None, int]]:
+        """
+        From, to (None: the spare), blocks still to come.
+        """
+
+@final
+class Moved:
+    """
+    How moves of OPS blocks went.
+    """
+    @property
+    def gc_passes(self, /) -> int: ...
+    @property
+    def moved_blocks(self, /) -> int: ...
+    @property
+    def pending_blocks(self, /) -> int: ...
+
+@final
+class Preset:
+    """
+    A known kind of drive.
+    """
+    @property
+    def channels(self, /) -> int: ...
+    @property
+    def description(self, /) -> str: ...
+    @property
+    def dies_per_channel(self, /) -> int: ...
+    @property
+    def erase_ns(self, /) -> int: ...
+    @property
+    def name(self, /) -> str: ...
+    @property
+    def over_provisioning(self, /) -> float: ...
+    @property
+    def page_bytes(self, /) -> int: ...
+    @property
+    def pages_per_block(self, /) -> int: ...
+    @property
+    def planes(self, /) -> int: ...
+    @property
+    def program_ns(self, /) -> int: ...
+    @property
+    def read_ns(self, /) -> int: ...
+    @property
+    def transfer_ns(self, /) -> int: ...
+
+@final
+class QueueRecord:
+    """
+    Queue-side counters of a tenant since its queue was opened.
+    """
+    @property
+    def backlog_ns(self, /) -> int: ...
+    @property
+    def device_ns(self, /) -> int: ...
+    @property
+    def flushes(self, /) -> int: ...
+    @property
+    def gc_ns(self, /) -> int: ...
+    @property
+    def latency_ns(self, /) -> int: ...
+    @property
+    def queued_ns(self, /) -> int: ...
+    @property
+    def read_bytes(self, /) -> int: ...
+    @property
+    def reads(self, /) -> int: ...
+    @property
+    def throttled_ns(self, /) -> int: ...
+    @property
+    def trims(self, /) -> int: ...
+    @property
+    def write_bytes(self, /) -> int: ...
+    @property
+    def write_zeroes(self, /) -> int: ...
+    @property
+    def writes(self, /) -> int: ...
+
+@final
+class SpaceRecord:
+    """
+    What a tenant has at the moment.
+    """
+    @property
+    def free_blocks(self, /) -> int: ...
+    @property
+    def isolated(self, /) -> bool: ...
+    @property
+    def logical_blocks(self, /) -> int: ...
+    @property
+    def logical_pages(self, /) -> int: ...
+    @property
+    def mapped_pages(self, /) -> int: ...
+    @property
+    def max_erases(self, /) -> int: ...
+    @property
+    def min_erases(self, /) -> int: ...
+    @property
+    def min_ops_blocks(self, /) -> int: ...
+    @property
+    def ops_blocks(self, /) -> int: ...
+    @property
+    def pending_out_blocks(self, /) -> int: ...
+
+@final
+class TenantRecord:
+    """
+    Flash-side counters of a tenant since its creation; pages unless the name says otherwise.
+    """
+    @property
+    def erases(self, /) -> int: ...
+    @property
+    def full_merge_ns(self, /) -> int: ...
+    @property
+    def full_merges(self, /) -> int: ...
+    @property
+    def gc_page_writes(self, /) -> int: ...
+    @property
+    def host_page_reads(self, /) -> int: ...
+    @property
+    def host_page_writes(self, /) -> int: ...
+    @property
+    def map_ns(self, /) -> int: ...
+    @property
+    def map_reads(self, /) -> int: ...
+    @property
+    def map_writes(self, /) -> int: ...
+    @property
+    def merged_blocks(self, /) -> int: ...
+    @property
+    def moved_pages_of(self, /) -> list[int]: ...
+    @property
+    def partial_merge_ns(self, /) -> int: ...
+    @property
+    def partial_merges(self, /) -> int: ...
+    @property
+    def reclaim_page_writes(self, /) -> int: ...
+    @property
+    def rmw_page_reads(self, /) -> int: ...
+    @property
+    def switch_merge_ns(self, /) -> int: ...
+    @property
+    def switch_merges(self, /) -> int: ...
+    @property
+    def trimmed_pages(self, /) -> int: ...
+    @property
+    def unmapped_page_reads(self, /) -> int: ...
+    @property
+    def victim_histogram(self, /) -> list[int]: ...
+    @property
+    def victim_valid_pages(self, /) -> int: ...
+    @property
+    def victims(self, /) -> int: ...
+    @property
+    def wear_page_writes(self, /) -> int: ...
+
+def disk_presets() -> list[DiskPreset]:
+    """
+    The disks that need no further description.
+    """
+
+def mappings() -> list[tuple[str, str]]:
+    """
+    Mappings: (name, description).
+    """
+
+def presets() -> list[Preset]:
+    """
+    The drives that need no further description.
+    """
+
+def schedulers() -> list[tuple[str, str]]:
+    """
+    Schedulers: (name, description).
+    """
+
+def victim_policies() -> list[tuple[str, str]]:
+    """
+    Victim policies: (name, description).
+    """

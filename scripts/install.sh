@@ -50,7 +50,7 @@ packages() { # packages STAGE
     local wheels=$work/wheels
     # One at a time: two would take each other's library out of target/maturin.
     mkdir -p build
-    flock build/maturin.lock .venv/bin/maturin build --release --quiet --out "$wheels"
+    flock build/maturin.lock .venv/bin/maturin build --release --strip --quiet --out "$wheels"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-index \
         --target "$1$HOME_DIR" "$wheels"/slo_ctl-*.whl
     # Of this machine and of pip, which is not to manage what is installed here.

@@ -53,7 +53,8 @@ check "mypy tests/campaigns" env MYPYPATH=tests:tests/real .venv/bin/mypy -p cam
 check "mypy tests/fuzz" env MYPYPATH=tests:tests/traces:tests/api:tests/show .venv/bin/mypy -p fuzz
 check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench
 rust_tool fmt rustfmt --all --check
-rust_tool clippy clippy --workspace --all-targets -- -D warnings
+rust_tool clippy clippy --workspace --all-targets --all-features -- -D warnings
+check "stubs of the extension" scripts/stubs.sh --check
 if type -P shellcheck >/dev/null; then
     check "shellcheck" shellcheck scripts/*.sh .ci/run
 else

@@ -437,7 +437,7 @@ core() {
     local key
     key=$(core_key) # before building: a source changed meanwhile has to count as changed
     core_there && holds "$CORE_KEY" "$key" && return
-    step "building the Rust core (release)" .venv/bin/maturin develop --release
+    step "building the Rust core (release)" .venv/bin/maturin develop --release --strip
     step "building the server of devices" cargo build --release --target-dir target -p ftl-serve
     printf '%s\n' "$key" >"$CORE_KEY"
 }

@@ -7,6 +7,8 @@ use ftl_core::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+#[cfg(feature = "stubs")]
+use pyo3::{inspect::PyStaticExpr, type_hint_identifier};
 
 use crate::refused;
 
@@ -42,6 +44,20 @@ pub struct Config {
     scheduler: String,
     device_queue_depth: Option<u32>,
     seed: u64,
+}
+
+/// The argument of that type. The stubs name it, which they could not with a derived implementation.
+pub struct ConfigArgument(pub Config);
+
+impl<'py> FromPyObject<'_, 'py> for ConfigArgument {
+    type Error = PyErr;
+
+    #[cfg(feature = "stubs")]
+    const INPUT_TYPE: PyStaticExpr = type_hint_identifier!("ftl_emul.config", "Config");
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        object.extract().map(Self)
+    }
 }
 
 impl Config {

@@ -5,12 +5,12 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
 
 use ftl_core::count::Requests;
-use ftl_core::engine::{Arrival, Limit, Stopped, Until};
+use ftl_core::engine::{Arrival, Limit, Until};
 use ftl_core::{Drive, Placement, TenantId};
 use pyo3::prelude::*;
 
-use crate::column::{Column, slice};
-use crate::config::Config;
+use crate::arguments::{Column, Progress, Reason};
+use crate::config::ConfigArgument;
 use crate::records::{Ageing, LatencyUs, MoveRecord, Moved, QueueRecord, SpaceRecord, TenantRecord};
 use crate::{DriveError, refused};
 
@@ -23,7 +23,8 @@ pub struct Device {
 #[pymethods]
 impl Device {
     #[new]
-    fn new(config: Config) -> PyResult<Self> {
+    fn new(config: ConfigArgument) -> PyResult<Self> {
+        let ConfigArgument(config) = config;
         let drive = Drive::new(config.geometry(), config.mapping_options()?, config.drive_options()?);
         Ok(Self { drive: drive.map_err(refused)? })
     }
@@ -31,8 +32,8 @@ impl Device {
     /// Restores a drive that `save()` wrote; returns it and its label. Shape and GC policy come from the file, latencies
     /// and scheduler from the configuration.
     #[staticmethod]
-    fn restore(py: Python<'_>, path: PathBuf, config: Config) -> PyResult<(Self, String)> {
-        let options = config.drive_options()?;
+    fn restore(py: Python<'_>, path: PathBuf, config: ConfigArgument) -> PyResult<(Self, String)> {
+        let options = config.0.drive_options()?;
         let mut file = BufReader::new(File::open(path)?);
         let (drive, label) = py.detach(|| Drive::restore(&mut file, options)).map_err(refused)?;
         Ok((Self { drive }, label))
@@ -152,13 +153,13 @@ impl Device {
     /// Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
     /// what it raises ends the ageing.
     #[pyo3(signature = (seed, progress=None))]
-    fn age(&mut self, py: Python<'_>, seed: u64, progress: Option<Py<PyAny>>) -> PyResult<Ageing> {
+    fn age(&mut self, py: Python<'_>, seed: u64, progress: Option<Progress>) -> PyResult<Ageing> {
         let mut raised = Ok(());
         let report = py.detach(|| {
             self.drive.age(seed, |capacities| {
                 raised = Python::attach(|py| {
                     py.check_signals()?;
-                    progress.as_ref().map_or(Ok(()), |p| p.call1(py, (capacities,)).map(drop))
+                    progress.as_ref().map_or(Ok(()), |progress| progress.report(py, capacities))
                 });
                 raised.is_ok()
             })
@@ -177,10 +178,10 @@ impl Device {
         length_bytes: Column<'_, u64>,
     ) -> PyResult<()> {
         let requests = Requests {
-            tenant: slice(&tenant)?,
-            op: slice(&op)?,
-            offset_bytes: slice(&offset_bytes)?,
-            length_bytes: slice(&length_bytes)?,
+            tenant: tenant.slice()?,
+            op: op.slice()?,
+            offset_bytes: offset_bytes.slice()?,
+            length_bytes: length_bytes.slice()?,
         };
         py.detach(|| self.drive.apply(requests)).map_err(refused)
     }
@@ -202,7 +203,7 @@ impl Device {
         offset_bytes: Column<'_, u64>,
         length_bytes: Column<'_, u64>,
     ) -> PyResult<()> {
-        let (time, op, offset, length) = (slice(&time_ns)?, slice(&op)?, slice(&offset_bytes)?, slice(&length_bytes)?);
+        let (time, op, offset, length) = (time_ns.slice()?, op.slice()?, offset_bytes.slice()?, length_bytes.slice()?);
         py.detach(|| self.drive.feed(TenantId(tenant), time, op, offset, length)).map_err(refused)
     }
 
@@ -232,17 +233,12 @@ impl Device {
         py: Python<'_>,
         until_ns: Option<u64>,
         until_host_page_writes: Option<u64>,
-    ) -> (&'static str, Vec<u16>) {
+    ) -> (Reason, Vec<u16>) {
         let until = Until {
             time_ns: until_ns.unwrap_or(u64::MAX),
             host_page_writes: until_host_page_writes.unwrap_or(u64::MAX),
         };
-        match py.detach(|| self.drive.run(until)) {
-            Stopped::Time => ("time", Vec::new()),
-            Stopped::Writes => ("writes", Vec::new()),
-            Stopped::Starved(tenants) => ("starved", tenants.into_iter().map(|t| t.0).collect()),
-            Stopped::Idle => ("idle", Vec::new()),
-        }
+        Reason::of(py.detach(|| self.drive.run(until)))
     }
 
     /// Verifies every invariant of the mapping; raises `DriveError` naming the first that is broken.

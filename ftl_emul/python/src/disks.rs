@@ -6,7 +6,7 @@ use ftl_core::{Op, TenantId};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::column::{Column, slice};
+use crate::arguments::Column;
 use crate::refused;
 
 /// A known disk.
@@ -111,7 +111,7 @@ impl Disks {
         queue_depth: usize,
         limit_ns: Option<u64>,
     ) -> PyResult<(u64, u64)> {
-        let (op, offsets) = (Op::try_from(op).map_err(refused)?, slice(&offsets_bytes)?);
+        let (op, offsets) = (Op::try_from(op).map_err(refused)?, offsets_bytes.slice()?);
         let limit_ns = limit_ns.unwrap_or(u64::MAX);
         py.detach(|| self.array.play(self.tenant, op, offsets, length_bytes, queue_depth, limit_ns)).map_err(refused)
     }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-mod column;
+mod arguments;
 mod config;
 mod device;
 mod disks;
@@ -10,11 +10,9 @@ mod records;
 
 use ftl_core::engine::SCHEDULERS;
 use ftl_core::{FtlError, MAPPINGS, PRESETS, VICTIM_POLICIES};
-use pyo3::create_exception;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-create_exception!(_core, DriveError, PyException, "A request that the emulated SSD refused; nothing was changed.");
+pyo3::import_exception!(ftl_emul, DriveError);
 
 fn refused(error: FtlError) -> PyErr {
     DriveError::new_err(error.to_string())
@@ -31,8 +29,6 @@ mod _core {
     use super::{MAPPINGS, PRESETS, SCHEDULERS, VICTIM_POLICIES, listing};
     use pyo3::prelude::*;
 
-    #[pymodule_export]
-    use super::DriveError;
     #[pymodule_export]
     use super::device::Device;
     #[pymodule_export]
