@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick lint fmt stubs bench validate claims campaign fuzz man screenshots install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs bench validate claims campaign fuzz man screenshots install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -28,6 +28,13 @@ test: setup-test ## cargo test and pytest, with all they need installed if this 
 
 test-quick: setup ## without the tests that boot a guest; installs nothing, and skips what lacks a program
 	@scripts/test.sh --quick $(PYTEST_ARGS)
+
+test-versions: setup ## quick tests with the lowest and the newest versions of the Python packages (VERSIONS=lowest)
+	@scripts/test-versions.sh $(VERSIONS)
+
+lock: setup ## constraints.txt, the versions that set-up installs, from pyproject.toml (LOCK_ARGS=--upgrade for the newest)
+	@.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --annotation-style line \
+		--custom-compile-command 'make lock' --output-file constraints.txt $(LOCK_ARGS) pyproject.toml
 
 lint: setup-lint ## ruff, mypy, rustfmt, clippy, shellcheck
 	@scripts/lint.sh
@@ -54,7 +61,7 @@ campaign: setup-test ## faults from a seed until MINUTES=5 are over: NAME=server
 		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
 fuzz: setup ## parsers with inputs that reach new code, MINUTES=1 each: NAME=config, or all of them; see tests/fuzz (SEED=1)
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check atheris
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	@. build/env.sh && PYTHONPATH=tests .venv/bin/python -m fuzz $(NAME) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED))
 

@@ -344,7 +344,7 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependenc
 }
 
 pip_install_if_possible() {
-    .venv/bin/python -m pip install --progress-bar off "$@" || echo "not installable here: $*"
+    .venv/bin/python -m pip install --progress-bar off -c constraints.txt "$@" || echo "not installable here: $*"
 }
 
 guest_key() { { cat scripts/guest.sh; find tests/real/disk_writer -type f -print0 | sort -z | xargs -0 cat; } | hash_of; }
@@ -405,14 +405,15 @@ print(*project["dependencies"], *extras["replay"], *extras["dev"], sep="\n")
 PY
 }
 
+# In the versions of constraints.txt (`make lock`), so that every machine has the same.
 python_deps() {
     local list key
     list=$(requirements)
-    key=$(printf '%s\n%s\n' "$PYTHON_VERSION" "$list" | hash_of)
+    key=$({ printf '%s\n%s\n' "$PYTHON_VERSION" "$list"; cat constraints.txt; } | hash_of)
     holds "$DEPS_KEY" "$key" && return
     printf '%s\n' "$list" >build/requirements.txt
     step "installing Python packages into .venv" \
-        .venv/bin/python -m pip install --progress-bar off -r build/requirements.txt
+        .venv/bin/python -m pip install --progress-bar off -c constraints.txt -r build/requirements.txt
     printf '%s\n' "$key" >"$DEPS_KEY"
 }
 
