@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs bench validate claims campaign fuzz man screenshots install uninstall deb clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom reproducible bench validate claims campaign fuzz man screenshots install uninstall deb clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -46,6 +46,12 @@ fmt: setup-lint ## format Python and Rust, apply ruff's safe fixes
 
 stubs: setup ## the types of the Rust extension in ftl_emul/_core.pyi, from its source
 	@scripts/stubs.sh
+
+sbom: setup ## bill of materials, build/slo-ctl.cdx.json (CycloneDX): Python packages and Rust crates of what is installed
+	@. build/env.sh && .venv/bin/python scripts/sbom.py build/slo-ctl.cdx.json
+
+reproducible: setup ## build the wheel of the last commit twice, in different directories, and compare their bytes
+	@scripts/reproducible.sh
 
 bench: setup ## speed of the core against the machine's memory (BENCH_ARGS=)
 	@. build/env.sh && .venv/bin/python bench/run.py $(BENCH_ARGS)

