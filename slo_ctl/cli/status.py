@@ -171,7 +171,7 @@ def _parts(
 
     parts: list[RenderableType] = [*header_lines(status, now), ""]
     if shown:
-        parts.append(status_table(status, shown, console.width if sys.stdout.isatty() else None))
+        parts.append(status_table(status, shown, console.width if console.file.isatty() else None))
     else:
         parts.append(Text("no VM matches" if status.vms else NO_VMS))
     groups = list(group_lines(status, shown))
