@@ -172,28 +172,16 @@ def _command(value: object) -> tuple[str, ...]:
     return words
 
 
-def _device_name(value: object) -> str:
-    hint = "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit"
-    name = _text(value, hint)
-    if not is_name(name):
-        raise FieldError("is not a valid name", hint)
-    return name
+def _name(hint: str) -> BeforeValidator:
+    """Accepts names of devices, classes and groups; the hint says what to write."""
 
+    def validate(value: object) -> str:
+        name = _text(value, hint)
+        if not is_name(name):
+            raise FieldError("is not a valid name", hint)
+        return name
 
-def _class_name(value: object) -> str:
-    hint = "such as class = \"gold\", with [class.gold] beside it: letters, digits, '.', '_' and '-'"
-    name = _text(value, hint)
-    if not is_name(name):
-        raise FieldError("is not a valid name", hint)
-    return name
-
-
-def _slo_group_name(value: object) -> str:
-    hint = "such as group = \"shop\", with [group.shop] beside it: letters, digits, '.', '_' and '-'"
-    name = _text(value, hint)
-    if not is_name(name):
-        raise FieldError("is not a valid name", hint)
-    return name
+    return BeforeValidator(validate)
 
 
 def _vm_name(value: object) -> str:
@@ -226,9 +214,15 @@ PageAddress = Annotated[str, BeforeValidator(_page_listen)]
 """ADDRESS:PORT, loopback only."""
 Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
 """A program by its absolute path, and its arguments."""
-DeviceName = Annotated[str, BeforeValidator(_device_name)]
-ClassName = Annotated[str, BeforeValidator(_class_name)]
-SloGroupName = Annotated[str, BeforeValidator(_slo_group_name)]
+DeviceName = Annotated[
+    str, _name("letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit")
+]
+ClassName = Annotated[
+    str, _name("such as class = \"gold\", with [class.gold] beside it: letters, digits, '.', '_' and '-'")
+]
+SloGroupName = Annotated[
+    str, _name("such as group = \"shop\", with [group.shop] beside it: letters, digits, '.', '_' and '-'")
+]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
 NamespacePath = Annotated[str, BeforeValidator(_namespace)]
 """DEVICE/NAMESPACE."""
