@@ -8,8 +8,12 @@ import socketserver
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, ClassVar
+
+from slo_ctl.api.routes import Reply, refusal
 
 MAX_CONNECTION_S = 30.0
 """A connection lasts no longer: clients ask and go."""
@@ -91,6 +95,42 @@ class OneRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # with 0.9 a refusal would have no status line
     timeout = _IDLE_S
+    headers_of_all: ClassVar[Mapping[str, str]] = {}
+    """Of every reply."""
+    allow: ClassVar[str] = ""
+    """The methods there are, where all paths have the same."""
+    hint: ClassVar[str] = ""
+    """Of errors that http.server itself finds."""
+
+    def answer(self) -> None:
+        """Answer the request, whatever its method."""
+        raise NotImplementedError
+
+    def send(self, reply: Reply) -> None:
+        """Send the only reply; without its body where the method is HEAD."""
+        self.close_connection = True
+        self.send_response(reply.status)
+        for name, value in self.headers_of_all.items():
+            self.send_header(name, value)
+        if reply.status == HTTPStatus.METHOD_NOT_ALLOWED and self.allow:
+            self.send_header("Allow", self.allow)
+        self.send_header("Content-Type", reply.content_type)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+
+    def do_GET(self) -> None:
+        """Any method: the routes know which there are."""
+        self.answer()
+
+    do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = do_GET  # noqa: N815 - named by http.server
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Errors of http.server itself, in our format."""
+        del explain
+        self.send(refusal(code, message or HTTPStatus(code).phrase, self.hint))
 
     def handle(self) -> None:
         """No second request on one connection."""

@@ -151,28 +151,10 @@ class _Server(BoundedServer):
 
 class _Connection(OneRequest):
     server: _Server
+    headers_of_all = HEADERS
+    allow = "GET, HEAD"
+    hint = "the page is at /"
 
-    def do_GET(self) -> None:  # noqa: N802 - named by http.server
-        """Any method: the routes know which there are."""
-        self._send(self.server.routes.answer(self.command, self.path, self.headers))
-
-    do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = do_GET  # noqa: N815 - named by http.server
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors of http.server itself, in our format."""
-        del explain
-        self._send(refusal(code, message or HTTPStatus(code).phrase, "the page is at /"))
-
-    def _send(self, reply: Reply) -> None:
-        self.close_connection = True
-        self.send_response(reply.status)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
-        if reply.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, HEAD")
-        self.send_header("Content-Type", reply.content_type)
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body)
+    def answer(self) -> None:
+        """Bodies are not read."""
+        self.send(self.server.routes.answer(self.command, self.path, self.headers))

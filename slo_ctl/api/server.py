@@ -10,9 +10,8 @@ from pathlib import Path
 
 from slo_ctl.api.bounded import BoundedServer, OneRequest
 from slo_ctl.api.controller import Controller, RefusalError
-from slo_ctl.api.routes import DESCRIPTION, Api, Reply, Request, refusal
-from slo_ctl.base.errors import UserError
-from slo_ctl.host.sockets import group_id, listen
+from slo_ctl.api.routes import DESCRIPTION, Api, Request, refusal
+from slo_ctl.host.sockets import group_id, listen, make_socket_folder
 
 MODE = 0o660
 MAX_CONNECTIONS = 128
@@ -30,12 +29,7 @@ class ApiServer:
 
         Raises UserError when another process listens there, or the address cannot be used.
         """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        except OSError as error:
-            raise UserError(
-                f"cannot create {path.parent}: {error.strerror}", "see --root, or run as root"
-            ) from None
+        make_socket_folder(path.parent)
         self._path = path
         self._server = _Server(Api(controller), listen(path, MODE, group_id(group)))
         self._identity = path.stat().st_ino
@@ -56,24 +50,17 @@ class _Server(BoundedServer):
 
 class _Connection(OneRequest):
     server: _Server
+    hint = f"see {DESCRIPTION}"
 
-    def do_GET(self) -> None:  # noqa: N802 - named by http.server
-        """Any method: the routes know which there are."""
+    def answer(self) -> None:
+        """Only this server takes bodies."""
         try:
             body = self.rfile.read(self._body_bytes())
         except RefusalError as error:
-            self._send(refusal(error.status, error.message, error.hint))
+            self.send(refusal(error.status, error.message, error.hint))
             self._discard()
             return
-        self._send(self.server.api.answer(Request(self.command, self.path, body, self._user())))
-
-    do_PUT = do_POST = do_DELETE = do_PATCH = do_HEAD = do_GET  # noqa: N815 - named by http.server
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors of http.server itself, in our format."""
-        del explain
-        self.close_connection = True
-        self._send(refusal(code, message or HTTPStatus(code).phrase, f"see {DESCRIPTION}"))
+        self.send(self.server.api.answer(Request(self.command, self.path, body, self._user())))
 
     def _body_bytes(self) -> int:
         """Length of the body. Raises RefusalError."""
@@ -98,15 +85,6 @@ class _Connection(OneRequest):
 
     def _refusal(self, status: HTTPStatus, hint: str) -> RefusalError:
         return RefusalError(f"{self.command} {self.path}: {status.phrase}", hint, status)
-
-    def _send(self, reply: Reply) -> None:
-        self.send_response(reply.status)
-        self.send_header("Content-Type", reply.content_type)
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body)
 
     def _user(self) -> str:
         """User of the client, from SO_PEERCRED."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import ftl_emul
 from slo_ctl.base.errors import UserError
 from slo_ctl.drives.record import RunPlaces
-from slo_ctl.host.sockets import check_socket_path, group_id, listen
+from slo_ctl.host.sockets import check_socket_path, group_id, listen, make_socket_folder
 
 SERVER_VARIABLE = "SLO_CTL_SERVER"
 SERVER_FILE = "ftl-serve"
@@ -153,7 +153,7 @@ def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> I
     _refuse_others(handed, wanted)
     for path in wanted:
         check_socket_path(path)
-    _make_folders(run)
+    make_socket_folder(run.exports)
     try:
         every = for_all.open("")
         for namespace in namespaces:
@@ -171,15 +171,6 @@ def _refuse_others(handed: Iterable[Path], wanted: Sequence[Path]) -> None:
                 f"{path} was handed over by the activation, but is not a socket of this device",
                 f"it has {', '.join(map(str, wanted))}",
             )
-
-
-def _make_folders(run: RunPlaces) -> None:
-    try:
-        run.exports.mkdir(parents=True, exist_ok=True, mode=0o755)
-    except OSError as error:
-        raise UserError(
-            f"cannot create {run.exports}: {error.strerror}", "see --root, or run as root"
-        ) from None
 
 
 def _named_group_id(name: str) -> int:

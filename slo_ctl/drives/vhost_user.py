@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from slo_ctl.base.errors import UserError
 from slo_ctl.drives.record import RunPlaces
 from slo_ctl.drives.serving import GROUP, OWNER_AND_GROUP, NamespaceSockets
-from slo_ctl.host.sockets import group_id
+from slo_ctl.host.sockets import group_id, make_socket_folder
 
 
 @contextmanager
@@ -20,12 +19,7 @@ def listening_for_vhost_user(
     Raises UserError when a socket cannot be made or another process listens on it.
     """
     sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, group_id(group or GROUP))
-    try:
-        run.vhost_user.mkdir(parents=True, exist_ok=True, mode=0o755)
-    except OSError as error:
-        raise UserError(
-            f"cannot create {run.vhost_user}: {error.strerror}", "see --root, or run as root"
-        ) from None
+    make_socket_folder(run.vhost_user)
     try:
         for namespace in namespaces:
             sockets.open(namespace)

@@ -29,6 +29,17 @@ def check_socket_path(path: Path) -> None:
         )
 
 
+def make_socket_folder(folder: Path) -> None:
+    """Make a folder for sockets that all can enter; what they can use is up to each socket's mode.
+
+    Raises UserError when it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except OSError as error:
+        raise UserError(f"cannot create {folder}: {error.strerror}", "see --root, or run as root") from None
+
+
 def listen(path: Path, mode: int, group: int | None) -> socket.socket:
     """A socket at `path`, in a folder that is there, which `group` (a number) owns where one is given.
 
