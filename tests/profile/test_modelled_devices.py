@@ -14,6 +14,8 @@ from slo_ctl.profile.models import (
     ArrayParameters,
     DiskArray,
     EmulatedSsd,
+    SataParameters,
+    SataSsd,
     measure_completely,
 )
 from slo_ctl.profile.sweep import Plan, StoppingRule, run
@@ -89,6 +91,21 @@ def test_the_emulated_ssd_is_indifferent_to_order() -> None:
     cut = ssd.measure(SEQ_WRITE, 4096, 1, 0.05)
     assert 0.05 <= ssd.now_s() - begun == pytest.approx(cut.elapsed_s)
     assert cut.requests < 16 * MIB // 4096
+
+
+def test_a_sata_ssd_does_what_its_data_sheet_says() -> None:
+    ssd = SataSsd(SataParameters())
+    times = {access: ssd.measure(access, 4096, 0, None).access_time_s for access in ACCESSES}
+    assert 1 / times[RAND_READ] == pytest.approx(10_000, rel=0.01)
+    assert 1 / times[RAND_WRITE] == pytest.approx(40_000, rel=0.01)
+    large = {access: (4 << 20) / ssd.measure(access, 4 << 20, 0, None).access_time_s for access in ACCESSES}
+    assert large[SEQ_READ] == pytest.approx(540e6, rel=0.01)
+    assert large[SEQ_WRITE] == pytest.approx(520e6, rel=0.01)
+    assert large[RAND_READ] < large[SEQ_READ]
+    begun = ssd.now_s()
+    cut = ssd.measure(RAND_READ, 4096, 1, 0.01)
+    assert 0.01 <= ssd.now_s() - begun == pytest.approx(cut.elapsed_s, rel=1e-6)
+    assert cut.requests == 101
 
 
 def test_a_file_larger_than_the_drive() -> None:
