@@ -2,7 +2,8 @@
 
     .venv/bin/python bench/claims.py [--only REGEX] [--all] [--list]
 
-Without options the quick claims are run, as by `make claims`. A claim holds when its command ends with status
+Without options the quick claims are run, as by `make claims` and, without writing the page, by
+tests/bench/test_claims.py. A claim holds when its command ends with status
 0 and its output matches `expects`, where it has one. What is not run keeps its last result in docs/claims.md.
 Exit status 1 where a claim does not hold.
 """
@@ -26,14 +27,15 @@ PAGE = ROOT / "docs" / "claims.md"
 _PYTHON = ".venv/bin/python"
 _TEST = f"{_PYTHON} -m pytest -q"
 _NEVER = "not run for this page yet"
+_IN_TESTS = "in each run of `make test`"
 _MOST_S = 3600.0
 
 _HEAD = """\
 # Claims
 
-Claims of README and docs, their commands and what they last said. `make claims` runs those marked quick,
-`make claims CLAIMS_ARGS=--all` all of them; both write this page. Drives are emulated unless a claim
-says otherwise.
+Claims of README and docs, their commands and what they last said. `make claims` runs those marked quick
+(about a minute on an idle machine), `make claims CLAIMS_ARGS=--all` all of them; both write this page.
+`make test` runs the quick ones and those that are tests. Drives are emulated unless a claim says otherwise.
 
 | claim | where | command | last result |
 |---|---|---|---|""".splitlines()
@@ -48,6 +50,7 @@ class Claim:
     """Below the root."""
     command: str
     quick: bool = False
+    """Half a minute at most on an idle machine."""
     expects: str = ""
     """A regular expression that the output contains."""
 
@@ -82,7 +85,6 @@ CLAIMS = (
         "figures and tables of the papers agree, or differ for the reason given",
         "docs/papers.md",
         f"{_PYTHON} -m slo_ctl.cli paper all --quick --quiet",
-        quick=True,
     ),
     Claim(
         "three VMs, 1:3:6: at least 85 % of each share, also after kill -9",
@@ -138,7 +140,6 @@ CLAIMS = (
         "the optimal write size of hybrid drives is their clustered block",
         "docs/write-unit.md",
         f"{_TEST} tests/profile/test_logical_block.py -k emulated_hybrid",
-        quick=True,
     ),
     Claim(
         "Greedy-Space halves CVFS-Large on ext3",
@@ -168,6 +169,11 @@ CLAIMS = (
         f"{_PYTHON} bench/serve.py --rounds 5 --seconds 2",
     ),
     Claim("observing costs little", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
+    Claim(
+        "recordings have each request, and replay at once",
+        "docs/replay.md",
+        f"{_TEST} tests/real/test_trace_record.py",
+    ),
 )
 
 
@@ -193,15 +199,19 @@ def earlier() -> dict[str, str]:
     if not PAGE.exists():
         return {}
     rows = (line.strip("|\n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines())
-    return {row[2].strip(" `"): row[-1].strip() for row in rows if len(row) == 4 and "`" in row[2]}
+    results = {row[2].strip(" `"): row[-1].strip() for row in rows if len(row) == 4 and "`" in row[2]}
+    return {command: result for command, result in results.items() if result != _IN_TESTS}
 
 
 def page(results: dict[str, str]) -> str:
     """docs/claims.md."""
     lines = [*_HEAD]
     for claim in CLAIMS:
-        quick = " (quick)" if claim.quick else ""
+        is_test = claim.command.startswith(_TEST)
+        quick = " (quick)" if claim.quick else " (test)" if is_test else ""
         result = results.get(claim.command, _NEVER).replace("|", "/")
+        if is_test and result == _NEVER:
+            result = _IN_TESTS
         lines.append(f"| {claim.claim}{quick} | {claim.where} | `{claim.command}` | {result} |")
     return "\n".join(lines) + "\n"
 
