@@ -255,7 +255,7 @@ lint_tools() {
 # Clients of what is served, which tests run, which say so when they skip for want of one.
 readonly REAL_PROGRAMS="nbdinfo=libnbd-bin nbdfuse=libnbd-bin fio=fio qemu-io=qemu-utils cgexec=cgroup-tools nvme=nvme-cli \
 libvirtd=libvirt-daemon-system qemu-system-x86_64=qemu-system-x86 mpirun=openmpi-bin ip=iproute2 mkfs.xfs=xfsprogs \
-systemd-analyze=systemd dh=debhelper lintian=lintian mmdebstrap=mmdebstrap ssh=openssh-client"
+systemd-analyze=systemd dh=debhelper lintian=lintian rpmbuild=rpm mmdebstrap=mmdebstrap ssh=openssh-client"
 
 real_tools() {
     local pair package packages=()
@@ -302,6 +302,21 @@ prometheus_if_possible() {
         mv build/prometheus.new build/prometheus
     else
         echo "tests that need Prometheus are skipped here"
+    fi
+}
+
+# Ansible and its linter, which the tests of the role run; apart from .venv, as slo-ctl needs none of their packages. The
+# tests say so when they skip for want of it.
+ansible_programs() {
+    ! { has ansible-playbook && has ansible-lint; } && [ ! -x build/ansible/bin/ansible-lint ] || return 0
+    step "installing Ansible for the tests of the role" ansible_if_possible
+}
+
+ansible_if_possible() {
+    rm -rf build/ansible
+    if ! { .venv/bin/python -m venv build/ansible && build/ansible/bin/pip install --quiet ansible-core ansible-lint; }; then
+        rm -rf build/ansible
+        echo "tests of the Ansible role are skipped here"
     fi
 }
 
@@ -475,6 +490,7 @@ main() {
     [ -z "$real" ] || libvirt_python
     [ -z "$real" ] || mpi_python
     [ -z "$real" ] || prometheus_programs
+    [ -z "$real" ] || ansible_programs
     [ -z "$real" ] || browser
     core
     [ -z "$real" ] || guest

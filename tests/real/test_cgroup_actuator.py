@@ -96,7 +96,9 @@ def test_setting_changed_by_others_is_set_again(rig: Rig) -> None:
     rig.keeper.apply(rig.wanted())
     rig.actuator.write(rig.weight, 7)
     rig.actuator.write(rig.limits[0], None)
-    drifted = [o for o in rig.keeper.apply(rig.wanted(), verify_all=True) if o.reason.startswith("another program")]
+    drifted = [
+        o for o in rig.keeper.apply(rig.wanted(), verify_all=True) if o.reason.startswith("another program")
+    ]
     assert [o.setting.knob for o in drifted] == [rig.weight, rig.limits[0]]
     assert rig.values() == SET
 
