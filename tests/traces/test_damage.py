@@ -267,6 +267,7 @@ HEADS = {
     "slo-ctl": b"#slo-ctl-trace 1\ntime_ns,op,offset_bytes,length_bytes,volume\n"
     b"5,write,4095,2,a\n-4,flush,0,0,b\n",
     "hfplayer": b"#ELAPSED_USECS.D,CMD.S,LBA.I,NBLKS.I\n81442951.096,WR_IN,2254431928,8\n",
+    "qemu": b"15@1795419136.363648:blk_co_pwritev blk 0x5 bs 0x6 offset 4096 bytes 8192 flags 0x0\n",
     "blkparse": b"259,2 0 1 0.000000000 4020 Q R 282624 + 8 [java]\n",
     "vscsi": vscsi_v1((512, 0x2A, 42932745, 1000), (1024, 0x88, 7, 1001)),
     "blktrace": blktrace_event(100, 8, 4096, 1 | 1 << 20 | 1 << 16) * 2,

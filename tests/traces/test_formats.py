@@ -125,6 +125,23 @@ TEXT = {
         ],
         [(35328, 1), (2, 1), (0, 0), (0, 0), (0, 2)],
     ),
+    # As QEMU 7.2 wrote it, for the commands of its monitor `qemu-io d "write 4096 8192"` and so on.
+    "qemu": (
+        (
+            "15072@1795419136.363648:blk_co_pwritev blk 0x56339a7b3460 bs 0x56339a7b37b0 "
+            "offset 4096 bytes 8192 flags 0x0\n"
+            "15072@1795419136.376605:blk_co_preadv blk 0x56339a7b3460 bs 0x56339a7b37b0 "
+            "offset 0 bytes 512 flags 0x0\n"
+            "15072@1795419136.386675:blk_co_pwritev blk 0x56339a7c0960 bs 0x56339a7c3420 "
+            "offset 65536 bytes 4096 flags 0x0\n"
+        ),
+        [
+            (0, W, 4096, 8192, "0x56339a7b3460"),
+            (12_957_000, R, 0, 512, "0x56339a7b3460"),
+            (23_027_000, W, 65536, 4096, "0x56339a7c0960"),
+        ],
+        [(1, 2), (0, 1), (16, 1)],
+    ),
     "iolog": (
         (
             "fio version 3 iolog\n2 nvme0 add\n872 nvme0 open\n878 nvme0 write 0 16384\n"

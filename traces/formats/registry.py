@@ -17,6 +17,7 @@ from traces.formats import (
     iolog,
     msr,
     msr_cut,
+    qemu,
     spc,
     ssdsim,
     systor17,
@@ -44,6 +45,7 @@ _MODULES = (
     blkparse,
     btrecord,
     iolog,
+    qemu,
     hfplayer,
 )
 FORMATS: dict[str, TraceFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
