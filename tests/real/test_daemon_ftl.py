@@ -132,6 +132,9 @@ def test_vms_of_a_group_share_one_maximum(root: Path) -> None:
             with running(root) as daemon:
                 status = daemon.eventually("parts by weight", lambda s: has(s, a=100, b=300))
                 assert row_of(status, "a").reason.startswith("at its part of the maximum of group pair")
+                listed = slo_ctl("vm", "list", "--root", str(root)).splitlines()
+                places = {line.split()[0]: f"ssd0/{line.split()[0]}" in line for line in listed if line}
+                assert all(places[vm] for vm in VMS), listed
                 writers.stop("b")
                 daemon.eventually("all for a", lambda s: has(s, a=395))
                 start(writers, server, "b")
