@@ -18,6 +18,7 @@
     )
 )]
 
+pub mod address;
 pub mod ageing;
 mod block;
 pub mod convert;
@@ -35,6 +36,7 @@ mod pool;
 pub mod table;
 mod victim;
 
+pub use address::{BlockId, DieId, LogicalBlockId, LogicalPage, PhysicalPage};
 pub use drive::{Drive, DriveOptions};
 pub use error::FtlError;
 pub use geometry::{Geometry, NandTiming, PRESETS, Preset};

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::LogicalPage;
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::op::TenantId;
@@ -100,25 +101,26 @@ impl Namespaces {
         self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).map_or(0, |n| n.pages)
     }
 
-    /// The device-wide number of a tenant's page, which must exist.
+    /// The device-wide page that is a tenant's page, which must exist.
     #[inline(always)]
-    pub fn global(&self, tenant: TenantId, page: u64) -> u64 {
+    pub fn global(&self, tenant: TenantId, page: u64) -> LogicalPage {
         let segments = match &self.tenants[tenant.0 as usize] {
             Some(namespace) => &namespace.segments[..],
             None => &[],
         };
-        (u64::from(segments[(page >> SEGMENT_SHIFT) as usize]) << SEGMENT_SHIFT) | (page & (SEGMENT_PAGES - 1))
+        let segment = segments[(page >> SEGMENT_SHIFT) as usize];
+        LogicalPage((segment << SEGMENT_SHIFT) | ((page & (SEGMENT_PAGES - 1)) as u32))
     }
 
     /// The tenant that has the device-wide page.
     #[inline(always)]
-    pub fn owner(&self, global: u64) -> TenantId {
-        TenantId(self.owners[(global >> SEGMENT_SHIFT) as usize])
+    pub fn owner(&self, page: LogicalPage) -> TenantId {
+        TenantId(self.owners[(page.0 >> SEGMENT_SHIFT) as usize])
     }
 
     /// True when no tenant has the device-wide page.
-    pub fn is_nobodys(&self, global: u64) -> bool {
-        self.owners.get((global >> SEGMENT_SHIFT) as usize).is_none_or(|&owner| owner == NOBODY)
+    pub fn is_nobodys(&self, page: LogicalPage) -> bool {
+        self.owners.get((page.0 >> SEGMENT_SHIFT) as usize).is_none_or(|&owner| owner == NOBODY)
     }
 
     /// Tenants in the order of their numbers.

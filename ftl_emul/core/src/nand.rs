@@ -1,45 +1,47 @@
 //! The seam between mapping and time: a mapping says what it does to which die, a [`Nand`] says what that costs.
 
-/// Where the flash operations of a mapping go. Dies are numbered from 0.
+use crate::address::DieId;
+
+/// Where the flash operations of a mapping go.
 pub trait Nand {
     /// False when operations cost nothing, so that mappings need not say between which dies they copy.
     const TIMED: bool = true;
 
     /// True when a die could start an operation at once; mappings place host writes on idle dies first.
-    fn is_idle(&self, die: u32) -> bool;
+    fn is_idle(&self, die: DieId) -> bool;
 
     /// True when a page given to the die now would wait for many others.
     #[inline(always)]
-    fn is_backed_up(&self, _die: u32) -> bool {
+    fn is_backed_up(&self, _die: DieId) -> bool {
         false
     }
 
     /// When the die will have finished everything given to it, in nanoseconds; compared, never added up.
-    fn busy_until(&self, die: u32) -> u64;
+    fn busy_until(&self, die: DieId) -> u64;
 
     /// One page of host data is transferred to the die and programmed.
-    fn program(&mut self, die: u32);
+    fn program(&mut self, die: DieId);
 
     /// One page is read for the host and transferred out.
-    fn read(&mut self, die: u32);
+    fn read(&mut self, die: DieId);
 
     /// One page is read because the host rewrites a part of it; its program follows.
-    fn read_for_rewrite(&mut self, die: u32);
+    fn read_for_rewrite(&mut self, die: DieId);
 
     /// GC, wear levelling or reclaim copies `pages` pages within the die.
-    fn copy(&mut self, die: u32, pages: u32);
+    fn copy(&mut self, die: DieId, pages: u32);
 
     /// A merge copies `pages` pages from one die to another, or within one when both are the same.
-    fn copy_across(&mut self, from: u32, to: u32, pages: u32);
+    fn copy_across(&mut self, from: DieId, to: DieId, pages: u32);
 
     /// One block of the die is erased.
-    fn erase(&mut self, die: u32);
+    fn erase(&mut self, die: DieId);
 
     /// The mapping reads a page of its own map; what the host asked for waits for it.
-    fn map_read(&mut self, die: u32);
+    fn map_read(&mut self, die: DieId);
 
     /// The mapping programs a page of its own map; what the host asked for waits for it.
-    fn map_program(&mut self, die: u32);
+    fn map_program(&mut self, die: DieId);
 
     /// Nanoseconds that copies, erases and work on the map have taken in the host's operation so far.
     fn overhead_ns(&self) -> u64;
@@ -55,11 +57,11 @@ pub trait Nand {
 
     /// What was set aside is paid by the die at some later time.
     #[inline(always)]
-    fn owe_in_background(&mut self, _die: u32) {}
+    fn owe_in_background(&mut self, _die: DieId) {}
 
     /// The step of GC that is due before the next host page of a pool is programmed on its die.
     #[inline(always)]
-    fn pay(&mut self, _pool: usize, _die: u32) {}
+    fn pay(&mut self, _pool: usize, _die: DieId) {}
 }
 
 /// Flash without a clock: for count-only runs, ageing and validation.
@@ -70,38 +72,38 @@ impl Nand for Untimed {
     const TIMED: bool = false;
 
     #[inline(always)]
-    fn is_idle(&self, _die: u32) -> bool {
+    fn is_idle(&self, _die: DieId) -> bool {
         true
     }
 
     #[inline(always)]
-    fn busy_until(&self, _die: u32) -> u64 {
+    fn busy_until(&self, _die: DieId) -> u64 {
         0
     }
 
     #[inline(always)]
-    fn program(&mut self, _die: u32) {}
+    fn program(&mut self, _die: DieId) {}
 
     #[inline(always)]
-    fn read(&mut self, _die: u32) {}
+    fn read(&mut self, _die: DieId) {}
 
     #[inline(always)]
-    fn read_for_rewrite(&mut self, _die: u32) {}
+    fn read_for_rewrite(&mut self, _die: DieId) {}
 
     #[inline(always)]
-    fn copy(&mut self, _die: u32, _pages: u32) {}
+    fn copy(&mut self, _die: DieId, _pages: u32) {}
 
     #[inline(always)]
-    fn copy_across(&mut self, _from: u32, _to: u32, _pages: u32) {}
+    fn copy_across(&mut self, _from: DieId, _to: DieId, _pages: u32) {}
 
     #[inline(always)]
-    fn erase(&mut self, _die: u32) {}
+    fn erase(&mut self, _die: DieId) {}
 
     #[inline(always)]
-    fn map_read(&mut self, _die: u32) {}
+    fn map_read(&mut self, _die: DieId) {}
 
     #[inline(always)]
-    fn map_program(&mut self, _die: u32) {}
+    fn map_program(&mut self, _die: DieId) {}
 
     #[inline(always)]
     fn overhead_ns(&self) -> u64 {

@@ -6,6 +6,7 @@ use rand_core::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
+use crate::address::BlockId;
 use crate::block::{Block, BlockList};
 use crate::convert::exact;
 use greedy::GreedyIndex;
@@ -53,8 +54,8 @@ pub(crate) enum VictimIndex {
     Buckets { lists: Vec<BlockList>, lowest: u32 },
     /// In the order of filling.
     Queue(BlockList),
-    /// An unordered array to draw from; a block's place is kept in its `prev`.
-    Dense(Vec<u32>),
+    /// An unordered array to draw from; blocks know their places in it.
+    Dense(Vec<BlockId>),
 }
 
 impl VictimIndex {
@@ -69,34 +70,34 @@ impl VictimIndex {
         }
     }
 
-    pub fn insert(&mut self, blocks: &mut [Block], block: u32) {
+    pub fn insert(&mut self, blocks: &mut [Block], block: BlockId) {
         match self {
             Self::Greedy(index) => index.insert(blocks, block),
             Self::Buckets { lists, lowest } => {
-                let valid = blocks[block as usize].valid;
+                let valid = blocks[block].valid;
                 lists[valid as usize].push_back(blocks, block);
                 *lowest = valid.min(*lowest);
             }
             Self::Queue(list) => list.push_back(blocks, block),
             Self::Dense(members) => {
-                blocks[block as usize].prev = exact::<u32>(members.len());
+                blocks[block].set_place(members.len());
                 members.push(block);
             }
         }
     }
 
-    pub fn remove(&mut self, blocks: &mut [Block], block: u32) {
+    pub fn remove(&mut self, blocks: &mut [Block], block: BlockId) {
         match self {
             Self::Greedy(index) => index.remove(blocks, block),
             Self::Buckets { lists, .. } => {
-                lists[blocks[block as usize].valid as usize].remove(blocks, block);
+                lists[blocks[block].valid as usize].remove(blocks, block);
             }
             Self::Queue(list) => list.remove(blocks, block),
             Self::Dense(members) => {
-                let place = blocks[block as usize].prev;
-                members.swap_remove(place as usize);
-                if let Some(&moved) = members.get(place as usize) {
-                    blocks[moved as usize].prev = place;
+                let place = blocks[block].place();
+                members.swap_remove(place);
+                if let Some(&moved) = members.get(place) {
+                    blocks[moved].set_place(place);
                 }
             }
         }
@@ -104,17 +105,17 @@ impl VictimIndex {
 
     /// Takes note that a page of `block`, which is in this index, is about to become invalid; lowers its count.
     #[inline(always)]
-    pub fn invalidate_page(&mut self, blocks: &mut [Block], block: u32) {
+    pub fn invalidate_page(&mut self, blocks: &mut [Block], block: BlockId) {
         match self {
             Self::Greedy(index) => index.invalidate_page(blocks, block),
             Self::Buckets { lists, lowest } => {
-                let valid = blocks[block as usize].valid as usize;
+                let valid = blocks[block].valid as usize;
                 lists[valid].remove(blocks, block);
                 lists[valid - 1].push_back(blocks, block);
-                blocks[block as usize].valid = exact::<u32>(valid) - 1;
+                blocks[block].valid = exact::<u32>(valid) - 1;
                 *lowest = (*lowest).min(exact::<u32>(valid) - 1);
             }
-            Self::Queue(_) | Self::Dense(_) => blocks[block as usize].valid -= 1,
+            Self::Queue(_) | Self::Dense(_) => blocks[block].valid -= 1,
         }
     }
 
@@ -127,7 +128,7 @@ impl VictimIndex {
         stamps: &[u64],
         now: u64,
         rng: &mut Xoshiro256PlusPlus,
-    ) -> Option<u32> {
+    ) -> Option<BlockId> {
         match self {
             Self::Greedy(index) => index.choose(blocks),
             Self::Buckets { lists, lowest } => {
@@ -147,7 +148,7 @@ impl VictimIndex {
                 (0..draws)
                     .filter(|_| n > 0)
                     .map(|_| members[exact::<usize>(below(rng, n))])
-                    .min_by_key(|&b| blocks[b as usize].valid)
+                    .min_by_key(|&b| blocks[b].valid)
             }
         }
     }
@@ -179,7 +180,7 @@ impl VictimIndex {
     }
 
     /// Every block in the index, for invariant checks and wear levelling.
-    pub fn members(&self, blocks: &[Block]) -> Vec<u32> {
+    pub fn members(&self, blocks: &[Block]) -> Vec<BlockId> {
         match self {
             Self::Greedy(index) => {
                 let near = index.lists().iter().flat_map(|l| l.iter(blocks));
@@ -192,20 +193,20 @@ impl VictimIndex {
     }
 }
 
-/// Verifies an array of blocks whose places are kept in their `prev`.
-fn check_places(members: &[u32], blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<(), String> {
-    (0..).zip(members).try_for_each(|(place, &member)| match blocks.get(member as usize) {
-        Some(block) if block.prev == place && belongs(block) => Ok(()),
+/// Verifies an array of blocks that know their places in it.
+fn check_places(members: &[BlockId], blocks: &[Block], belongs: impl Fn(&Block) -> bool) -> Result<(), String> {
+    (0..).zip(members).try_for_each(|(place, &member)| match blocks.get(member.index()) {
+        Some(block) if block.place() == place && belongs(block) => Ok(()),
         _ => Err(format!("block {member} stands wrongly at place {place}")),
     })
 }
 
 /// Cost-benefit over the heads of the buckets: within a bucket u is equal and the head has waited longest, so the
 /// best of the heads is the best of all.
-fn oldest_best(lists: &[BlockList], lowest: u32, stamps: &[u64], now: u64) -> Option<u32> {
+fn oldest_best(lists: &[BlockList], lowest: u32, stamps: &[u64], now: u64) -> Option<BlockId> {
     let pages = f64::from(lowest) + lists.len() as f64 - 1.0;
-    let score = |valid: u32, block: u32| {
-        let age = (now - stamps[block as usize]) as f64 + 1.0;
+    let score = |valid: u32, block: BlockId| {
+        let age = (now - stamps[block.index()]) as f64 + 1.0;
         let v = f64::from(valid);
         if valid == 0 { f64::INFINITY } else { (pages - v) / (2.0 * v) * age }
     };

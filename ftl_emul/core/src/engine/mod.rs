@@ -24,6 +24,7 @@ pub use scheduler::{SCHEDULERS, Scheduler, SchedulerPolicy, Standing};
 pub use throttle::Limit;
 pub use timeline::{PageCosts, Timeline, TimingModel};
 
+use crate::address::DieId;
 use crate::convert::exact;
 use crate::geometry::Geometry;
 use crate::mapping::Mapping;
@@ -64,7 +65,7 @@ enum Event {
     /// A page operation of an outstanding request is done.
     PageDone { tenant: u16, slot: u32, behind_background: bool },
     /// A page that was read is in the register of its die.
-    PageRead { tenant: u16, slot: u32, die: u32, behind_background: bool },
+    PageRead { tenant: u16, slot: u32, die: DieId, behind_background: bool },
     /// The next request of an open-loop tenant arrives.
     Arrival { tenant: u16 },
     /// The limit of a tenant lets it continue.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::DieId;
 use crate::geometry::{Geometry, NandTiming};
 use crate::nand::Nand;
 
@@ -127,8 +128,8 @@ impl Timeline {
 
     /// Moves a page that was read from the die out over its channel; returns when it has arrived.
     #[inline]
-    pub fn transfer_out(&mut self, die: u32) -> u64 {
-        let channel = &mut self.channels[(die / self.dies_per_channel) as usize];
+    pub fn transfer_out(&mut self, die: DieId) -> u64 {
+        let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
         *channel = self.now.max(*channel) + self.costs.transfer_ns;
         *channel
     }
@@ -185,7 +186,7 @@ impl Timeline {
 
     /// Time of GC on one die, or set aside.
     #[inline]
-    fn collect(&mut self, die: u32, duration: u64) {
+    fn collect(&mut self, die: DieId, duration: u64) {
         match &mut self.aside_ns {
             Some(aside) => *aside += duration,
             None => {
@@ -196,12 +197,12 @@ impl Timeline {
     }
 
     #[inline]
-    fn occupy(&mut self, die: u32, from: u64, duration: u64) -> u64 {
-        let until = &mut self.dies[die as usize];
+    fn occupy(&mut self, die: DieId, from: u64, duration: u64) -> u64 {
+        let until = &mut self.dies[die.index()];
         *until = from.max(*until) + duration;
         self.device_ns += duration;
         if self.last_background_end > self.now {
-            self.behind_background |= self.background_until[die as usize] > self.now;
+            self.behind_background |= self.background_until[die.index()] > self.now;
         }
         *until
     }
@@ -209,50 +210,50 @@ impl Timeline {
 
 impl Nand for Timeline {
     #[inline]
-    fn is_idle(&self, die: u32) -> bool {
-        self.dies[die as usize] <= self.now
+    fn is_idle(&self, die: DieId) -> bool {
+        self.dies[die.index()] <= self.now
     }
 
     #[inline]
-    fn is_backed_up(&self, die: u32) -> bool {
-        self.dies[die as usize] > self.now + PAGES_OF_A_BACKLOG * self.costs.program_ns
+    fn is_backed_up(&self, die: DieId) -> bool {
+        self.dies[die.index()] > self.now + PAGES_OF_A_BACKLOG * self.costs.program_ns
     }
 
     #[inline]
-    fn busy_until(&self, die: u32) -> u64 {
-        self.dies[die as usize]
+    fn busy_until(&self, die: DieId) -> u64 {
+        self.dies[die.index()]
     }
 
     #[inline]
-    fn program(&mut self, die: u32) {
-        let channel = &mut self.channels[(die / self.dies_per_channel) as usize];
+    fn program(&mut self, die: DieId) {
+        let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
         // A read-modify-write has its old page only at `finish`.
         *channel = self.finish.max(*channel) + self.costs.transfer_ns;
         // The die's register takes the page only once the die is free.
-        let loaded = (*channel).max(self.dies[die as usize] + self.costs.transfer_ns);
+        let loaded = (*channel).max(self.dies[die.index()] + self.costs.transfer_ns);
         self.device_ns += self.costs.transfer_ns;
         self.finish = self.occupy(die, loaded, self.costs.program_ns);
     }
 
     #[inline]
-    fn read(&mut self, die: u32) {
+    fn read(&mut self, die: DieId) {
         // Where the page lives may have had to be read from flash first.
         self.finish = self.occupy(die, self.finish, self.costs.read_ns);
         self.device_ns += self.costs.transfer_ns;
     }
 
     #[inline]
-    fn read_for_rewrite(&mut self, die: u32) {
+    fn read_for_rewrite(&mut self, die: DieId) {
         self.read(die);
         self.finish += self.costs.transfer_ns;
     }
 
     #[inline]
-    fn copy(&mut self, die: u32, pages: u32) {
+    fn copy(&mut self, die: DieId, pages: u32) {
         self.collect(die, u64::from(pages) * self.costs.copy_ns);
     }
 
-    fn copy_across(&mut self, from: u32, to: u32, pages: u32) {
+    fn copy_across(&mut self, from: DieId, to: DieId, pages: u32) {
         if from == to {
             return self.copy(from, pages);
         }
@@ -261,7 +262,7 @@ impl Nand for Timeline {
         let (read_ns, transfer_ns, program_ns) = self.costs.across_ns;
         self.occupy(from, self.now, pages * read_ns);
         for die in [from, to] {
-            let channel = &mut self.channels[(die / self.dies_per_channel) as usize];
+            let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
             *channel = self.now.max(*channel) + pages * transfer_ns;
         }
         self.occupy(to, self.now + read_ns + 2 * transfer_ns, pages * program_ns);
@@ -270,19 +271,19 @@ impl Nand for Timeline {
     }
 
     #[inline]
-    fn erase(&mut self, die: u32) {
+    fn erase(&mut self, die: DieId) {
         self.collect(die, self.costs.erase_ns);
     }
 
     #[inline]
-    fn map_read(&mut self, die: u32) {
+    fn map_read(&mut self, die: DieId) {
         self.finish = self.occupy(die, self.finish, self.costs.read_ns) + self.costs.transfer_ns;
         self.device_ns += self.costs.transfer_ns;
         self.gc_ns += self.costs.read_ns + self.costs.transfer_ns;
     }
 
     #[inline]
-    fn map_program(&mut self, die: u32) {
+    fn map_program(&mut self, die: DieId) {
         self.program(die);
         self.gc_ns += self.costs.transfer_ns + self.costs.program_ns;
     }
@@ -305,12 +306,12 @@ impl Nand for Timeline {
         debt.writes = writes;
     }
 
-    fn owe_in_background(&mut self, die: u32) {
-        self.background_ns[die as usize] += self.aside_ns.take().unwrap_or(0);
+    fn owe_in_background(&mut self, die: DieId) {
+        self.background_ns[die.index()] += self.aside_ns.take().unwrap_or(0);
     }
 
     #[inline]
-    fn pay(&mut self, pool: usize, die: u32) {
+    fn pay(&mut self, pool: usize, die: DieId) {
         let Some(debt) = self.debts.get_mut(pool).filter(|debt| debt.ns > 0) else { return };
         let step_ns = debt.ns / u64::from(debt.writes.max(1));
         debt.ns -= step_ns;

@@ -5,7 +5,7 @@
 //! log block in the order in which they are written. A full log block is merged with its data block; when all log
 //! blocks are taken and another logical block needs one, the least recently written log block is merged.
 
-use crate::block::NO_BLOCK;
+use crate::address::{BlockId, LogicalBlockId};
 use crate::mapping::log_block::{LogScheme, LogUse, Purpose, Store, Write};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -24,12 +24,12 @@ impl LogScheme for Bast {
 
     fn write_to_log<N: Nand>(store: &mut Store<Self>, write: Write, nand: &mut N) {
         let domain = store.domain_of_logical(write.logical);
-        let own = store.logical[write.logical as usize].log;
-        if own != NO_BLOCK && store.log_use[own as usize].written < store.pages_of_block() {
+        let own = store.logical[write.logical].log;
+        if own != BlockId::NONE && store.log_use[own].written < store.pages_of_block() {
             store.move_log_to_end(domain, own);
             return store.append(own, write, nand);
         }
-        if own != NO_BLOCK {
+        if own != BlockId::NONE {
             merge(store, domain, own, write.cause, Purpose::Collect, nand);
             // Where pages were unmapped, the new data block may have the place free.
             return store.place(write, nand);
@@ -40,7 +40,7 @@ impl LogScheme for Bast {
             }
         }
         let log = store.list_new_log(domain, write.logical, nand);
-        store.logical[write.logical as usize].log = log;
+        store.logical[write.logical].log = log;
         store.append(log, write, nand);
     }
 
@@ -50,9 +50,9 @@ impl LogScheme for Bast {
         true
     }
 
-    fn release<N: Nand>(store: &mut Store<Self>, logical: u32, cause: TenantId, nand: &mut N) {
-        let log = std::mem::replace(&mut store.logical[logical as usize].log, NO_BLOCK);
-        if log != NO_BLOCK {
+    fn release<N: Nand>(store: &mut Store<Self>, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
+        let log = std::mem::replace(&mut store.logical[logical].log, BlockId::NONE);
+        if log != BlockId::NONE {
             let domain = store.domain_of_logical(logical);
             store.unlist_log(domain, log);
             store.note_victim(cause, 0);
@@ -62,9 +62,11 @@ impl LogScheme for Bast {
 
     fn check(store: &Store<Self>) -> Result<(), String> {
         let mut owned = 0;
-        for (number, logical) in (0..).zip(store.logical.iter()).filter(|(_, l)| l.log != NO_BLOCK) {
+        for (number, logical) in
+            (0..).map(LogicalBlockId).zip(store.logical.iter()).filter(|(_, l)| l.log != BlockId::NONE)
+        {
             owned += 1;
-            if store.log_use.get(logical.log as usize).is_none_or(|used| used.logical != number) {
+            if store.log_use.get(logical.log.index()).is_none_or(|used| used.logical != number) {
                 return Err(format!("log block {} is not that of logical block {number}", logical.log));
             }
         }
@@ -77,11 +79,11 @@ impl LogScheme for Bast {
 }
 
 /// Merges a log block with the data block of its logical block.
-fn merge<N: Nand>(store: &mut Store<Bast>, domain: u32, log: u32, cause: TenantId, purpose: Purpose, nand: &mut N) {
-    let LogUse { logical, written, in_order } = store.log_use[log as usize];
+fn merge<N: Nand>(store: &mut Store<Bast>, domain: u32, log: BlockId, cause: TenantId, purpose: Purpose, nand: &mut N) {
+    let LogUse { logical, written, in_order } = store.log_use[log];
     store.unlist_log(domain, log);
-    store.logical[logical as usize].log = NO_BLOCK;
-    let valid = store.blocks[log as usize].valid;
+    store.logical[logical].log = BlockId::NONE;
+    let valid = store.blocks[log].valid;
     if valid > 0 && in_order == written {
         return store.merge_into_log(log, cause, purpose, nand);
     }

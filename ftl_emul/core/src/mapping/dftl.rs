@@ -22,6 +22,7 @@ mod translation;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::{DieId, LogicalPage};
 use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
@@ -46,7 +47,7 @@ pub struct DftlOptions {
     pub cached_entries: Option<u64>,
 }
 
-/// The page mapping with its map on flash; page numbers of data are stored as `P`.
+/// The page mapping with its map on flash.
 pub struct DftlMapping {
     options: DftlOptions,
     data: PageMapping,
@@ -58,7 +59,7 @@ pub struct DftlMapping {
     /// By tenant number.
     counters: Vec<MappingCounters>,
     /// Pages that GC has just moved; kept to spare the allocation.
-    moved: Vec<u64>,
+    moved: Vec<LogicalPage>,
 }
 
 impl DftlMapping {
@@ -87,13 +88,13 @@ impl DftlMapping {
     }
 
     #[inline(always)]
-    fn global(&self, tenant: TenantId, page: u64) -> u64 {
+    fn global(&self, tenant: TenantId, page: u64) -> LogicalPage {
         self.data.namespaces().global(tenant, page)
     }
 
-    /// Has the map entry of a page in the CMT; returns the page's device-wide number.
+    /// Has the map entry of a page in the CMT; returns the page in the device-wide space.
     #[inline]
-    fn load<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> u64 {
+    fn load<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> LogicalPage {
         let global = self.global(tenant, page);
         if !self.cache.touch(global) {
             self.miss(tenant, global, nand);
@@ -103,11 +104,11 @@ impl DftlMapping {
 
     #[cold]
     #[inline(never)]
-    fn miss<N: Nand>(&mut self, cause: TenantId, global: u64, nand: &mut N) {
+    fn miss<N: Nand>(&mut self, cause: TenantId, global: LogicalPage, nand: &mut N) {
         if let Some(evicted) = self.cache.make_room() {
             self.write_back(cause, evicted, nand);
         }
-        self.read_translation(cause, global / self.entries_per_page, nand);
+        self.read_translation(cause, self.cache.translation_page(global), nand);
         self.cache.insert(global);
     }
 
@@ -160,7 +161,7 @@ impl Mapping for DftlMapping {
     }
 
     #[inline]
-    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId> {
         self.load(tenant, page, nand);
         self.data.read_page(tenant, page, nand)
     }
@@ -210,7 +211,7 @@ impl Mapping for DftlMapping {
 
     fn resize_tenant(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
         let before = self.data.pages(tenant);
-        let cut: Vec<u64> = (pages.max(1)..before).map(|page| self.global(tenant, page)).collect();
+        let cut: Vec<LogicalPage> = (pages.max(1)..before).map(|page| self.global(tenant, page)).collect();
         self.data.resize_tenant(tenant, pages)?;
         for global in cut {
             self.cache.remove(global);
@@ -272,7 +273,7 @@ impl Mapping for DftlMapping {
             return Err(format!("{there} translation pages for a map of {needed}"));
         }
         if let Some((page, _)) = self.cache.oldest_first().find(|&(page, _)| self.data.namespaces().is_nobodys(page)) {
-            return Err(format!("the map entry of page {page} is cached, but the page is nobody's"));
+            return Err(format!("the map entry of page {page} is cached, but no tenant has the page"));
         }
         Ok(())
     }

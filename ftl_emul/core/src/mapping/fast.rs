@@ -10,7 +10,7 @@
 //! that log block and then goes where any other write goes. A full merge that meets the logical block of the
 //! sequential log block merges that one into its log block, which is cheaper.
 
-use crate::block::NO_BLOCK;
+use crate::address::{BlockId, LogicalBlockId};
 use crate::mapping::log_block::{LogScheme, Purpose, Store, Write};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -36,8 +36,8 @@ impl LogScheme for Fast {
             store.domains[domain as usize].sequential_log = log;
             return store.append(log, write, nand);
         }
-        if sequential != NO_BLOCK && store.log_use[sequential as usize].logical == write.logical {
-            if store.log_use[sequential as usize].written == write.offset {
+        if sequential != BlockId::NONE && store.log_use[sequential].logical == write.logical {
+            if store.log_use[sequential].written == write.offset {
                 return store.append(sequential, write, nand);
             }
             merge_sequential(store, domain, write.cause, Purpose::Collect, nand);
@@ -45,12 +45,12 @@ impl LogScheme for Fast {
             return store.place(write, nand);
         }
         let newest = store.domains[domain as usize].logs.tail();
-        let room = newest.filter(|&log| store.log_use[log as usize].written < store.pages_of_block());
+        let room = newest.filter(|&log| store.log_use[log].written < store.pages_of_block());
         if let Some(log) = room {
             return store.append(log, write, nand);
         }
         if store.domains[domain as usize].log_blocks < store.log_limit(domain) {
-            let log = store.list_new_log(domain, NO_BLOCK, nand);
+            let log = store.list_new_log(domain, LogicalBlockId::NONE, nand);
             return store.append(log, write, nand);
         }
         Self::evict(store, domain, write.cause, Purpose::Collect, nand);
@@ -60,13 +60,13 @@ impl LogScheme for Fast {
     fn evict<N: Nand>(store: &mut Store<Self>, domain: u32, cause: TenantId, purpose: Purpose, nand: &mut N) -> bool {
         let Some(oldest) = store.domains[domain as usize].logs.head() else { return false };
         store.unlist_log(domain, oldest);
-        store.note_victim(cause, store.blocks[oldest as usize].valid);
+        store.note_victim(cause, store.blocks[oldest].valid);
         let mut before = nand.overhead_ns();
         let mut merged = false;
-        for at in 0..store.log_use[oldest as usize].written {
+        for at in 0..store.log_use[oldest].written {
             let Some(logical) = store.logical_at(oldest, at) else { continue };
             let sequential = store.domains[domain as usize].sequential_log;
-            if sequential != NO_BLOCK && store.log_use[sequential as usize].logical == logical {
+            if sequential != BlockId::NONE && store.log_use[sequential].logical == logical {
                 let apart = nand.overhead_ns();
                 merge_sequential(store, domain, cause, purpose, nand);
                 before += nand.overhead_ns() - apart;
@@ -84,20 +84,20 @@ impl LogScheme for Fast {
         true
     }
 
-    fn release<N: Nand>(store: &mut Store<Self>, logical: u32, cause: TenantId, nand: &mut N) {
+    fn release<N: Nand>(store: &mut Store<Self>, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
         let domain = store.domain_of_logical(logical);
         let sequential = store.domains[domain as usize].sequential_log;
-        if sequential != NO_BLOCK && store.log_use[sequential as usize].logical == logical {
-            store.domains[domain as usize].sequential_log = NO_BLOCK;
+        if sequential != BlockId::NONE && store.log_use[sequential].logical == logical {
+            store.domains[domain as usize].sequential_log = BlockId::NONE;
             store.note_victim(cause, 0);
             store.erase_log(sequential, cause, nand);
         }
     }
 
     fn check(store: &Store<Self>) -> Result<(), String> {
-        for domain in store.domains.iter().filter(|d| d.sequential_log != NO_BLOCK) {
-            let used = store.log_use[domain.sequential_log as usize];
-            if used.in_order != used.written || used.logical == NO_BLOCK {
+        for domain in store.domains.iter().filter(|d| d.sequential_log != BlockId::NONE) {
+            let used = store.log_use[domain.sequential_log];
+            if used.in_order != used.written || used.logical == LogicalBlockId::NONE {
                 return Err(format!("sequential log block {} is out of order", domain.sequential_log));
             }
         }
@@ -107,11 +107,11 @@ impl LogScheme for Fast {
 
 /// Merges the sequential log block, if one is open.
 fn merge_sequential<N: Nand>(store: &mut Store<Fast>, domain: u32, cause: TenantId, purpose: Purpose, nand: &mut N) {
-    let log = std::mem::replace(&mut store.domains[domain as usize].sequential_log, NO_BLOCK);
-    if log == NO_BLOCK {
+    let log = std::mem::replace(&mut store.domains[domain as usize].sequential_log, BlockId::NONE);
+    if log == BlockId::NONE {
         return;
     }
-    if store.blocks[log as usize].valid > 0 {
+    if store.blocks[log].valid > 0 {
         return store.merge_into_log(log, cause, purpose, nand);
     }
     store.note_victim(cause, 0);

@@ -25,6 +25,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::{BlockId, DieId, LogicalBlockId, LogicalPage, MapEntry};
 use crate::block::{Block, BlockList};
 use crate::convert::exact;
 use crate::error::{FtlError, invalid};
@@ -74,7 +75,7 @@ pub(super) struct Domain {
     /// Log blocks in the order in which they are to be merged.
     pub logs: BlockList,
     /// The log block that takes sequential writes only, if open.
-    pub sequential_log: u32,
+    pub sequential_log: BlockId,
     /// Where the next block is opened if its dies are idle.
     next_cluster: u32,
     /// Counted anew when a snapshot is restored.
@@ -87,7 +88,7 @@ pub(super) struct Tenant {
     pub domain: u32,
     pages: u64,
     /// Its logical blocks, in the order of its pages.
-    logical: Vec<u32>,
+    logical: Vec<LogicalBlockId>,
     mapped_pages: u64,
     counters: TenantCounters,
     merges: MappingCounters,
@@ -107,10 +108,10 @@ pub struct Store<S> {
     pub(super) logical: Table<LogicalBlock>,
     /// For each logical block, one bit a page: in the data block; then as many: in a log block.
     bits: Table<u64>,
-    /// Page of a logical block to physical page + 1 in a log block; 0 is "not in a log block".
-    log_page: Table<u32>,
-    /// Physical page of a log block to page of a logical block; meaningful where `log_page` agrees.
-    reverse: Table<u32>,
+    /// Logical page to physical page in a log block, where that holds it.
+    log_page: Table<MapEntry>,
+    /// Physical page of a log block to logical page; meaningful where `log_page` agrees.
+    reverse: Table<LogicalPage>,
     /// Data blocks are `Full`, log blocks `Open`; only log blocks stand in lists.
     pub(super) blocks: Table<Block>,
     pub(super) log_use: Table<LogUse>,
@@ -118,7 +119,7 @@ pub struct Store<S> {
     tenants: Vec<Option<Tenant>>,
     /// Blocks of each cluster of dies that nobody owns.
     spare: Vec<FreeBlocks>,
-    free_logical: Vec<u32>,
+    free_logical: Vec<LogicalBlockId>,
     transfers: Vec<Transfer>,
     /// Copies of the merge at hand by (source die, die of the target's cluster); kept to spare the allocation.
     copies: Vec<u32>,
@@ -162,7 +163,7 @@ impl<S: LogScheme> Store<S> {
             domains: Vec::new(),
             tenants: Vec::new(),
             spare: FreeBlocks::of_new_drive(clusters, geometry.blocks_per_die),
-            free_logical: (0..exact::<u32>(blocks)).rev().collect(),
+            free_logical: (0..exact::<u32>(blocks)).rev().map(LogicalBlockId).collect(),
             transfers: Vec::new(),
             copies: vec![0; (geometry.dies() * width) as usize],
             #[cfg(test)]
@@ -185,9 +186,9 @@ impl<S: LogScheme> Store<S> {
 
     /// Logical block on the device, and page of it.
     #[inline(always)]
-    fn locate(&self, tenant: TenantId, page: u64) -> (u32, u32) {
-        let number = self.division.block(page);
-        let offset = exact::<u32>(page - self.division.physical(number, 0));
+    fn locate(&self, tenant: TenantId, page: u64) -> (LogicalBlockId, u32) {
+        let number = self.division.quotient(page);
+        let offset = exact::<u32>(page - u64::from(number) * u64::from(self.block_pages));
         let logical = match &self.tenants[tenant.0 as usize] {
             Some(t) => t.logical[number as usize],
             None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
@@ -241,7 +242,7 @@ impl<S: LogScheme> Mapping for Store<S> {
         self.write_page(tenant, page, nand);
     }
 
-    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId> {
         let (logical, offset) = self.locate(tenant, page);
         let physical = self.physical(logical, offset);
         let counters = &mut self.tenant(tenant).counters;
@@ -274,17 +275,17 @@ impl<S: LogScheme> Mapping for Store<S> {
     #[inline(always)]
     fn prefetch(&self, tenant: TenantId, page: u64) {
         let (logical, offset) = self.locate(tenant, page);
-        prefetch_line(self.logical.as_ptr().wrapping_add(logical as usize));
+        prefetch_line(self.logical.as_ptr().wrapping_add(logical.index()));
         self.bits.prefetch(self.bit(logical, offset).0);
-        self.log_page.prefetch(exact::<usize>(self.division.physical(logical, offset)));
+        self.log_page.prefetch(self.division.logical(logical, offset).index());
     }
 
     #[inline(always)]
     fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
         let (logical, _) = self.locate(tenant, page);
-        let LogicalBlock { data, log, .. } = self.logical[logical as usize];
-        prefetch_line(self.blocks.as_ptr().wrapping_add(data as usize));
-        prefetch_line(self.blocks.as_ptr().wrapping_add(log as usize));
+        let LogicalBlock { data, log, .. } = self.logical[logical];
+        prefetch_line(self.blocks.as_ptr().wrapping_add(data.index()));
+        prefetch_line(self.blocks.as_ptr().wrapping_add(log.index()));
     }
 
     fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
@@ -348,8 +349,8 @@ impl<S> Store<S> {
 
     /// The domain that owns a logical block, which must belong to a tenant.
     #[inline(always)]
-    pub(super) fn domain_of_logical(&self, logical: u32) -> u32 {
-        match &self.tenants[self.logical[logical as usize].tenant as usize] {
+    pub(super) fn domain_of_logical(&self, logical: LogicalBlockId) -> u32 {
+        match &self.tenants[self.logical[logical].tenant as usize] {
             Some(t) => t.domain,
             None => unreachable!("a logical block in use belongs to a tenant"),
         }

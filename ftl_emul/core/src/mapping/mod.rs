@@ -18,6 +18,7 @@ mod wear;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::DieId;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::nand::Nand;
@@ -149,7 +150,7 @@ pub trait Mapping {
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
 
     /// Reads one page; says from which die, or None when it is unmapped and no flash was touched.
-    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32>;
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId>;
 
     /// True when the page holds data. Counts nothing.
     fn is_mapped(&self, tenant: TenantId, page: u64) -> bool;

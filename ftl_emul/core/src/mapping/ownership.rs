@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::BlockId;
 use crate::convert::signed;
 use crate::error::FtlError;
 use crate::mapping::{Mapping, MoveProgress, Placement};
@@ -71,7 +72,7 @@ pub(in crate::mapping) trait Ownership: Mapping {
     fn spare(&mut self) -> &mut [FreeBlocks];
 
     /// Changes the owner of an erased block that stands in no list; None makes it spare.
-    fn assign(&mut self, block: u32, domain: Option<u32>);
+    fn assign(&mut self, block: BlockId, domain: Option<u32>);
 
     /// Moves under way.
     fn transfers(&self) -> &[Transfer];

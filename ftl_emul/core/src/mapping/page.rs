@@ -17,6 +17,7 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
+use crate::address::{BlockId, DieId, LogicalPage, MapEntry, PhysicalPage};
 use crate::block::Block;
 use crate::convert::exact;
 use crate::error::{FtlError, invalid};
@@ -85,23 +86,14 @@ struct Tenant {
     counters: TenantCounters,
 }
 
-/// A page number as the tables store it; [`PageMapping::new`] refuses drives whose numbers do not fit.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "refused before there is such a drive")]
-fn page_number(n: u64) -> u32 {
-    debug_assert!(u32::try_from(n).is_ok(), "page {n} of a drive that is too large");
-    n as u32
-}
-
 /// The page mapping.
 pub struct PageMapping {
     geometry: Geometry,
     options: PageMappingOptions,
     division: BlockDivision,
-    /// Device-wide logical page to physical page + 1; 0 is unmapped.
-    map: Table<u32>,
-    /// Physical page to device-wide logical page; meaningful where `valid` says so.
-    reverse: Table<u32>,
+    map: Table<MapEntry>,
+    /// Physical page to logical page; meaningful where `valid` says so.
+    reverse: Table<LogicalPage>,
     /// One bit a physical page, each block's padded to whole words.
     valid: Table<u64>,
     blocks: Table<Block>,
@@ -118,9 +110,9 @@ pub struct PageMapping {
     write_clock: u64,
     rng: Xoshiro256PlusPlus,
     /// Pages of the victim being collected; kept to spare the allocation.
-    scratch: Vec<u64>,
-    /// Device-wide logical pages that GC has moved since they were last taken, where a map on flash must be told.
-    moved: Option<Vec<u64>>,
+    scratch: Vec<LogicalPage>,
+    /// Pages that GC has moved since they were last taken, where the map is on flash and has to be updated.
+    moved: Option<Vec<LogicalPage>>,
 }
 
 impl PageMapping {
@@ -175,14 +167,14 @@ impl PageMapping {
         &self.options
     }
 
-    /// Keeps the device-wide numbers of pages that GC moves, for [`Self::take_moved`].
+    /// Keeps the pages that GC moves, for [`Self::take_moved`].
     pub(in crate::mapping) fn keep_moved(&mut self) {
         self.moved = Some(Vec::new());
     }
 
     /// Pages moved by GC since they were last taken, in place of what `into` held.
     #[inline]
-    pub(in crate::mapping) fn take_moved(&mut self, into: &mut Vec<u64>) {
+    pub(in crate::mapping) fn take_moved(&mut self, into: &mut Vec<LogicalPage>) {
         into.clear();
         if let Some(moved) = self.moved.as_mut().filter(|moved| !moved.is_empty()) {
             std::mem::swap(moved, into);
@@ -220,15 +212,15 @@ impl Mapping for PageMapping {
 
     #[inline]
     fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
-        let global = self.namespaces.global(tenant, page);
+        let logical = self.namespaces.global(tenant, page);
         // The old copy dies before GC can run for the new one; otherwise GC would move a dead page.
-        let old = u64::from(self.map[exact::<usize>(global)]);
-        if old != 0 {
-            self.invalidate(old - 1);
+        let old = self.map[logical];
+        if let Some(physical) = old.get() {
+            self.invalidate(physical);
         }
         self.write_clock += 1;
         let owner = self.tenant(tenant);
-        owner.mapped_pages += u64::from(old == 0);
+        owner.mapped_pages += u64::from(!old.is_some());
         owner.counters.host_page_writes += 1;
         let domain = owner.domain;
         let pool = self.choose_pool(domain, nand);
@@ -237,44 +229,42 @@ impl Mapping for PageMapping {
         }
         nand.pay(pool, self.pools[pool].die);
         nand.program(self.pools[pool].die);
-        self.append(pool, HOST, global);
+        self.append(pool, HOST, logical);
         self.pools[pool].valid += 1;
         self.domains[domain as usize].slack_pages -= 1;
     }
 
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
-        let old = u64::from(self.map[exact::<usize>(self.namespaces.global(tenant, page))]);
-        if old != 0 {
-            nand.read_for_rewrite(self.die_of(old - 1));
+        if let Some(physical) = self.map[self.namespaces.global(tenant, page)].get() {
+            nand.read_for_rewrite(self.die_of(physical));
             self.tenant(tenant).counters.rmw_page_reads += 1;
         }
         self.write_page(tenant, page, nand);
     }
 
     #[inline]
-    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<u32> {
-        let physical = u64::from(self.map[exact::<usize>(self.namespaces.global(tenant, page))]);
+    fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId> {
+        let physical = self.map[self.namespaces.global(tenant, page)].get();
         let counters = &mut self.tenant(tenant).counters;
-        if physical == 0 {
+        let Some(physical) = physical else {
             counters.unmapped_page_reads += 1;
             return None;
-        }
+        };
         counters.host_page_reads += 1;
-        let die = self.die_of(physical - 1);
+        let die = self.die_of(physical);
         nand.read(die);
         Some(die)
     }
 
     fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
-        self.map[exact::<usize>(self.namespaces.global(tenant, page))] != 0
+        self.map[self.namespaces.global(tenant, page)].is_some()
     }
 
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, _nand: &mut N) {
-        let global = exact::<usize>(self.namespaces.global(tenant, page));
-        let physical = u64::from(self.map[global]);
-        if physical != 0 {
-            self.invalidate(physical - 1);
-            self.map[global] = 0;
+        let logical = self.namespaces.global(tenant, page);
+        if let Some(physical) = self.map[logical].get() {
+            self.invalidate(physical);
+            self.map[logical] = MapEntry::NONE;
             let owner = self.tenant(tenant);
             owner.mapped_pages -= 1;
             owner.counters.trimmed_pages += 1;
@@ -283,16 +273,16 @@ impl Mapping for PageMapping {
 
     #[inline(always)]
     fn prefetch(&self, tenant: TenantId, page: u64) {
-        self.map.prefetch(exact::<usize>(self.namespaces.global(tenant, page)));
+        self.map.prefetch(self.namespaces.global(tenant, page).index());
     }
 
     #[inline(always)]
     fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
-        let physical = u64::from(self.map[exact::<usize>(self.namespaces.global(tenant, page))]).wrapping_sub(1);
-        let block = self.division.block(physical) as usize;
-        let page_of_block = exact::<usize>(physical.wrapping_sub(block as u64 * self.division.pages_per_block));
-        self.valid.prefetch(block * self.division.words_per_block + page_of_block / 64);
-        prefetch_line(self.blocks.as_ptr().wrapping_add(block));
+        let physical = self.map[self.namespaces.global(tenant, page)].page_or_last();
+        let block = self.division.block(physical);
+        let page_of_block = self.division.page_of_block(block, physical) as usize;
+        self.valid.prefetch(block.index() * self.division.words_per_block + page_of_block / 64);
+        prefetch_line(self.blocks.as_ptr().wrapping_add(block.index()));
     }
 
     fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
@@ -347,8 +337,13 @@ impl Mapping for PageMapping {
 
 impl PageMapping {
     #[inline(always)]
-    fn die_of(&self, physical: u64) -> u32 {
-        self.division.block(physical) / self.geometry.blocks_per_die
+    fn die_of(&self, physical: PhysicalPage) -> DieId {
+        self.die_of_block(self.division.block(physical))
+    }
+
+    #[inline(always)]
+    fn die_of_block(&self, block: BlockId) -> DieId {
+        DieId(block.0 / self.geometry.blocks_per_die)
     }
 
     fn known(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::BlockId;
 use crate::block::{Block, BlockList};
 use crate::convert::exact;
 use crate::victim::check_places;
@@ -23,8 +24,8 @@ pub(crate) struct GreedyIndex {
     /// Blocks with at most this many valid pages are near.
     threshold: u32,
     near: usize,
-    /// Far blocks; a block's place is kept in its `prev`.
-    far: Vec<u32>,
+    /// Far blocks, which know their places in it.
+    far: Vec<BlockId>,
 }
 
 impl GreedyIndex {
@@ -33,17 +34,17 @@ impl GreedyIndex {
         Self { lists, lowest: pages_per_block, threshold: 0, near: 0, far: Vec::new() }
     }
 
-    pub fn insert(&mut self, blocks: &mut [Block], block: u32) {
-        if blocks[block as usize].valid <= self.threshold {
+    pub fn insert(&mut self, blocks: &mut [Block], block: BlockId) {
+        if blocks[block].valid <= self.threshold {
             self.insert_near(blocks, block);
         } else {
-            blocks[block as usize].prev = exact::<u32>(self.far.len());
+            blocks[block].set_place(self.far.len());
             self.far.push(block);
         }
     }
 
-    pub fn remove(&mut self, blocks: &mut [Block], block: u32) {
-        let valid = blocks[block as usize].valid;
+    pub fn remove(&mut self, blocks: &mut [Block], block: BlockId) {
+        let valid = blocks[block].valid;
         if valid <= self.threshold {
             self.lists[valid as usize].remove(blocks, block);
             self.near -= 1;
@@ -53,24 +54,24 @@ impl GreedyIndex {
     }
 
     #[inline(always)]
-    pub fn invalidate_page(&mut self, blocks: &mut [Block], block: u32) {
-        let valid = blocks[block as usize].valid;
+    pub fn invalidate_page(&mut self, blocks: &mut [Block], block: BlockId) {
+        let valid = blocks[block].valid;
         if valid > self.threshold + 1 {
-            blocks[block as usize].valid = valid - 1;
+            blocks[block].valid = valid - 1;
         } else {
             self.invalidate_near(blocks, block);
         }
     }
 
     #[inline(never)]
-    fn invalidate_near(&mut self, blocks: &mut [Block], block: u32) {
+    fn invalidate_near(&mut self, blocks: &mut [Block], block: BlockId) {
         self.remove(blocks, block);
-        blocks[block as usize].valid -= 1;
+        blocks[block].valid -= 1;
         self.insert_near(blocks, block);
     }
 
     /// The block with the fewest valid pages.
-    pub fn choose(&mut self, blocks: &mut [Block]) -> Option<u32> {
+    pub fn choose(&mut self, blocks: &mut [Block]) -> Option<BlockId> {
         if self.near == 0 {
             self.raise_threshold(blocks);
         } else if self.near > self.far.len() && self.threshold > self.lowest {
@@ -91,7 +92,7 @@ impl GreedyIndex {
     fn raise_threshold(&mut self, blocks: &mut [Block]) {
         let mut of_count = vec![0usize; self.lists.len()];
         for &block in &self.far {
-            of_count[blocks[block as usize].valid as usize] += 1;
+            of_count[blocks[block].valid as usize] += 1;
         }
         let wanted = self.far.len().div_ceil(NEAR_SHARE);
         let mut reached = 0;
@@ -112,24 +113,24 @@ impl GreedyIndex {
         while let Some(block) = self.lists[top].head() {
             self.lists[top].remove(blocks, block);
             self.near -= 1;
-            blocks[block as usize].prev = exact::<u32>(self.far.len());
+            blocks[block].set_place(self.far.len());
             self.far.push(block);
         }
         self.threshold -= 1;
     }
 
-    fn insert_near(&mut self, blocks: &mut [Block], block: u32) {
-        let valid = blocks[block as usize].valid;
+    fn insert_near(&mut self, blocks: &mut [Block], block: BlockId) {
+        let valid = blocks[block].valid;
         self.lists[valid as usize].push_back(blocks, block);
         self.lowest = self.lowest.min(valid);
         self.near += 1;
     }
 
-    fn remove_far(&mut self, blocks: &mut [Block], block: u32) {
-        let place = blocks[block as usize].prev as usize;
+    fn remove_far(&mut self, blocks: &mut [Block], block: BlockId) {
+        let place = blocks[block].place();
         self.far.swap_remove(place);
         if let Some(&moved) = self.far.get(place) {
-            blocks[moved as usize].prev = exact::<u32>(place);
+            blocks[moved].set_place(place);
         }
     }
 
@@ -154,7 +155,7 @@ impl GreedyIndex {
         &self.lists
     }
 
-    pub fn far(&self) -> &[u32] {
+    pub fn far(&self) -> &[BlockId] {
         &self.far
     }
 }

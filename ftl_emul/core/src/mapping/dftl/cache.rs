@@ -3,6 +3,7 @@
 //! Entries that differ from flash are *dirty*. When one of them goes, every dirty entry of the same translation page
 //! is written with it and is clean then (batched updates).
 
+use crate::address::LogicalPage;
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::table::Table;
@@ -13,7 +14,7 @@ const NONE: u32 = u32::MAX;
 /// One cached entry; its neighbours by last use, and by translation page when dirty.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    page: u64,
+    page: LogicalPage,
     newer: u32,
     older: u32,
     dirty: bool,
@@ -49,20 +50,26 @@ impl Cache {
         })
     }
 
+    /// The translation page with the entry of a page.
     #[inline(always)]
-    pub fn prefetch(&self, page: u64) {
-        self.slot_of.prefetch(exact::<usize>(page));
+    pub fn translation_page(&self, page: LogicalPage) -> u64 {
+        u64::from(page.0) / self.entries_per_page
     }
 
     #[inline(always)]
-    pub fn contains(&self, page: u64) -> bool {
-        self.slot_of[exact::<usize>(page)] != 0
+    pub fn prefetch(&self, page: LogicalPage) {
+        self.slot_of.prefetch(page.index());
+    }
+
+    #[inline(always)]
+    pub fn contains(&self, page: LogicalPage) -> bool {
+        self.slot_of[page.index()] != 0
     }
 
     /// Makes a cached entry the most recently used; false when it is not cached.
     #[inline]
-    pub fn touch(&mut self, page: u64) -> bool {
-        let Some(slot) = self.slot_of[exact::<usize>(page)].checked_sub(1) else { return false };
+    pub fn touch(&mut self, page: LogicalPage) -> bool {
+        let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return false };
         if self.newest != slot {
             self.unlink(slot);
             self.link_newest(slot);
@@ -77,7 +84,7 @@ impl Cache {
             return None;
         }
         let Entry { page, dirty, .. } = self.entries[self.oldest as usize];
-        let translation_page = page / self.entries_per_page;
+        let translation_page = self.translation_page(page);
         if dirty {
             self.clean(translation_page);
         }
@@ -86,7 +93,7 @@ impl Cache {
     }
 
     /// Adds an entry that is not cached, clean; there must be room.
-    pub fn insert(&mut self, page: u64) {
+    pub fn insert(&mut self, page: LogicalPage) {
         let entry = Entry { page, newer: NONE, older: NONE, dirty: false, next_dirty: NONE, previous_dirty: NONE };
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -98,18 +105,19 @@ impl Cache {
                 exact::<u32>(self.entries.len()) - 1
             }
         };
-        self.slot_of[exact::<usize>(page)] = slot + 1;
+        self.slot_of[page.index()] = slot + 1;
         self.link_newest(slot);
     }
 
     /// Takes note that a cached entry differs from flash.
     #[inline]
-    pub fn mark_dirty(&mut self, page: u64) {
-        let Some(slot) = self.slot_of[exact::<usize>(page)].checked_sub(1) else { return };
+    pub fn mark_dirty(&mut self, page: LogicalPage) {
+        let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return };
         if self.entries[slot as usize].dirty {
             return;
         }
-        let head = &mut self.dirty[exact::<usize>(page / self.entries_per_page)];
+        let translation_page = exact::<usize>(self.translation_page(page));
+        let head = &mut self.dirty[translation_page];
         let next = head.checked_sub(1).unwrap_or(NONE);
         *head = slot + 1;
         let entry = &mut self.entries[slot as usize];
@@ -130,12 +138,13 @@ impl Cache {
     }
 
     /// Forgets an entry, dirty or not; does nothing when it is not cached.
-    pub fn remove(&mut self, page: u64) {
-        let Some(slot) = self.slot_of[exact::<usize>(page)].checked_sub(1) else { return };
+    pub fn remove(&mut self, page: LogicalPage) {
+        let Some(slot) = self.slot_of[page.index()].checked_sub(1) else { return };
         let Entry { dirty, next_dirty, previous_dirty, .. } = self.entries[slot as usize];
         if dirty {
             if previous_dirty == NONE {
-                self.dirty[exact::<usize>(page / self.entries_per_page)] = next_dirty.wrapping_add(1);
+                let translation_page = exact::<usize>(self.translation_page(page));
+                self.dirty[translation_page] = next_dirty.wrapping_add(1);
             } else {
                 self.entries[previous_dirty as usize].next_dirty = next_dirty;
             }
@@ -144,12 +153,12 @@ impl Cache {
             }
         }
         self.unlink(slot);
-        self.slot_of[exact::<usize>(page)] = 0;
+        self.slot_of[page.index()] = 0;
         self.free.push(slot);
     }
 
     /// Cached pages and whether they are dirty, the least recently used first.
-    pub fn oldest_first(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
+    pub fn oldest_first(&self) -> impl Iterator<Item = (LogicalPage, bool)> + '_ {
         let first = (self.oldest != NONE).then_some(self.oldest);
         let slots = std::iter::successors(first, |&slot| {
             let newer = self.entries[slot as usize].newer;
@@ -169,7 +178,7 @@ impl Cache {
         for (page, dirty) in self.oldest_first().take(cached + 1) {
             listed += 1;
             dirty_entries += usize::from(dirty);
-            let slot = self.slot_of[exact::<usize>(page)].checked_sub(1);
+            let slot = self.slot_of[page.index()].checked_sub(1);
             if slot.is_none_or(|slot| self.entries[slot as usize].page != page) {
                 return Err(format!("the cached map entry of page {page} is not found"));
             }
@@ -182,7 +191,7 @@ impl Cache {
             let mut at = head.checked_sub(1).unwrap_or(NONE);
             while at != NONE {
                 let entry = self.entries[at as usize];
-                if !entry.dirty || entry.page / self.entries_per_page != translation_page || dirty_entries == 0 {
+                if !entry.dirty || self.translation_page(entry.page) != translation_page || dirty_entries == 0 {
                     return Err(format!("page {} stands wrongly among the dirty ones", entry.page));
                 }
                 dirty_entries -= 1;

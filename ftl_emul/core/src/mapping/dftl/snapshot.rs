@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::LogicalPage;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::mapping::dftl::{DftlMapping, DftlOptions};
@@ -19,7 +20,7 @@ struct Head {
     options: DftlOptions,
     translation_tenant: Option<TenantId>,
     /// Cached pages and whether they are dirty, the least recently used first.
-    cached: Vec<(u64, bool)>,
+    cached: Vec<(LogicalPage, bool)>,
     counters: Vec<MappingCounters>,
 }
 

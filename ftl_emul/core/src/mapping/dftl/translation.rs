@@ -1,5 +1,6 @@
 //! Translation pages: the map on flash, read and programmed a page of entries at a time, and the blocks it is given.
 
+use crate::address::{DieId, LogicalPage};
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
@@ -56,18 +57,19 @@ impl DftlMapping {
         let mut moved = std::mem::take(&mut self.moved);
         self.data.take_moved(&mut moved);
         if !moved.is_empty() {
-            moved.retain(|&global| {
-                !self.cache.contains(global) || {
-                    self.cache.mark_dirty(global);
+            moved.retain(|&page| {
+                !self.cache.contains(page) || {
+                    self.cache.mark_dirty(page);
                     false
                 }
             });
             moved.sort_unstable();
-            moved.dedup_by_key(|global| *global / self.entries_per_page);
-            for &global in &moved {
-                let payer = cause.unwrap_or_else(|| self.data.namespaces().owner(global));
-                self.cache.clean(global / self.entries_per_page);
-                self.write_back(payer, global / self.entries_per_page, nand);
+            moved.dedup_by_key(|page| self.cache.translation_page(*page));
+            for &page in &moved {
+                let payer = cause.unwrap_or_else(|| self.data.namespaces().owner(page));
+                let translation_page = self.cache.translation_page(page);
+                self.cache.clean(translation_page);
+                self.write_back(payer, translation_page, nand);
             }
         }
         self.moved = moved;
@@ -97,7 +99,7 @@ impl DftlMapping {
         let Some(tenant) = self.translation_tenant else { return };
         for translation_page in 0..self.translation.pages(tenant) {
             let mut pages = translation_page * self.entries_per_page..(translation_page + 1) * self.entries_per_page;
-            if pages.all(|page| self.data.namespaces().is_nobodys(page)) {
+            if pages.all(|page| self.data.namespaces().is_nobodys(LogicalPage(exact::<u32>(page)))) {
                 self.translation.trim_page(tenant, translation_page, &mut Untimed);
             }
         }
@@ -110,43 +112,43 @@ struct MapNand<'a, N>(&'a mut N);
 impl<N: Nand> Nand for MapNand<'_, N> {
     const TIMED: bool = N::TIMED;
 
-    fn is_idle(&self, die: u32) -> bool {
+    fn is_idle(&self, die: DieId) -> bool {
         self.0.is_idle(die)
     }
 
-    fn busy_until(&self, die: u32) -> u64 {
+    fn busy_until(&self, die: DieId) -> u64 {
         self.0.busy_until(die)
     }
 
-    fn program(&mut self, die: u32) {
+    fn program(&mut self, die: DieId) {
         self.0.map_program(die);
     }
 
-    fn read(&mut self, die: u32) {
+    fn read(&mut self, die: DieId) {
         self.0.map_read(die);
     }
 
-    fn read_for_rewrite(&mut self, die: u32) {
+    fn read_for_rewrite(&mut self, die: DieId) {
         self.0.map_read(die);
     }
 
-    fn copy(&mut self, die: u32, pages: u32) {
+    fn copy(&mut self, die: DieId, pages: u32) {
         self.0.copy(die, pages);
     }
 
-    fn copy_across(&mut self, from: u32, to: u32, pages: u32) {
+    fn copy_across(&mut self, from: DieId, to: DieId, pages: u32) {
         self.0.copy_across(from, to, pages);
     }
 
-    fn erase(&mut self, die: u32) {
+    fn erase(&mut self, die: DieId) {
         self.0.erase(die);
     }
 
-    fn map_read(&mut self, die: u32) {
+    fn map_read(&mut self, die: DieId) {
         self.0.map_read(die);
     }
 
-    fn map_program(&mut self, die: u32) {
+    fn map_program(&mut self, die: DieId) {
         self.0.map_program(die);
     }
 

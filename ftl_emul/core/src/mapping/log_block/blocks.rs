@@ -1,6 +1,7 @@
 //! Blocks and the dies they lie on: taking an erased one, opening it as data or log block, erasing it.
 
-use crate::block::{BlockList, BlockState, NO_BLOCK};
+use crate::address::{BlockId, DieId, LogicalBlockId};
+use crate::block::{BlockList, BlockState};
 use crate::convert::exact;
 use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Store, Write};
 use crate::nand::Nand;
@@ -9,15 +10,16 @@ use crate::op::TenantId;
 impl<S: LogScheme> Store<S> {
     /// The cluster of dies that a block spans.
     #[inline(always)]
-    pub(super) fn cluster_of(&self, block: u32) -> u32 {
-        block / self.geometry.blocks_per_die
+    pub(super) fn cluster_of(&self, block: BlockId) -> u32 {
+        block.0 / self.geometry.blocks_per_die
     }
 
     /// The die of a page: pages of a clustered block take turns on its dies.
     #[inline(always)]
-    pub(super) fn die_of_page(&self, block: u32, page: u32) -> u32 {
+    pub(super) fn die_of_page(&self, block: BlockId, page: u32) -> DieId {
         let width = self.options.cluster_dies;
-        if width == 1 { self.cluster_of(block) } else { self.cluster_of(block) * width + page % width }
+        let first = self.cluster_of(block) * width;
+        DieId(if width == 1 { first } else { first + page % width })
     }
 
     /// Log blocks that the list of a domain may have: OPS, less the free floor and the sequential log block.
@@ -28,18 +30,19 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// An erased block for new writes: of the next idle dies in rotation, or where most are.
-    fn take_for_writes<N: Nand>(&mut self, domain: u32, nand: &N) -> u32 {
+    fn take_for_writes<N: Nand>(&mut self, domain: u32, nand: &N) -> BlockId {
         let clusters = exact::<u32>(self.spare.len());
         let Domain { next_cluster, free, .. } = &self.domains[domain as usize];
         let rotation = (0..clusters).map(|n| (next_cluster + n) % clusters);
-        let idle =
-            |&cluster: &u32| free[cluster as usize].len() > 0 && nand.is_idle(cluster * self.options.cluster_dies);
+        let idle = |&cluster: &u32| {
+            free[cluster as usize].len() > 0 && nand.is_idle(DieId(cluster * self.options.cluster_dies))
+        };
         let chosen = rotation.clone().find(idle).or_else(|| rotation.max_by_key(|&c| free[c as usize].len()));
         self.take_from(domain, chosen.unwrap_or(0))
     }
 
     /// An erased block for a merge: on the same dies if there is one, so that copies need not leave them.
-    pub(super) fn take_near(&mut self, domain: u32, cluster: u32) -> u32 {
+    pub(super) fn take_near(&mut self, domain: u32, cluster: u32) -> BlockId {
         let free = &self.domains[domain as usize].free;
         if free[cluster as usize].len() > 0 {
             return self.take_from(domain, cluster);
@@ -48,7 +51,7 @@ impl<S: LogScheme> Store<S> {
         self.take_from(domain, fullest.unwrap_or(0))
     }
 
-    fn take_from(&mut self, domain: u32, cluster: u32) -> u32 {
+    fn take_from(&mut self, domain: u32, cluster: u32) -> BlockId {
         let clusters = exact::<u32>(self.spare.len());
         let domain = &mut self.domains[domain as usize];
         domain.next_cluster = (cluster + 1) % clusters;
@@ -64,21 +67,26 @@ impl<S: LogScheme> Store<S> {
         let domain = self.domain_of_logical(write.logical);
         let block = self.take_for_writes(domain, nand);
         self.domains[domain as usize].data_blocks += 1;
-        self.blocks[block as usize].state = BlockState::Full;
-        let entry = &mut self.logical[write.logical as usize];
+        self.blocks[block].state = BlockState::Full;
+        let entry = &mut self.logical[write.logical];
         (entry.data, entry.next_page, entry.programmed) = (block, 0, 0);
     }
 
-    /// Opens a log block for `logical` alone, or for any (`NO_BLOCK`); the caller says where it stands.
-    pub(in crate::mapping) fn open_log<N: Nand>(&mut self, domain: u32, logical: u32, nand: &N) -> u32 {
+    /// Opens a log block for `logical` alone, or for any ([`LogicalBlockId::NONE`]); the caller says where it stands.
+    pub(in crate::mapping) fn open_log<N: Nand>(&mut self, domain: u32, logical: LogicalBlockId, nand: &N) -> BlockId {
         let block = self.take_for_writes(domain, nand);
-        self.blocks[block as usize].state = BlockState::Open;
-        self.log_use[block as usize] = LogUse { logical, ..LogUse::NONE };
+        self.blocks[block].state = BlockState::Open;
+        self.log_use[block] = LogUse { logical, ..LogUse::NONE };
         block
     }
 
     /// Opens a log block at the end of its domain's list.
-    pub(in crate::mapping) fn list_new_log<N: Nand>(&mut self, domain: u32, logical: u32, nand: &N) -> u32 {
+    pub(in crate::mapping) fn list_new_log<N: Nand>(
+        &mut self,
+        domain: u32,
+        logical: LogicalBlockId,
+        nand: &N,
+    ) -> BlockId {
         let log = self.open_log(domain, logical, nand);
         let owner = &mut self.domains[domain as usize];
         owner.logs.push_back(&mut self.blocks, log);
@@ -87,7 +95,7 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// Takes a log block out of its domain's list.
-    pub(in crate::mapping) fn unlist_log(&mut self, domain: u32, log: u32) {
+    pub(in crate::mapping) fn unlist_log(&mut self, domain: u32, log: BlockId) {
         let owner = &mut self.domains[domain as usize];
         owner.logs.remove(&mut self.blocks, log);
         owner.log_blocks -= 1;
@@ -95,8 +103,8 @@ impl<S: LogScheme> Store<S> {
 
     /// Moves a log block to the end of its domain's list.
     #[inline(always)]
-    pub(in crate::mapping) fn move_log_to_end(&mut self, domain: u32, log: u32) {
-        if self.blocks[log as usize].next != NO_BLOCK {
+    pub(in crate::mapping) fn move_log_to_end(&mut self, domain: u32, log: BlockId) {
+        if self.blocks[log].next != BlockId::NONE {
             let logs: &mut BlockList = &mut self.domains[domain as usize].logs;
             logs.remove(&mut self.blocks, log);
             logs.push_back(&mut self.blocks, log);
@@ -104,22 +112,22 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// Erases a log block that stands in no list and holds nothing valid.
-    pub(in crate::mapping) fn erase_log<N: Nand>(&mut self, log: u32, cause: TenantId, nand: &mut N) {
-        let used = std::mem::replace(&mut self.log_use[log as usize], LogUse::NONE);
+    pub(in crate::mapping) fn erase_log<N: Nand>(&mut self, log: BlockId, cause: TenantId, nand: &mut N) {
+        let used = std::mem::replace(&mut self.log_use[log], LogUse::NONE);
         self.erase(log, used.written, cause, nand);
     }
 
     /// Erases a data block.
-    pub(super) fn erase_data<N: Nand>(&mut self, block: u32, programmed: u32, cause: TenantId, nand: &mut N) {
-        let domain = self.blocks[block as usize].pool;
+    pub(super) fn erase_data<N: Nand>(&mut self, block: BlockId, programmed: u32, cause: TenantId, nand: &mut N) {
+        let domain = self.blocks[block].pool;
         self.domains[domain as usize].data_blocks -= 1;
         self.erase(block, programmed, cause, nand);
     }
 
-    fn erase<N: Nand>(&mut self, block: u32, programmed: u32, cause: TenantId, nand: &mut N) {
+    fn erase<N: Nand>(&mut self, block: BlockId, programmed: u32, cause: TenantId, nand: &mut N) {
         #[cfg(test)]
         self.flash.erase(block, programmed);
-        let entry = &mut self.blocks[block as usize];
+        let entry = &mut self.blocks[block];
         entry.valid = 0;
         entry.state = BlockState::Free;
         entry.erases += 1;
@@ -130,7 +138,7 @@ impl<S: LogScheme> Store<S> {
         owner.wear.erased(erases);
         if N::TIMED {
             let width = self.options.cluster_dies;
-            (cluster * width..(cluster + 1) * width).for_each(|die| nand.erase(die));
+            (cluster * width..(cluster + 1) * width).for_each(|die| nand.erase(DieId(die)));
         }
         let block_pages = u64::from(self.block_pages);
         let owner = self.tenant(cause);
@@ -141,19 +149,19 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// Erases the blocks of a logical block once it holds no page any more.
-    pub(super) fn close_if_empty<N: Nand>(&mut self, logical: u32, cause: TenantId, nand: &mut N) {
-        let LogicalBlock { data, programmed, .. } = self.logical[logical as usize];
-        if data == NO_BLOCK || self.blocks[data as usize].valid > 0 {
+    pub(super) fn close_if_empty<N: Nand>(&mut self, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
+        let LogicalBlock { data, programmed, .. } = self.logical[logical];
+        if data == BlockId::NONE || self.blocks[data].valid > 0 {
             return;
         }
         let words = self.division.words_per_block;
-        let in_log = (2 * logical as usize + 1) * words;
+        let in_log = (2 * logical.index() + 1) * words;
         if self.bits[in_log..in_log + words].iter().any(|&word| word != 0) {
             return;
         }
         S::release(self, logical, cause, nand);
         self.erase_data(data, programmed, cause, nand);
-        let entry = &mut self.logical[logical as usize];
-        (entry.data, entry.next_page, entry.programmed) = (NO_BLOCK, 0, 0);
+        let entry = &mut self.logical[logical];
+        (entry.data, entry.next_page, entry.programmed) = (BlockId::NONE, 0, 0);
     }
 }

@@ -1,7 +1,8 @@
 //! The invariants of mappings with log blocks, verified from scratch. Every count is taken anew from the tables, so
 //! that a damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
 
-use crate::block::{Block, BlockState, NO_BLOCK};
+use crate::address::{BlockId, LogicalBlockId, MapEntry};
+use crate::block::{Block, BlockState};
 use crate::convert::exact;
 use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
@@ -31,9 +32,9 @@ impl<S: LogScheme> Store<S> {
             let needed = exact::<usize>(tenant.pages.div_ceil(u64::from(self.block_pages)));
             ensure!(tenant.logical.len() == needed, "tenant {number} has not the logical blocks for its pages");
             for &logical in &tenant.logical {
-                let owner = self.logical.get(logical as usize).map(|l| l.tenant as usize);
+                let owner = self.logical.get(logical.index()).map(|l| l.tenant as usize);
                 ensure!(owner == Some(number), "logical block {logical} is not tenant {number}'s");
-                let twice = std::mem::replace(&mut owned[logical as usize], true);
+                let twice = std::mem::replace(&mut owned[logical.index()], true);
                 ensure!(!twice, "logical block {logical} is there twice");
             }
             let counters = &tenant.counters;
@@ -44,9 +45,9 @@ impl<S: LogScheme> Store<S> {
             );
         }
         for &logical in &self.free_logical {
-            let free = self.logical.get(logical as usize).is_some_and(|l| l.tenant == NOBODY);
+            let free = self.logical.get(logical.index()).is_some_and(|l| l.tenant == NOBODY);
             ensure!(free, "logical block {logical} is not free");
-            ensure!(!std::mem::replace(&mut owned[logical as usize], true), "logical block {logical} is there twice");
+            ensure!(!std::mem::replace(&mut owned[logical.index()], true), "logical block {logical} is there twice");
         }
         ensure!(owned.iter().all(|&o| o), "a logical block is lost");
         ensure!(self.domains.iter().all(|d| d.free.len() == self.spare.len()), "a domain has not all clusters");
@@ -55,13 +56,14 @@ impl<S: LogScheme> Store<S> {
                 block.pool == SPARE || (block.pool as usize) < self.domains.len(),
                 "block {number} belongs to a domain that does not exist"
             );
-            let used = self.log_use[number];
+            let used = self.log_use[BlockId(exact::<u32>(number))];
             ensure!(
                 used.in_order <= used.written && used.written <= self.block_pages,
                 "log block {number} is written beyond its end"
             );
             ensure!(
-                used.logical == NO_BLOCK || self.logical.get(used.logical as usize).is_some_and(|l| l.tenant != NOBODY),
+                used.logical == LogicalBlockId::NONE
+                    || self.logical.get(used.logical.index()).is_some_and(|l| l.tenant != NOBODY),
                 "log block {number} is for a logical block of nobody"
             );
         }
@@ -70,14 +72,14 @@ impl<S: LogScheme> Store<S> {
 
     /// Every block stands in exactly one place, which fits its state and its owner. Returns the logical block of each
     /// data block.
-    fn check_places(&self) -> Result<Vec<u32>, String> {
+    fn check_places(&self) -> Result<Vec<LogicalBlockId>, String> {
         let mut seen = vec![false; self.blocks.len()];
-        let mut visit = |block: u32, pool: u32, state: BlockState| -> Result<(), String> {
-            let Some(entry) = self.blocks.get(block as usize) else { return Err(format!("no block {block}")) };
-            ensure!(!std::mem::replace(&mut seen[block as usize], true), "block {block} stands in two places");
+        let mut visit = |block: BlockId, pool: u32, state: BlockState| -> Result<(), String> {
+            let Some(entry) = self.blocks.get(block.index()) else { return Err(format!("no block {block}")) };
+            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} stands in two places");
             ensure!(entry.pool == pool, "block {block} is in a place of {pool} but owned by {}", entry.pool);
             ensure!(entry.state == state, "block {block} is {:?}, its place says {state:?}", entry.state);
-            let used = self.log_use[block as usize];
+            let used = self.log_use[block];
             ensure!(
                 state == BlockState::Open || used.written == 0,
                 "block {block} is not a log block but written as one"
@@ -95,7 +97,7 @@ impl<S: LogScheme> Store<S> {
             let listed = domain.logs.check(&self.blocks, |b| b.state == BlockState::Open && b.pool == number)?;
             ensure!(listed as u64 == domain.log_blocks, "domain {number} counts {} log blocks", domain.log_blocks);
             domain.logs.iter(&self.blocks).try_for_each(|b| visit(b, number, BlockState::Open))?;
-            if domain.sequential_log != NO_BLOCK {
+            if domain.sequential_log != BlockId::NONE {
                 visit(domain.sequential_log, number, BlockState::Open)?;
             }
             let limit = self.log_limit(number);
@@ -107,15 +109,15 @@ impl<S: LogScheme> Store<S> {
                 self.options.free_floor
             );
         }
-        let mut data_of = vec![NO_BLOCK; self.blocks.len()];
-        for (number, logical) in (0..).zip(self.logical.iter()) {
-            if logical.data == NO_BLOCK {
-                ensure!(logical.log == NO_BLOCK, "logical block {number} has a log block but no data block");
+        let mut data_of = vec![LogicalBlockId::NONE; self.blocks.len()];
+        for (number, logical) in (0..).map(LogicalBlockId).zip(self.logical.iter()) {
+            if logical.data == BlockId::NONE {
+                ensure!(logical.log == BlockId::NONE, "logical block {number} has a log block but no data block");
                 continue;
             }
             ensure!(logical.tenant != NOBODY, "logical block {number} has a data block but no owner");
             visit(logical.data, self.domain_of_logical(number), BlockState::Full)?;
-            data_of[logical.data as usize] = number;
+            data_of[logical.data.index()] = number;
             ensure!(
                 logical.next_page <= self.block_pages && logical.programmed <= logical.next_page,
                 "data block of logical block {number} is programmed beyond its end"
@@ -127,45 +129,48 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// Every page is in one place at most, which agrees that it is there; blocks count the pages they hold.
-    fn check_pages(&self, data_of: &[u32]) -> Result<(), String> {
+    fn check_pages(&self, data_of: &[LogicalBlockId]) -> Result<(), String> {
         let words = self.division.words_per_block;
         let mut valid = vec![0u32; self.blocks.len()];
         let mut mapped_of = vec![0u64; self.tenants.len()];
-        for (number, logical) in (0..).zip(self.logical.iter()) {
+        for (number, logical) in (0..).map(LogicalBlockId).zip(self.logical.iter()) {
             for offset in 0..exact::<u32>(words) * 64 {
                 let (word, mask) = self.bit(number, offset);
                 let in_data = self.bits[word] & mask != 0;
                 let in_log = self.bits[word + words] & mask != 0;
                 let entry = if offset < self.block_pages {
-                    self.log_page[exact::<usize>(self.division.physical(number, offset))]
+                    self.log_page[self.division.logical(number, offset)]
                 } else {
-                    0
+                    MapEntry::NONE
                 };
-                ensure!(in_log == (entry != 0), "page {offset} of logical block {number}: bit and log page disagree");
+                ensure!(
+                    in_log == entry.is_some(),
+                    "page {offset} of logical block {number}: bit and log page disagree"
+                );
                 if !in_data && !in_log {
                     continue;
                 }
                 ensure!(!(in_data && in_log), "page {offset} of logical block {number} is in two places");
-                ensure!(logical.data != NO_BLOCK, "logical block {number} has pages but no data block");
+                ensure!(logical.data != BlockId::NONE, "logical block {number} has pages but no data block");
                 mapped_of[logical.tenant as usize] += 1;
                 if in_data {
                     ensure!(offset < logical.next_page, "page {offset} of logical block {number} was not programmed");
-                    valid[logical.data as usize] += 1;
+                    valid[logical.data.index()] += 1;
                     continue;
                 }
-                let physical = u64::from(entry) - 1;
+                let physical = entry.page_or_last();
                 let log = self.division.block(physical);
-                let there = self.blocks.get(log as usize).is_some_and(|b| b.state == BlockState::Open);
+                let there = self.blocks.get(log.index()).is_some_and(|b| b.state == BlockState::Open);
                 ensure!(there, "page {offset} of logical block {number} is in block {log}, which is not a log block");
-                let at = exact::<u32>(physical - self.division.physical(log, 0));
-                ensure!(at < self.log_use[log as usize].written, "page {at} of log block {log} was not written");
-                let back = u64::from(self.reverse[exact::<usize>(physical)]);
-                ensure!(back == self.division.physical(number, offset), "log page {physical} says it holds {back}");
+                let at = self.division.page_of_block(log, physical);
+                ensure!(at < self.log_use[log].written, "page {at} of log block {log} was not written");
+                let back = self.reverse[physical];
+                ensure!(back == self.division.logical(number, offset), "log page {physical} says it holds {back}");
                 ensure!(
-                    self.blocks[log as usize].pool == self.domain_of_logical(number),
+                    self.blocks[log].pool == self.domain_of_logical(number),
                     "page {offset} of logical block {number} is in a log block of another owner"
                 );
-                valid[log as usize] += 1;
+                valid[log.index()] += 1;
             }
         }
         for (number, block) in self.blocks.iter().enumerate() {
@@ -176,7 +181,7 @@ impl<S: LogScheme> Store<S> {
                 valid[number]
             );
             ensure!(
-                (block.state == BlockState::Full) == (data_of[number] != NO_BLOCK),
+                (block.state == BlockState::Full) == (data_of[number] != LogicalBlockId::NONE),
                 "block {number} is {:?} and the data block of {}",
                 block.state,
                 data_of[number]

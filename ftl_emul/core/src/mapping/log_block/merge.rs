@@ -6,7 +6,8 @@
 //! `CompactFlash` systems", 2002; S.-W. Lee et al., "A log buffer-based flash translation layer using fully-associative
 //! sector translation", 2007.)
 
-use crate::block::{BlockState, NO_BLOCK};
+use crate::address::{BlockId, DieId, LogicalBlockId, MapEntry};
+use crate::block::BlockState;
 use crate::convert::exact;
 use crate::mapping::log_block::{LogScheme, LogUse, LogicalBlock, Store};
 use crate::nand::Nand;
@@ -26,14 +27,14 @@ impl<S: LogScheme> Store<S> {
     /// becomes its data block.
     pub(in crate::mapping) fn merge_into_log<N: Nand>(
         &mut self,
-        log: u32,
+        log: BlockId,
         cause: TenantId,
         purpose: Purpose,
         nand: &mut N,
     ) {
         let before = nand.overhead_ns();
-        let LogUse { logical, written, .. } = std::mem::replace(&mut self.log_use[log as usize], LogUse::NONE);
-        self.note_victim(cause, self.blocks[log as usize].valid);
+        let LogUse { logical, written, .. } = std::mem::replace(&mut self.log_use[log], LogUse::NONE);
+        self.note_victim(cause, self.blocks[log].valid);
         let copies = self.copy_logical(logical, log, nand);
         self.replace_data(logical, log, written, copies, cause, nand);
         self.note_copies(logical, copies, cause, purpose);
@@ -52,13 +53,13 @@ impl<S: LogScheme> Store<S> {
     /// copied; log blocks that held some are for the caller to erase.
     pub(in crate::mapping) fn merge_logical<N: Nand>(
         &mut self,
-        logical: u32,
+        logical: LogicalBlockId,
         cause: TenantId,
         purpose: Purpose,
         nand: &mut N,
     ) {
         let domain = self.domain_of_logical(logical);
-        let near = self.cluster_of(self.logical[logical as usize].data);
+        let near = self.cluster_of(self.logical[logical].data);
         let target = self.take_near(domain, near);
         let copies = self.copy_logical(logical, target, nand);
         self.replace_data(logical, target, 0, copies, cause, nand);
@@ -80,12 +81,12 @@ impl<S: LogScheme> Store<S> {
 
     /// Copies every page of a logical block to `target`, except those that stand in it already; they count as in the
     /// data block from now on. Returns how many.
-    fn copy_logical<N: Nand>(&mut self, logical: u32, target: u32, nand: &mut N) -> u32 {
+    fn copy_logical<N: Nand>(&mut self, logical: LogicalBlockId, target: BlockId, nand: &mut N) -> u32 {
         #[cfg(test)]
         self.copy_on_flash(logical, target);
         let words = self.division.words_per_block;
-        let first = 2 * logical as usize * words;
-        let data = self.logical[logical as usize].data;
+        let first = 2 * logical.index() * words;
+        let data = self.logical[logical].data;
         let mut copies = 0;
         for word in 0..words {
             let in_data = self.bits[first + word];
@@ -98,16 +99,16 @@ impl<S: LogScheme> Store<S> {
             while in_log != 0 {
                 let offset = exact::<u32>(word) * 64 + in_log.trailing_zeros();
                 in_log &= in_log - 1;
-                let entry = &mut self.log_page[exact::<usize>(self.division.physical(logical, offset))];
-                let physical = u64::from(std::mem::take(entry) - 1);
+                let entry = &mut self.log_page[self.division.logical(logical, offset)];
+                let physical = std::mem::replace(entry, MapEntry::NONE).page_or_last();
                 let block = self.division.block(physical);
-                self.blocks[block as usize].valid -= 1;
+                self.blocks[block].valid -= 1;
                 if block == target {
                     continue;
                 }
                 copies += 1;
                 if N::TIMED {
-                    let page = exact::<u32>(physical - self.division.physical(block, 0));
+                    let page = self.division.page_of_block(block, physical);
                     self.count_copy(block, page, target, offset, 1);
                 }
             }
@@ -121,34 +122,34 @@ impl<S: LogScheme> Store<S> {
     /// Makes `target`, which holds every page of a logical block, its data block.
     fn replace_data<N: Nand>(
         &mut self,
-        logical: u32,
-        target: u32,
+        logical: LogicalBlockId,
+        target: BlockId,
         written: u32,
         copies: u32,
         cause: TenantId,
         nand: &mut N,
     ) {
         let words = self.division.words_per_block;
-        let first = 2 * logical as usize * words;
+        let first = 2 * logical.index() * words;
         let in_data = &self.bits[first..first + words];
         let valid = in_data.iter().map(|word| word.count_ones()).sum();
         let last = in_data.iter().rposition(|&word| word != 0);
         let end = last.map_or(0, |word| exact::<u32>(word) * 64 + 64 - in_data[word].leading_zeros());
-        let entry = &mut self.logical[logical as usize];
+        let entry = &mut self.logical[logical];
         let LogicalBlock { data, programmed, .. } = *entry;
         entry.data = target;
         entry.next_page = end.max(written);
         entry.programmed = written + copies;
-        self.blocks[target as usize].valid = valid;
-        self.blocks[target as usize].state = BlockState::Full;
-        let domain = self.blocks[target as usize].pool;
+        self.blocks[target].valid = valid;
+        self.blocks[target].state = BlockState::Full;
+        let domain = self.blocks[target].pool;
         self.domains[domain as usize].data_blocks += 1;
-        debug_assert_ne!(data, NO_BLOCK, "pages go to log blocks only where the data block has them already");
+        debug_assert_ne!(data, BlockId::NONE, "pages go to log blocks only where the data block has them already");
         self.erase_data(data, programmed, cause, nand);
     }
 
-    fn note_copies(&mut self, logical: u32, copies: u32, cause: TenantId, purpose: Purpose) {
-        let owner = self.logical[logical as usize].tenant as usize;
+    fn note_copies(&mut self, logical: LogicalBlockId, copies: u32, cause: TenantId, purpose: Purpose) {
+        let owner = self.logical[logical].tenant as usize;
         let counters = &mut self.tenant(cause).counters;
         counters.gc_page_writes += u64::from(copies);
         counters.victim_valid_pages += u64::from(copies);
@@ -159,7 +160,7 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// Takes note of copies between pages of equal number, one for each bit.
-    fn count_copies(&mut self, from: u32, word: usize, mut bits: u64, target: u32) {
+    fn count_copies(&mut self, from: BlockId, word: usize, mut bits: u64, target: BlockId) {
         if self.options.cluster_dies == 1 {
             return self.count_copy(from, 0, target, 0, bits.count_ones());
         }
@@ -171,21 +172,21 @@ impl<S: LogScheme> Store<S> {
     }
 
     #[inline]
-    fn count_copy(&mut self, from: u32, from_page: u32, to: u32, to_page: u32, pages: u32) {
-        let source = if from == NO_BLOCK { return } else { self.die_of_page(from, from_page) };
+    fn count_copy(&mut self, from: BlockId, from_page: u32, to: BlockId, to_page: u32, pages: u32) {
+        let source = if from == BlockId::NONE { return } else { self.die_of_page(from, from_page) };
         let width = self.options.cluster_dies;
-        let target = self.die_of_page(to, to_page) % width;
-        self.copies[(source * width + target) as usize] += pages;
+        let target = self.die_of_page(to, to_page).0 % width;
+        self.copies[(source.0 * width + target) as usize] += pages;
     }
 
     /// Lets the copies noted take their time.
-    fn carry_out_copies<N: Nand>(&mut self, target: u32, nand: &mut N) {
+    fn carry_out_copies<N: Nand>(&mut self, target: BlockId, nand: &mut N) {
         let width = self.options.cluster_dies;
         let first = self.cluster_of(target) * width;
         for (pair, pages) in (0..).zip(&mut self.copies) {
             let pages = std::mem::take(pages);
             if pages > 0 {
-                nand.copy_across(pair / width, first + pair % width, pages);
+                nand.copy_across(DieId(pair / width), DieId(first + pair % width), pages);
             }
         }
     }

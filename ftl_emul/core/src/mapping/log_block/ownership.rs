@@ -1,6 +1,7 @@
 //! Blocks of mappings with log blocks and who owns them. A giver that uses all the log blocks it may have merges one
 //! for each block that it gives away.
 
+use crate::address::BlockId;
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::log_block::{Domain, LogScheme, Purpose, Store};
@@ -39,10 +40,10 @@ impl<S: LogScheme> Ownership for Store<S> {
         &mut self.spare
     }
 
-    fn assign(&mut self, block: u32, domain: Option<u32>) {
+    fn assign(&mut self, block: BlockId, domain: Option<u32>) {
         let cluster = self.cluster_of(block) as usize;
-        let erases = self.blocks[block as usize].erases;
-        self.blocks[block as usize].pool = domain.unwrap_or(SPARE);
+        let erases = self.blocks[block].erases;
+        self.blocks[block].pool = domain.unwrap_or(SPARE);
         self.free_of_mut(domain)[cluster].push(erases, block);
         if let Some(domain) = domain {
             let owner = &mut self.domains[domain as usize];
@@ -71,7 +72,7 @@ impl<S: LogScheme> Ownership for Store<S> {
             return Step::Waits;
         };
         if let Some(domain) = giver {
-            let erases = self.blocks[block as usize].erases;
+            let erases = self.blocks[block].erases;
             let owner = &mut self.domains[domain as usize];
             owner.blocks -= 1;
             owner.wear.remove(erases);

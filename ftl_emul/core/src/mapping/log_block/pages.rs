@@ -2,8 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::NO_BLOCK;
-use crate::convert::exact;
+use crate::address::{BlockId, DieId, LogicalBlockId, MapEntry, PhysicalPage, indexed_by};
 use crate::mapping::log_block::{LogScheme, Store, Write};
 use crate::nand::Nand;
 
@@ -14,14 +13,14 @@ pub(super) const NOBODY: u16 = u16::MAX;
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(in crate::mapping) struct LogicalBlock {
-    /// Its data block; [`NO_BLOCK`] before the first write.
-    pub data: u32,
+    /// Its data block; [`BlockId::NONE`] before the first write.
+    pub data: BlockId,
     /// The first page that can still be programmed in the data block: pages are programmed in ascending order.
     pub next_page: u32,
     /// Pages of the data block that were programmed.
     pub programmed: u32,
-    /// Its own log block, in schemes where it has one; else [`NO_BLOCK`].
-    pub log: u32,
+    /// Its own log block, in schemes where it has one; else [`BlockId::NONE`].
+    pub log: BlockId,
     /// Owner.
     pub tenant: u16,
     padding: u16,
@@ -29,7 +28,7 @@ pub(in crate::mapping) struct LogicalBlock {
 
 impl LogicalBlock {
     pub(super) const NONE: Self =
-        Self { data: NO_BLOCK, next_page: 0, programmed: 0, log: NO_BLOCK, tenant: NOBODY, padding: 0 };
+        Self { data: BlockId::NONE, next_page: 0, programmed: 0, log: BlockId::NONE, tenant: NOBODY, padding: 0 };
 
     /// A tenant's, without a page.
     pub(super) fn of(tenant: u16) -> Self {
@@ -41,8 +40,8 @@ impl LogicalBlock {
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(in crate::mapping) struct LogUse {
-    /// The logical block it was opened for; [`NO_BLOCK`] when it takes pages of any.
-    pub logical: u32,
+    /// The logical block it was opened for; [`LogicalBlockId::NONE`] when it takes pages of any.
+    pub logical: LogicalBlockId,
     /// Pages programmed.
     pub written: u32,
     /// Of these, leading ones that stand at their own offset.
@@ -50,52 +49,55 @@ pub(in crate::mapping) struct LogUse {
 }
 
 impl LogUse {
-    pub(super) const NONE: Self = Self { logical: NO_BLOCK, written: 0, in_order: 0 };
+    pub(super) const NONE: Self = Self { logical: LogicalBlockId::NONE, written: 0, in_order: 0 };
 }
+
+indexed_by!(BlockId, LogUse);
+indexed_by!(LogicalBlockId, LogicalBlock);
 
 impl<S: LogScheme> Store<S> {
     /// Word and mask of a page's bit in the data block; the one for log blocks is `words_per_block` further.
     #[inline(always)]
-    pub(super) fn bit(&self, logical: u32, offset: u32) -> (usize, u64) {
-        (2 * logical as usize * self.division.words_per_block + offset as usize / 64, 1 << (offset % 64))
+    pub(super) fn bit(&self, logical: LogicalBlockId, offset: u32) -> (usize, u64) {
+        (2 * logical.index() * self.division.words_per_block + offset as usize / 64, 1 << (offset % 64))
     }
 
     #[inline(always)]
-    pub(super) fn holds(&self, logical: u32, offset: u32) -> bool {
+    pub(super) fn holds(&self, logical: LogicalBlockId, offset: u32) -> bool {
         let (word, mask) = self.bit(logical, offset);
         (self.bits[word] | self.bits[word + self.division.words_per_block]) & mask != 0
     }
 
     /// The physical page that holds a page, if any.
     #[inline]
-    pub(super) fn physical(&self, logical: u32, offset: u32) -> Option<u64> {
+    pub(super) fn physical(&self, logical: LogicalBlockId, offset: u32) -> Option<PhysicalPage> {
         let (word, mask) = self.bit(logical, offset);
         if self.bits[word] & mask != 0 {
-            return Some(self.division.physical(self.logical[logical as usize].data, offset));
+            return Some(self.division.physical(self.logical[logical].data, offset));
         }
         let in_log = self.bits[word + self.division.words_per_block] & mask != 0;
-        in_log.then(|| u64::from(self.log_page[exact::<usize>(self.division.physical(logical, offset))]) - 1)
+        if in_log { self.log_page[self.division.logical(logical, offset)].get() } else { None }
     }
 
     #[inline]
-    pub(super) fn die_of(&self, physical: u64) -> u32 {
+    pub(super) fn die_of(&self, physical: PhysicalPage) -> DieId {
         let block = self.division.block(physical);
-        self.die_of_page(block, exact::<u32>(physical - self.division.physical(block, 0)))
+        self.die_of_page(block, self.division.page_of_block(block, physical))
     }
 
     /// Takes note that what a page held until now is void.
     #[inline(always)]
-    pub(super) fn supersede(&mut self, logical: u32, offset: u32) {
+    pub(super) fn supersede(&mut self, logical: LogicalBlockId, offset: u32) {
         let (word, mask) = self.bit(logical, offset);
         let in_log = word + self.division.words_per_block;
         if self.bits[word] & mask != 0 {
             self.bits[word] &= !mask;
-            self.blocks[self.logical[logical as usize].data as usize].valid -= 1;
+            self.blocks[self.logical[logical].data].valid -= 1;
         } else if self.bits[in_log] & mask != 0 {
             self.bits[in_log] &= !mask;
-            let entry = &mut self.log_page[exact::<usize>(self.division.physical(logical, offset))];
-            let block = self.division.block(u64::from(std::mem::take(entry) - 1));
-            self.blocks[block as usize].valid -= 1;
+            let entry = &mut self.log_page[self.division.logical(logical, offset)];
+            let block = self.division.block(std::mem::replace(entry, MapEntry::NONE).page_or_last());
+            self.blocks[block].valid -= 1;
         }
     }
 
@@ -103,10 +105,10 @@ impl<S: LogScheme> Store<S> {
     #[inline(always)]
     fn write_in_place<N: Nand>(&mut self, write: Write, nand: &mut N) -> bool {
         let Write { logical, offset, .. } = write;
-        if self.logical[logical as usize].data == NO_BLOCK {
+        if self.logical[logical].data == BlockId::NONE {
             self.open_data(write, nand);
         }
-        let LogicalBlock { data, next_page, .. } = self.logical[logical as usize];
+        let LogicalBlock { data, next_page, .. } = self.logical[logical];
         if offset < next_page {
             return false;
         }
@@ -116,8 +118,8 @@ impl<S: LogScheme> Store<S> {
         self.supersede(logical, offset);
         let (word, mask) = self.bit(logical, offset);
         self.bits[word] |= mask;
-        self.blocks[data as usize].valid += 1;
-        let entry = &mut self.logical[logical as usize];
+        self.blocks[data].valid += 1;
+        let entry = &mut self.logical[logical];
         entry.next_page = offset + 1;
         entry.programmed += 1;
         true
@@ -132,10 +134,10 @@ impl<S: LogScheme> Store<S> {
 
     /// Programs the next page of a log block, which must have one.
     #[inline(always)]
-    pub(in crate::mapping) fn append<N: Nand>(&mut self, log: u32, write: Write, nand: &mut N) {
+    pub(in crate::mapping) fn append<N: Nand>(&mut self, log: BlockId, write: Write, nand: &mut N) {
         let Write { logical, offset, .. } = write;
         self.supersede(logical, offset);
-        let used = &mut self.log_use[log as usize];
+        let used = &mut self.log_use[log];
         let at = used.written;
         used.in_order += u32::from(used.in_order == at && at == offset);
         used.written += 1;
@@ -143,10 +145,10 @@ impl<S: LogScheme> Store<S> {
         #[cfg(test)]
         self.flash.program(log, at, (logical, offset));
         let physical = self.division.physical(log, at);
-        let page = self.division.physical(logical, offset);
-        self.log_page[exact::<usize>(page)] = exact::<u32>(physical) + 1;
-        self.reverse[exact::<usize>(physical)] = exact::<u32>(page);
-        self.blocks[log as usize].valid += 1;
+        let page = self.division.logical(logical, offset);
+        self.log_page[page] = MapEntry::of(physical);
+        self.reverse[physical] = page;
+        self.blocks[log].valid += 1;
         let (word, mask) = self.bit(logical, offset);
         self.bits[word + self.division.words_per_block] |= mask;
     }
@@ -158,11 +160,11 @@ impl<S: LogScheme> Store<S> {
     }
 
     /// The logical block whose page is valid at a place of a log block.
-    pub(in crate::mapping) fn logical_at(&self, log: u32, at: u32) -> Option<u32> {
-        let physical = exact::<u32>(self.division.physical(log, at));
-        let page = self.reverse[physical as usize];
+    pub(in crate::mapping) fn logical_at(&self, log: BlockId, at: u32) -> Option<LogicalBlockId> {
+        let physical = self.division.physical(log, at);
+        let page = self.reverse[physical];
         // What no valid page needs is not checked when a snapshot is read.
-        let valid = self.log_page.get(page as usize).is_some_and(|&at| at == physical + 1);
-        valid.then(|| self.division.block(u64::from(page)))
+        let valid = self.log_page.get(page.index()).is_some_and(|&at| at == MapEntry::of(physical));
+        valid.then(|| self.division.logical_block(page))
     }
 }

@@ -1,5 +1,6 @@
 //! What tells mappings with log blocks from each other.
 
+use crate::address::LogicalBlockId;
 use crate::mapping::log_block::{Purpose, Store};
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -29,7 +30,7 @@ pub trait LogScheme: 'static {
 
     /// Erases the log block that belongs to a logical block alone, whose last page was unmapped.
     #[doc(hidden)]
-    fn release<N: Nand>(store: &mut Store<Self>, logical: u32, cause: TenantId, nand: &mut N)
+    fn release<N: Nand>(store: &mut Store<Self>, logical: LogicalBlockId, cause: TenantId, nand: &mut N)
     where
         Self: Sized;
 
@@ -43,8 +44,8 @@ pub trait LogScheme: 'static {
 /// One page to be written.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
-    /// Number of the logical block on the device.
-    pub(in crate::mapping) logical: u32,
+    /// The logical block.
+    pub(in crate::mapping) logical: LogicalBlockId,
     /// Page of it.
     pub(in crate::mapping) offset: u32,
     /// Whose write it is.

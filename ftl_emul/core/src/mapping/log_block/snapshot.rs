@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::address::LogicalBlockId;
 use crate::block::Block;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
@@ -21,7 +22,7 @@ struct Head {
     domains: Vec<Domain>,
     tenants: Vec<Option<Tenant>>,
     spare: Vec<FreeBlocks>,
-    free_logical: Vec<u32>,
+    free_logical: Vec<LogicalBlockId>,
     transfers: Vec<Transfer>,
     /// Free-form words of the caller, such as the names of tenants.
     label: String,

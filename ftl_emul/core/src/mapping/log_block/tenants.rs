@@ -1,6 +1,7 @@
 //! Tenants of mappings with log blocks: creation, deletion, resizing, and what each has.
 
-use crate::block::{BlockList, BlockState, NO_BLOCK};
+use crate::address::BlockId;
+use crate::block::{BlockList, BlockState};
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Purpose, Store, Tenant};
@@ -31,7 +32,7 @@ impl<S: LogScheme> Store<S> {
             pending_out_blocks: 0,
             free: vec![FreeBlocks::default(); self.spare.len()],
             logs: BlockList::EMPTY,
-            sequential_log: NO_BLOCK,
+            sequential_log: BlockId::NONE,
             next_cluster: 0,
             wear: Wear::default(),
         }
@@ -78,7 +79,7 @@ impl<S: LogScheme> Store<S> {
         owner.pages = pages;
         while owner.logical.len() > needed {
             if let Some(logical) = owner.logical.pop() {
-                self.logical[logical as usize] = LogicalBlock::NONE;
+                self.logical[logical] = LogicalBlock::NONE;
                 self.free_logical.push(logical);
             }
         }
@@ -86,7 +87,7 @@ impl<S: LogScheme> Store<S> {
             let Some(logical) = self.free_logical.pop() else {
                 unreachable!("there are as many logical blocks as blocks, and every one in use is covered by a block")
             };
-            self.logical[logical as usize] = LogicalBlock::of(tenant.0);
+            self.logical[logical] = LogicalBlock::of(tenant.0);
             owner.logical.push(logical);
         }
     }
@@ -147,13 +148,13 @@ impl<S: LogScheme> Store<S> {
 
     /// Returns every block of a domain without data to the spare, erasing what was written.
     fn dissolve(&mut self, domain: u32) {
-        for block in 0..exact::<u32>(self.blocks.len()) {
-            let entry = &mut self.blocks[block as usize];
+        for block in (0..exact::<u32>(self.blocks.len())).map(BlockId) {
+            let entry = &mut self.blocks[block];
             if entry.pool == domain {
                 entry.erases += u32::from(entry.state != BlockState::Free);
                 entry.state = BlockState::Free;
-                (entry.valid, entry.prev, entry.next) = (0, NO_BLOCK, NO_BLOCK);
-                self.log_use[block as usize] = LogUse::NONE;
+                (entry.valid, entry.prev, entry.next) = (0, BlockId::NONE, BlockId::NONE);
+                self.log_use[block] = LogUse::NONE;
                 #[cfg(test)]
                 self.flash.wipe(block);
                 self.assign(block, None);

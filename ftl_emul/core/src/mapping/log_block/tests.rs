@@ -11,11 +11,14 @@ use crate::mapping::fast::{Fast, FastMapping};
 use crate::nand::Untimed;
 use crate::victim::below;
 
+/// A logical block, and a page of it.
+type Content = (LogicalBlockId, u32);
+
 /// What stands on the flash, and what flash allows: pages of a block are programmed in ascending order, once.
 #[derive(Debug)]
 pub(super) struct Flash {
     /// By physical page: which page of which logical block, and which write of all writes it was.
-    pages: Vec<Option<((u32, u32), u64)>>,
+    pages: Vec<Option<(Content, u64)>>,
     /// By block: the first page that can still be programmed, and pages programmed.
     used: Vec<(u32, u32)>,
     block_pages: u32,
@@ -28,37 +31,37 @@ impl Flash {
         Self { pages, used: vec![(0, 0); blocks], block_pages, writes: 0 }
     }
 
-    fn set(&mut self, block: u32, page: u32, content: ((u32, u32), u64)) {
-        let (next, programmed) = &mut self.used[block as usize];
+    fn set(&mut self, block: BlockId, page: u32, content: (Content, u64)) {
+        let (next, programmed) = &mut self.used[block.index()];
         assert!(page >= *next && page < self.block_pages, "page {page} of block {block} programmed after {next}");
         (*next, *programmed) = (page + 1, *programmed + 1);
-        self.pages[(block * self.block_pages + page) as usize] = Some(content);
+        self.pages[(block.0 * self.block_pages + page) as usize] = Some(content);
     }
 
-    pub fn program(&mut self, block: u32, page: u32, what: (u32, u32)) {
+    pub fn program(&mut self, block: BlockId, page: u32, what: Content) {
         self.writes += 1;
         self.set(block, page, (what, self.writes));
     }
 
-    pub fn erase(&mut self, block: u32, programmed: u32) {
-        assert_eq!(self.used[block as usize].1, programmed, "pages programmed in block {block}");
+    pub fn erase(&mut self, block: BlockId, programmed: u32) {
+        assert_eq!(self.used[block.index()].1, programmed, "pages programmed in block {block}");
         self.wipe(block);
     }
 
-    pub fn wipe(&mut self, block: u32) {
-        self.used[block as usize] = (0, 0);
-        let first = (block * self.block_pages) as usize;
+    pub fn wipe(&mut self, block: BlockId) {
+        self.used[block.index()] = (0, 0);
+        let first = (block.0 * self.block_pages) as usize;
         self.pages[first..first + self.block_pages as usize].fill(None);
     }
 }
 
 impl<S: LogScheme> Store<S> {
     /// What [`Store::copy_logical`] is about to do, page by page.
-    pub(super) fn copy_on_flash(&mut self, logical: u32, target: u32) {
+    pub(super) fn copy_on_flash(&mut self, logical: LogicalBlockId, target: BlockId) {
         for offset in 0..self.block_pages {
             let Some(physical) = self.physical(logical, offset) else { continue };
             if self.division.block(physical) != target {
-                let content = self.flash.pages[physical as usize].expect("copied pages were programmed");
+                let content = self.flash.pages[physical.index()].expect("copied pages were programmed");
                 self.flash.set(target, offset, content);
             }
         }
@@ -68,7 +71,7 @@ impl<S: LogScheme> Store<S> {
     fn version(&self, tenant: TenantId, page: u64) -> Option<u64> {
         let (logical, offset) = self.locate(tenant, page);
         let physical = self.physical(logical, offset)?;
-        let (what, version) = self.flash.pages[physical as usize].expect("what is read was programmed");
+        let (what, version) = self.flash.pages[physical.index()].expect("what is read was programmed");
         assert_eq!(what, (logical, offset), "page {page} of tenant {} reads another page", tenant.0);
         Some(version)
     }
@@ -237,7 +240,7 @@ fn pages_of_clustered_blocks_take_turns_on_the_dies() {
     assert_eq!(ftl.spare_blocks(), 24);
     let t = ftl.create_tenant(64, Placement::Isolated, 3).unwrap();
     ftl.write(t, 0..64);
-    let dies: Vec<u32> = (0..16).map(|page| ftl.read_page(t, page, &mut Untimed).unwrap()).collect();
+    let dies: Vec<u32> = (0..16).map(|page| ftl.read_page(t, page, &mut Untimed).unwrap().0).collect();
     assert!(dies.iter().enumerate().all(|(page, &die)| die == dies[0] + page as u32 % 2), "{dies:?}");
     // A write of all 16 pages in order ends in a switch merge, as for any block.
     ftl.write(t, (16..32).chain([16]));

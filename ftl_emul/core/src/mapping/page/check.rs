@@ -1,7 +1,8 @@
 //! The invariants of the page mapping, verified from scratch. Every count is taken anew from the tables, so that a
 //! damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
 
-use crate::block::{Block, BlockState, NO_BLOCK};
+use crate::address::{BlockId, PhysicalPage};
+use crate::block::{Block, BlockState};
 use crate::convert::exact;
 use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
@@ -41,7 +42,7 @@ impl PageMapping {
             ensure!(block.valid <= self.geometry.pages_per_block, "block {number} counts too many valid pages");
         }
         for (number, pool) in self.pools.iter().enumerate() {
-            ensure!(pool.die == exact::<u32>(number) % self.geometry.dies(), "pool {number} is on another die");
+            ensure!(pool.die.0 == exact::<u32>(number) % self.geometry.dies(), "pool {number} is on another die");
             ensure!(
                 pool.victims.fits(self.options.victim, self.geometry.pages_per_block),
                 "the victim index of pool {number} has the wrong shape"
@@ -56,26 +57,24 @@ impl PageMapping {
         for tenant in self.namespaces.tenants() {
             let mut mapped = 0;
             for page in 0..self.namespaces.pages(tenant) {
-                let global = self.namespaces.global(tenant, page);
+                let logical = self.namespaces.global(tenant, page);
                 ensure!(
-                    self.namespaces.owner(global) == tenant,
+                    self.namespaces.owner(logical) == tenant,
                     "page {page} of tenant {} has another owner",
                     tenant.0
                 );
-                let physical = u64::from(self.map[exact::<usize>(global)]);
-                if physical == 0 {
-                    continue;
-                }
+                let Some(physical) = self.map[logical].get() else { continue };
                 mapped += 1;
-                ensure!(physical <= self.geometry.pages(), "page {page} of tenant {} maps beyond the drive", tenant.0);
-                let back = u64::from(self.reverse[exact::<usize>(physical) - 1]);
-                ensure!(back == global, "p2l[l2p[{global}]] is {back}");
-                ensure!(self.is_valid(physical - 1), "logical page {global} maps to a page that is not valid");
-                let pool = self.blocks[self.division.block(physical - 1) as usize].pool;
+                let there = u64::from(physical.0) < self.geometry.pages();
+                ensure!(there, "page {page} of tenant {} maps beyond the drive", tenant.0);
+                let back = self.reverse[physical];
+                ensure!(back == logical, "p2l[l2p[{logical}]] is {back}");
+                ensure!(self.is_valid(physical), "logical page {logical} maps to a page that is not valid");
+                let pool = self.blocks[self.division.block(physical)].pool;
                 let domain = self.known(tenant).map_err(|e| e.to_string())?.domain;
                 ensure!(
                     pool != SPARE && pool / self.geometry.dies() == domain,
-                    "logical page {global} lies in a block of another owner"
+                    "logical page {logical} lies in a block of another owner"
                 );
             }
             let counted = self.known(tenant).map_err(|e| e.to_string())?.mapped_pages;
@@ -92,9 +91,9 @@ impl PageMapping {
     /// Every block stands in exactly one place, which fits its state and its owner.
     fn check_places(&self) -> Result<(), String> {
         let mut seen = vec![false; self.blocks.len()];
-        let mut visit = |block: u32, pool: u32, state: BlockState| -> Result<(), String> {
-            let Some(entry) = self.blocks.get(block as usize) else { return Err(format!("no block {block}")) };
-            ensure!(!std::mem::replace(&mut seen[block as usize], true), "block {block} stands in two lists");
+        let mut visit = |block: BlockId, pool: u32, state: BlockState| -> Result<(), String> {
+            let Some(entry) = self.blocks.get(block.index()) else { return Err(format!("no block {block}")) };
+            ensure!(!std::mem::replace(&mut seen[block.index()], true), "block {block} stands in two lists");
             ensure!(entry.pool == pool, "block {block} is in a list of pool {pool} but owned by {}", entry.pool);
             ensure!(entry.state == state, "block {block} is {:?}, its list says {state:?}", entry.state);
             ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
@@ -105,7 +104,7 @@ impl PageMapping {
         }
         for (index, pool) in self.pools.iter().enumerate() {
             pool.free.iter().try_for_each(|b| visit(b, exact::<u32>(index), BlockState::Free))?;
-            for frontier in pool.frontiers.iter().filter(|f| f.block != NO_BLOCK) {
+            for frontier in pool.frontiers.iter().filter(|f| f.block != BlockId::NONE) {
                 visit(frontier.block, exact::<u32>(index), BlockState::Open)?;
                 ensure!(
                     frontier.next_page <= self.geometry.pages_per_block,
@@ -182,9 +181,9 @@ impl PageMapping {
         Wear::of_domains(self.domains.len(), &self.blocks, domain_of)
     }
 
-    fn is_valid(&self, physical: u64) -> bool {
+    fn is_valid(&self, physical: PhysicalPage) -> bool {
         let block = self.division.block(physical);
-        let page = exact::<usize>(physical - self.division.physical(block, 0));
-        self.valid[block as usize * self.division.words_per_block + page / 64] >> (page % 64) & 1 == 1
+        let page = self.division.page_of_block(block, physical) as usize;
+        self.valid[block.index() * self.division.words_per_block + page / 64] >> (page % 64) & 1 == 1
     }
 }

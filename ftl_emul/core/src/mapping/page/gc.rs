@@ -1,8 +1,9 @@
 //! Garbage collection: frees blocks by copying what is still valid, within one pool.
 
+use crate::address::{BlockId, LogicalPage, MapEntry, PhysicalPage};
 use crate::block::BlockState;
 use crate::convert::exact;
-use crate::mapping::page::{PageMapping, page_number};
+use crate::mapping::page::PageMapping;
 use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::pool::{Frontier, HOST};
@@ -53,8 +54,8 @@ impl PageMapping {
     /// Copies the valid pages of a full block to the GC frontier, erases it, and frees it.
     ///
     /// Needs at least one free block: the copies fill at most one.
-    fn empty<N: Nand>(&mut self, pool: usize, victim: u32, cause: TenantId, purpose: Purpose, nand: &mut N) {
-        let valid = self.blocks[victim as usize].valid;
+    fn empty<N: Nand>(&mut self, pool: usize, victim: BlockId, cause: TenantId, purpose: Purpose, nand: &mut N) {
+        let valid = self.blocks[victim].valid;
         let die = self.pools[pool].die;
         self.pools[pool].victims.remove(&mut self.blocks, victim);
         if valid > 0 {
@@ -62,7 +63,7 @@ impl PageMapping {
             nand.copy(die, valid);
             self.copy_gathered(pool, cause);
         }
-        let block = &mut self.blocks[victim as usize];
+        let block = &mut self.blocks[victim];
         block.valid = 0;
         block.state = BlockState::Free;
         block.erases += 1;
@@ -88,19 +89,19 @@ impl PageMapping {
     }
 
     /// Lists the logical pages still valid in a block, fetching their map entries meanwhile, and clears its bits.
-    fn gather_valid(&mut self, victim: u32) {
+    fn gather_valid(&mut self, victim: BlockId) {
         self.scratch.clear();
         let words = self.division.words_per_block;
-        let first = exact::<usize>(self.division.physical(victim, 0));
+        let first = self.division.physical(victim, 0).index();
         for word in 0..words {
-            let index = victim as usize * words + word;
+            let index = victim.index() * words + word;
             let mut bits = std::mem::take(&mut self.valid[index]);
             while bits != 0 {
                 let page = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let global = u64::from(self.reverse[first + page]);
-                self.map.prefetch(exact::<usize>(global));
-                self.scratch.push(global);
+                let logical = self.reverse[first + page];
+                self.map.prefetch(logical.index());
+                self.scratch.push(logical);
             }
         }
     }
@@ -126,8 +127,8 @@ impl PageMapping {
         if isolated {
             self.tenant(cause).counters.moved_pages_of[cause.0 as usize] += gathered.len() as u64;
         } else {
-            for &global in &gathered {
-                let owner = self.namespaces.owner(global).0 as usize;
+            for &logical in &gathered {
+                let owner = self.namespaces.owner(logical).0 as usize;
                 self.tenant(cause).counters.moved_pages_of[owner] += 1;
             }
         }
@@ -137,28 +138,26 @@ impl PageMapping {
         self.scratch = gathered;
     }
 
-    /// Takes the next pages of a frontier that has room for all of `globals`, device-wide logical pages.
-    fn append_all(&mut self, pool: usize, frontier: usize, globals: &[u64]) {
+    /// Takes the next pages of a frontier that has room for all of `logical`.
+    fn append_all(&mut self, pool: usize, frontier: usize, logical: &[LogicalPage]) {
         let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
-        let pages = exact::<u32>(globals.len());
-        let first = exact::<usize>(self.division.physical(block, next_page));
-        for (back, &global) in self.reverse[first..first + globals.len()].iter_mut().zip(globals) {
-            *back = page_number(global);
-        }
-        for (physical, &global) in (first as u64..).zip(globals) {
-            self.map[exact::<usize>(global)] = page_number(physical + 1);
+        let pages = exact::<u32>(logical.len());
+        let first = self.division.physical(block, next_page);
+        self.reverse[first.index()..first.index() + logical.len()].copy_from_slice(logical);
+        for (physical, &logical) in (first.0..first.0 + pages).map(PhysicalPage).zip(logical) {
+            self.map[logical] = MapEntry::of(physical);
         }
         let words = self.division.words_per_block;
-        let bits = &mut self.valid[block as usize * words..(block as usize + 1) * words];
+        let bits = &mut self.valid[block.index() * words..(block.index() + 1) * words];
         for page in next_page..next_page + pages {
             bits[page as usize / 64] |= 1 << (page % 64);
         }
-        self.blocks[block as usize].valid += pages;
+        self.blocks[block].valid += pages;
         self.pools[pool].frontiers[frontier].next_page += pages;
     }
 
     /// Moves the data of the least worn full block once in a while, so that the block joins the free ones.
-    fn level_wear<N: Nand>(&mut self, pool: usize, erased: u32, cause: TenantId, nand: &mut N) {
+    fn level_wear<N: Nand>(&mut self, pool: usize, erased: BlockId, cause: TenantId, nand: &mut N) {
         let Some(limit) = self.options.wear_spread_limit else { return };
         // Looking for the coldest block visits the whole pool, so it is done once for every 64th of it erased.
         if self.pools[pool].erases_since_levelling <= self.pools[pool].blocks / 64 {
@@ -166,8 +165,8 @@ impl PageMapping {
         }
         self.pools[pool].erases_since_levelling = 0;
         let members = self.pools[pool].victims.members(&self.blocks);
-        let Some(coldest) = members.into_iter().min_by_key(|&b| self.blocks[b as usize].erases) else { return };
-        let spread = self.blocks[erased as usize].erases.saturating_sub(self.blocks[coldest as usize].erases);
+        let Some(coldest) = members.into_iter().min_by_key(|&b| self.blocks[b].erases) else { return };
+        let spread = self.blocks[erased].erases.saturating_sub(self.blocks[coldest].erases);
         if spread > limit {
             self.empty(pool, coldest, cause, Purpose::LevelWear, nand);
         }
@@ -176,10 +175,10 @@ impl PageMapping {
     /// Puts the block of a frontier among the candidates for GC; does nothing when none is open.
     fn close(&mut self, pool: usize, frontier: usize) {
         let open = std::mem::replace(&mut self.pools[pool].frontiers[frontier], Frontier::CLOSED);
-        if let Some(block) = self.blocks.get_mut(open.block as usize) {
+        if let Some(block) = self.blocks.get_mut(open.block.index()) {
             block.state = BlockState::Full;
             if !self.stamps.is_empty() {
-                self.stamps[open.block as usize] = self.write_clock;
+                self.stamps[open.block.index()] = self.write_clock;
             }
             self.pools[pool].victims.insert(&mut self.blocks, open.block);
         }
@@ -190,7 +189,7 @@ impl PageMapping {
         let Some(block) = self.pools[pool].free.pop() else {
             unreachable!("the free-block floor is kept before GC and host writes take a block")
         };
-        self.blocks[block as usize].state = BlockState::Open;
+        self.blocks[block].state = BlockState::Open;
         self.pools[pool].frontiers[frontier] = Frontier { block, next_page: 0 };
     }
 }

@@ -1,6 +1,7 @@
 //! Blocks of the page mapping and who owns them: a domain has a pool on each die. GC of the giver compacts what is to
 //! change hands.
 
+use crate::address::BlockId;
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::ownership::{DomainBlocks, Ownership, Step, Transfer};
@@ -40,17 +41,17 @@ impl Ownership for PageMapping {
         &mut self.spare
     }
 
-    fn assign(&mut self, block: u32, domain: Option<u32>) {
-        let die = block / self.geometry.blocks_per_die;
-        let erases = self.blocks[block as usize].erases;
+    fn assign(&mut self, block: BlockId, domain: Option<u32>) {
+        let die = self.die_of_block(block);
+        let erases = self.blocks[block].erases;
         match domain {
             None => {
-                self.blocks[block as usize].pool = SPARE;
-                self.spare[die as usize].push(erases, block);
+                self.blocks[block].pool = SPARE;
+                self.spare[die.index()].push(erases, block);
             }
             Some(domain) => {
-                let pool = domain * self.geometry.dies() + die;
-                self.blocks[block as usize].pool = pool;
+                let pool = domain * self.geometry.dies() + die.0;
+                self.blocks[block].pool = pool;
                 self.pools[pool as usize].blocks += 1;
                 self.pools[pool as usize].free.push(erases, block);
                 let owner = &mut self.domains[domain as usize];

@@ -1,8 +1,9 @@
 //! Where pages go: which pool takes the next host page, which page of it, and which page is void for that.
 
+use crate::address::{DieId, LogicalPage, MapEntry, PhysicalPage};
 use crate::block::BlockState;
 use crate::convert::exact;
-use crate::mapping::page::{Domain, PageMapping, page_number};
+use crate::mapping::page::{Domain, PageMapping};
 use crate::nand::Nand;
 use crate::pool::{Frontier, GC, HOST, Pool};
 
@@ -48,7 +49,7 @@ impl PageMapping {
         for _ in 0..dies {
             let slack = self.slack(&self.pools[first_pool + die as usize]);
             if keeps_up(slack) {
-                if nand.is_idle(die) {
+                if nand.is_idle(DieId(die)) {
                     match idle {
                         None => idle = Some((slack, die)),
                         Some((other, _)) => {
@@ -59,12 +60,12 @@ impl PageMapping {
                         }
                     }
                 } else {
-                    let until = nand.busy_until(die);
+                    let until = nand.busy_until(DieId(die));
                     if busy.is_none_or(|(earliest, _)| until < earliest) {
                         busy = Some((until, die));
                     }
                 }
-            } else if nand.is_idle(die)
+            } else if nand.is_idle(DieId(die))
                 && slack > 0
                 && 2 * slack * i64::from(dies) >= slack_pages
                 && lagging.is_none_or(|(most, _)| slack > most)
@@ -74,7 +75,7 @@ impl PageMapping {
             die = following(die);
         }
         let die = |(_, die): (i64, u32)| die;
-        let lagging = lagging.filter(|_| busy.is_none_or(|(_, busy)| nand.is_backed_up(busy)));
+        let lagging = lagging.filter(|_| busy.is_none_or(|(_, busy)| nand.is_backed_up(DieId(busy))));
         let Some(die) = idle.map(die).or(lagging.map(die)).or(busy.map(|(_, die)| die)) else {
             unreachable!("admission keeps the slack of a domain positive, so some die has it")
         };
@@ -82,32 +83,32 @@ impl PageMapping {
         first_pool + die as usize
     }
 
-    /// Takes the next page of a frontier that has room, for the device-wide logical page `global`.
+    /// Takes the next page of a frontier that has room, for a logical page.
     #[inline(always)]
-    pub(super) fn append(&mut self, pool: usize, frontier: usize, global: u64) {
+    pub(super) fn append(&mut self, pool: usize, frontier: usize, logical: LogicalPage) {
         let Frontier { block, next_page } = self.pools[pool].frontiers[frontier];
         self.pools[pool].frontiers[frontier].next_page = next_page + 1;
         let physical = self.division.physical(block, next_page);
-        self.reverse[exact::<usize>(physical)] = page_number(global);
-        self.map[exact::<usize>(global)] = page_number(physical + 1);
-        self.valid[block as usize * self.division.words_per_block + next_page as usize / 64] |= 1 << (next_page % 64);
-        self.blocks[block as usize].valid += 1;
+        self.reverse[physical] = logical;
+        self.map[logical] = MapEntry::of(physical);
+        self.valid[block.index() * self.division.words_per_block + next_page as usize / 64] |= 1 << (next_page % 64);
+        self.blocks[block].valid += 1;
     }
 
     /// Marks a physical page as no longer holding data.
     #[inline(always)]
-    pub(super) fn invalidate(&mut self, physical: u64) {
+    pub(super) fn invalidate(&mut self, physical: PhysicalPage) {
         let block = self.division.block(physical);
-        let page = exact::<usize>(physical - self.division.physical(block, 0));
-        self.valid[block as usize * self.division.words_per_block + page / 64] &= !(1 << (page % 64));
-        let entry = &mut self.blocks[block as usize];
+        let page = self.division.page_of_block(block, physical) as usize;
+        self.valid[block.index() * self.division.words_per_block + page / 64] &= !(1 << (page % 64));
+        let entry = &mut self.blocks[block];
         let pool = &mut self.pools[entry.pool as usize];
         pool.valid -= 1;
         let domain = entry.pool / self.geometry.dies();
         if entry.state == BlockState::Full {
             pool.victims.invalidate_page(&mut self.blocks, block);
             if !self.stamps.is_empty() {
-                self.stamps[block as usize] = self.write_clock;
+                self.stamps[block.index()] = self.write_clock;
             }
         } else {
             entry.valid -= 1;

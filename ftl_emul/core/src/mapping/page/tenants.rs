@@ -1,6 +1,7 @@
 //! Tenants of the page mapping: creation, deletion, resizing, and what each has.
 
-use crate::block::{BlockState, NO_BLOCK};
+use crate::address::{BlockId, DieId};
+use crate::block::BlockState;
 use crate::convert::exact;
 use crate::error::FtlError;
 use crate::mapping::ownership::{Ownership, SHARED_DOMAIN};
@@ -15,7 +16,7 @@ impl PageMapping {
             return exact::<u32>(unused);
         }
         for die in 0..self.geometry.dies() {
-            self.pools.push(Pool::new(die, self.options.victim, self.geometry.pages_per_block));
+            self.pools.push(Pool::new(DieId(die), self.options.victim, self.geometry.pages_per_block));
         }
         let held = i64::from(self.geometry.dies()) * i64::from(self.held_blocks());
         let slack_pages = -held * i64::from(self.geometry.pages_per_block);
@@ -101,8 +102,8 @@ impl PageMapping {
     }
 
     /// Takes an erased block, which stands in no list, from the domain that owns it.
-    pub(super) fn forget(&mut self, block: u32) {
-        let entry = &mut self.blocks[block as usize];
+    pub(super) fn forget(&mut self, block: BlockId) {
+        let entry = &mut self.blocks[block];
         let (pool, erases) = (std::mem::replace(&mut entry.pool, SPARE), entry.erases);
         self.pools[pool as usize].blocks -= 1;
         let domain = &mut self.domains[(pool / self.geometry.dies()) as usize];
@@ -119,13 +120,13 @@ impl PageMapping {
             let die = self.pools[pool as usize].die;
             self.pools[pool as usize] = Pool::new(die, self.options.victim, self.geometry.pages_per_block);
         }
-        for index in 0..self.blocks.len() {
-            let block = &mut self.blocks[index];
-            if pools.contains(&block.pool) {
-                block.erases += u32::from(block.state != BlockState::Free);
-                block.state = BlockState::Free;
-                (block.prev, block.next) = (NO_BLOCK, NO_BLOCK);
-                self.assign(exact::<u32>(index), None);
+        for block in (0..exact::<u32>(self.blocks.len())).map(BlockId) {
+            let entry = &mut self.blocks[block];
+            if pools.contains(&entry.pool) {
+                entry.erases += u32::from(entry.state != BlockState::Free);
+                entry.state = BlockState::Free;
+                (entry.prev, entry.next) = (BlockId::NONE, BlockId::NONE);
+                self.assign(block, None);
             }
         }
         let held = i64::from(dies) * i64::from(self.held_blocks());
