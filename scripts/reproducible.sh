@@ -15,12 +15,9 @@ for copy in first second-build; do
         cd "$work/$copy"
         # Panics name source files: those of crates are below cargo's directory, which is the builder's.
         RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" CARGO_TARGET_DIR=$PWD/target \
-            "$maturin" build --release --strip --locked --quiet --out ..
+            "$maturin" build --release --strip --locked --quiet --out "$work/wheel-$copy"
     )
-    for wheel in "$work"/*.whl; do
-        mv "$wheel" "$work/$copy.whl"
-    done
     rm -rf "${work:?}/$copy"
 done
-sha256sum "$work"/*.whl
-cmp "$work/first.whl" "$work/second-build.whl"
+sha256sum "$work"/wheel-*/*.whl
+cmp "$work"/wheel-*/*.whl
