@@ -121,7 +121,8 @@ class SimulatedServer:
             zip(drive.namespaces.values(), drive.record.namespace, strict=True), 1
         ):
             if namespace.name not in self._cached:
-                self._cached[namespace.name] = {"nsid": nsid, **self._statistics_of(namespace, made)}
+                counted = self._statistics_of(namespace, made)
+                self._cached[namespace.name] = {"nsid": nsid, "recorded": False, **counted}
         return {
             "v": 1,
             "ok": True,
