@@ -56,7 +56,7 @@ packages() { # packages STAGE
     # Of this machine and of pip, which is not to manage what is installed here.
     rm -rf "${1:?}$HOME_DIR/bin" "$1$HOME_DIR"/slo_ctl-*.dist-info/{direct_url.json,INSTALLER,RECORD,REQUESTED,sboms}
     cargo build --release --quiet -p ftl-serve
-    install -m 755 "${CARGO_TARGET_DIR:-target}/release/ftl-serve" "$1$HOME_DIR/ftl_emul/"
+    install --strip -m 755 "${CARGO_TARGET_DIR:-target}/release/ftl-serve" "$1$HOME_DIR/ftl_emul/"
 }
 
 # The lines of pyproject.toml for the packages named in VENDOR.

@@ -25,7 +25,7 @@ fi
 extension=$(sed -n 's/^name *= *"\(.*\)"/\1/p' ftl_emul/python/Cargo.toml | head -n 1)
 
 read -ra cargo_args <<<"${CARGO_TEST_ARGS:-}"
-cargo test --workspace --exclude "$extension" --release "${cargo_args[@]}" 2>&1 | tee build/cargo-test.log
+cargo test --workspace --exclude "$extension" --profile fast-build "${cargo_args[@]}" 2>&1 | tee build/cargo-test.log
 awk '/^test result:/ { runs++; passed += $4; failed += $6; ignored += $8 }
      END { printf "cargo test: %d passed, %d failed, %d ignored in %d runs\n\n", passed, failed, ignored, runs }' \
     build/cargo-test.log
