@@ -73,7 +73,7 @@ CLAIMS = (
     Claim(
         "proportional-strict: shares within 3 %, after events 5 %, minimums and maximums 3 %",
         "docs/validation.md, docs/comparisons.md",
-        f"{_PYTHON} bench/acceptance.py",
+        f"{_PYTHON} bench/acceptance.py --full",
     ),
     Claim(
         "shares of four workload mixes within 3 %",
@@ -97,9 +97,9 @@ CLAIMS = (
         f"{_PYTHON} bench/harm.py",
     ),
     Claim(
-        "entitlements, OPS moves, verdicts in random scenarios (483 of 500 pass)",
+        "entitlements, OPS moves, verdicts in random scenarios (46 of 49 pass)",
         "docs/validation.md, docs/simulation.md",
-        f"{_PYTHON} bench/simulate.py --random 500",
+        f"{_PYTHON} bench/simulate.py --random 49 --seed 540",
     ),
     Claim(
         "500 VMs: below 100 ms of CPU an interval, 150 MB", "docs/validation.md", f"{_PYTHON} bench/daemon.py"
