@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from slo_ctl.act.libvirt import LibvirtConnection
-from slo_ctl.host.calls import TIMEOUT_S, BoundedCalls
+from slo_ctl.host.calls import TIMEOUT_S
 from slo_ctl.host.disk_latency import (
     BOUNDARIES_NS,
     MonitorError,
@@ -29,20 +28,11 @@ class LatencyHistogramActuator:
     levers = frozenset({Lever.LATENCY_HISTOGRAM})
 
     def __init__(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._libvirt = LibvirtConnection(uri)
-        self._calls = BoundedCalls("QEMU", timeout_s=timeout_s)
+        self._libvirt = LibvirtConnection(uri, timeout_s=timeout_s, called="QEMU")
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
-        connection = self._libvirt.release()
-        if connection is not None:
-            with suppress(ActError):  # it hangs, and is left to itself
-                self._calls.call("", lambda: self._libvirt.disconnect(connection))
-        self._calls.close()
-
-    def wait_longer(self, timeout_s: float) -> None:
-        """No epoch waits any more."""
-        self._calls.wait_longer(timeout_s)
+        self._libvirt.close()
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its lever."""
@@ -81,7 +71,7 @@ class LatencyHistogramActuator:
             except ImportError as error:
                 raise ActError(f"libvirt-python has no monitor commands: {error}") from None
 
-        return self._calls.call(knob.place, lambda: self._libvirt.with_domain(knob.place, with_domain))
+        return self._libvirt.with_domain(knob.place, with_domain)
 
 
 def _state(entry: dict[str, Any]) -> str | None:

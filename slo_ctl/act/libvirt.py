@@ -24,24 +24,38 @@ Answer = TypeVar("Answer")
 
 
 class LibvirtConnection:
-    """Made when it is needed, and again when it was lost. From any thread."""
+    """Made when it is needed, and again when it was lost. From any thread.
 
-    def __init__(self, uri: str, open_connection: Callable[[str], Any] | None = None) -> None:
-        """`open_connection`: in place of libvirt's own."""
+    Calls are made in threads of their own and waited for `timeout_s`. A VM that holds its call up, such as
+    one whose QEMU hangs, is refused until that ends, while the others continue.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        open_connection: Callable[[str], Any] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        called: str = "libvirt",
+    ) -> None:
+        """`open_connection`: in place of libvirt's own; `called`: who is named when an answer is missing."""
         self._uri = uri
         self._open = open_connection
+        self._calls = BoundedCalls(called, timeout_s=timeout_s)
         self._connection: Any = None
         self._connecting = threading.Lock()
         self.module: Any = None
         """libvirt-python, from the first use on."""
 
-    def release(self) -> Any:
-        """The connection, to be ended with `disconnect`; None without one. The next use makes a new one."""
+    def close(self) -> None:
+        """End it; the next use makes a new one."""
         connection, self._connection = self._connection, None
-        return connection
+        if connection is not None:
+            with suppress(ActError):  # it hangs, and is left to itself
+                self._calls.call("", lambda: self._disconnect(connection))
+        self._calls.close()
 
-    def disconnect(self, connection: Any) -> None:
-        """End it; it is not used again."""
+    def _disconnect(self, connection: Any) -> None:
         if self._connection is connection:
             self._connection = None
         with suppress(self.module.libvirtError):  # it was lost: there is nothing left to end
@@ -52,6 +66,9 @@ class LibvirtConnection:
 
         Raises ActError; `gone` where there is no such VM, or it does not run.
         """
+        return self._calls.call(uuid, lambda: self._with_domain(uuid, do))
+
+    def _with_domain(self, uuid: str, do: Callable[[Any], Answer]) -> Answer:
         for attempt in range(2):
             connection = self._connected()
             try:
@@ -61,7 +78,7 @@ class LibvirtConnection:
                 return do(domain)
             except self.module.libvirtError as error:
                 if self.is_lost(error, connection):
-                    self.disconnect(connection)
+                    self._disconnect(connection)
                     if attempt == 0:
                         continue
                     raise ActError(f"{self._uri} was lost: {error}", "see whether libvirtd runs") from None
@@ -152,9 +169,6 @@ class LibvirtActuator:
     - several targets with commas between: QEMU limits all of them together (a throttle group);
     - `MAJOR:MINOR`: the VM's cgroup is limited on that device of the host (blkiotune's device limits).
     Everything is set live only: a VM that is restarted has what its configuration says.
-
-    Calls are made in threads of their own and waited for `timeout_s`. A VM that holds its call up, such as
-    one whose QEMU hangs, is refused until that ends, while the others continue.
     """
 
     levers = frozenset({Lever.LIBVIRT_WEIGHT, Lever.LIBVIRT_LIMIT})
@@ -169,18 +183,13 @@ class LibvirtActuator:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """`systemd_maps_weights`: libvirt hands weights to systemd, which maps them to bfq's (cgroup v2)."""
-        self._libvirt = LibvirtConnection(uri, open_connection)
+        self._libvirt = LibvirtConnection(uri, open_connection, timeout_s=timeout_s)
         self.systemd_maps_weights = systemd_maps_weights
         self._sys = sys
-        self._calls = BoundedCalls("libvirt", timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
-        connection = self._libvirt.release()
-        if connection is not None:
-            with suppress(ActError):  # it hangs, and is left to itself
-                self._calls.call("", lambda: self._libvirt.disconnect(connection))
-        self._calls.close()
+        self._libvirt.close()
 
     def owns(self, knob: Knob) -> bool:
         """Every knob of its levers."""
@@ -198,17 +207,11 @@ class LibvirtActuator:
 
     def read(self, knob: Knob) -> float | None:
         """The value in force in the running VM."""
-        return self._calls.call(
-            knob.place,
-            lambda: self._libvirt.with_domain(knob.place, lambda domain: self._read(domain, knob)),
-        )
+        return self._libvirt.with_domain(knob.place, lambda domain: self._read(domain, knob))
 
     def write(self, knob: Knob, value: float | None) -> None:
         """Set it in the running VM."""
-        self._calls.call(
-            knob.place,
-            lambda: self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value)),
-        )
+        self._libvirt.with_domain(knob.place, lambda domain: self._write(domain, knob, value))
 
     def _read(self, domain: Any, knob: Knob) -> float | None:
         if knob.lever is Lever.LIBVIRT_WEIGHT:

@@ -1,4 +1,4 @@
-"""OPS of the namespaces of an NVMe drive that moves them by command: for giving back what was moved."""
+"""OPS of the namespaces of an NVMe drive that moves them by command: so that it can be restored."""
 
 from __future__ import annotations
 

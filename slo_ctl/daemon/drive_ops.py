@@ -16,7 +16,7 @@ from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.daemon.nvme import NvmeSeen, OpsRequest
 from slo_ctl.daemon.ssd import part_of
-from slo_ctl.decide.policies import Policy, make_policy
+from slo_ctl.decide.policies import Policy, make_policy, most_moves_of
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, TimingModel, VmSample
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
 from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
@@ -35,7 +35,7 @@ class Occupant:
 
 
 def occupants_of(on: Mapping[int, Collection[str]], slos: Mapping[str, Slo]) -> dict[int, Occupant]:
-    """By NSID, from the VMs on each namespace: one that several VMs use has no SLO, so is nobody's."""
+    """By NSID, from the VMs on each namespace: one that several VMs use has no SLO, so belongs to none."""
     only = {nsid: next(iter(vms)) for nsid, vms in on.items() if len(vms) == 1}
     parts = Counter(only.values())
     return {
@@ -90,9 +90,7 @@ class DriveOpsControl:
         self._policy = self._state = None
 
     def _decide(self, sample: DeviceSample, policy: str) -> None:
-        if policy == "algorithm1":  # the paper adjusts before every GC, a block at a time
-            victims = sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block
-            sample = replace(sample, max_move_blocks=max(1, victims))
+        sample = replace(sample, max_move_blocks=most_moves_of(policy, sample))
         try:
             if self._policy is None or self._policy.name != policy:
                 self._policy = make_policy(policy)
@@ -110,7 +108,7 @@ class DriveOpsControl:
     def requests(self, journal: Journal) -> list[OpsRequest]:
         """Moves that the drive is to be asked for; the split before the first of them is journalled.
 
-        None while blocks are under way: the sample did not know where they end.
+        Nothing while blocks are being moved: the sample did not know where they end.
         """
         ops = self._window.last
         if ops is None or not self._decision.moves or ops.pending_blocks or self._refusal:

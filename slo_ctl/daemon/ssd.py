@@ -13,7 +13,7 @@ from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_iops, total_iops
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
-from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy
+from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy, most_moves_of
 from slo_ctl.decide.scheduler import Choice, needs_of, tenant_setting
 from slo_ctl.decide.tenant_scheduler import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
 from slo_ctl.drives.control import Connect, ControlClient
@@ -306,9 +306,7 @@ class EmulatedDevice:
     def _kept_awake(self, sample: DeviceSample, now_s: float) -> DeviceSample:
         """A VM wakes at once, but is idle only after a whole window without requests."""
         self._activity.idle_after_s = self._window_s * (self._served.time_scale or 1.0)
-        budget = None
-        if self._policy.name == "algorithm1":  # the paper adjusts before every GC, a block at a time
-            budget = max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)
+        budget = most_moves_of(self._policy.name, sample)
         sample = replace(sample, max_move_blocks=budget, share_by=self.share_by)
         return self._activity.mark(sample, now_s)
 

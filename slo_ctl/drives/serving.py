@@ -139,7 +139,7 @@ def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> I
     """Open the NBD sockets and the control socket.
 
     Exports belong to `group` where one is given; they and the control socket to the group slo-ctl otherwise,
-    where there is one. A socket that nobody listens on any more makes way. All are removed in the end.
+    where there is one. A socket file without a listener is replaced. All are removed in the end.
     Sockets that systemd has opened at any of these paths are taken as they are, and stay.
     Raises UserError when a socket cannot be made or another process listens on it.
     """

@@ -113,7 +113,7 @@ _OF_DAEMON: dict[str, tuple[str, Callable[[HostStatus], float]]] = {
 }
 
 _BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 10_000)
-_BOUNDS_S = frozenset(bound / _MS_PER_S for bound in _BOUNDS_MS)
+BOUNDS_S = frozenset(bound / _MS_PER_S for bound in _BOUNDS_MS)
 """Upper bounds of buckets of latencies: those of the server of emulated SSDs."""
 
 _TOTALS_OF_VM: dict[str, tuple[str, tuple[tuple[str, Callable[[StreamTotals], int | None]], ...]]] = {
@@ -297,7 +297,7 @@ def _buckets(latencies: list[LatencyCounts]) -> list[tuple[str, float]]:
     """
     below = list(accumulate(map(sum, zip(*(each.counts for each in latencies), strict=True))))
     bounds_s = latencies[0].bounds_s
-    shown = _BOUNDS_S if set(bounds_s) >= _BOUNDS_S else set(bounds_s)
+    shown = BOUNDS_S if set(bounds_s) >= BOUNDS_S else set(bounds_s)
     buckets = [(str(bound), float(n)) for bound, n in zip(bounds_s, below, strict=False) if bound in shown]
     return [*buckets, ("+Inf", float(below[-1]))]
 

@@ -13,6 +13,7 @@ from waiting import until
 from yardstick import Yardstick
 
 from slo_ctl.drives.control import ControlClient
+from slo_ctl.record.metrics import BOUNDS_S
 
 GROUP = "measured times, and the kernel's switches"
 
@@ -54,6 +55,7 @@ def test_the_histogram_is_of_modelled_time_and_the_last_seconds_of_real_time(roo
             (namespace,) = control.statistics()["namespaces"]
     histogram, last = namespace["latency_histogram"]["write"], namespace["recent"]["latency_us"]["write"]
     assert sum(histogram["counts"]) == last["count"] == 20
+    assert {bound / 1e6 for bound in namespace["latency_histogram"]["bounds_us"]} == BOUNDS_S
     assert 4 * histogram["sum_us"] == pytest.approx(20 * last["mean"], rel=1e-6)
 
 

@@ -12,8 +12,17 @@ from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
+from slo_ctl.model import DeviceSample
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "STRICT_POLICY", "Policy", "PolicyEntry", "make_policy"]
+__all__ = [
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "STRICT_POLICY",
+    "Policy",
+    "PolicyEntry",
+    "make_policy",
+    "most_moves_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +64,10 @@ def make_policy(name: str) -> Policy[Any]:
     if name not in POLICIES:
         raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
     return POLICIES[name].make()
+
+
+def most_moves_of(name: str, sample: DeviceSample) -> int | None:
+    """OPS blocks that `algorithm1` may move at a time, one for each GC as in the paper; None for others."""
+    if name != "algorithm1":
+        return None
+    return max(1, sum(vm.victim_pages for vm in sample.vms) // sample.timing.pages_per_block)
