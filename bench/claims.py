@@ -170,6 +170,11 @@ CLAIMS = (
     ),
     Claim("observing costs little", "docs/hosts.md", f"{_PYTHON} bench/observe.py"),
     Claim(
+        "what recording costs clients",
+        "docs/replay.md",
+        f"{_PYTHON} bench/recording.py --rounds 4 --seconds 1",
+    ),
+    Claim(
         "recordings have each request, and replay at once",
         "docs/replay.md",
         f"{_TEST} tests/real/test_trace_record.py",
