@@ -167,7 +167,7 @@ def queue_cases(full: bool) -> Iterator[Case]:
 
 
 def mapping_cases(full: bool) -> Iterator[Case]:
-    """Log blocks in place of OPS: the drives of docs/mappings.md, the cache of DFTL beside them."""
+    """Log blocks in place of OPS: the drives of docs/device.md, the cache of DFTL beside them."""
     mixes = [("uniform",) * 3, ("financial", "msn", "exchange"), ("hotcold",) * 3, ("rw", "zipf", "uniform")]
     keys = ["mapping=bast", "mapping=fast", "mapping=fast,cluster=2", "mapping=dftl"]
     for key, mix in itertools.product(keys, mixes if full else mixes[:2]):

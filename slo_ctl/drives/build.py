@@ -138,7 +138,7 @@ def _cluster(spec: DeviceSpec, dies: int) -> int:
     """Dies that a block spans."""
     cluster = _or(spec.cluster, 1)
     if cluster < 1 or dies % cluster:
-        raise UserError(f"device: cluster={cluster} does not divide the {dies} dies", "see docs/mappings.md")
+        raise UserError(f"device: cluster={cluster} does not divide the {dies} dies", "see docs/device.md")
     return cluster
 
 

@@ -42,7 +42,7 @@ class VmReading:
     moved_pages_of: tuple[int, ...]
     """Pages moved while serving this VM, by the number of their owner; a server does not report them."""
     switch_merges: int = 0
-    """Merges caused by this VM, on mappings with log blocks (docs/mappings.md)."""
+    """Merges caused by this VM, on mappings with log blocks (docs/device.md)."""
     partial_merges: int = 0
     full_merges: int = 0
     merged_blocks: int = 0

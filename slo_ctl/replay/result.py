@@ -54,7 +54,7 @@ class Latency(_Model):
 
 
 class Merges(_Model):
-    """Merges that a VM's writes caused, on a mapping with log blocks (docs/mappings.md).
+    """Merges that a VM's writes caused, on a mapping with log blocks (docs/device.md).
 
     Times are of dies and channels, in seconds; null without a clock.
     """
