@@ -48,6 +48,9 @@ check_paths() {
 # Our packages, their metadata and the compiled core, as a wheel has them; and the server of devices where the code looks first.
 packages() { # packages STAGE
     local wheels=$work/wheels
+    # debhelper exports them. Crates with C in them would be compiled again, and with them the server: what is installed is
+    # what was tested.
+    unset CFLAGS CPPFLAGS CXXFLAGS LDFLAGS
     # One at a time: two would take each other's library out of target/maturin.
     mkdir -p build
     flock build/maturin.lock .venv/bin/maturin build --release --strip --quiet --out "$wheels"

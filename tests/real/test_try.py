@@ -23,6 +23,12 @@ from slo_ctl.host.cgroup import find_tree
 DAEMON_STARTED = "the daemon has been started"
 
 
+def _default_signals() -> None:
+    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP, and would stay so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Trying:
     """A run in a process of its own, which says where it makes everything."""
 
@@ -33,8 +39,7 @@ class Trying:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A background job of a shell is started with Ctrl-C ignored, and would stay so.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=_default_signals,
         )
         self.said = ""
         self.root = Path(re.split("all below ", self.until("all below "))[1].strip())
