@@ -5,6 +5,10 @@ weight (water-filling, as for entitlements), and restores half of what can be sp
 band. No limit falls by more than 30 % or grows by more than 20 % in a step, and the next step waits until
 the effect of the last one is measured. Having restored too soon doubles the time before it is tried again.
 Where limits do not help the VM that they are for, they are lifted, and tried again after a time that doubles.
+
+With a gain of G for the VM for each request/s taken from the others, a step leaves 1 - G of the miss, and
+restoring 1 - G/2 of what can be spared: both converge for 0 < G < 2. Where rates are averages (emulated
+SSDs), z^2 - (1.56 - 0.44 G) z + 0.56 is stable for 0 < G < 7.
 """
 
 import math

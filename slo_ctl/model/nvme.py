@@ -232,7 +232,7 @@ class NamespaceOps:
 
 @dataclass(frozen=True, slots=True)
 class DriveOps:
-    """OPS of every namespace of a drive, as its log page E0h has them (docs/device.md)."""
+    """OPS of every namespace of a drive, as its log page E0h has them (`host.nvme.ops`)."""
 
     at_s: float
     """Time of a monotonic clock."""

@@ -1,7 +1,16 @@
-"""OPS of the namespaces of an NVMe drive: vendor-specific log page E0h and command C0h (docs/device.md).
+"""OPS of the namespaces of an NVMe drive: vendor-specific log page E0h and command C0h.
 
-NVMe has no standard way to read or move over-provisioning. The drive's UUID List says that these two are
-the ones that are meant here: another vendor's log with the same number is never taken for it.
+NVMe has no standard way to read or move over-provisioning. The drive's UUID List (Identify CNS 17h) says that
+these two are the ones that are meant here: another vendor's log with the same number is never taken for it.
+
+The log page has a header of 64 bytes: version 1 and bytes of an entry (u16), entries (u32); then as u64 block
+bytes, spare blocks, blocks still to move, page bytes. Each entry of 64 bytes is a namespace: NSID and u in
+millionths (u32), OPS blocks (i64: negative where a shared pool has fewer blocks than its size), then as u64
+fewest OPS blocks, blocks of its size, pages written by hosts, pages copied by GC, victims, valid pages in
+victims.
+
+The command moves OPS blocks in the background: NSID and CDW10 are the namespaces that it takes them from and
+gives them to (0: spare), CDW11 is the number of blocks, CDW14 the index of the UUID.
 """
 
 from __future__ import annotations
