@@ -48,8 +48,8 @@ check_paths() {
 # Our packages, their metadata and the compiled core, as a wheel has them; and the server of devices where the code looks first.
 packages() { # packages STAGE
     local wheels=$work/wheels
-    # debhelper exports them. Crates with C in them would be compiled again, and with them the server: what is installed is
-    # what was tested.
+    # debhelper exports flags and SOURCE_DATE_EPOCH. Crates with C in them would be compiled again, and with them the
+    # server: what is installed is what was tested.
     unset CFLAGS CPPFLAGS CXXFLAGS LDFLAGS
     # One at a time: two would take each other's library out of target/maturin.
     mkdir -p build
@@ -58,7 +58,7 @@ packages() { # packages STAGE
         --target "$1$HOME_DIR" "$wheels"/slo_ctl-*.whl
     # Of this machine and of pip, which is not to manage what is installed here.
     rm -rf "${1:?}$HOME_DIR/bin" "$1$HOME_DIR"/slo_ctl-*.dist-info/{direct_url.json,INSTALLER,RECORD,REQUESTED,sboms}
-    cargo build --release --quiet -p ftl-serve
+    env -u SOURCE_DATE_EPOCH cargo build --release --quiet -p ftl-serve
     install --strip -m 755 "${CARGO_TARGET_DIR:-target}/release/ftl-serve" "$1$HOME_DIR/ftl_emul/"
 }
 

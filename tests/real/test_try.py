@@ -24,7 +24,7 @@ DAEMON_STARTED = "the daemon has been started"
 
 
 def _default_signals() -> None:
-    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP, and would stay so."""
+    """A background job of a shell is started with Ctrl-C ignored, one of nohup with SIGHUP too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
