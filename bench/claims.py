@@ -96,7 +96,7 @@ CLAIMS = (
         f"{_PYTHON} bench/harm.py",
     ),
     Claim(
-        "entitlements, OPS moves, verdicts in random scenarios (46 of 49 pass)",
+        "entitlements, OPS moves, verdicts in random scenarios (49 of 49 pass)",
         "docs/validation.md",
         f"{_PYTHON} bench/simulate.py --random 49 --seed 540",
     ),

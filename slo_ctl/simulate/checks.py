@@ -209,16 +209,24 @@ def _has(ledger: Ledger, error: float) -> str:
 def _false_verdicts(
     ledger: Ledger, verdict: str, false: Callable[[Ledger, VmStatus, int, int], str]
 ) -> Iterator[Violation]:
-    """Verdicts that do not agree with the counters for some epochs on end."""
+    """Verdicts that do not agree with the counters for some epochs on end.
+
+    The daemon's window begins anew where the server did not answer, which status reports as `no-mechanism`.
+    """
     changes, window_s = ledger.changes(), round(ledger.run.scenario.window_s)
     since: dict[str, tuple[int, float, str]] = {}
+    unseen_s: dict[str, float] = {}
     for epoch in ledger.run.epochs:
         end_s = int(epoch.at_s)
         start_s = end_s - window_s
         whole = start_s >= 0 and not any(start_s - 1 <= at_s <= end_s for at_s in changes)
         now: dict[str, tuple[int, float, str]] = {}
-        for row in epoch.status.vms if whole else ():
-            reason = false(ledger, row, start_s, end_s) if row.device else ""
+        for row in epoch.status.vms:
+            if row.verdict is Verdict.NO_MECHANISM:
+                unseen_s[row.vm] = epoch.at_s
+            if not (whole and row.device) or unseen_s.get(row.vm, -1.0) >= start_s:
+                continue
+            reason = false(ledger, row, start_s, end_s)
             if reason:
                 count, first_s, _ = since.get(row.vm, (0, epoch.at_s, ""))
                 now[row.vm] = (count + 1, first_s, f"{reason}; the verdict is {row.verdict}: {row.reason}")
@@ -273,13 +281,18 @@ def limits_settle(runs: Runs) -> Iterator[Violation]:
 
 
 def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
-    """Nobody has more by a hostile pattern, at the cost of others, and nobody else has less."""
+    """Nobody has more by a hostile pattern, at the cost of others, and nobody else has less.
+
+    Where pages of the hostile VM cost more and shares are of pages, all have less in the same proportion, the
+    hostile one included: a loss is one of requests and of the share.
+    """
     if runs.honest is None:
         return
     hostile, end_s = runs.daemon.run.scenario.hostile, runs.daemon.run.seconds
     if end_s <= _START_S:
         return
     others = [vm for vm in runs.daemon.run.vms if vm not in hostile]
+    measure = runs.daemon.measure
 
     def change(name: str, vms: Iterable[str]) -> float:
         now, honest = (
@@ -290,14 +303,14 @@ def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
 
     at_a_cost = change("requests", others) < 0 and any(_below_due(runs.daemon, vm) for vm in others)
     for vm in sorted(hostile):
-        gain = change(str(runs.daemon.measure), [vm])
+        gain = change(measure, [vm])
         if gain > HOSTILE_GAIN and at_a_cost:
-            yield Violation(
-                "hostile", _START_S, vm, f"gains {gain:.0%} of {runs.daemon.measure} by its pattern"
-            )
+            yield Violation("hostile", _START_S, vm, f"gains {gain:.0%} of {measure} by its pattern")
+    of_all = 1 + change(measure, runs.daemon.run.vms)
     for vm in others:
         loss = -change("requests", [vm])
-        if loss > HOSTILE_GAIN and _below_due(runs.daemon, vm):
+        loss_of_share = 1 - (1 + change(measure, [vm])) / of_all if of_all else 0.0
+        if min(loss, loss_of_share) > HOSTILE_GAIN and _below_due(runs.daemon, vm):
             text = f"loses {loss:.0%} of its requests to {', '.join(sorted(hostile))}"
             yield Violation("hostile", _START_S, vm, text)
 

@@ -194,6 +194,15 @@ def test_hostile_vms(gain: float) -> None:
     assert [each.vm for each in found] == (["a", "b"] if gain > 0.05 else [])
 
 
+def test_hostile_pages_that_cost_all_vms_the_same_part_gain_nothing() -> None:
+    run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
+    run.of("pages")[:] *= 0.8
+    run.of("requests")[:] *= 0.8
+    assert check(run, None, honest, names=["hostile"]) == []
+    run.of("pages")[1] *= 0.9
+    assert [each.vm for each in check(run, None, honest, names=["hostile"])] == ["b"]
+
+
 def test_status_and_epochs() -> None:
     run = result({"a": 1.0, "b": 1.0})
     run.here[1, 100:200] = False
