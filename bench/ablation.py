@@ -31,7 +31,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from acceptance import REAL, TRACES, WEIGHTS, trio
 
 from slo_ctl.decide.policies import Policy
-from slo_ctl.decide.policies.fixed import Shared, Static
+from slo_ctl.decide.policies.fast15 import Shared, Static
 from slo_ctl.decide.policies.proportional import Proportional
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Placement, ShareBy

@@ -28,8 +28,7 @@ import checkout  # noqa: F401 - finds the packages of this checkout
 from policy_rounds import BEST_BAR, LOADS, NAMES, WEIGHTS, Round, Row, lag, one_round, show_rows
 from replayed_tenants import replayed
 
-from slo_ctl.decide.scheduler import Needs
-from slo_ctl.decide.tenant_scheduler import choose_tenant_scheduler
+from slo_ctl.decide.scheduler import Needs, choose_tenant_scheduler
 from slo_ctl.drives.control import ControlClient
 from slo_ctl.drives.record import RunPlaces, places
 from slo_ctl.drives.status import nbd_uri

@@ -20,8 +20,7 @@ from papers.figure import (
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve
 from slo_ctl.decide.policies import Policy
-from slo_ctl.decide.policies.algorithm1 import Algorithm1
-from slo_ctl.decide.policies.fixed import Shared, Static
+from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import FlashTiming, ShareBy, TimingModel
 from slo_ctl.replay.parts import Drive, PreparedDrive

@@ -20,7 +20,7 @@ from papers.figure import (
     close,
     lower_in,
 )
-from slo_ctl.decide.policies.fixed import Shared, Static
+from slo_ctl.decide.policies.fast15 import Shared, Static
 from slo_ctl.replay.parts import Drive, PreparedDrive
 from slo_ctl.replay.result import RunResult, VmResult
 from traces.synth import workload

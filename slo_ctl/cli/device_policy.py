@@ -194,8 +194,7 @@ def _emulated(
 ) -> None:
     from slo_ctl.act.journal import Journal
     from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
-    from slo_ctl.decide.scheduler import tenant_setting, tenants_on
-    from slo_ctl.decide.tenant_scheduler import choose_tenant_scheduler
+    from slo_ctl.decide.scheduler import choose_tenant_scheduler, tenant_setting, tenants_on
     from slo_ctl.drives.store import DeviceStore
 
     record = DeviceStore(host.places.devices).load(device)

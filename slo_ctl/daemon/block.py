@@ -1,167 +1,26 @@
-"""Which block devices the configuration means: those it lists, and the namespaces of the drives it lists."""
+"""One block device of the host, and what is shared as a whole: that device, or a drive with its namespaces."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.base.text import and_list
-from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, total_iops
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeSeen, NvmeWatches, OpsRequest
 from slo_ctl.daemon.throttle import BlockDemand, Throttler, together
 from slo_ctl.decide.entitlement import BUSY_FROM, shares_of
-from slo_ctl.decide.levers import HeldBack, Splits, Wanted, first_split, next_split
+from slo_ctl.decide.levers import Wanted
 from slo_ctl.host.block_device import device_behind
 from slo_ctl.host.libvirt import ObserveGone
-from slo_ctl.host.nvme.drive import Block, controller_at, drive_of, namespaces, nsid_of
+from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, IoCounters, Slo, Stream
+from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, Stream
 from slo_ctl.observe.block import BlockDevice, StreamWindow
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPlace:
-    """A block device to manage."""
-
-    path: str
-    scheduler: str
-    of_drive: str = ""
-    """The device of the configuration that it is a namespace of; empty: it is listed itself."""
-
-
-def block_places(devices: Iterable[DeviceConfig], sys: Path) -> tuple[dict[str, BlockPlace], tuple[str, ...]]:
-    """The block devices by name, and a sentence for each drive of which there is none.
-
-    A path to an NVMe controller means every namespace that it has now, each as `NAME-nNSID`. A namespace that
-    is listed by itself, or comes with another drive already, keeps that name. Any other path is taken as it
-    is: whether there is a block device is found out when it is looked at.
-    """
-    listed = [device for device in devices if device.path is not None]
-    controllers = {each.name: controller_at(each.path or "", sys) for each in listed}
-    found = {
-        each.name: BlockPlace(each.path or "", each.scheduler)
-        for each in listed
-        if controllers[each.name] is None
-    }
-    taken = {number for place in found.values() if (number := _number(place.path, sys)) is not None}
-    notes = []
-    for drive in listed:
-        controller, path = controllers[drive.name], drive.path
-        if controller is None or path is None:
-            continue
-        blocks = namespaces(sys, controller)
-        if not blocks:
-            notes.append(f"device {drive.name} ({drive.source}): {path} has no namespace that is attached")
-        for block in blocks:
-            node = Path(path).resolve().parent / block.name
-            number = _number(str(node), sys)
-            # Without a number udev has yet to make the node.
-            if number is not None and number not in taken:
-                taken.add(number)
-                name = _name(drive.name, block, found)
-                found[name] = BlockPlace(str(node), drive.scheduler, of_drive=drive.name)
-    return found, tuple(notes)
-
-
-def _name(drive: str, block: Block, used: Iterable[str]) -> str:
-    """A name without the kernel's number, which may change at a boot."""
-    name = f"{drive}-n{block.nsid}"
-    return name if block.nsid is not None and name not in used else f"{drive}-{block.name}"
-
-
-def _number(path: str, sys: Path) -> DeviceNumber | None:
-    try:
-        return device_behind(path, sys) if Path(path).is_block_device() else None
-    except OSError:
-        return None
-
-
-# What VMs read and write on block devices, and how their maximums are divided accordingly.
-
-_Key = tuple[str, "DeviceNumber"]
-_NONE: dict[_Key, Splits] = {}
-
-
-class ReadWriteSplits:
-    """The splits of all VMs with a maximum, from epoch to epoch."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.splits: dict[_Key, Splits] = _NONE
-        """Splits by VM and device; the same object as before when nothing has changed."""
-        self._clock = clock
-        self._last: dict[_Key, IoCounters] = {}
-        self._looked_at_s = 0.0
-
-    def observe(
-        self,
-        streams: Iterable[Stream],
-        slos: Mapping[str, Slo],
-        devices: Collection[DeviceNumber],
-        held: Mapping[_Key, HeldBack] | None = None,
-    ) -> None:
-        """Take the counters of a look into account; `held` are VMs limited for others' sake."""
-        held = held or {}
-        now_s = self._clock()
-        length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
-        counted: dict[_Key, IoCounters] = {}
-        for stream in streams:
-            if stream.device is None or stream.counters is None or stream.device not in devices:
-                continue
-            slo, key = slos.get(stream.vm), (stream.vm, stream.device)
-            if slo is None:
-                continue
-            if key in held or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
-                # Several disks on one device share its counters.
-                counted[key] = stream.counters
-        splits = {}
-        for key, counters in counted.items():
-            known, last = self.splits.get(key), self._last.get(key)
-            if known is None or last is None:
-                splits[key] = _first(counters)
-            elif counters is last:
-                splits[key] = known
-            else:
-                slo = slos[key[0]]
-                limits = [slo.max_iops, held[key].iops if key in held else None]
-                most = min((limit for limit in limits if limit is not None), default=None)
-                splits[key] = _next(known, replace(slo, max_iops=most), last, counters, length_s)
-        self._last = counted
-        if splits != self.splits:
-            self.splits = splits
-
-
-def _first(counters: IoCounters) -> Splits:
-    return Splits(
-        first_split(counters.reads or 0, counters.writes or 0),
-        first_split(counters.read_bytes or 0, counters.written_bytes or 0),
-    )
-
-
-def _next(known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float) -> Splits:
-    iops, bytes_s = known.iops, known.bytes_s
-    if length_s <= 0:
-        return known
-    if slo.max_iops is not None:
-        rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
-        iops = next_split(iops, *rates, slo.max_iops, length_s)
-    if slo.max_bandwidth_bytes_s is not None:
-        rates = (
-            _rate(last.read_bytes, now.read_bytes, length_s),
-            _rate(last.written_bytes, now.written_bytes, length_s),
-        )
-        bytes_s = next_split(bytes_s, *rates, slo.max_bandwidth_bytes_s, length_s)
-    return Splits(iops, bytes_s)
-
-
-def _rate(last: int | None, now: int | None, length_s: float) -> float:
-    """A second; a counter that was reset has no rate."""
-    return max(0, (now or 0) - (last or 0)) / length_s
-
 
 # One real block device of the host: what its VMs did, and what they are due.
 

@@ -7,42 +7,20 @@ policies go by pages written; shares are kept by limits, as on every NVMe drive.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from slo_ctl.act.journal import Journal, JournalError
 from slo_ctl.act.nvme_ops import ops_split
 from slo_ctl.daemon.nvme import NvmeSeen, OpsRequest
-from slo_ctl.daemon.ssd import part_of
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import Policy, make_policy, most_moves_of
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, TimingModel, VmSample
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
 from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
 
 log = logging.getLogger("slo_ctl.daemon")
-
-
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """The VM on a namespace."""
-
-    key: str
-    """Its name in policies: the VM's name, or `VM:nNSID` when it has several namespaces of the drive."""
-    slo: Slo
-    """The VM's, or its part of it."""
-
-
-def occupants_of(on: Mapping[int, Collection[str]], slos: Mapping[str, Slo]) -> dict[int, Occupant]:
-    """By NSID, from the VMs on each namespace: one that several VMs use has no SLO, so belongs to none."""
-    only = {nsid: next(iter(vms)) for nsid, vms in on.items() if len(vms) == 1}
-    parts = Counter(only.values())
-    return {
-        nsid: Occupant(vm if parts[vm] == 1 else f"{vm}:n{nsid}", part_of(slos[vm], parts[vm]))
-        for nsid, vm in only.items()
-        if vm in slos
-    }
 
 
 class DriveOpsControl:

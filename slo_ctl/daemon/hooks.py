@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slo_ctl.base.text import printable
-from slo_ctl.daemon.verdict_changes import VerdictChange
+from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.host.programs import why_not_run
 
 log = logging.getLogger("slo_ctl.daemon")

@@ -19,6 +19,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import remove_leftovers
 from slo_ctl.config import Config, load
 from slo_ctl.config.settings import HistoryConfig
+from slo_ctl.daemon import occupants
 from slo_ctl.daemon.block_devices import BlockDevices
 from slo_ctl.daemon.controller import DaemonController, Published, Waker
 from slo_ctl.daemon.device_view import (
@@ -30,16 +31,13 @@ from slo_ctl.daemon.device_view import (
     view_or_problem,
 )
 from slo_ctl.daemon.files import DaemonPlaces
-from slo_ctl.daemon.groups import Groups
 from slo_ctl.daemon.hooks import Hooks
 from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome_line
 from slo_ctl.daemon.settings import Actuators, HostState
-from slo_ctl.daemon.slos import Metadata, Resolver, VmSet, named_by
-from slo_ctl.daemon.ssd import vms_on_namespaces
+from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.daemon.status import EpochFacts, status_of
+from slo_ctl.daemon.status import EpochFacts, VerdictChanges, status_of
 from slo_ctl.daemon.tally import Tally
-from slo_ctl.daemon.verdict_changes import VerdictChanges
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
@@ -395,9 +393,9 @@ class Daemon:
         notes = [*self._emulated.notes, *self._blocks.notes]
         self._problems.begin()
         for part in self._emulated.parts.values():
-            occupants, taken = vms_on_namespaces(part.name, inventory.streams, slos, part.occupants)
+            there, taken = occupants.on_emulated(part.name, inventory.streams, slos, part.occupants)
             notes += taken
-            self._problems.guarded(part.name, partial(part.observe, occupants, now_s))
+            self._problems.guarded(part.name, partial(part.observe, there, now_s))
             notes += part.without_vm()
         self._blocks.observe(inventory, self._observer)
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)

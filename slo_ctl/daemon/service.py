@@ -15,7 +15,7 @@ from types import FrameType
 import sdnotify
 
 from slo_ctl.api.server import ApiServer
-from slo_ctl.daemon.journald import JournalHandler, is_journal
+from slo_ctl.daemon.log import JournalHandler, is_journal
 from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 

@@ -1,9 +1,9 @@
-"""VMs on the namespaces of an emulated SSD, each with its part of the SLO."""
+"""One emulated SSD that is served: what its VMs do, what its policy decides, and what that wants done."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,11 +11,18 @@ from slo_ctl.act.journal import Journal
 from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, estimated_iops, total_iops
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.device_waf import ftl_waf
 from slo_ctl.decide.entitlement import BUSY_FROM, JUDGED_FROM, claim_of, entitle
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy, make_policy, most_moves_of
-from slo_ctl.decide.scheduler import Choice, needs_of, tenant_setting
-from slo_ctl.decide.tenant_scheduler import FAIR_SCHEDULER, choose_tenant_scheduler, why_not_kept
+from slo_ctl.decide.scheduler import (
+    FAIR_SCHEDULER,
+    Choice,
+    choose_tenant_scheduler,
+    needs_of,
+    tenant_setting,
+    why_not_kept,
+)
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.drives.record import DeviceRecord, RunPlaces, SsdRecord
 from slo_ctl.model import (
@@ -28,78 +35,11 @@ from slo_ctl.model import (
     Setting,
     ShareBy,
     Slo,
-    Stream,
-    Target,
     Tenant,
     TimingModel,
 )
 from slo_ctl.observe.block import StreamWindow
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
-
-
-@dataclass(frozen=True, slots=True)
-class VmOnNamespace:
-    """A VM on a namespace."""
-
-    vm: str
-    key: str
-    """Its name in policies: the VM's name, or `VM:disk` when it has several namespaces on the device."""
-    disk: str
-    """The guest's name of the disk; empty where it is not known."""
-    slo: Slo
-    """The VM's, or its part of it."""
-
-
-def vms_on_namespaces(
-    device: str,
-    streams: Iterable[Stream],
-    slos: Mapping[str, Slo],
-    before: Mapping[str, VmOnNamespace] | None = None,
-) -> tuple[dict[str, VmOnNamespace], list[str]]:
-    """The occupants on a device by namespace, and a sentence for each VM that found its namespace taken.
-
-    A VM of which no disk is known is seen only while it is connected; it keeps its occupant of `before` until
-    it goes, or another VM comes.
-    A VM with several namespaces there has one budget for all: each gets an even part, so that splitting
-    disks gains nothing.
-    """
-    holders: dict[str, tuple[str, str]] = {}
-    notes = []
-    for stream in streams:
-        if stream.tenant is None or stream.tenant.device != device or stream.vm not in slos:
-            continue
-        disk = stream.disk.target if stream.disk is not None else ""
-        holder, _ = holders.setdefault(stream.tenant.namespace, (stream.vm, disk))
-        if holder != stream.vm:
-            notes.append(f"{stream.tenant} is used by {holder} and {stream.vm}: it counts as {holder}'s")
-    for namespace, occupant in (before or {}).items():
-        if not occupant.disk and occupant.vm in slos:
-            holders.setdefault(namespace, (occupant.vm, ""))
-    of_vm: dict[str, list[str]] = defaultdict(list)
-    for namespace, (vm, _) in holders.items():
-        of_vm[vm].append(namespace)
-    occupants = {}
-    for namespace, (vm, disk) in holders.items():
-        parts = len(of_vm[vm])
-        key = vm if parts == 1 else f"{vm}:{disk or namespace}"
-        occupants[namespace] = VmOnNamespace(vm, key, disk, part_of(slos[vm], parts))
-    return occupants, notes
-
-
-def part_of(slo: Slo, parts: int) -> Slo:
-    """The SLO of each of `parts` streams that share one; a latency is the same for all."""
-    if parts == 1:
-        return slo
-    return replace(
-        slo,
-        weight=slo.weight / parts,
-        min_iops=None if slo.min_iops is None else slo.min_iops / parts,
-        max_iops=None if slo.max_iops is None else slo.max_iops / parts,
-        max_bandwidth_bytes_s=None
-        if slo.max_bandwidth_bytes_s is None
-        else slo.max_bandwidth_bytes_s / parts,
-    )
-
 
 # Which streams of a device are active, and since when what they are entitled to has been the same.
 
@@ -196,7 +136,7 @@ class EmulatedDevice:
         self.tenant_scheduler = TenantSchedulerActuator(record.name, self.actuator)
         self.scheduler_wish = "keep"
         """`keep`, `auto`, or the name of the tenant scheduler that it is to have."""
-        self.occupants: dict[str, VmOnNamespace] = {}
+        self.occupants: dict[str, Occupant] = {}
         self._explained_at_s: dict[str, float] = {}
         """When each namespace had a VM, or no requests in a window, last."""
         self.sample: DeviceSample | None = None
@@ -280,7 +220,7 @@ class EmulatedDevice:
             self._policy, self._in_force, self._taking_over = made, None, True
             self._activity.changed("the policy changed", self._now_s)
 
-    def observe(self, occupants: Mapping[str, VmOnNamespace], now_s: float) -> None:
+    def observe(self, occupants: Mapping[str, Occupant], now_s: float) -> None:
         """Observe, and decide what should change. Raises ObserveGone when the server does not answer.
 
         `occupants` are by namespace; `now_s` is monotonic time.
@@ -366,7 +306,7 @@ class EmulatedDevice:
         tenants, rotates = len(self.record.namespace), self.record.kind != "ssd"
         return (tenant_setting(self.name, choose_tenant_scheduler(needs, tenants, rotates=rotates)),)
 
-    def _weight(self, occupant: VmOnNamespace) -> tuple[float, str]:
+    def _weight(self, occupant: Occupant) -> tuple[float, str]:
         """Of device time: the SLO's, unless the policy has one that gives the same share of IOPS."""
         if self._in_force is None and self._taking_over and self.sample is not None:
             in_force = {v.vm: v.scheduler_weight for v in self.sample.vms}
@@ -376,7 +316,7 @@ class EmulatedDevice:
             return decided, f"device time for its weight, by {self._policy.name}"
         return occupant.slo.weight, "its weight"
 
-    def _limit(self, occupant: VmOnNamespace) -> tuple[float | None, str]:
+    def _limit(self, occupant: Occupant) -> tuple[float | None, str]:
         if self._in_force is not None:
             paced = self._in_force.limits_iops.get(occupant.key)
         else:
@@ -399,10 +339,10 @@ class EmulatedDevice:
     def view(self, reasons: tuple[str, ...]) -> DeviceView:
         """View for the status."""
         total = total_iops(list(self.windows.values()))
-        by_vm: dict[str, list[VmOnNamespace]] = defaultdict(list)
+        by_vm: dict[str, list[Occupant]] = defaultdict(list)
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)
-        entitled = self._entitled()
+        due = self._entitled()
         return DeviceView(
             name=self.name,
             kind="emulated",
@@ -420,7 +360,7 @@ class EmulatedDevice:
             time_scale=self._served.time_scale or 1.0,
             moved_s=self._served.moves["done_ns"] / 1e9 if self._served.moves else None,
             moved_blocks=self._served.moves.get("moved_blocks") if self._served.moves else None,
-            vms={vm: self._vm_view(occupants, entitled) for vm, occupants in by_vm.items()},
+            vms={vm: self._vm_view(occupants, *due) for vm, occupants in by_vm.items()},
         )
 
     def _estimated_iops(self) -> float | None:
@@ -486,13 +426,14 @@ class EmulatedDevice:
             max(each.window_s for each in known),
         )
 
-    def _vm_view(self, occupants: list[VmOnNamespace], entitled: Mapping[str, Target]) -> VmView:
+    def _vm_view(
+        self, occupants: list[Occupant], due_share: Mapping[str, float], due_iops: Mapping[str, float]
+    ) -> VmView:
         keys = [occupant.key for occupant in occupants]
-        due = [entitled[key] for key in keys if key in entitled]
+        due = [key for key in keys if key in due_share]
         windows = tuple(self.windows[key] for key in keys if key in self.windows)
         total = sum(window.amount(self.share_by) for window in self.windows.values())
         got = sum(window.amount(self.share_by) for window in windows)
-        iops = [target.iops for target in due if target.iops is not None]
         remarks = [self.decision.remarks[key] for key in keys if key in self.decision.remarks]
         return VmView(
             windows=windows,
@@ -500,14 +441,14 @@ class EmulatedDevice:
             wants_more=self.timed and any(self.wants_more(key) for key in keys),
             busy=self.timed and any(window.backlog_share >= BUSY_FROM for window in windows),
             share=got / total if self.timed and total else None,
-            target_share=sum(target.share for target in due) if due else None,
-            target_iops=sum(iops) if iops else None,
+            target_share=sum(due_share[key] for key in due) if due else None,
+            target_iops=sum(due_iops[key] for key in due) if due else None,
             no_mechanism=self._no_mechanism(occupants),
             remark="; ".join(remarks),
             settling=self._activity.settling(self._now_s),
         )
 
-    def _no_mechanism(self, occupants: list[VmOnNamespace]) -> str:
+    def _no_mechanism(self, occupants: list[Occupant]) -> str:
         if self.sample is None:
             return ""
         own, everybody = (
@@ -517,10 +458,10 @@ class EmulatedDevice:
         ops = self.record.isolated
         return why_not_kept(self.name, self._served.scheduler, own, everybody, timed=self.timed, ops=ops)
 
-    def _entitled(self) -> dict[str, Target]:
-        """Entitlement of every active stream to what was delivered over the status window."""
+    def _entitled(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Every active stream's entitlement to what was delivered over the status window: share and IOPS."""
         if self.sample is None or not self.timed:
-            return {}
+            return {}, {}
         claims, per_request = [], {}
         for occupant in self.occupants.values():
             window = self.windows.get(occupant.key)
@@ -538,10 +479,7 @@ class EmulatedDevice:
                 )
             )
         answer = entitle(claims)
-        return {
-            key: Target(share=share, iops=answer.rates[key] / per_request[key])
-            for key, share in answer.shares.items()
-        }
+        return answer.shares, {key: rate / per_request[key] for key, rate in answer.rates.items()}
 
 
 def _tighter_than_maximum(sample: DeviceSample | None) -> dict[str, float | None]:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import total_iops
-from slo_ctl.decide.drive_pool import split_limit
 from slo_ctl.decide.entitlement import BUSY_FROM
 from slo_ctl.decide.levers import HeldBack
 from slo_ctl.decide.limit_control import limits_text
-from slo_ctl.decide.protection import Contender, Protection, step
+from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceNumber, Slo, Stream
 from slo_ctl.observe.block import BlockDevice, StreamWindow

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.limit_control import AT_LIMIT
-from slo_ctl.model import DeviceNumber
 from slo_ctl.model.mapping import NamespaceMapping, NamespacePlacement, SpareOwner
 from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmeNamespace, OfferedPlacement
 
@@ -146,48 +144,11 @@ def handles_for(pool: Pool, places_handles: bool) -> tuple[tuple[int, ...], list
     return (pool.unused_handles[0],), []
 
 
-# A limit of a VM on a whole drive, divided among the namespaces that it uses: pure.
-
-_LEAST_PART = 0.05
-"""Of the limit, for each namespace: a VM that begins to use one is not stopped there."""
-_ROOM_BELOW = 0.9
-"""Of the limit: a VM that does less and is throttled on one namespace has it divided in the wrong way."""
-
-
-def split_limit(
-    limit_iops: float, iops: Mapping[DeviceNumber, float], before: Mapping[DeviceNumber, float]
-) -> dict[DeviceNumber, float]:
-    """Parts by namespace that add up to `limit_iops`, in proportion to what the VM does on each.
-
-    `iops` is what it does, by namespace; `before` are the parts in force, whose proportion stays unless the
-    VM is throttled on one namespace while it leaves room on another. A namespace that it did nothing on gets
-    no part, and is not limited, until it does; one with a part keeps it.
-    """
-    known = {name: before[name] for name in before if name in iops}
-    used = [name for name, each in iops.items() if each > 0 or name in known]
-    if len(used) < 2:
-        return dict.fromkeys(used or iops.keys(), limit_iops)
-    total = sum(iops[name] for name in used)
-    held = any(iops[name] >= AT_LIMIT * part for name, part in known.items())
-    if len(known) == len(used) and not (held and total < _ROOM_BELOW * sum(known.values())):
-        return _scaled(known, limit_iops)
-    if total <= 0:
-        return _scaled(dict.fromkeys(used, 1.0), limit_iops)
-    return _scaled({name: max(_LEAST_PART, iops[name] / total) for name in used}, limit_iops)
-
-
-def _scaled(parts: Mapping[DeviceNumber, float], limit_iops: float) -> dict[DeviceNumber, float]:
-    whole = sum(parts.values())
-    return {name: limit_iops * part / whole for name, part in parts.items()}
-
-
-# The strongest placement that an NVMe drive truly offers to a VM's stream. Pure.
+# The strongest placement that an NVMe drive truly offers to a VM's stream.
 #
 # Only what is there counts, not what could be made by capacity management. FDP is separation, not isolation:
 # SNIA measured how invalidations in one handle raised the WAF of the others (WARP, "noisy RUH"; see
 # docs/nvme.md).
-
-"""One of anything keeps nobody apart."""
 
 
 def strongest(device: NvmeDevice) -> OfferedPlacement:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slo_ctl.decide.entitlement import water_level
+from slo_ctl.decide.entitlement import Claim, water_level
 from slo_ctl.model import Slo
 from slo_ctl.model.slo import GROUP_FIELDS, SloGroup
 
@@ -36,35 +36,25 @@ class Rates:
     """Of its device, whatever its part of the group."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A VM that has a part. Everything is in one unit, requests or bytes a second."""
+def divide(total: float, members: Sequence[Claim]) -> dict[str, float]:
+    """The parts by VM. They add up to the total, or to less where all have reached their own maximum.
 
-    vm: str
-    weight: float
-    used: float
-    wants_more: bool
-    least: float = 0.0
-    most: float = math.inf
-    """Its own minimum and maximum."""
-
-
-def divide(total: float, members: Sequence[Member]) -> dict[str, float]:
-    """The parts by VM. They add up to the total, or to less where all have reached their own maximum."""
-    least = {m.vm: min(m.least, m.most) for m in members}
+    `members` have their own bounds; everything is in one unit, requests or bytes a second.
+    """
+    least = {m.vm: min(m.minimum, m.maximum) for m in members}
     reserved = sum(least.values())
     if reserved > total:
         least = {vm: bound * total / reserved for vm, bound in least.items()}
     weights = sum(m.weight for m in members)
-    asked = {m.vm: m.most for m in members}
+    asked = {m.vm: m.maximum for m in members}
     for m in members:
         if not m.wants_more:
             enough = max(_HEADROOM * m.used, _LEFT_TO_IDLE * total * m.weight / weights, least[m.vm])
-            asked[m.vm] = min(enough, m.most)
+            asked[m.vm] = min(enough, m.maximum)
     level = water_level([(m.weight, least[m.vm], asked[m.vm]) for m in members], total)
     if math.isinf(level):
         # Nobody asks for the rest: it is divided as well, so that a VM that wakes up finds its part.
-        least, asked = asked, {m.vm: m.most for m in members}
+        least, asked = asked, {m.vm: m.maximum for m in members}
         level = water_level([(m.weight, least[m.vm], asked[m.vm]) for m in members], total)
     return {m.vm: min(max(level * m.weight, least[m.vm]), asked[m.vm]) for m in members}
 
@@ -101,14 +91,14 @@ def _parts(
         at_part = math.isinf(used) or part is None or used >= AT_PART * part
         minimum = field == "min_iops"
         members.append(
-            Member(
+            Claim(
                 vm=vm,
                 weight=slo.weight,
                 used=used,
                 # Who waits for its device needs a minimum, and could do nothing with more of a maximum.
                 wants_more=rates.wants_more if minimum else at_part,
-                least=0.0 if field == "max_bandwidth_bytes_s" else slo.min_iops or 0.0,
-                most=_own_maximum(slo, field),
+                minimum=0.0 if field == "max_bandwidth_bytes_s" else slo.min_iops or 0.0,
+                maximum=_own_maximum(slo, field),
             )
         )
     parts = divide(total, members)

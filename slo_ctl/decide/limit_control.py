@@ -159,22 +159,13 @@ class LimitState:
         return tuple(vm for vm in self.served if vm not in self.limits) or self.served
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits to set."""
-
-    limits: dict[str, float]
-    reason: str = ""
-    """One sentence when something changed in kind."""
-
-
-def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, Limits]:
-    """One window later."""
+def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]:
+    """One window later: the state with the limits to set, and a sentence when something changed in kind."""
     state = _aged(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected:
         reason = "limits lifted: nobody needs them" if state.limits else ""
-        return LimitState(waits=state.waits), Limits({}, reason)
+        return LimitState(waits=state.waits), reason
     # What was begun is finished; and who is throttled by its own limit is not short for the others' sake.
     missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM
     short = [
@@ -182,25 +173,22 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, Limi
         for v in protected
         if v.busy and v.miss > missed_from and (v.misses_p99 or not at_limit(v.iops, state.limits.get(v.vm)))
     ]
-    state = replace(
-        state,
-        missed_windows=state.missed_windows + 1 if short else 0,
-    )
+    state = replace(state, missed_windows=state.missed_windows + 1 if short else 0)
     # Who reaches what limits aim at is helped by them.
     reached = {v.vm for v in vms if v.miss <= (0.0 if v.keeps_share else MISSED_FROM - ROOM / 2.0)}
     state = replace(state, steps={vm: n for vm, n in state.steps.items() if vm not in reached})
     if state.hold_windows:
-        return state, Limits(state.limits)
+        return state, ""
     state = _own_minimums(state, vms)
     if short:
         state = replace(state, calm_windows=0)
         if state.missed_windows < CONFIRMED_AFTER:
-            return state, Limits(state.limits)
+            return state, ""
         return _lower(state, vms, short)
     state = replace(state, lowering=False)
     if not state.limits:
         waits = {vm: wait for vm, wait in state.waits.items() if wait.windows}
-        return replace(state, served=(), waits=waits), Limits({})
+        return replace(state, served=(), waits=waits), ""
     return _raise(state, vms, protected)
 
 
@@ -225,7 +213,7 @@ def _own_minimums(state: LimitState, vms: Sequence[Bounded]) -> LimitState:
     return replace(state, limits={vm: max(limit, least[vm]) for vm, limit in state.limits.items()})
 
 
-def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) -> tuple[LimitState, Limits]:
+def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) -> tuple[LimitState, str]:
     """Take what is missing, as far as one step goes."""
     # Minimums come before shares.
     urgent = [v for v in short if not v.misses_share_alone] or short
@@ -270,7 +258,7 @@ def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) 
         raise_after=after,
         raised=False,
     )
-    return state, Limits(limits, reason)
+    return state, reason
 
 
 def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
@@ -288,7 +276,7 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     return gained[short.vm] > LEAST_HELP * taken
 
 
-def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, Limits]:
+def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, str]:
     waits = dict(state.waits)
     for vm in not_helped:
         last = waits[vm].length_windows if vm in waits else 0
@@ -304,12 +292,11 @@ def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitStat
         steps={vm: n for vm, n in state.steps.items() if vm not in not_helped},
         waits=waits,
     )
-    return state, Limits(kept, f"limits lifted: {not_helped_text(not_helped)}")
+    why = f"they do not help {and_list(not_helped)}, limited by its own queue depth or pace"
+    return state, f"limits lifted: {why}"
 
 
-def _raise(
-    state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]
-) -> tuple[LimitState, Limits]:
+def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]) -> tuple[LimitState, str]:
     """Restore what can be spared."""
     rates = {v.vm: v.iops for v in vms}
     held = {vm for vm, limit in state.limits.items() if at_limit(rates[vm], limit)}
@@ -325,7 +312,7 @@ def _raise(
     calm = all(v.miss <= -ROOM / (1.0 + ROOM) for v in free)
     state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
     if not idle and not low and state.calm_windows < state.raise_after:
-        return state, Limits(state.limits)
+        return state, ""
     growth = min(1.0 + MOST_INCREASE, max(low) if low and not idle else math.inf)
     spare = [v.iops - (1.0 + ROOM / 2.0) * v.objective_iops for v in free if v.objective_iops > 0.0]
     if spare and not idle and not low:
@@ -341,14 +328,8 @@ def _raise(
         raised=state.raised or not (idle or low),
     )
     if kept:
-        return state, Limits(kept)
-    reason = f"limits lifted: {and_list(state.served)} can do without"
-    return LimitState(waits=state.waits), Limits({}, reason)
-
-
-def not_helped_text(vms: Collection[str]) -> str:
-    """One sentence on VMs that limits on others did not help."""
-    return f"they do not help {and_list(vms)}, limited by its own queue depth or pace"
+        return state, ""
+    return LimitState(waits=state.waits), f"limits lifted: {and_list(state.served)} can do without"
 
 
 def limits_text(

@@ -16,7 +16,6 @@ from slo_ctl.model.decision import (
     OutcomeState,
     Setting,
     SettingValue,
-    Target,
 )
 from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
 from slo_ctl.model.host import (
@@ -71,7 +70,6 @@ __all__ = [
     "ShareBy",
     "Slo",
     "Stream",
-    "Target",
     "Tenant",
     "TimingModel",
     "Verdict",

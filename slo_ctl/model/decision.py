@@ -33,19 +33,6 @@ class MovePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The SLO in figures right now, given who is active and what the device can do."""
-
-    share: float
-    """Share of the device's total IOPS, 0..1; 0 for an idle VM."""
-    iops: float | None = None
-    """None where no clock gives IOPS."""
-    u: float | None = None
-    ops_blocks: int | None = None
-    """OPS the target is expected to need."""
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """The changes. Empty means: leave everything as it is."""
 
@@ -53,7 +40,6 @@ class Decision:
     limits_iops: dict[str, float | None] = field(default_factory=dict)
     """New rate limits; None lifts a limit; VMs not named keep theirs."""
     scheduler_weights: dict[str, float] = field(default_factory=dict)
-    targets: dict[str, Target] = field(default_factory=dict)
     plans: tuple[MovePlan, ...] = ()
     """Moves under way, which `moves` are the next step of."""
     remarks: dict[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.daemon.hooks import STOP_S, Hooks
-from slo_ctl.daemon.verdict_changes import VerdictChange, VerdictChanges
+from slo_ctl.daemon.status import VerdictChange, VerdictChanges
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
 

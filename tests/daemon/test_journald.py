@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.daemon.journald import JournalHandler, is_journal
-from slo_ctl.daemon.log import EpochLog
-from slo_ctl.daemon.verdict_changes import VerdictChange
+from slo_ctl.daemon.log import EpochLog, JournalHandler, is_journal
+from slo_ctl.daemon.status import VerdictChange
 from slo_ctl.model import Verdict
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from slo_ctl.decide.drive_pool import split_limit
+from slo_ctl.decide.protection import split_limit
 from slo_ctl.model import DeviceNumber, Slo
 
 from .contended_plant import Loop, Plant, PlantVm

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.groups import AT_PART, Member, Rates, divide, slos_in_group
+from slo_ctl.decide.entitlement import Claim
+from slo_ctl.decide.groups import AT_PART, Rates, divide, slos_in_group
 from slo_ctl.model import Slo
 from slo_ctl.model.slo import SloGroup
 
@@ -16,35 +17,35 @@ POSITIVE = st.floats(1e-3, 1e6)
 
 
 @st.composite
-def members(draw: st.DrawFn) -> list[Member]:
+def members(draw: st.DrawFn) -> list[Claim]:
     found = []
     for number in range(draw(st.integers(1, 8))):
         most = draw(st.one_of(st.just(math.inf), POSITIVE))
         least = draw(st.floats(0.0, 1.0)) * (most if math.isfinite(most) else 1e6)
-        found.append(Member(f"vm{number}", draw(POSITIVE), draw(POSITIVE), draw(st.booleans()), least, most))
+        found.append(Claim(f"vm{number}", draw(POSITIVE), draw(POSITIVE), draw(st.booleans()), least, most))
     return found
 
 
 @given(total=POSITIVE, members=members())
-def test_parts_add_up_to_the_total_within_the_bounds_of_each_vm(total: float, members: list[Member]) -> None:
+def test_parts_add_up_to_the_total_within_the_bounds_of_each_vm(total: float, members: list[Claim]) -> None:
     parts = divide(total, members)
     assert parts.keys() == {m.vm for m in members}
-    reserved = sum(m.least for m in members)
+    reserved = sum(m.minimum for m in members)
     for m in members:
-        assert min(m.least, m.least * total / max(reserved, 1e-9)) <= parts[m.vm] * (1 + 1e-9)
-        assert parts[m.vm] <= m.most
-    assert sum(parts.values()) == pytest.approx(min(total, sum(m.most for m in members)))
+        assert min(m.minimum, m.minimum * total / max(reserved, 1e-9)) <= parts[m.vm] * (1 + 1e-9)
+        assert parts[m.vm] <= m.maximum
+    assert sum(parts.values()) == pytest.approx(min(total, sum(m.maximum for m in members)))
 
 
 @given(total=POSITIVE, members=members())
-def test_no_vm_that_wants_more_has_less_than_its_part_by_weight(total: float, members: list[Member]) -> None:
+def test_no_vm_that_wants_more_has_less_than_its_part_by_weight(total: float, members: list[Claim]) -> None:
     """Unless its own maximum, or the minimums of others, are in the way."""
     parts, weights = divide(total, members), sum(m.weight for m in members)
-    others = sum(m.least for m in members)
+    others = sum(m.minimum for m in members)
     for m in members:
         if m.wants_more:
             fair = m.weight / weights * max(0.0, total - others)
-            assert parts[m.vm] >= min(fair, m.most) * (1 - 1e-9)
+            assert parts[m.vm] >= min(fair, m.maximum) * (1 - 1e-9)
 
 
 def vm(weight: float = 1.0, **bounds: float) -> Slo:

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slo_ctl.decide import gc_model
-from slo_ctl.decide.exact_split import Need, Speed, needs
 from slo_ctl.decide.gc_model import GcCurve
+from slo_ctl.decide.policies.proportional_strict import Need, Speed, needs
 from slo_ctl.model import FlashTiming, Slo, TimingModel, VmSample
 
 from .plant import FULL, PAPER

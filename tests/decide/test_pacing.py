@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slo_ctl.decide.pacing import Paced, new_leads, pace
+from slo_ctl.decide.policies.proportional_strict import Paced, new_leads, pace
 
 A = Paced("a", 1.0, 100.0, 100.0, 1.0, None, True, unheld_iops=100.0)
 B = Paced("b", 2.0, 300.0, 300.0, 1.0, None, True, unheld_iops=300.0)

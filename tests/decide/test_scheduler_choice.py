@@ -8,9 +8,17 @@ from dataclasses import replace
 import pytest
 
 from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, analyse, draw_points
-from slo_ctl.decide.scheduler import Character, DeviceFacts, Needs, Weights, choose, needs_of
+from slo_ctl.decide.scheduler import (
+    Character,
+    DeviceFacts,
+    Needs,
+    Weights,
+    choose,
+    choose_tenant_scheduler,
+    needs_of,
+    why_not_kept,
+)
 from slo_ctl.decide.scheduler_parameters import THRESHOLDS, iocost_model
-from slo_ctl.decide.tenant_scheduler import choose_tenant_scheduler, why_not_kept
 from slo_ctl.model import Slo
 from slo_ctl.model.measurement import (
     ACCESSES,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from slo_ctl.decide.policies.algorithm1 import Algorithm1
-from slo_ctl.decide.policies.fixed import Shared, Static
+from slo_ctl.decide.policies.fast15 import Algorithm1, Shared, Static
 from slo_ctl.decide.policies.interface import Policy
 from slo_ctl.decide.policies.min_waf import MinWaf
 from slo_ctl.decide.policies.proportional import Proportional

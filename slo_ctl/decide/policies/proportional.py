@@ -31,7 +31,7 @@ from slo_ctl.decide.ops_plan import (
     next_moves,
     summary,
 )
-from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, Target, TimingModel, VmSample
+from slo_ctl.model import Decision, DeviceSample, Placement, ShareBy, Slo, TimingModel, VmSample
 
 MEMORY_WINDOWS, COST_MEMORY_WINDOWS = 4.0, 16.0
 """Rates and queueing are averages over so many windows; what a unit costs, over so many."""
@@ -191,22 +191,21 @@ class Proportional:
             meters = _trimmed(meters, sample)
         if resumed is not None:
             resumed = resumed + 1 if resumed < MEMORY_WINDOWS else None
-        limited, limits = control(state.limits, _bounded(sample, meters))
-        wanted = {v.vm: _lower(limits.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
+        limited, change = control(state.limits, _bounded(sample, meters))
+        wanted = {v.vm: _lower(limited.limits.get(v.vm), v.slo.max_iops) for v in sample.vms}
         limited_for = and_list(limited.beneficiaries)
-        remarks = dict.fromkeys(limited.served, f"{and_list(limits.limits)} limited for it")
+        remarks = dict.fromkeys(limited.served, f"{and_list(limited.limits)} limited for it")
         remarks |= _costly(sample, meters)
         remarks |= {
-            vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limits.limits.items()
+            vm: f"limited to {limit:,.0f} IOPS for {limited_for}" for vm, limit in limited.limits.items()
         }
         decision = Decision(
             moves=moves,
             plans=plans,
             limits_iops={v.vm: wanted[v.vm] for v in sample.vms if wanted[v.vm] != v.limit_iops},
             scheduler_weights=fair_weights(sample, meters, due, level) if resumed is None else {},
-            targets=_targets(sample, meters, due),
             remarks=remarks,
-            reasons=reasons + ((limits.reason,) if limits.reason else ()) + _overcommitted(due),
+            reasons=reasons + ((change,) if change else ()) + _overcommitted(due),
         )
         return ProportionalState(meters, ops, limited, moving, circumstances, resumed, level), decision
 
@@ -351,16 +350,6 @@ def _latency_bound(sample: DeviceSample, meters: dict[str, Meter], due: Entitlem
         and not meters[v.vm].did.wants_more
         and v.limit_iops is None
         and 0 < meters[v.vm].did.rate < due.level * v.slo.weight
-    }
-
-
-def _targets(sample: DeviceSample, meters: dict[str, Meter], due: Entitlements) -> dict[str, Target]:
-    shares = due.shares
-    return {
-        v.vm: Target(
-            share=shares.get(v.vm, 0.0), iops=due.rates.get(v.vm, 0.0) / meters[v.vm].did.units_per_request
-        )
-        for v in sample.vms
     }
 
 

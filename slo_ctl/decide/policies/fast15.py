@@ -1,0 +1,122 @@
+"""The policies of the paper (FAST '15): `shared`, its baseline, `static` and `algorithm1`.
+
+`algorithm1` is Algorithm 1 exactly as printed (section 4.2), and starves: line 18 takes every block from the
+VM whose current u is highest, which is the VM that has least, and a VM that is itself the maximum can never
+be given one. docs/policies.md shows it; `proportional` is the remedy.
+
+Where the paper leaves a choice: the SSD's IOPS "specification" is, unless given, what all VMs together reach
+by equation 1 with uniform writes and OPS in proportion to their sizes; one pass of lines 13-19 stands for one
+GC, so a window takes as many passes as `max_move_blocks` allows blocks (one pass when None); a VM that is
+itself the maximum moves a block from itself to itself, so nothing; a donor keeps its min_ops_blocks, because
+the device refuses to go below. New weights or VMs give new targets (lines 7-11), not a new split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from slo_ctl.decide import gc_model
+from slo_ctl.decide.gc_model import GcCurve
+from slo_ctl.decide.ops_plan import allocate, moves_between
+from slo_ctl.decide.policies.interface import without_pacing
+from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, TimingModel
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """No isolation: one pool for all VMs. Leaves everything as it is."""
+
+    name: str = "shared"
+    placement: Placement = Placement.SHARED
+
+    def start(self, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
+        """Decide nothing."""
+        return None, Decision()
+
+    def resume(self, sample: DeviceSample) -> tuple[None, Decision]:
+        """Keep the split, lifting the limits of another policy."""
+        return None, Decision(limits_iops=without_pacing(sample))
+
+    def step(self, state: None, sample: DeviceSample) -> tuple[None, Decision]:  # noqa: ARG002
+        """Decide nothing."""
+        return None, Decision()
+
+
+@dataclass(frozen=True, slots=True)
+class Static(Shared):
+    """OPS by ratio of the weights, once (Algorithm 1, lines 3 and 4)."""
+
+    name: str = "static"
+    placement: Placement = Placement.ISOLATED
+
+    def start(self, sample: DeviceSample) -> tuple[None, Decision]:
+        """Split the OPS by weight; ValueError when the min_ops_blocks exceed what there is."""
+        return None, Decision(
+            moves=split_by_weight(sample), reasons=("OPS split by the ratio of the weights",)
+        )
+
+
+def split_by_weight(sample: DeviceSample) -> tuple[OpsMove, ...]:
+    """Moves after which OPS(VM_i) = OPS_total x w_i / sum w, every VM keeping at least its minimum."""
+    weights = sum(v.slo.weight for v in sample.vms)
+    ideal = {v.vm: sample.total_ops_blocks * v.slo.weight / weights for v in sample.vms}
+    wanted = allocate(sample.total_ops_blocks, ideal, {v.vm: v.min_ops_blocks for v in sample.vms})
+    return moves_between({v.vm: v.ops_blocks for v in sample.vms}, wanted, sample.spare_blocks)
+
+
+LastU = dict[str, float]
+"""Last known utilization by VM: the state of `algorithm1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm1:
+    """One block at a time to every VM above its target u, from the VM with the highest u."""
+
+    iops_total: float | None = None
+    """SSD IOPS specification (line 6); None: derived from the device's OP."""
+    name: str = "algorithm1"
+    placement: Placement = Placement.ISOLATED
+
+    def start(self, sample: DeviceSample) -> tuple[LastU, Decision]:
+        """Lines 3-4: split by weight."""
+        reasons = ("OPS split by the ratio of the weights (Algorithm 1, lines 3-4)",)
+        return _current_u(sample, {}), Decision(moves=split_by_weight(sample), reasons=reasons)
+
+    def resume(self, sample: DeviceSample) -> tuple[LastU, Decision]:
+        """The split as it is; limits of another policy are lifted."""
+        return _current_u(sample, {}), Decision(limits_iops=without_pacing(sample))
+
+    def step(self, state: LastU, sample: DeviceSample) -> tuple[LastU, Decision]:
+        """Lines 12-20: every VM above its target u gains a block of the VM with the highest u."""
+        current_u = _current_u(sample, state)
+        targets = self.target_u(sample)
+        if not targets:
+            return current_u, Decision(reasons=("no VM, or a device without clock: no target u",))
+        donor = max(current_u, key=lambda vm: current_u[vm])
+        receivers = [vm for vm in current_u if current_u[vm] > targets[vm] and vm != donor]
+        to_give = sum(v.ops_blocks - v.min_ops_blocks for v in sample.vms if v.vm == donor)
+        budget = min(to_give, len(receivers) if sample.max_move_blocks is None else sample.max_move_blocks)
+        if not receivers or budget <= 0:
+            return current_u, Decision()
+        gains = Counter(receivers[i % len(receivers)] for i in range(budget))
+        return current_u, Decision(
+            moves=tuple(OpsMove(donor, vm, blocks) for vm, blocks in gains.items()),
+            reasons=(f"{', '.join(gains)} above target u: {budget} blocks of {donor}, whose u is highest",),
+        )
+
+    def target_u(self, sample: DeviceSample) -> dict[str, float]:
+        """Lines 5-11: the u at which each VM has its share of the SSD's IOPS; empty without a clock."""
+        timing = sample.timing
+        if timing.model is TimingModel.NONE or not sample.vms:
+            return {}
+        iops_total = self.iops_total
+        if iops_total is None:
+            device = GcCurve.prior(sum(v.logical_blocks for v in sample.vms), timing.pages_per_block)
+            iops_total = len(sample.vms) * gc_model.iops(timing, device.u_at(sample.total_ops_blocks))
+        weights = sum(v.slo.weight for v in sample.vms)
+        return {v.vm: gc_model.u_at_iops(timing, iops_total * (v.slo.weight / weights)) for v in sample.vms}
+
+
+def _current_u(sample: DeviceSample, before: LastU) -> LastU:
+    return {v.vm: v.u if v.u is not None else before.get(v.vm, 0.0) for v in sample.vms}
