@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 UNKNOWN = "\u2013"
 _BYTE_UNITS = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -80,3 +82,9 @@ def duration(seconds: float) -> str:
                 else f"{seconds / unit_s:.0f} {unit}"
             )
     return f"{seconds:.3g} s"
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; unknown where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -40,8 +40,9 @@ def command(
     from slo_ctl.cli.plan import plan_of, print_plan, two_epochs
     from slo_ctl.config import load
     from slo_ctl.daemon.files import DaemonPlaces, only_daemon
+    from slo_ctl.daemon.log import log_events
     from slo_ctl.daemon.loop import Daemon
-    from slo_ctl.daemon.service import StoppedAtOnce, log_events, serve
+    from slo_ctl.daemon.service import StoppedAtOnce, serve
 
     check_config(config)
     places = DaemonPlaces(root, config)

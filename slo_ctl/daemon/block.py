@@ -1,4 +1,4 @@
-"""One block device of the host, and what is shared as a whole: that device, or a drive with its namespaces."""
+"""A block device of the host, and what is shared as a whole: that device, or a drive with namespaces."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class BlockPart:
             kind=self.kind,
             backend=", ".join(backends),
             policy="",
-            total_iops=total_iops(list(self.windows.values())),
+            total_iops=total_iops(self.windows.values()),
             drive_iops=shared.total_iops if shared.of_drive else None,
             capacity_iops=pool.capacity.iops,
             sum_min_iops=sum(slo.min_iops or 0.0 for slo in pool.slos.values()),
@@ -272,7 +272,7 @@ class Pool:
         there = {part.number: part.path for part in self.parts if part.number is not None}
         self.guard.observe(there, streams, delays)
         self._windows = together(part.windows for part in self.parts)
-        total = total_iops(list(self._windows.values()))
+        total = total_iops(self._windows.values())
         if total is not None:
             self.capacity.add(total, asked_for_more=any(part.asked_for_more for part in self.parts))
 
@@ -344,6 +344,6 @@ class Pool:
     def shared(self, part: BlockPart) -> Shared:
         """Where VMs of a part are judged: the drive where shares of it are kept, else that block device."""
         windows = self._windows if self.guard.by_weight else part.windows
-        total = total_iops(list(windows.values()))
+        total = total_iops(windows.values())
         asking = {vm: self.slos[vm] for vm, window in windows.items() if vm in self.slos and window.iops}
         return Shared(shares_of(asking, total), total, self.guard.by_weight)

@@ -310,8 +310,9 @@ class BlockDevices:
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
         self._splits.observe(streams, slos, set(numbers.values()), held)
         return self._wanted_settings.of(
-            *(host_state.vms, slos, streams, numbers, capabilities, set(host_state.with_slo)),
-            *(default_weight, self._splits.splits, held),
+            *(host_state, numbers, capabilities, self._splits.splits),
+            default_weight=default_weight,
+            held=held,
             drives={name: _pool_of(part) for name, part in self.parts.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
             measured=self._measured(host_state.vms),

@@ -1,12 +1,13 @@
-"""Capacity of a device, as measured, and before that from its timing model."""
+"""What all kinds of managed devices have in common: capacity, problems, the observer, and their view."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from slo_ctl.base.numbers import sum_known
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.gc_model import gc_time_us
@@ -17,6 +18,8 @@ from slo_ctl.model import DeviceWaf, FlashTiming, MoveStatus, ShareBy
 from slo_ctl.observe.block import StreamWindow
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
+
+# Capacity of a device, as measured, and before that from its timing model.
 
 _US_PER_S = 1e6
 
@@ -215,10 +218,9 @@ class DeviceView:
         return known is not None and self.sum_min_iops > known
 
 
-def total_iops(windows: list[StreamWindow]) -> float | None:
+def total_iops(windows: Iterable[StreamWindow]) -> float | None:
     """IOPS of all streams of a device; None when none is known."""
-    known = [window.iops for window in windows if window.iops is not None]
-    return sum(known) if known else None
+    return sum_known(window.iops for window in windows)
 
 
 def view_or_problem(name: str, kind: str, make: Callable[[], DeviceView], problems: Problems) -> DeviceView:

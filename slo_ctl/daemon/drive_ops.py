@@ -18,6 +18,7 @@ from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import Policy, make_policy, most_moves_of
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, Slo, TimingModel, VmSample
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
+from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -123,9 +124,7 @@ class DriveOpsControl:
             host_page_writes=did.host_page_writes,
             gc_page_writes=did.gc_page_writes,
             u=did.victim_valid_pages / victim_pages if victim_pages else None,
-            waf=(did.host_page_writes + did.gc_page_writes) / did.host_page_writes
-            if did.host_page_writes
-            else None,
+            waf=waf_of(did.host_page_writes, did.gc_page_writes),
             size_bytes=now.logical_blocks * last.block_bytes,
             ops_blocks=now.ops_blocks,
             ops_bytes=now.ops_blocks * last.block_bytes,

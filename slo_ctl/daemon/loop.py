@@ -36,7 +36,7 @@ from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome
 from slo_ctl.daemon.settings import Actuators, HostState
 from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.daemon.status import EpochFacts, VerdictChanges, status_of
+from slo_ctl.daemon.status import VerdictChanges, status_of
 from slo_ctl.daemon.tally import Tally
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
@@ -265,7 +265,7 @@ class Daemon:
             hooks=self._hooks.results(),
         )
         status = status_of(
-            self._moment(notes),
+            self._host_status(notes),
             views,
             vms,
             resolved,
@@ -438,12 +438,12 @@ class Daemon:
 
     # Recording and publishing.
 
-    def _moment(self, notes: Sequence[str]) -> EpochFacts:
-        return EpochFacts(
+    def _host_status(self, notes: Sequence[str]) -> HostStatus:
+        return HostStatus(
             at=self._clock.time_s(),
             window_s=self.config.daemon.window_s,
             epoch_s=self.config.daemon.epoch_s,
-            pid=os.getpid(),
+            daemon_pid=os.getpid(),
             started_at=self._started_at,
             config_problem=self._config_problem,
             notes=tuple(notes),

@@ -27,9 +27,9 @@ def on_emulated(
     device: str,
     streams: Iterable[Stream],
     slos: Mapping[str, Slo],
-    before: Mapping[str, Occupant] | None = None,
+    before: Mapping[str, Occupant],
 ) -> tuple[dict[str, Occupant], list[str]]:
-    """The occupants of an emulated device by namespace, and a sentence for each VM that found its taken.
+    """The occupants of an emulated device by namespace, and a sentence for each VM whose namespace is taken.
 
     A VM of which no disk is known is seen only while it is connected; it keeps its occupant of `before` until
     it goes, or another VM comes.
@@ -43,7 +43,7 @@ def on_emulated(
         holder, _ = holders.setdefault(stream.tenant.namespace, (stream.vm, disk))
         if holder != stream.vm:
             notes.append(f"{stream.tenant} is used by {holder} and {stream.vm}: it counts as {holder}'s")
-    for namespace, occupant in (before or {}).items():
+    for namespace, occupant in before.items():
         if not occupant.disk and occupant.vm in slos:
             holders.setdefault(namespace, (occupant.vm, ""))
     parts = Counter(vm for vm, _ in holders.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import select
 import signal
 import time
@@ -15,13 +14,10 @@ from types import FrameType
 import sdnotify
 
 from slo_ctl.api.server import ApiServer
-from slo_ctl.daemon.log import JournalHandler, is_journal
 from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState
 
 log = logging.getLogger("slo_ctl.daemon")
-
-_STDERR = 2
 
 
 class StoppedAtOnce(BaseException):
@@ -164,15 +160,3 @@ def _signals(daemon: Daemon) -> Iterator[_Asked]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def log_events() -> None:
-    """One line for each event: to systemd's journal where stderr is that, else to stderr, with times."""
-    handler: logging.Handler = logging.StreamHandler()
-    if is_journal(_STDERR, os.environ.get("JOURNAL_STREAM")):
-        handler = JournalHandler(otherwise=handler)
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    root = logging.getLogger("slo_ctl")
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)

@@ -1,9 +1,10 @@
-"""The settings that SLOs need, worked out again only when something that they depend on has changed."""
+"""The settings that SLOs need, for VMs and whole devices, worked out again only when their basis changed, and
+the actuators that set them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from slo_ctl.act.queue import BlockQueueActuator, why_not_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
-from slo_ctl.decide.levers import HeldBack, Splits, Wanted, did_io, settings_for
+from slo_ctl.decide.levers import Splits, Wanted, did_io, settings_for
 from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, believe, needs_on, vms_on
 from slo_ctl.drives.record import Places
 from slo_ctl.host.capabilities import has_io_cost_on, systemd_maps_weights
@@ -28,6 +29,18 @@ from slo_ctl.model.host import Capabilities
 from slo_ctl.profile.identity import Surroundings, block_facts, has_io_cost
 from slo_ctl.profile.session import Suited, suited
 from slo_ctl.profile.store import Found, ProfileStore
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """VMs on the host and their SLOs."""
+
+    vms: Sequence[Vm]
+    streams: Sequence[Stream]
+    slos: Mapping[str, Slo]
+    with_slo: Collection[str]
+    unapplied: Collection[str] = ()
+    """VMs of which a limit of IOPS did not take in the epoch before."""
 
 
 class WantedSettings:
@@ -44,43 +57,33 @@ class WantedSettings:
 
     def of(
         self,
-        vms: Sequence[Vm],
-        slos: Mapping[str, Slo],
-        streams: Sequence[Stream],
+        host: HostState,
         devices: Mapping[str, DeviceNumber],
         capabilities: Capabilities,
-        with_slo: Set[str],
-        default_weight: float,
         splits: Mapping[tuple[str, DeviceNumber], Splits],
-        held: Mapping[tuple[str, DeviceNumber], HeldBack],
-        *,
-        drives: Mapping[str, str],
-        by_limits: Set[str],
-        measured: Set[tuple[str, str]],
+        **others: Any,
     ) -> Wanted:
-        """As `settings_for`; the same object as before when nothing has changed."""
-        routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in streams]
+        """As `settings_for`, which gets `others` too; the same object as before when nothing has changed."""
+        routes = [(stream.vm, stream.device, stream.tenant, did_io(stream)) for stream in host.streams]
         # A mix is smoothed all the time; what is in force changes seldom.
         shares = {key: (s.iops.read_share, s.bytes_s.read_share) for key, s in splits.items()}
         basis = (
-            *(tuple(vms), dict(slos), routes, dict(devices), capabilities),
-            *(with_slo, default_weight, shares, held, dict(drives), set(by_limits), set(measured)),
+            tuple(host.vms),
+            dict(host.slos),
+            set(host.with_slo),
+            routes,
+            devices,
+            capabilities,
+            shares,
+            others,
         )
         if basis != self._basis:
             self._basis = basis
             self._wanted = settings_for(
-                vms,
-                slos,
-                streams,
-                devices,
-                capabilities,
-                with_slo=with_slo,
-                default_weight=default_weight,
+                *(host.vms, host.slos, host.streams, devices, capabilities),
+                with_slo=host.with_slo,
                 splits=splits,
-                held=held,
-                drives=drives,
-                by_limits=by_limits,
-                measured=measured,
+                **others,
             )
         return self._wanted
 
@@ -114,18 +117,6 @@ class ConfiguredScheduler:
     path: str
     scheduler: str
     """`auto`, `keep` or a scheduler."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """VMs on the host and their SLOs."""
-
-    vms: Sequence[Vm]
-    streams: Sequence[Stream]
-    slos: Mapping[str, Slo]
-    with_slo: Collection[str]
-    unapplied: Collection[str] = ()
-    """VMs of which a limit of IOPS did not take in the epoch before."""
 
 
 class DevicePolicies:

@@ -253,7 +253,7 @@ class EmulatedDevice:
     def _measure_capacity(self, sample: DeviceSample) -> None:
         if self._served.covered_s < self._window_s:
             return
-        total = total_iops(list(self.windows.values())) or 0.0
+        total = total_iops(self.windows.values()) or 0.0
         active = [vm.vm for vm in sample.vms if vm.active]
         self.capacity.add(total, asked_for_more=any(self.wants_more(key) for key in active))
 
@@ -338,7 +338,7 @@ class EmulatedDevice:
 
     def view(self, reasons: tuple[str, ...]) -> DeviceView:
         """View for the status."""
-        total = total_iops(list(self.windows.values()))
+        total = total_iops(self.windows.values())
         by_vm: dict[str, list[Occupant]] = defaultdict(list)
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)

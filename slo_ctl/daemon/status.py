@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from slo_ctl.base.numbers import sum_known
 from slo_ctl.daemon.device_view import DeviceView, VmView
 from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
@@ -23,6 +24,7 @@ from slo_ctl.model import (
     VmState,
     VmStatus,
 )
+from slo_ctl.model.sample import waf_of
 from slo_ctl.model.slo import SloGroup
 from slo_ctl.observe.block import StreamWindow
 
@@ -30,22 +32,8 @@ _HOW_TO_MANAGE = "name its device under [[device]], see docs/configuration.md"
 _FTL = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS})
 
 
-@dataclass(frozen=True, slots=True)
-class EpochFacts:
-    """Facts about the whole host. Times in seconds since 1970."""
-
-    at: float
-    window_s: float
-    epoch_s: float
-    pid: int
-    started_at: float
-    config_problem: str = ""
-    notes: tuple[str, ...] = ()
-    epoch_cpu_ms: float = 0.0
-
-
 def status_of(
-    moment: EpochFacts,
+    host: HostStatus,
     devices: Sequence[DeviceView],
     vms: Sequence[Vm],
     slos: Mapping[str, ResolvedSlo],
@@ -55,7 +43,7 @@ def status_of(
     groups: Mapping[str, SloGroup],
     in_groups: Mapping[str, Slo],
 ) -> HostStatus:
-    """The status.
+    """`host`, which has nothing but facts about the host yet, with its devices, VMs and groups.
 
     `slos` are those in force by VM, here or not; `named_by` says who names VMs that may not be here;
     `backends` is by VM and block device what steers it there; `in_groups` are the SLOs in force, with its
@@ -79,18 +67,12 @@ def status_of(
     for name, source in named_by.items():
         if name not in here:
             rows.append(_unknown(name, source, slos[name]))
-    return HostStatus(
-        at=moment.at,
-        window_s=moment.window_s,
-        epoch_s=moment.epoch_s,
-        daemon_pid=moment.pid,
-        started_at=moment.started_at,
-        config_problem=moment.config_problem,
-        devices=tuple(_device(device, moment.window_s) for device in devices),
+    return replace(
+        host,
+        devices=tuple(_device(device, host.window_s) for device in devices),
         vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
         groups=tuple(_group(group, here, slos, rows, devices) for _, group in sorted(groups.items())),
-        notes=tuple(dict.fromkeys(moment.notes)),
-        epoch_cpu_ms=moment.epoch_cpu_ms,
+        notes=tuple(dict.fromkeys(host.notes)),
     )
 
 
@@ -205,8 +187,8 @@ def _group(
         asked=any(row.verdict is not Verdict.IDLE for row in mine),
         wants_more=any(view.wants_more if view.busy is None else view.busy for view in views),
         guessed=all(view.guessed for view in views),
-        iops=_sum(row.iops for row in mine),
-        bandwidth_bytes_s=_sum(row.bandwidth_bytes_s for row in mine),
+        iops=sum_known(row.iops for row in mine),
+        bandwidth_bytes_s=sum_known(row.bandwidth_bytes_s for row in mine),
     )
     judgement = judge(got, bounds, None)
     if not mine:
@@ -233,7 +215,7 @@ def _concerns(outcome: Outcome, device: DeviceView) -> bool:
 
 
 def _delivered(view: VmView, device: DeviceView) -> Delivered:
-    iops = _sum(window.iops for window in view.windows)
+    iops = sum_known(window.iops for window in view.windows)
     everywhere = iops if view.drive_iops is None else view.drive_iops
     of_iops = device.total_iops if device.drive_iops is None else device.drive_iops
     return Delivered(
@@ -246,7 +228,7 @@ def _delivered(view: VmView, device: DeviceView) -> Delivered:
         drive_iops=view.drive_iops,
         share=_share(view, everywhere, of_iops),
         of_drive=device.drive_iops is not None,
-        bandwidth_bytes_s=_sum(window.bandwidth_bytes_s for window in view.windows),
+        bandwidth_bytes_s=sum_known(window.bandwidth_bytes_s for window in view.windows),
         p99_read_us=_most(window.p99_read_us for window in view.windows),
         p99_write_us=_most(window.p99_write_us for window in view.windows),
     )
@@ -285,13 +267,8 @@ def _sums(windows: Sequence[StreamWindow]) -> _Sums:
         ops_bytes=sum(ops_bytes) if ops_bytes else None,
         ops_share=sum(ops_bytes) / size_bytes if ops_bytes and size_bytes else None,
         u=_mean((w.u, w.gc_page_writes or 0.0) for w in windows),
-        waf=(host + gc) / host if host else None,
+        waf=waf_of(host, gc),
     )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _most(values: Iterable[float | None]) -> float | None:

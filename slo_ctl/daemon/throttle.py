@@ -1,4 +1,4 @@
-"""Which VMs would take more of a block device than they get, by how long their threads waited for it."""
+"""Limits on some VMs of a block device or drive for others: who wants more, and what to decide from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import total_iops
 from slo_ctl.decide.entitlement import BUSY_FROM
@@ -138,7 +139,7 @@ class Throttler:
             return
         windows = {vm: window for vm, window in self._windows.items() if vm in slos}
         window_s = max((window.window_s for window in windows.values()), default=0.0)
-        if window_s < WINDOW_S or total_iops(list(self._windows.values())) is None:
+        if window_s < WINDOW_S or total_iops(self._windows.values()) is None:
             return
         vms = [
             self._contender(vm, slos[vm], window, limitable=vm in limitable, busy=vm in busy)
@@ -209,15 +210,11 @@ def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamW
 
 
 def _sum(windows: Sequence[StreamWindow]) -> StreamWindow:
-    def sum_of(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if known else None
-
     return StreamWindow(
         vm=windows[0].vm,
         window_s=max(window.window_s for window in windows),
-        iops=sum_of(window.iops for window in windows),
-        read_iops=sum_of(window.read_iops for window in windows),
-        write_iops=sum_of(window.write_iops for window in windows),
-        bandwidth_bytes_s=sum_of(window.bandwidth_bytes_s for window in windows),
+        iops=sum_known(window.iops for window in windows),
+        read_iops=sum_known(window.read_iops for window in windows),
+        write_iops=sum_known(window.write_iops for window in windows),
+        bandwidth_bytes_s=sum_known(window.bandwidth_bytes_s for window in windows),
     )

@@ -40,6 +40,11 @@ class Slo:
     p99_latency_us: float | None = None
 
 
+def waf_of(host_page_writes: int, gc_page_writes: int) -> float | None:
+    """(host + GC) / host page writes; None without host writes."""
+    return (host_page_writes + gc_page_writes) / host_page_writes if host_page_writes else None
+
+
 @dataclass(frozen=True, slots=True)
 class VmSample:
     """Activity of one VM on one device during one window."""
@@ -105,10 +110,8 @@ class VmSample:
 
     @property
     def waf(self) -> float | None:
-        """(host + GC) / host page writes; None without host writes."""
-        if self.host_page_writes == 0:
-            return None
-        return (self.host_page_writes + self.gc_page_writes) / self.host_page_writes
+        """Write amplification; None without host writes."""
+        return waf_of(self.host_page_writes, self.gc_page_writes)
 
     @property
     def gc_write_ratio(self) -> float | None:

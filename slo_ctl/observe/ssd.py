@@ -13,6 +13,7 @@ from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
 from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.model import DeviceSample, FlashTiming, LatencyCounts, ShareBy, Slo, TimingModel, VmSample
+from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
 
 if TYPE_CHECKING:
@@ -466,9 +467,7 @@ class ServedDevice:
             host_page_writes=window.host_page_writes,
             gc_page_writes=window.gc_page_writes,
             u=window.victim_valid_pages / victim_pages if victim_pages else None,
-            waf=(window.host_page_writes + window.gc_page_writes) / window.host_page_writes
-            if window.host_page_writes
-            else None,
+            waf=waf_of(window.host_page_writes, window.gc_page_writes),
             size_bytes=namespace["size_bytes"],
             ops_blocks=ops_blocks,
             requests=window.requests,

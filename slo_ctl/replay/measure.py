@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slo_ctl.decide.entitlement import BUSY_FROM, WANTS_MORE_FROM, claim_of, entitle
 from slo_ctl.model import DeviceSample, ShareBy, Slo
+from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.ssd import VmReading
 from slo_ctl.replay.player import PlayedVm
 from slo_ctl.replay.result import (
@@ -115,7 +116,7 @@ def measure(
                 else None,
                 host_page_writes=delta.host_page_writes,
                 gc_page_writes=delta.gc_page_writes,
-                waf=_waf(delta.host_page_writes, delta.gc_page_writes),
+                waf=waf_of(delta.host_page_writes, delta.gc_page_writes),
                 gc_write_ratio=_ratio(delta.gc_page_writes, delta.host_page_writes),
                 victim_u=_ratio(delta.victim_valid_pages, victim_pages),
                 merges=_merges(delta, clocked) if merging else None,
@@ -140,7 +141,7 @@ def measure(
             pages=[[deltas[vm.spec.name].moved_pages_of[o.tenant] for o in vms] for vm in vms],
         ),
         iops=total_iops,
-        waf=_waf(host, sum(d.gc_page_writes for d in deltas.values())),
+        waf=waf_of(host, sum(d.gc_page_writes for d in deltas.values())),
     )
 
 
@@ -233,7 +234,3 @@ class SeriesRecorder:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _waf(host: int, gc: int) -> float | None:
-    return (host + gc) / host if host else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
-from slo_ctl.daemon.status import EpochFacts, status_of
+from slo_ctl.daemon.status import status_of
 from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.model import (
     Disk,
@@ -28,7 +28,7 @@ from slo_ctl.model.slo import SloGroup
 from slo_ctl.model.status_json import from_json, to_json
 from slo_ctl.observe.block import StreamWindow
 
-MOMENT = EpochFacts(1e9, 10.0, 1.0, 42, 9e8, notes=("x", "x"))
+HOST = HostStatus(1e9, 10.0, 1.0, 42, 9e8, "", notes=("x", "x"))
 WEB = Vm("web", FoundBy.LIBVIRT, VmState.RUNNING, disks=(Disk("vda", "network"),))
 WINDOW = StreamWindow(
     "web",
@@ -64,7 +64,7 @@ def build(
     named_by = named_by or {}
     slos = {name: slo or resolved() for name in ("web", *named_by)}
     status = status_of(
-        *(MOMENT, [device] if device else [], [vm] if vm else [], slos, named_by, outcomes, {}),
+        *(HOST, [device] if device else [], [vm] if vm else [], slos, named_by, outcomes, {}),
         *({group.name: group} if group else {}, in_groups or {}),
     )
     assert from_json(to_json(status)) == status

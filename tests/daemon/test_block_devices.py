@@ -9,8 +9,8 @@ import pytest
 
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
-from slo_ctl.daemon.block import BlockPart, BlockPlace
-from slo_ctl.daemon.block_devices import BlockDevices
+from slo_ctl.daemon.block import BlockPart
+from slo_ctl.daemon.block_devices import BlockDevices, BlockPlace
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.drives.record import places
 from slo_ctl.observe.streams import Inventory

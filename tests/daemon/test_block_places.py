@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.config.settings import DeviceConfig
-from slo_ctl.daemon import block as module
-from slo_ctl.daemon.block import BlockPlace, block_places
+from slo_ctl.daemon import block_devices as module
+from slo_ctl.daemon.block_devices import BlockPlace, block_places
 from slo_ctl.host.nvme.drive import controller_at, drive_of
 from slo_ctl.model import DeviceNumber
 

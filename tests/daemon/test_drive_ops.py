@@ -10,8 +10,9 @@ import numpy as np
 from ftl_emul import Config, Device
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.nvme_ops import ops_knob
-from slo_ctl.daemon.drive_ops import DriveOpsControl, Occupant, occupants_of
+from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeSeen, OpsRequest
+from slo_ctl.daemon.occupants import Occupant
 from slo_ctl.decide.policies import DEFAULT_POLICY
 from slo_ctl.model import Slo
 from slo_ctl.model.nvme import DriveOps, NamespaceOps
@@ -92,7 +93,7 @@ class Drive:
             pass
 
 
-_ON = {1: Occupant("a", Slo(weight=1)), 2: Occupant("b", Slo(weight=9))}
+_ON = {1: Occupant("a", "a", Slo(weight=1)), 2: Occupant("b", "b", Slo(weight=9))}
 
 
 def run(drive: Drive, control: DriveOpsControl, journal: Journal, seconds: int, refusal: str = "") -> int:
@@ -158,13 +159,3 @@ def test_a_drive_that_does_not_answer_or_was_replaced_begins_anew(tmp_path: Path
     control.observe(NvmeSeen(ops=other.log()), _ON, DEFAULT_POLICY)
     assert control.requests(journal) == []
     assert control.with_ops(2, window).host_page_writes == 0
-
-
-def test_a_namespace_of_several_vms_is_nobodys_and_one_vm_has_parts() -> None:
-    slos = {"a": Slo(weight=4), "b": Slo(weight=2)}
-    found = occupants_of({1: {"a"}, 2: {"a"}, 3: {"a", "b"}, 4: {"b"}, 5: set()}, slos)
-    assert found == {
-        1: Occupant("a:n1", Slo(weight=2)),
-        2: Occupant("a:n2", Slo(weight=2)),
-        4: Occupant("b", Slo(weight=2)),
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slo_ctl.daemon.block import ReadWriteSplits
+from slo_ctl.daemon.block_devices import ReadWriteSplits
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 DISK, OTHER = DeviceNumber(8, 0), DeviceNumber(8, 16)
