@@ -6,7 +6,11 @@ meaning).
 
 alpha is physical over live pages, blocks held free for GC not counted. Under uniform random writes one
 formula covers both victim policies. Desnoyers' greedy result ("Analytic models of SSD write performance",
-2012, as quoted in docs/validation.md) can be solved for alpha without Lambert's W:
+2012) is, with Np pages per block and Lambert's W,
+
+    A = Np / (Np - (X0 - 1)),    X0 = 1/2 - (Np / alpha) W0(-k alpha e^(-k alpha)),    k = 1 + 1 / (2 Np),
+
+and can be solved for alpha without W:
 
     alpha(u) = ln((1 + eps) / (u + eps)) / (1 - u),    eps = 1 / (2 Np),
 
@@ -92,7 +96,7 @@ def greedy_waf(alpha: float, pages_per_block: int) -> float:
 def mixed_lru_waf(alpha: float, groups: Sequence[tuple[float, float]]) -> float:
     """WAF of one LRU pool shared by groups of pages, each (share of the writes, share of the live pages).
 
-    The fixed point of A = sum r / (1 - exp(-alpha r / (f A))) (docs/validation.md, hot/cold).
+    The fixed point of A = sum r / (1 - exp(-alpha r / (f A))).
     Raises ValueError unless alpha > 1 and each kind of share adds up to 1.
     """
     if not alpha > 1.0:
