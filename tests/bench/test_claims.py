@@ -30,6 +30,6 @@ def test_a_claim_is_made_by_a_page_and_has_a_command(claim: claims.Claim) -> Non
 
 
 def test_the_page_has_every_claim_and_no_other() -> None:
-    rows = [line for line in claims.page(claims.earlier()).splitlines() if line.startswith("| ")]
+    rows = [line for line in claims.page(claims.earlier()).splitlines() if line.startswith(("| ", "- "))]
     assert len(rows) == 1 + len(claims.CLAIMS)
     assert claims.page(claims.earlier()) == claims.PAGE.read_text(encoding="utf-8")

@@ -8,6 +8,12 @@ A fair queue divides device time, GC included. A VM's weight there is its entitl
 times the device time that a unit costs it; an integral term takes out what that estimate misses. What a VM
 leaves, because of its queue depth or its own pace, goes to the others: no VM is slowed down for being faster
 than a VM that cannot use more. For exact proportions at any cost there is `proportional-strict`.
+
+The weight of VM i is phi_i = e_i c_i exp(g_i), with its entitlement e_i, the measured device time per unit
+c_i and the integral term g' = g + K y', y' = 3/4 y + 1/4 x, x = (d_i - r_i) / mean d_i, of its rate r_i and
+the rate d_i that is due. While all VMs want more, r_i c_i is proportional to phi_i, so that x' = x - K y'
+near 0. The characteristic polynomial z^2 - (7/4 - K/4) z + 3/4 has its roots inside the unit circle for
+0 < K < 14; at K = 0.15 they are 0.86 +- 0.13i.
 """
 
 import math
