@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.output import warn
 
@@ -41,7 +41,6 @@ def post(root: Path | None, path: str) -> dict[str, Any]:
 
 
 def _reply(root: Path | None, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    from slo_ctl.base.errors import UnreachableError
 
     try:
         return ask()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import post
 from slo_ctl.cli.exit_codes import EXIT_USAGE
 from slo_ctl.cli.options import CONFIG, JSON, ROOT, check_config
@@ -81,7 +82,6 @@ def show(
     from rich.table import Table
     from rich.text import Text
 
-    from slo_ctl.base.text import printable
     from slo_ctl.show.terminal import console_for
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from slo_ctl.base.errors import UserError
+from slo_ctl.base.quantity import QuantityError, parse_time_s
 from slo_ctl.cli.exit_codes import EXIT_FAILURE
 from slo_ctl.cli.options import CONFIG, ROOT, check_config
 
@@ -75,8 +77,6 @@ def command(
 
 
 def _epoch_s(text: str) -> float:
-    from slo_ctl.base.errors import UserError
-    from slo_ctl.base.quantity import QuantityError, parse_time_s
 
     hint = "such as 1s or 500ms, at least 50ms"
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.base import numbers
 from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
 from slo_ctl.cli.output import Outputs
 from slo_ctl.cli.replay import deliver_replay, run_scenario
@@ -61,7 +62,6 @@ def command(
 
 def introduction(scenario: Scenario) -> str:
     """Plan of the run."""
-    from slo_ctl.base import numbers
 
     vms = ", ".join(f"{vm.name} (weight {numbers.weight(vm.slo.weight)})" for vm in scenario.vms)
     return (

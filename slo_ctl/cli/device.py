@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import join_pairs, split_pairs
+from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
-from slo_ctl.cli import device_policy, profile, write_cost, write_unit
+from slo_ctl.cli import device_policy, profile, write_unit
 from slo_ctl.cli.completion import (
     complete_device,
     complete_device_property,
@@ -106,7 +108,6 @@ def create(
 
 def _spec_of(words: Sequence[str], options: Mapping[str, str]) -> str:
     """`ssd0 size=8GiB` and options as `name=ssd0,size=8GiB,...`. Raises UserError for a key given twice."""
-    from slo_ctl.base.keyvalue import join_pairs, split_pairs
 
     parts = [word if "=" in word else join_pairs({"name": word}) for word in words]
     parts += [join_pairs({key: value}) for key, value in options.items()]
@@ -400,7 +401,6 @@ def resize(
     Examples:
     slo-ctl device resize ssd0/web 4GiB
     """
-    from slo_ctl.base.quantity import format_bytes_exact
     from slo_ctl.drives.store import resize as resize_namespace
 
     name, slash, namespace = place.partition("/")
@@ -434,7 +434,6 @@ def add(
     slo-ctl device add ssd0 --namespace name=db,size=2GiB,weight=3
     slo-ctl device add ssd0 --namespace name=rest        # all that is free
     """
-    from slo_ctl.base.quantity import format_bytes_exact
     from slo_ctl.drives.plan import parse_namespace
     from slo_ctl.drives.store import add_namespace
 
@@ -523,7 +522,7 @@ def delete(
 app.command("policy")(device_policy.policy)
 app.command("profile")(profile.profile)
 app.command("logical-block", rich_help_panel=LABORATORY)(write_unit.logical_block)
-app.command("write-cost", rich_help_panel=LABORATORY)(write_cost.device_write_cost)
+app.command("write-cost", rich_help_panel=LABORATORY)(write_unit.device_write_cost)
 
 
 def _store(root: Path | None) -> DeviceStore:

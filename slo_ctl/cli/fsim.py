@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.base.keyvalue import did_you_mean, split_pairs
+from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON
 from slo_ctl.cli.output import Outputs, deliver
 
 if TYPE_CHECKING:
@@ -63,13 +64,11 @@ def command(
     seeds: Annotated[
         int, typer.Option(min=1, max=_MAX_SEEDS, help="Number of seeds, for confidence intervals.")
     ] = 1,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes. [default: number of CPUs]")
-    ] = None,
+    jobs: JOBS = None,
     on_error: Annotated[
         str, typer.Option(metavar="raise|skip", help="Stop at a bad record of a trace, or skip and count it.")
     ] = "raise",
-    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write an HTML report.")] = None,
+    report: REPORT = None,
     json: JSON = False,
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,
@@ -155,7 +154,6 @@ def sweep_of(request: SweepRequest) -> Sweep:
     from fsim.allocators import ALLOCATORS
     from fsim.experiment import Sweep, preset
     from fsim.workloads import SETTINGS
-    from slo_ctl.base.keyvalue import split_pairs
     from slo_ctl.drives.build import PAPER_DRIVES
 
     if request.trace is not None and request.workload is not None:
@@ -196,7 +194,6 @@ def _trace_source(path: Path, on_error: str) -> TraceSource:
 
 
 def _names(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-    from slo_ctl.base.keyvalue import did_you_mean
 
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:

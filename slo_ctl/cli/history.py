@@ -12,7 +12,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.quantity import parse_time_s
 from slo_ctl.cli.api_access import client, report_unreachable
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
@@ -88,7 +89,6 @@ def _print(history: VmHistory) -> None:
 
 def _read(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
     """From the daemon, or from its database when the daemon is not reachable."""
-    from slo_ctl.base.errors import UnreachableError
     from slo_ctl.record.history_reader import read_vm
 
     try:
@@ -146,7 +146,6 @@ def _moment(option: str, text: str, now: float) -> float:
             return time.mktime(time.strptime(text, form))
         except (ValueError, OverflowError):
             continue
-    from slo_ctl.base.quantity import parse_time_s
 
     try:
         return now - parse_time_s(text)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.version import tool_version
 from slo_ctl.cli.exit_codes import (
     EXIT_CHECK,
     EXIT_FAILURE,
@@ -143,7 +144,6 @@ def command(
     slo-ctl man /usr/local/share/man/man1
     slo-ctl man man1 && man man1/slo-ctl-status.1
     """
-    from slo_ctl.base.version import tool_version
     from slo_ctl.cli.app import build
 
     # For reproducible builds of packages.

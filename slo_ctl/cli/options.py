@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.files import check_writable
+from slo_ctl.base.quantity import QuantityError, parse_bytes, parse_fraction, parse_time_s
 from slo_ctl.cli.completion import complete_device, complete_vm
 
 if TYPE_CHECKING:
     from slo_ctl.profile.identity import Surroundings
+    from traces.formats.screen import OnError
 
 ROOT = Annotated[
     Path | None,
@@ -34,6 +37,17 @@ SAVE_JSON = Annotated[
     typer.Option("--save-json", metavar="FILE.json", help="Also write the JSON object to a file."),
 ]
 QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+REPORT = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")]
+JOBS = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Worker processes. [default: number of CPUs]")
+]
+TRACE_FORMAT = Annotated[
+    str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
+]
+ON_ERROR = Annotated[
+    str,
+    typer.Option("--on-error", metavar="raise|skip", help="Stop at a bad record, or skip and count it."),
+]
 YES = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 CONNECT = Annotated[
     str | None,
@@ -75,8 +89,6 @@ ALLOW_WRITE_HELP = (
 
 def time_s_of(option: str, text: str) -> float:
     """A time in seconds from `60s`. Raises UserError."""
-    from slo_ctl.base.quantity import QuantityError, parse_time_s
-
     try:
         return parse_time_s(text)
     except QuantityError as error:
@@ -85,8 +97,6 @@ def time_s_of(option: str, text: str) -> float:
 
 def bytes_of(option: str, text: str, example: str = "256MiB") -> int:
     """A size in bytes from `256MiB`. Raises UserError."""
-    from slo_ctl.base.quantity import QuantityError, parse_bytes
-
     try:
         return parse_bytes(text)
     except QuantityError as error:
@@ -95,18 +105,23 @@ def bytes_of(option: str, text: str, example: str = "256MiB") -> int:
 
 def share_of(option: str, text: str, example: str) -> float:
     """A share from `5%` or `.05`. Raises UserError."""
-    from slo_ctl.base.quantity import QuantityError, parse_fraction
-
     try:
         return parse_fraction(text)
     except QuantityError as error:
         raise UserError(f"{option}: {text} {error}", f"such as {example}") from None
 
 
+def on_error_of(text: str) -> OnError:
+    """Value of ON_ERROR. Raises UserError."""
+    if text == "raise":
+        return "raise"
+    if text == "skip":
+        return "skip"
+    raise UserError(f"--on-error: '{text}' is not known", "known: raise (stop), skip (count and continue)")
+
+
 def check_plot(path: Path | None) -> None:
     """Raise UserError when --plot names a file that cannot be written."""
-    from slo_ctl.base.files import check_writable
-
     if path is None:
         return
     if path.suffix not in (".svg", ".png"):

@@ -11,8 +11,9 @@ import typer
 
 from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED
-from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON
 from slo_ctl.cli.output import print_json, print_lines
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ def command(
         bool, typer.Option("--quick", help="Run small drives and few seeds, as CI does.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes. [default: number of CPUs]")
-    ] = None,
+    jobs: JOBS = None,
     earlier: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +86,6 @@ def command(
 def chosen_figures(names: list[str]) -> list[Figure]:
     """The figures of those names, in the order of the papers. Raises UserError."""
     from papers.registry import FIGURES, PAPERS
-    from slo_ctl.base.keyvalue import did_you_mean
 
     keys: set[str] = set()
     for name in names:

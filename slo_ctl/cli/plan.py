@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slo_ctl.base.errors import UnreachableError
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT
@@ -50,7 +51,6 @@ def command(
 
 def read_plan(root: Path | None) -> Plan:
     """The plan of the daemon, or without a daemon that of its first epochs."""
-    from slo_ctl.base.errors import UnreachableError
     from slo_ctl.model.plan import Plan
     from slo_ctl.model.status_json import StatusFormatError, from_plain
 

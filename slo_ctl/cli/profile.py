@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import check_writable, write_whole, writing
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
@@ -310,7 +311,6 @@ def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
 
 
 def _check_outputs(agios: Path | None, plot: Path | None) -> None:
-    from slo_ctl.base.files import check_writable
 
     if agios is not None:
         check_writable("--agios", agios)
@@ -326,23 +326,21 @@ def _deliver(
     plot: Path | None,
     json_: bool,
 ) -> None:
-    from slo_ctl.show.profile import print_report, report_json
+    from slo_ctl.show.measurements import print_profile, profile_json
 
     analysis = profile.analysis(method)
     if json_:
-        print_json(report_json(profile, analysis, found))
+        print_json(profile_json(profile, analysis, found))
     else:
         from slo_ctl.show.terminal import console_for
 
-        print_report(console_for(sys.stdout), profile, analysis, found, every_size)
+        print_profile(console_for(sys.stdout), profile, analysis, found, every_size)
     if agios is not None:
-        from slo_ctl.base.files import write_whole
         from slo_ctl.profile.agios import to_agios
 
         write_whole("--agios", agios, to_agios(analysis, profile.intervals))
     if plot is not None:
-        from slo_ctl.base.files import writing
-        from slo_ctl.show.profile_plot import save_plot
+        from slo_ctl.show.file_plots import save_profile
 
         with writing("--plot", plot):
-            save_plot(profile, analysis, plot)
+            save_profile(profile, analysis, plot)

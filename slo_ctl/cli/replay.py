@@ -10,7 +10,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_policy, complete_workload
 from slo_ctl.cli.help import Command
-from slo_ctl.cli.options import JSON, QUIET, SAVE_JSON
+from slo_ctl.cli.options import JSON, QUIET, REPORT, SAVE_JSON
 from slo_ctl.cli.output import Outputs, deliver
 
 if TYPE_CHECKING:
@@ -131,10 +131,7 @@ def command(
         bool | None,
         typer.Option("--alone/--no-alone", help="Also run every VM by itself. [default: alone]"),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.html", help="Write an HTML report."),
-    ] = None,
+    report: REPORT = None,
     json: JSON = False,
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UserError, require_packages
+from slo_ctl.base.errors import UnreachableError, UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.cli.api_access import client
 from slo_ctl.cli.completion import complete_vm
@@ -79,7 +79,6 @@ def _report(
     root: Path | None, names: list[str], span: tuple[float, float], limit: int, up_to_now: bool
 ) -> HostReport:
     """The history and, up to now, the daemon's status. Raises UserError when there is neither."""
-    from slo_ctl.base.errors import UnreachableError
     from slo_ctl.record.history_reader import names as recorded_names
     from slo_ctl.record.history_reader import read_vm
     from slo_ctl.show.history import clock
@@ -106,7 +105,6 @@ def _report(
 
 
 def _status(root: Path | None) -> HostStatus:
-    from slo_ctl.base.errors import UnreachableError
     from slo_ctl.model.status_json import StatusFormatError, from_json
 
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.text import printable
 from slo_ctl.cli.api_access import client, get, start_hint
 from slo_ctl.cli.completion import complete_verdict, complete_vm
 from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
@@ -224,7 +225,6 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
     from rich.live import Live
     from rich.text import Text
 
-    from slo_ctl.base.text import printable
     from slo_ctl.show.status import DaemonOutage
     from slo_ctl.show.terminal import console_for
 

@@ -14,7 +14,7 @@ from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
-from slo_ctl.cli.options import JSON, QUIET, check_plot
+from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
 from slo_ctl.cli.output import print_json, print_lines, terminable
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def command(
         str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
     ] = "1",
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds, from 1 on.")] = 1,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes. [default: number of CPUs]")
-    ] = None,
+    jobs: JOBS = None,
     mpi: Annotated[
         bool, typer.Option("--mpi", help="Run on the ranks of `mpiexec python -m mpi4py.futures`.")
     ] = False,
@@ -177,7 +175,7 @@ def _best(found: list[Answer]) -> list[str]:
 
 
 def _drawn(found: list[Answer]) -> str:
-    from slo_ctl.show.sweep_plot import sweep_svg
+    from slo_ctl.show.file_plots import sweep_svg
 
     lines: dict[str, list[tuple[str, float]]] = {}
     for each in found:

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli import trace_record, write_cost
-from slo_ctl.cli.options import JSON
+from slo_ctl.base.files import remove_leftovers
+from slo_ctl.base.text import printable
+from slo_ctl.cli import trace_record, write_unit
+from slo_ctl.cli.options import JSON, ON_ERROR, TRACE_FORMAT, on_error_of
 from slo_ctl.cli.output import print_json, warn
-from slo_ctl.cli.trace_input import ACTION, ON_ERROR, open_named, trace_errors, with_progress
 
 if TYPE_CHECKING:
     from traces.batch import Batch, Op
     from traces.reader import TraceReader
     from traces.remap import Remap
+    from traces.summary import TraceSummary
 
-_NAMED_VOLUMES = 20
+
+FORMAT_VERSION = 1
+_SHOWN_VOLUMES = 20
 _REMAPS = "modulo, scale, partition, per-volume, compact or first-touch"
 _JOINING = ("partition", "per-volume", "compact", "first-touch")
 """Remappings that leave one volume."""
+_ACTION = Annotated[
+    str | None,
+    typer.Option(
+        "--action",
+        metavar="Q|D|C",
+        help="Event of blktrace and blkparse that counts as a request. [default: Q, else D, else C]",
+    ),
+]
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 
@@ -42,11 +57,9 @@ def info(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The trace, plain or compressed (gz, xz, zst).")
     ],
-    format_: Annotated[
-        str | None, typer.Option("--format", help="Format of the trace. [default: detected]")
-    ] = None,
-    on_error: Annotated[str, ON_ERROR] = "raise",
-    action: Annotated[str | None, ACTION] = None,
+    format_: TRACE_FORMAT = None,
+    on_error: ON_ERROR = "raise",
+    action: _ACTION = None,
     json_: JSON = False,
 ) -> None:
     """Show statistics of a trace: counts, sizes, footprint, order and arrival times.
@@ -54,23 +67,22 @@ def info(
     Examples:
     slo-ctl trace info trace.csv.zst
     """
-    from slo_ctl.show.trace import as_json, as_table
     from traces.summary import Tally
 
-    with trace_errors():
-        reader = open_named(file, format_, on_error, action)
+    with _trace_errors():
+        reader = _open(file, format_, on_error, action)
         if reader.is_text:
             import polars  # noqa: F401 - loaded before the measured time
         tally = Tally()
         started = time.perf_counter()
-        for batch in with_progress(reader, f"reading {file.name}"):
+        for batch in _with_progress(reader, f"reading {file.name}"):
             tally.add(batch)
         summary = tally.summary(reader.volumes)
     wall_s = time.perf_counter() - started
     if json_:
-        print_json(as_json(reader, summary, wall_s))
+        print_json(_summary_json(reader, summary, wall_s))
     else:
-        typer.echo("\n".join(as_table(reader, summary, wall_s)))
+        typer.echo("\n".join(_summary_lines(reader, summary, wall_s)))
 
 
 @app.command()
@@ -99,8 +111,8 @@ def convert(
     shift: Annotated[str | None, typer.Option(metavar="SIZE", help="Add this to every offset.")] = None,
     remap: Annotated[str | None, typer.Option(metavar="HOW", help=f"Remap offsets: {_REMAPS}.")] = None,
     size: Annotated[str | None, typer.Option(metavar="SIZE", help="Device size for --remap.")] = None,
-    on_error: Annotated[str, ON_ERROR] = "raise",
-    action: Annotated[str | None, ACTION] = None,
+    on_error: ON_ERROR = "raise",
+    action: _ACTION = None,
     force: Annotated[bool, typer.Option(help="Overwrite OUT.")] = False,
 ) -> None:
     """Convert a trace to another format; optionally cut, filter, scale or remap it.
@@ -111,15 +123,14 @@ def convert(
     slo-ctl trace convert fin.spc.zst fin.csv --start 1h --stop 2h
     slo-ctl trace convert web.csv web.csv.zst --only write --remap modulo --size 8GiB
     """
-    from slo_ctl.base.files import remove_leftovers
     from traces.timewarp import loop
     from traces.writing import TraceWriter
 
-    with trace_errors():
+    with _trace_errors():
         _finite("--scale", scale)
         remove_leftovers(target.parent, target.name)
         writer = TraceWriter(target, to, overwrite=force)
-        reader = open_named(source, from_, on_error, action)
+        reader = _open(source, from_, on_error, action)
         selected = _Selected(
             reader,
             volumes=tuple(dict.fromkeys(volume or ())),
@@ -145,7 +156,7 @@ def convert(
 
 
 app.command("record")(trace_record.record)
-app.command("write-cost", rich_help_panel="Laboratory")(write_cost.trace_write_cost)
+app.command("write-cost", rich_help_panel="Laboratory")(write_unit.trace_write_cost)
 
 
 @dataclass
@@ -184,7 +195,7 @@ class _Selected:
             steps.append(GapCap(self.max_gap_ns))
         if self.scale != 1:
             steps.append(TimeScale(self.scale))
-        return apply(with_progress(self.reader, self.label), *steps)
+        return apply(_with_progress(self.reader, self.label), *steps)
 
 
 @dataclass(frozen=True)
@@ -251,7 +262,7 @@ def _remap(trace: _Moved, remap: str, size: str | None) -> Remap:
 def _nothing_left(reader: TraceReader, selected: _Selected) -> str:
     missing = [name for name in selected.volumes if name not in reader.volumes]
     if missing:
-        shown = ", ".join(list(reader.volumes)[:_NAMED_VOLUMES])
+        shown = ", ".join(list(reader.volumes)[:_SHOWN_VOLUMES])
         return f"there is no volume '{missing[0]}'; there are {shown}"
     return "widen --start, --stop, --only or --volume"
 
@@ -291,3 +302,133 @@ def _size(option: str, text: str) -> int:
 def _finite(option: str, value: float) -> None:
     if not math.isfinite(value) or value <= 0:
         raise UserError(f"{option}: {value} is not a positive number", "0.5 replays twice as fast")
+
+
+# Reading: opening, errors and progress.
+
+
+def _open(path: Path, format_: str | None, on_error: str, action: str | None) -> TraceReader:
+    from traces.reader import open_trace
+
+    return open_trace(path, format_, on_error_of(on_error), action=action)
+
+
+@contextmanager
+def _trace_errors() -> Iterator[None]:
+    """Convert errors of `traces` to UserError."""
+    from traces.errors import TraceError
+
+    try:
+        yield
+    except TraceError as error:
+        raise UserError(error.message, error.hint) from None
+    except ValueError as error:
+        raise UserError(str(error), "see `slo-ctl trace --help`") from None
+
+
+def _with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:
+    """The reader's batches, with a bar on stderr where that is a terminal."""
+    from slo_ctl.show.progress import progress_on_stderr
+
+    with progress_on_stderr(quiet=not sys.stderr.isatty()) as progress:
+        phase = progress.phase(label, reader.size_bytes, "bytes")
+        before = 0
+        for batch in reader:
+            yield batch
+            phase.advance(reader.consumed_bytes - before)
+            before = reader.consumed_bytes
+        phase.done()
+
+
+# What `trace info` prints.
+
+
+def _summary_json(reader: TraceReader, summary: TraceSummary, wall_s: float) -> dict[str, Any]:
+    return {
+        "format_version": FORMAT_VERSION,
+        "files": [str(path) for path in reader.paths],
+        "format": reader.format,
+        "origin_ns": reader.origin_ns,
+        "records": summary.records,
+        "records_by_op": summary.records_by_op,
+        "write_share": summary.write_share,
+        "duration_ns": summary.duration_ns,
+        "read_bytes": summary.read_bytes,
+        "written_bytes": summary.written_bytes,
+        "average_read_bytes": summary.average_read_bytes,
+        "average_write_bytes": summary.average_write_bytes,
+        "host_page_writes": summary.written_page_count,
+        "footprint_pages": summary.footprint_pages,
+        "written_pages": summary.written_pages,
+        "sequential_share": summary.sequential_share,
+        "gaps_ns": {"mean": summary.mean_gap_ns, "max": summary.max_gap_ns, "cv": summary.gap_cv},
+        "backward_records": summary.backward_records,
+        "volumes": [asdict(volume) for volume in summary.volumes],
+        "skipped": dict(sorted(reader.skipped.items())),
+        "bad_records": reader.bad_records,
+        "notes": list(reader.notes),
+        "wall_s": wall_s,
+    }
+
+
+def _summary_lines(reader: TraceReader, summary: TraceSummary, wall_s: float) -> Iterator[str]:
+    from traces.batch import PAGE_BYTES
+
+    ops = ", ".join(f"{count:,} {op}" for op, count in summary.records_by_op.items())
+    gap_us = summary.mean_gap_ns / 1000
+    rows = [
+        ("file", ", ".join(str(path) for path in reader.paths)),
+        ("format", reader.format),
+        ("records", f"{summary.records:,} ({ops})"),
+        ("write share", f"{summary.write_share:.3f}"),
+        ("duration", f"{summary.duration_ns / 1e9:,.6g} s"),
+        (
+            "read",
+            f"{numbers.size(summary.read_bytes)}, {numbers.size(summary.average_read_bytes)} on average",
+        ),
+        (
+            "written",
+            f"{numbers.size(summary.written_bytes)}, {numbers.size(summary.average_write_bytes)} on average",
+        ),
+        ("page writes", f"{summary.written_page_count:,} of 4 KiB"),
+        (
+            "footprint",
+            f"{summary.footprint_pages:,} pages ({numbers.size(summary.footprint_pages * PAGE_BYTES)})",
+        ),
+        (
+            "written pages",
+            f"{summary.written_pages:,} distinct ({numbers.size(summary.written_pages * PAGE_BYTES)})",
+        ),
+        ("sequential", numbers.percent(summary.sequential_share)),
+        (
+            "between records",
+            f"{numbers.latency(gap_us)} mean, {numbers.latency(summary.max_gap_ns / 1000)} at most",
+        ),
+    ]
+    if summary.backward_records:
+        rows.append(("out of order", f"{summary.backward_records:,} records earlier than the one before"))
+    rows += [("skipped", f"{count:,} x {reason}") for reason, count in sorted(reader.skipped.items())]
+    rows += [("note", note) for note in reader.notes]
+    rows.append(("read in", f"{wall_s:.2f} s, {summary.records / max(wall_s, 1e-9) / 1e6:.2f} M records/s"))
+    yield from (f"{name:<16} {printable(value)}" for name, value in rows)
+    if len(summary.volumes) > 1:
+        yield from _volume_lines(summary)
+
+
+def _volume_lines(summary: TraceSummary) -> Iterator[str]:
+    yield ""
+    line = "{:<20} {:>12} {:>7} {:>10} {:>10} {:>12} {:>10}"
+    yield line.format("volume", "records", "writes", "read", "written", "pages", "size")
+    largest = sorted(summary.volumes, key=lambda volume: -volume.records)
+    for volume in largest[:_SHOWN_VOLUMES]:
+        yield line.format(
+            printable(volume.name),
+            f"{volume.records:,}",
+            numbers.percent(volume.write_records / volume.records),
+            numbers.size(volume.read_bytes),
+            numbers.size(volume.written_bytes),
+            f"{volume.footprint_pages:,}",
+            numbers.size(volume.end_bytes),
+        )
+    if len(largest) > _SHOWN_VOLUMES:
+        yield f"... and {len(largest) - _SHOWN_VOLUMES:,} more (--json lists all)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
 from slo_ctl.cli.output import print_json, print_lines, warn
@@ -87,7 +88,6 @@ def command(
 
 def weights_of(text: str) -> dict[str, float]:
     """Weights by VM, from `web=1,db=3`. Raises UserError."""
-    from slo_ctl.base.keyvalue import Fields, split_pairs
     from slo_ctl.drives.record import check_name
 
     pairs = split_pairs("--weights", text)

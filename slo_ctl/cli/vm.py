@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import vm_attach, vm_map, vm_slo
 from slo_ctl.cli.completion import complete_vm
 from slo_ctl.cli.options import CGROUP_ROOT, CONNECT, JSON, ROOT
@@ -130,7 +130,6 @@ def _print_inventory(inventory: Inventory) -> None:
 def _status(host: VmHost) -> list[dict[str, Any]] | None:
     """Rows of the daemon's status; None when it is not reachable."""
     from slo_ctl.api.client import ApiClient
-    from slo_ctl.base.errors import UnreachableError
 
     try:
         reply = ApiClient(host.places.api_socket).get("/v1/status")

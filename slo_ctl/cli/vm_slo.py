@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.keyvalue import did_you_mean, split_pairs
 from slo_ctl.base.patterns import is_pattern
 from slo_ctl.cli.completion import complete_vm_or_slo_field, complete_vm_or_slo_key
 from slo_ctl.cli.options import CONNECT, JSON, ROOT
@@ -134,7 +135,6 @@ def _names_and_pairs(words: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _parse(names: Sequence[str], pairs: str) -> SloUpdate:
-    from slo_ctl.base.keyvalue import split_pairs
     from slo_ctl.model.slo import SloError, check_vm_name, parse_change
 
     for name in names:
@@ -208,7 +208,6 @@ class _Request:
 def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
     """By the daemon, else in the file that it reads when it starts: where, and notes."""
     from slo_ctl.api.client import ApiClient
-    from slo_ctl.base.errors import UnreachableError
     from slo_ctl.record.slo_store import SloStore
 
     try:
@@ -224,7 +223,6 @@ def _set_in_store(host: VmHost, request: _Request) -> tuple[str, list[str]]:
 
 def _check_without_daemon(host: VmHost, request: _Request) -> list[str]:
     """Notes on what the daemon would mind. Raises UserError for what it would refuse."""
-    from slo_ctl.base.keyvalue import did_you_mean
     from slo_ctl.model.slo import SloError
 
     change, notes = request.change, list[str]()

@@ -173,7 +173,7 @@ def test_without_plots_nothing_needs_the_packages_for_them(words: list[str], tmp
 
 
 def test_what_prints_results_imports_nothing_of_the_extra() -> None:
-    shown = ("profile", "write_unit", "write_cost", "replay_table", "trace")
+    shown = ("measurements", "replay_table")
     modules = ", ".join(["fsim.tables", *(f"slo_ctl.show.{name}" for name in shown)])
     code = (
         "import sys\n"
