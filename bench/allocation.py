@@ -28,7 +28,7 @@ from fsim.experiment import SYNC_BYTES, AllocationResult, Mean, Sweep, compare, 
 from fsim.workloads import SETTINGS
 from slo_ctl.base.files import replace_file
 from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES
-from slo_ctl.show.progress import progress_on_stderr
+from slo_ctl.show.terminal import progress_on_stderr
 
 ABOUT_HALF = 0.6
 """Of ext's time, the most that the median over utilisations may be for 'roughly half the time'."""

@@ -26,7 +26,7 @@ from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
 from slo_ctl.decide.levers import settings_for
-from slo_ctl.host.capabilities import probe
+from slo_ctl.host.block_device import probe
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.model import DeviceNumber, FoundBy, OutcomeState, Slo, Vm
 

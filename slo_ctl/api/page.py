@@ -14,9 +14,8 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, Field
 
-from slo_ctl.api.bounded import BoundedServer, OneRequest
-from slo_ctl.api.controller import Controller, RefusalError
-from slo_ctl.api.routes import Api, Reply, Request, refusal
+from slo_ctl.api.routes import Api, Controller, RefusalError, Reply, Request, refusal
+from slo_ctl.api.server import BoundedServer, OneRequest
 from slo_ctl.base.errors import UserError
 from slo_ctl.host.sockets import is_loopback
 

@@ -1,4 +1,4 @@
-"""Errors that are for the user to fix."""
+"""Errors that are for the user to fix; and devices that are not there at the moment."""
 
 from __future__ import annotations
 
@@ -52,3 +52,11 @@ def require_packages(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise MissingPackageError(package)
+
+
+class ObserveGone(Exception):  # noqa: N818 - a state, not a mistake
+    """A device cannot be observed now; `reason` is one sentence. It is picked up again when it is back."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
+from slo_ctl.cli import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.output import warn
 
 if TYPE_CHECKING:

@@ -15,42 +15,42 @@ import typer
 from slo_ctl.base.errors import OPTIONAL_PACKAGES, MissingPackageError, UnreachableError, UserError
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
+from slo_ctl.cli import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from slo_ctl.cli.help import Command, Group, examples_of
 
 PROGRAM = "slo-ctl"
 COMMAND_GROUPS = {
     "Operation": {
-        "status": "slo_ctl.cli.status:command",
-        "top": "slo_ctl.cli.top:command",
-        "plan": "slo_ctl.cli.plan:command",
-        "apply": "slo_ctl.cli.apply:command",
-        "vm": "slo_ctl.cli.vm:app",
-        "daemon": "slo_ctl.cli.daemon:command",
-        "device": "slo_ctl.cli.device:app",
-        "config": "slo_ctl.cli.config:app",
-        "history": "slo_ctl.cli.history:command",
-        "report": "slo_ctl.cli.report:command",
-        "doctor": "slo_ctl.cli.doctor:command",
+        "status": "status:status:WatchCommand",
+        "top": "status:top",
+        "plan": "plan:plan",
+        "apply": "plan:apply",
+        "vm": "vm:app",
+        "daemon": "daemon:command",
+        "device": "device:app",
+        "config": "config:app",
+        "history": "history:history",
+        "report": "history:report",
+        "doctor": "doctor:command",
     },
     "Validation": {
-        "try": "slo_ctl.cli.try_it:command",
-        "replay": "slo_ctl.cli.replay:command",
-        "sweep": "slo_ctl.cli.sweep:command",
-        "demo": "slo_ctl.cli.demo:command",
-        "trace": "slo_ctl.cli.trace:app",
+        "try": "try_it:command",
+        "replay": "replay:replay:ReplayCommand",
+        "sweep": "sweep:command",
+        "demo": "replay:demo",
+        "trace": "trace:app",
     },
     "Laboratory": {
-        "paper": "slo_ctl.cli.paper:command",
-        "fsim": "slo_ctl.cli.fsim:command",
+        "paper": "paper:command",
+        "fsim": "fsim:command",
     },
     "Shell": {
-        "completion": "slo_ctl.cli.completion:command",
-        "man": "slo_ctl.cli.man:command",
+        "completion": "completion:command",
+        "man": "help:man",
     },
 }
-"""Commands as `slo-ctl --help` lists them: MODULE:ATTRIBUTE, which is a function or a typer application with
-verbs. A module's COMMAND_CLASS, if any, is the class of its command."""
+"""Commands as `slo-ctl --help` lists them, each as MODULE:ATTRIBUTE[:CLASS] of `slo_ctl.cli`: a function or a
+typer application with verbs, and the class of the command if it is not `Command`."""
 COMMANDS = {name: target for group in COMMAND_GROUPS.values() for name, target in group.items()}
 
 
@@ -119,11 +119,11 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _add_command(app: typer.Typer, name: str, target: str, section: str) -> None:
-    module_name, _, attribute = target.partition(":")
-    module = import_module(module_name)
+    module_name, attribute, *class_name = target.split(":")
+    module = import_module(f"slo_ctl.cli.{module_name}")
     command = getattr(module, attribute)
     if not isinstance(command, typer.Typer):
-        command_class = getattr(module, "COMMAND_CLASS", Command)
+        command_class = getattr(module, class_name[0]) if class_name else Command
         app.command(name, cls=command_class, rich_help_panel=section)(command)
         return
     for verb in command.registered_commands:

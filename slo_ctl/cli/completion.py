@@ -63,7 +63,7 @@ def complete_vm_or_slo_key(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_device_property(incomplete: str) -> list[str]:
     """Keys of `device create` as `KEY=`, and values of those that have a few; of a list, the last."""
-    from slo_ctl.drives.spec import MAPPING_NAMES, VICTIM_NAMES
+    from slo_ctl.drives.build import MAPPING_NAMES, VICTIM_NAMES
 
     values = {
         "preset": complete_preset(""),

@@ -285,10 +285,10 @@ def serve(
     slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
     slo-ctl device serve ssd0 --tls-certificates /etc/slo-ctl/tls --tls-verify-peer
     """
-    from slo_ctl.drives.nvme_tcp import plan_nvme_tcp
     from slo_ctl.drives.record import places
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.server import serve as run_server
+    from slo_ctl.drives.serving import plan_nvme_tcp
     from slo_ctl.drives.store import DeviceStore
 
     if latency not in ("real", "none"):
@@ -364,7 +364,7 @@ def age(
 
 def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
     from slo_ctl.drives.store import age as age_device
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     with progress_on_stderr(quiet=quiet) as sink:
         phase, written = sink.phase(f"preconditioning {record.name}", None, "drive writes"), 0.0

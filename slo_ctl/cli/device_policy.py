@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.cli.exit_codes import EXIT_FAILURE
+from slo_ctl.cli import EXIT_FAILURE
 from slo_ctl.cli.options import CGROUP_ROOT, JSON, ROOT, time_s_of
 from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
@@ -219,7 +219,7 @@ def _emulated(
 
 
 def _finish(outcomes: list[Outcome], json_: bool) -> None:
-    from slo_ctl.cli.apply import print_results
+    from slo_ctl.cli.plan import print_results
     from slo_ctl.model import OutcomeState
 
     if not outcomes and not json_:

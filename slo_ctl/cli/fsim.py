@@ -81,7 +81,7 @@ def command(
     slo-ctl fsim ext,greedy-space --trace fin.spc.zst --utilisation 10,50,80
     """
     from fsim.experiment import compare
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check()

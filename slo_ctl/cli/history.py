@@ -1,53 +1,55 @@
-"""`slo-ctl history VM`: the past of a VM, from the daemon or, without one, from its database."""
+"""`slo-ctl history` and `slo-ctl report`: the past of VMs, from the daemon or else from its database."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlencode
 
 import typer
 
-from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.base.errors import UnreachableError, UserError, require_packages
+from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.quantity import parse_time_s
+from slo_ctl.cli import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.api_access import client, report_unreachable
 from slo_ctl.cli.completion import complete_vm
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE
 from slo_ctl.cli.options import JSON, ROOT
-from slo_ctl.cli.output import print_json, warn
+from slo_ctl.cli.output import check_html, print_json, print_lines, warn
 
 if TYPE_CHECKING:
+    from slo_ctl.model import HostStatus
     from slo_ctl.record.history_reader import VmHistory
+    from slo_ctl.show.history_summary import HostReport
 
-DEFAULT_SINCE = "1h"
-DEFAULT_LIMIT = 60
-SINCE = Annotated[
+
+_SINCE = Annotated[
     str,
     typer.Option(
         metavar="TIME", help="Start: 90s, 1h or 2d ago, or a local time such as `2026-01-31 14:00`."
     ),
 ]
-UNTIL = Annotated[str | None, typer.Option(metavar="TIME", help="End, in the same form. [default: now]")]
+_UNTIL = Annotated[str | None, typer.Option(metavar="TIME", help="End, in the same form. [default: now]")]
 _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
 
-def command(
+def history(
     vm: Annotated[
         str,
         typer.Argument(metavar="VM", help="The VM, see `slo-ctl vm list`.", autocompletion=complete_vm),
     ],
-    since: SINCE = DEFAULT_SINCE,
-    until: UNTIL = None,
+    since: _SINCE = "1h",
+    until: _UNTIL = None,
     limit: Annotated[
         int,
         typer.Option(
             min=1, max=5000, help="Approximate number of rows; fewer rows are means of longer intervals."
         ),
-    ] = DEFAULT_LIMIT,
+    ] = 60,
     json_: JSON = False,
     root: ROOT = None,
 ) -> None:
@@ -60,29 +62,27 @@ def command(
     slo-ctl history web --since 15min
     slo-ctl history web --since '2026-01-31 14:00' --until '2026-01-31 15:00' --json
     """
-    begin, end = interval(since, until)
-    history = _read(root, vm, begin, end, limit)
+    begin, end = _interval(since, until)
+    found = _read(root, vm, begin, end, limit)
     if json_:
         from slo_ctl.model.status_json import FORMAT_VERSION, plain
 
-        print_json({"format_version": FORMAT_VERSION, **plain(history)})
+        print_json({"format_version": FORMAT_VERSION, **plain(found)})
         return
-    _print(history)
+    _print(found)
 
 
 def _print(history: VmHistory) -> None:
     from rich.text import Text
 
     from slo_ctl.show.history import history_lines, print_history
-    from slo_ctl.show.terminal import PIPE_WIDTH, console_for
+    from slo_ctl.show.terminal import console_for, width_for_tables
 
     console = console_for(sys.stdout)
     for line in history_lines(history):
         console.print(line, soft_wrap=True)
     console.print()
-    if not sys.stdout.isatty():
-        console.width = PIPE_WIDTH
-    print_history(console, history, console.width if sys.stdout.isatty() else None)
+    print_history(console, history, width_for_tables(console))
     if not history.points:
         console.print(Text("no measurements in this interval"))
 
@@ -92,13 +92,13 @@ def _read(root: Path | None, vm: str, since: float, until: float, limit: int) ->
     from slo_ctl.record.history_reader import read_vm
 
     try:
-        return from_daemon(root, vm, since, until, limit)
+        return _from_daemon(root, vm, since, until, limit)
     except UnreachableError as error:
-        with database(root, str(error)) as path:
+        with _database(root, str(error)) as path:
             return read_vm(path, vm, since, until, limit)
 
 
-def from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
+def _from_daemon(root: Path | None, vm: str, since: float, until: float, limit: int) -> VmHistory:
     """The history of a VM from the daemon. Raises UnreachableError."""
     from slo_ctl.model.status_json import StatusFormatError, from_plain
     from slo_ctl.record.history_reader import VmHistory
@@ -113,7 +113,7 @@ def from_daemon(root: Path | None, vm: str, since: float, until: float, limit: i
 
 
 @contextmanager
-def database(root: Path | None, unreachable: str) -> Iterator[Path]:
+def _database(root: Path | None, unreachable: str) -> Iterator[Path]:
     """The daemon's database, to be read because the daemon is not reachable; stderr says so.
 
     When it cannot be read either, reports both and raises typer.Exit(4).
@@ -130,7 +130,7 @@ def database(root: Path | None, unreachable: str) -> Iterator[Path]:
     warn(f"slo-ctl: the daemon is not reachable; reading {path}")
 
 
-def interval(since: str, until: str | None) -> tuple[float, float]:
+def _interval(since: str, until: str | None) -> tuple[float, float]:
     """The values of --since and --until in seconds since 1970. Raises UserError."""
     now = time.time()
     begin, end = _moment("--since", since, now), _moment("--until", until, now) if until else now
@@ -146,10 +146,121 @@ def _moment(option: str, text: str, now: float) -> float:
             return time.mktime(time.strptime(text, form))
         except (ValueError, OverflowError):
             continue
-
     try:
         return now - parse_time_s(text)
     except ValueError:
         raise UserError(
             f"{option}: {text} is not a valid time", "such as 90s, 30min, 1h, 2d (ago) or 2026-01-31 14:00"
         ) from None
+
+
+def report(
+    since: _SINCE = "1h",
+    until: _UNTIL = None,
+    vm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this VM. Repeatable. [default: all]", autocompletion=complete_vm
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML report."),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(min=1, max=5000, help="Approximate number of points of each curve."),
+    ] = 360,
+    json_: JSON = False,
+    root: ROOT = None,
+) -> None:
+    """Report how the SLOs of VMs were met: share of time by verdict, the worst stretch, plots, events.
+
+    Exit status 0: reported; 1: an error; 2: a usage error, such as an unknown VM or a time of which nothing
+    is recorded; 4: neither the daemon nor its database can be read.
+
+    Examples:
+    slo-ctl report
+    slo-ctl report --since 1h -o report.html
+    slo-ctl report --since '2026-01-31 14:00' --until '2026-01-31 15:00' --vm web --vm db --json
+    """
+    begin, end = _interval(since, until)
+    if output is not None:
+        check_writable("--output", output)
+        check_html("--output", output)
+        require_packages("jinja2", "matplotlib")
+    found = _report(root, list(dict.fromkeys(vm or [])), (begin, end), limit, until is None)
+    from slo_ctl.show.history_summary import report_json, report_lines
+
+    if output is not None:
+        from slo_ctl.show.history_report import render_history_report
+
+        write_whole("--output", output, render_history_report(found))
+    if json_:
+        print_json(report_json(found))
+        return
+    print_lines(*report_lines(found))
+    if output is not None:
+        print_lines(f"report: {output}")
+
+
+def _report(
+    root: Path | None, names: list[str], span: tuple[float, float], limit: int, up_to_now: bool
+) -> HostReport:
+    """The history and, up to now, the daemon's status. Raises UserError when there is neither."""
+    from slo_ctl.record.history_reader import names as recorded_names
+    from slo_ctl.record.history_reader import read_vm
+    from slo_ctl.show.history import clock
+    from slo_ctl.show.history_summary import HostReport, has_records
+
+    status = None
+    try:
+        status = _status(root)
+        wanted = names or _names_known(root, status)
+        histories = [_from_daemon(root, name, *span, limit) for name in wanted]
+    except UnreachableError as error:
+        with _database(root, str(error)) as path:
+            histories = [read_vm(path, name, *span, limit) for name in names or recorded_names(path)]
+    now = status if up_to_now else None
+    present = {vm.vm for vm in now.vms} if now else set()
+    shown = tuple(each for each in histories if has_records(each) or each.vm in present)
+    if not shown:
+        begin, end = (clock(at, dated=True) for at in span)
+        raise UserError(
+            f"nothing is recorded of {', '.join(names) or 'any VM'} from {begin} to {end}",
+            "give an earlier --since; `slo-ctl status` shows whether the daemon runs",
+        )
+    return HostReport(shown, *span, _emulated(root, status), now)
+
+
+def _status(root: Path | None) -> HostStatus:
+    from slo_ctl.model.status_json import StatusFormatError, from_json
+
+    try:
+        return from_json(client(root).get("/v1/status"))
+    except StatusFormatError as error:
+        raise UnreachableError(f"invalid status from the daemon: {error}") from None
+
+
+def _names_known(root: Path | None, status: HostStatus) -> list[str]:
+    """VMs that the daemon knows now and, where its database can be read, those that are gone."""
+    from slo_ctl.daemon.files import DaemonPlaces
+    from slo_ctl.record.history_reader import names
+    from slo_ctl.record.history_schema import HistoryError
+
+    found = dict.fromkeys(vm.vm for vm in status.vms)
+    places = DaemonPlaces(root)
+    if places.api_socket.exists():  # or the daemon that answers is the system's, with a database of its own
+        with suppress(HistoryError):
+            found.update(dict.fromkeys(names(places.history)))
+    return list(found)
+
+
+def _emulated(root: Path | None, status: HostStatus | None) -> frozenset[str]:
+    """Names of emulated devices: as the daemon says, else those that are stored."""
+    if status is not None:
+        return frozenset(device.name for device in status.devices if device.kind == "emulated")
+    from slo_ctl.drives.record import places
+    from slo_ctl.drives.store import DeviceStore
+
+    return frozenset(DeviceStore(places(root)).names())

@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.base.keyvalue import did_you_mean
-from slo_ctl.cli.exit_codes import EXIT_FAILURE, EXIT_INTERRUPTED
+from slo_ctl.cli import EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, SAVE_JSON
 from slo_ctl.cli.output import print_json, print_lines
 
@@ -63,7 +63,7 @@ def command(
     """
     from papers.outcome import merged, read_result, run_figures
     from papers.registry import FIGURES
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     require_packages("jinja2", "matplotlib")
     for option, path in (("--markdown", markdown), ("--report", report), ("--save-json", save_json)):

@@ -1,17 +1,19 @@
-"""`slo-ctl plan`: what the next epoch would change, and why."""
+"""`slo-ctl plan` and `slo-ctl apply`: what the next epoch would change and why; apply it once, or undo it."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slo_ctl.base.errors import UnreachableError
+from slo_ctl.base.errors import UnreachableError, UserError
+from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.api_access import client
-from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON, ROOT
 from slo_ctl.cli.output import print_json, warn
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from slo_ctl.model.plan import Plan
 
 
-def command(
+def plan(
     json_: JSON = False,
     every: Annotated[
         bool, typer.Option("--all", "-a", help="Also show settings that stay as they are.")
@@ -38,19 +40,23 @@ def command(
     slo-ctl plan
     slo-ctl plan --all --json
     """
-    from slo_ctl.show.plan import pending
+    from slo_ctl.model.status_json import FORMAT_VERSION, plain
+    from slo_ctl.show.status import changes
 
-    plan = read_plan(root)
+    found = _read_plan(root)
     if json_:
-        print_plan_json(plan)
+        print_json({"format_version": FORMAT_VERSION, **plain(found)})
     else:
-        print_plan(plan, every)
-    if pending(plan):
+        print_plan(found, every)
+    if changes(found.outcomes) or any(device.decided for device in found.devices):
         raise typer.Exit(EXIT_CHECK)
 
 
-def read_plan(root: Path | None) -> Plan:
+def _read_plan(root: Path | None) -> Plan:
     """The plan of the daemon, or without a daemon that of its first epochs."""
+    from slo_ctl.config import load
+    from slo_ctl.daemon.files import DaemonPlaces
+    from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model.plan import Plan
     from slo_ctl.model.status_json import StatusFormatError, from_plain
 
@@ -58,20 +64,11 @@ def read_plan(root: Path | None) -> Plan:
         return from_plain(Plan, client(root).get("/v1/plan"))
     except UnreachableError:
         warn("slo-ctl: the daemon is not reachable; planning without it")
-        return plan_without_daemon(root)
+        places = DaemonPlaces(root)
+        return plan_of(Daemon(load(places.config), places, dry_run=True))
     except StatusFormatError as error:
         warn(f"slo-ctl: invalid plan from the daemon: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
-
-
-def plan_without_daemon(root: Path | None) -> Plan:
-    """Changes that the first epochs of a daemon would make: observes and decides only."""
-    from slo_ctl.config import load
-    from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.daemon.loop import Daemon
-
-    places = DaemonPlaces(root)
-    return plan_of(Daemon(load(places.config), places, dry_run=True))
 
 
 def plan_of(daemon: Daemon) -> Plan:
@@ -99,37 +96,89 @@ def two_epochs(daemon: Daemon) -> list[Outcome]:
     ]
 
 
-def print_plan_json(plan: Plan) -> None:
-    """One JSON object."""
-    from slo_ctl.model.status_json import FORMAT_VERSION, plain
-
-    print_json({"format_version": FORMAT_VERSION, **plain(plan)})
-
-
 def print_plan(plan: Plan, every: bool) -> None:
     """The settings that would change, the OPS each policy would move, and notes."""
-    from slo_ctl.show.plan import changes, device_lines, summary
+    from slo_ctl.show.status import changes, move_lines, outcome_counts
     from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
-    print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
-    for line in device_lines(plan.devices):
+    _print_outcomes(console, list(plan.outcomes) if every else changes(plan.outcomes))
+    for line in move_lines(plan.devices):
         console.print(line, soft_wrap=True)
-    console.print(summary(plan.outcomes), soft_wrap=True)
+    console.print(outcome_counts(plan.outcomes), soft_wrap=True)
     for note in plan.notes:
         warn(f"note: {note}")
 
 
-def print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
-    """A table of settings, if any."""
-    from slo_ctl.show.plan import outcome_table
-    from slo_ctl.show.terminal import PIPE_WIDTH
+def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
+    from slo_ctl.show.status import outcome_table
+    from slo_ctl.show.terminal import width_for_tables
 
-    if not outcomes:
+    if outcomes:
+        console.print(outcome_table(outcomes, width_for_tables(console)))
+        console.print()
+
+
+def apply(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; same as slo-ctl plan.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Restore every setting to its value before slo-ctl.")
+    ] = False,
+    json_: JSON = False,
+    root: ROOT = None,
+) -> None:
+    """Observe, decide and apply all settings once, without a daemon. They stay until --undo.
+
+    Refused while a daemon runs, which applies them every epoch. Exit status 0: all settings were applied; 1:
+    some were not, or an error; 2: a usage error, or a daemon runs. With --dry-run as slo-ctl plan.
+
+    Examples:
+    slo-ctl apply --dry-run     # what would change, and why
+    slo-ctl apply
+    slo-ctl apply --undo        # restore everything
+    """
+    if dry_run and undo:
+        raise UserError("--dry-run and --undo exclude each other", "give one of them")
+    if dry_run:
+        plan(json_=json_, every=False, root=root)
         return
-    width = console.width
-    if not sys.stdout.isatty():
-        console.width = PIPE_WIDTH
-    console.print(outcome_table(outcomes, width if sys.stdout.isatty() else None))
-    console.width = width
-    console.print()
+    from slo_ctl.model import OutcomeState
+
+    with _alone(root) as daemon:
+        if undo:
+            outcomes = daemon.undo()
+        else:
+            try:
+                outcomes = two_epochs(daemon)
+            finally:
+                daemon.stop(undo=False)
+    print_results(outcomes, json_)
+    if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@contextmanager
+def _alone(root: Path | None) -> Iterator[Daemon]:
+    """A daemon without an API, holding the lock that prevents another one."""
+    from slo_ctl.config import load
+    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
+    from slo_ctl.daemon.loop import Daemon
+
+    places = DaemonPlaces(root)
+    with only_daemon(places.lock):
+        yield Daemon(load(places.config), places)
+
+
+def print_results(outcomes: list[Outcome], json_: bool) -> None:
+    """The outcome of each setting, as a table or one JSON object."""
+    if json_:
+        from slo_ctl.model.status_json import FORMAT_VERSION, plain
+
+        print_json({"format_version": FORMAT_VERSION, "outcomes": plain(tuple(outcomes))})
+        return
+    from slo_ctl.show.status import changes, outcome_counts
+    from slo_ctl.show.terminal import console_for
+
+    console = console_for(sys.stdout)
+    _print_outcomes(console, changes(outcomes))
+    console.print(outcome_counts(outcomes), soft_wrap=True)

@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import check_writable, write_whole, writing
 from slo_ctl.base.progress import ProgressSink
-from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
+from slo_ctl.cli import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
     JSON,
@@ -220,7 +220,7 @@ def profile(
     requests = for_each_target(request, node or [], allow_write or [])
     if mpi and node:
         raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     def print_outcome(outcome: Outcome) -> None:
         _warn_excluded_nodes(outcome.profile, quiet)

@@ -1,17 +1,20 @@
-"""`slo-ctl replay`: VMs' workloads on an emulated SSD, under one OPS policy or several."""
+"""`slo-ctl replay` and `slo-ctl demo`: workloads of VMs on an emulated SSD, under OPS policies."""
 
 from __future__ import annotations
 
+import sys
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_policy, complete_workload
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, QUIET, REPORT, SAVE_JSON
-from slo_ctl.cli.output import Outputs, deliver
+from slo_ctl.cli.output import Outputs, deliver, print_lines
 
 if TYPE_CHECKING:
     from slo_ctl.replay.result import Result
@@ -34,10 +37,7 @@ class ReplayCommand(Command):
         return super().parse_args(ctx, args)
 
 
-COMMAND_CLASS = ReplayCommand
-
-
-def command(
+def replay(
     scenario: Annotated[
         Path | None,
         typer.Argument(metavar="[SCENARIO.toml]", help="Scenario file; options override it."),
@@ -169,20 +169,20 @@ def command(
     }
     for key, value in settings.items():
         text.set(key, value)
-    deliver_replay(run_scenario(build_scenario(text), outputs), outputs)
+    _deliver_replay(_run_scenario(build_scenario(text), outputs), outputs)
 
 
-def run_scenario(scenario: Scenario, outputs: Outputs) -> Result:
+def _run_scenario(scenario: Scenario, outputs: Outputs) -> Result:
     """Run it with progress on stderr. The result of an interrupted run is incomplete."""
     from slo_ctl.replay.run import run
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     outputs.check()
     with progress_on_stderr(quiet=outputs.quiet) as progress:
         return run(scenario, progress)
 
 
-def deliver_replay(result: Result, outputs: Outputs) -> None:
+def _deliver_replay(result: Result, outputs: Outputs) -> None:
     """Print and write the result of a scenario."""
     from slo_ctl.show.replay_table import print_result
 
@@ -194,3 +194,51 @@ def _report(result: Result) -> str:
     from slo_ctl.show.report import render_report
 
     return render_report(result)
+
+
+def demo(
+    report: Annotated[Path, typer.Option(metavar="FILE.html", help="Path of the HTML report.")] = Path(
+        "slo-ctl-demo.html"
+    ),
+    all_policies: Annotated[
+        bool,
+        typer.Option("--all-policies", help="Also run static and algorithm1 (FAST'15)."),
+    ] = False,
+    seed: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER", help="Seed of the random generators."),
+    ] = None,
+    json: JSON = False,
+    save_json: SAVE_JSON = None,
+    quiet: QUIET = False,
+) -> None:
+    """Run three VMs with synthetic workloads on one EMULATED SSD: first mixed, then isolated.
+
+    Examples:
+    slo-ctl demo
+    slo-ctl demo --report demo.html
+    """
+    from slo_ctl.replay.scenario_build import build_scenario, read_toml
+    from slo_ctl.show.replay_table import story
+
+    with as_file(files("slo_ctl.replay") / "demo.toml") as path:
+        text = read_toml(path)
+    text.set("seed", seed)
+    text.set("compare", "shared,static,algorithm1" if all_policies else None)
+    scenario = build_scenario(text)
+    outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
+    if not quiet:
+        sys.stderr.write(_introduction(scenario) + "\n")
+    result = _run_scenario(scenario, outputs)
+    if not json:
+        print_lines("What happened:", *(f"  {sentence}" for sentence in story(result)), "")
+    _deliver_replay(result, outputs)
+
+
+def _introduction(scenario: Scenario) -> str:
+    vms = ", ".join(f"{vm.name} (weight {numbers.weight(vm.slo.weight)})" for vm in scenario.vms)
+    return (
+        f"An emulated SSD of {numbers.size(scenario.device.size_bytes)} is preconditioned to steady state. "
+        f"Then {len(scenario.vms)} VMs share it, with synthetic workloads: {vms}. "
+        f"Policies in turn: {', '.join(scenario.policies)}."
+    )

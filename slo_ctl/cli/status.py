@@ -1,4 +1,4 @@
-"""`slo-ctl status`: SLO status per VM."""
+"""`slo-ctl status` and `slo-ctl top`: SLO status per VM, once or live."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
+from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.api_access import client, get, start_hint
 from slo_ctl.cli.completion import complete_verdict, complete_vm
-from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE, EXIT_INTERRUPTED
 from slo_ctl.cli.help import Command
 from slo_ctl.cli.options import JSON, ROOT
 from slo_ctl.cli.output import warn
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from slo_ctl.model import HostStatus, Verdict, VmStatus
+    from slo_ctl.show.status import DaemonOutage
 
-DEFAULT_INTERVAL_S = 2.0
-NO_VMS = (
+
+_DEFAULT_INTERVAL_S = 2.0
+_TOP_TIMEOUT_S = 5.0
+_NO_VMS = (
     "no VMs found: start VMs of libvirt with disks on these devices, or define clients in slo-ctl.toml as "
     "[vm.NAME] with their cgroup or their namespaces; see `slo-ctl vm list`"
 )
@@ -47,10 +50,7 @@ class WatchCommand(Command):
         return super().parse_args(ctx, words)
 
 
-COMMAND_CLASS = WatchCommand
-
-
-def command(
+def status(
     vms: Annotated[
         list[str] | None,
         typer.Argument(
@@ -99,15 +99,15 @@ def command(
         raise UserError("--interval requires --watch", "add --watch")
     words, verdicts = vms or [], parse_verdicts(verdict)
     if watch:
-        _watch(root, words, verdicts, interval or DEFAULT_INTERVAL_S, json_)
+        _watch(root, words, verdicts, interval or _DEFAULT_INTERVAL_S, json_)
         return
     body = get(root, "/v1/status")
-    status, shown = _read(body, words, verdicts)
+    found, shown = _read(body, words, verdicts)
     if json_:
         _print_json(body, shown)
     else:
-        _print(status, shown)
-    if _degraded(status, shown):
+        _print(found, shown)
+    if _degraded(found, shown):
         raise typer.Exit(EXIT_CHECK)
 
 
@@ -144,37 +144,28 @@ def _degraded(status: HostStatus, shown: tuple[VmStatus, ...]) -> bool:
 
 
 def _print(status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
+    from rich.table import Table
+
     from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
-    _print_parts(console, status, shown)
+    for part in _parts(console, status, shown):
+        console.print(part, soft_wrap=not isinstance(part, Table))
     for note in status.notes:
         warn(f"note: {note}")
 
 
-def _print_parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> None:
-    from rich.table import Table
-
-    from slo_ctl.show.terminal import PIPE_WIDTH
-
-    for part in _parts(console, status, shown):
-        if isinstance(part, Table) and not sys.stdout.isatty():
-            console.width = PIPE_WIDTH
-        console.print(part, soft_wrap=not isinstance(part, Table))
-
-
-def _parts(
-    console: Console, status: HostStatus, shown: tuple[VmStatus, ...], now: float | None = None
-) -> list[RenderableType]:
+def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) -> list[RenderableType]:
     from rich.text import Text
 
     from slo_ctl.show.status import group_lines, header_lines, problem_lines, status_table
+    from slo_ctl.show.terminal import width_for_tables
 
-    parts: list[RenderableType] = [*header_lines(status, now), ""]
+    parts: list[RenderableType] = [*header_lines(status), ""]
     if shown:
-        parts.append(status_table(status, shown, console.width if console.file.isatty() else None))
+        parts.append(status_table(status, shown, width_for_tables(console)))
     else:
-        parts.append(Text("no VM matches" if status.vms else NO_VMS))
+        parts.append(Text("no VM matches" if status.vms else _NO_VMS))
     groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
     return [*parts, *([""] if groups else []), *groups, *([""] if problems else []), *problems]
@@ -201,9 +192,7 @@ def _watch_lines(
     root: Path | None, words: list[str], verdicts: frozenset[Verdict], interval_s: float, json_: bool
 ) -> None:
     """One status after the other, for a pipe or a file."""
-    from slo_ctl.show.status import DaemonOutage
-
-    outage = DaemonOutage(lambda reason: start_hint(root, reason))
+    outage = _outage(root)
     while True:
         body = outage.request(lambda: client(root).get("/v1/status"))
         if body is None:
@@ -225,11 +214,10 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
     from rich.live import Live
     from rich.text import Text
 
-    from slo_ctl.show.status import DaemonOutage
     from slo_ctl.show.terminal import console_for
 
     console = console_for(sys.stdout)
-    outage = DaemonOutage(lambda reason: start_hint(root, reason))
+    outage = _outage(root)
     parts: list[RenderableType] = []
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
@@ -243,3 +231,31 @@ def _watch_live(root: Path | None, words: list[str], verdicts: frozenset[Verdict
                 parts += [Text(f"note: {printable(note)}") for note in status.notes]
                 live.update(Group(*parts), refresh=True)
             time.sleep(interval_s)
+
+
+def top(
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time between updates.")
+    ] = 1.0,
+    root: ROOT = None,
+) -> None:
+    """Watch all VMs full-screen, sorted and filtered by key, with the reason for each verdict.
+
+    Continues across restarts of the daemon. Changes nothing.
+
+    Examples:
+    slo-ctl top
+    slo-ctl top --interval 5
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("slo-ctl top needs a terminal", "use slo-ctl status --watch instead")
+    from slo_ctl.show.top import TopApp
+
+    daemon = client(root, _TOP_TIMEOUT_S)
+    TopApp(lambda: daemon.get("/v1/status"), _outage(root), interval).run()
+
+
+def _outage(root: Path | None) -> DaemonOutage:
+    from slo_ctl.show.status import DaemonOutage
+
+    return DaemonOutage(lambda reason: start_hint(root, reason))

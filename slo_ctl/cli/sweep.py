@@ -12,8 +12,8 @@ import typer
 
 from slo_ctl.base.errors import UserError, require_packages
 from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.cli import EXIT_INTERRUPTED
 from slo_ctl.cli.completion import complete_policy
-from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
 from slo_ctl.cli.output import print_json, print_lines, terminable
 
@@ -68,7 +68,7 @@ def command(
     from slo_ctl.decide.policies import POLICIES
     from slo_ctl.replay.scenario_build import read_toml
     from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     base = read_toml(scenario)
     if not base.vms:

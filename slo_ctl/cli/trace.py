@@ -328,7 +328,7 @@ def _trace_errors() -> Iterator[None]:
 
 def _with_progress(reader: TraceReader, label: str) -> Iterator[Batch]:
     """The reader's batches, with a bar on stderr where that is a terminal."""
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     with progress_on_stderr(quiet=not sys.stderr.isatty()) as progress:
         phase = progress.phase(label, reader.size_bytes, "bytes")

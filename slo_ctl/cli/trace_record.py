@@ -52,7 +52,7 @@ def record(
     from slo_ctl.drives.server import asked_to_stop
     from slo_ctl.replay.recording import make_folder
     from slo_ctl.replay.recording import record as record_source
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     for_s = None if for_ is None else time_s_of("--for", for_)
     if for_s == 0:

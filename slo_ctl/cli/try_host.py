@@ -9,10 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 
 import slo_ctl
 from slo_ctl.api.client import ApiClient
@@ -21,6 +19,7 @@ from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import places
+from slo_ctl.drives.server import StopRequest
 from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
 from slo_ctl.drives.store import Aged, DeviceStore, age
@@ -40,47 +39,6 @@ _CLIENT_RUNTIME_S = 86400
 _ENTER_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 
 
-class StopRequest:
-    """Ctrl-C, SIGTERM or SIGHUP: noted at once, raised as KeyboardInterrupt only in `pause`.
-
-    So that none comes between the start of a program and the note of its process number.
-    """
-
-    def __init__(self) -> None:
-        self._created = False
-
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of the signals."""
-        self._created = True
-
-    def pause(self, seconds: float) -> None:
-        """Wait. Raises KeyboardInterrupt as soon as a signal came."""
-        end_s = time.monotonic() + seconds
-        while True:
-            if self._created:
-                raise KeyboardInterrupt
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
-                return
-            time.sleep(min(left_s, _POLL_S))
-
-
-@contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Have the signals noted instead of acted upon; one that was ignored before stays so."""
-    request = StopRequest()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    taken = [number for number in numbers if before[number] is not signal.SIG_IGN]
-    for number in taken:
-        signal.signal(number, request.note)
-    try:
-        yield request
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
-
-
 class TryHost:
     """Everything below `root`, and cgroups of its own. `close` removes all of it, whatever there is."""
 
@@ -89,7 +47,7 @@ class TryHost:
         find_server()
         _check_fio_has_nbd()
         self.notes: list[str] = []
-        self.stop = stop
+        self._stop = stop
         self._vms = dict(vms)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._groups: dict[str, str] = {}
@@ -166,7 +124,10 @@ class TryHost:
 
     def pause(self, seconds: float) -> None:
         """Wait. Raises UserError when something that was started has ended, KeyboardInterrupt at a signal."""
-        self.stop.pause(seconds)
+        if not self._stop.made:
+            self._stop.wait(seconds)
+        if self._stop.made:
+            raise KeyboardInterrupt
         for name, process in self._running.items():
             if (code := process.poll()) is not None:
                 raise UserError(f"the {name} has ended with {code}: {self._last_line(name)}", "see above")

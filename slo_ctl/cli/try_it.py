@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
-from slo_ctl.cli.exit_codes import EXIT_CHECK, EXIT_FAILURE
+from slo_ctl.cli import EXIT_CHECK, EXIT_FAILURE
 from slo_ctl.cli.options import JSON
 from slo_ctl.cli.output import print_json, print_lines, warn
 
@@ -63,11 +64,14 @@ def command(
     slo-ctl try --seconds 120 --weights a=1,b=1,c=2
     slo-ctl try --json > try.json
     """
-    from slo_ctl.cli.try_host import TryHost, stop_request
+    from slo_ctl.cli.try_host import TryHost
     from slo_ctl.cli.try_run import run
+    from slo_ctl.drives.server import asked_to_stop
 
     vms = weights_of(weights)
-    with stop_request() as stop:
+    # Acted upon between two steps, or one could come before the number of a started process is known.
+    signals = [each for each in (SIGINT, SIGTERM, SIGHUP) if getsignal(each) is not SIG_IGN]
+    with asked_to_stop(signals) as stop:
         host = TryHost(root, vms, stop)
         try:
             tried = run(host, vms, seconds, live=sys.stderr.isatty() and not no_top)
@@ -108,15 +112,12 @@ def _remove(host: TryHost) -> bool:
 
 
 def _print(tried: Tried) -> None:
-    from slo_ctl.show.comparison import comparison_table, gains
-    from slo_ctl.show.terminal import PIPE_WIDTH, console_for
+    from slo_ctl.cli.try_run import comparison_table, gains
+    from slo_ctl.show.terminal import console_for, width_for_tables
 
     console = console_for(sys.stdout)
-    width = console.width if sys.stdout.isatty() else None
-    if width is None:
-        console.width = PIPE_WIDTH
     console.print()
-    console.print(comparison_table(tried.vms, width))
+    console.print(comparison_table(tried.vms, width_for_tables(console)))
     print_lines("", *gains(tried.vms))
     for vm in tried.vms:
         if vm.verdict is not None and vm.reason:

@@ -100,7 +100,7 @@ class MappingWork:
         )
 
     def _users(self, drive: NvmeDevice, except_vm: str = "") -> dict[int, str]:
-        from slo_ctl.host.nvme.use import users_of
+        from slo_ctl.host.nvme.drive import users_of
 
         return users_of(drive, self._host.inventory.vms, SYS, DEV, except_vm=except_vm)
 

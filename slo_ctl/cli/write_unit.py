@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import writing
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.cli.exit_codes import EXIT_INTERRUPTED
+from slo_ctl.cli import EXIT_INTERRUPTED
 from slo_ctl.cli.options import (
     ALLOW_WRITE_HELP,
     JSON,
@@ -129,7 +129,7 @@ def logical_block(
         allow_write=allow_write,
         fresh=fresh,
     )
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if emulated is not None:
@@ -247,7 +247,7 @@ def device_write_cost(
     check_plot(plot)
     check_one_source(target, emulated)
     from slo_ctl.profile.write_cost import fit_passes, measure
-    from slo_ctl.show.progress import progress_on_stderr
+    from slo_ctl.show.terminal import progress_on_stderr
 
     sizes = sorted({bytes_of("--size", text, "128KiB") for text in size or ("16KiB", "128KiB", "2MiB")})
     span = bytes_of("--bytes", bytes_, "1GiB")

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact, format_number
-from slo_ctl.config.layers import Layers
 from slo_ctl.config.schema import find_table_errors
 from slo_ctl.config.settings import DEFAULTS, Config
 from slo_ctl.config.toml_file import ConfigFile, read_file
-from slo_ctl.config.whole import NO_LIBVIRT, assemble
+from slo_ctl.config.whole import NO_LIBVIRT, Layers, assemble
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model.slo import KEY_OF, SloClass, field_text
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import Capacity, DeviceView, VmView, total_iops
@@ -16,7 +17,6 @@ from slo_ctl.daemon.throttle import BlockDemand, Throttler, together
 from slo_ctl.decide.entitlement import BUSY_FROM, shares_of
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.host.block_device import device_behind
-from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.host.nvme.drive import drive_of, nsid_of
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceNumber, DeviceWaf, DiskLatency, Slo, Stream

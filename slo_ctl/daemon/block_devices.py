@@ -21,8 +21,7 @@ from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
 from slo_ctl.decide.levers import HeldBack, Splits, Wanted, first_split, histograms_for, next_split
 from slo_ctl.drives.record import Places
-from slo_ctl.host.block_device import device_behind
-from slo_ctl.host.capabilities import probe
+from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay

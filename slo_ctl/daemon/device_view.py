@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from slo_ctl.base.errors import ObserveGone
 from slo_ctl.base.numbers import sum_known
 from slo_ctl.config import Config
 from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.gc_model import gc_time_us
 from slo_ctl.host.disk_latency import DiskLatencies
-from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.host.task_delay import BlockDelay
 from slo_ctl.model import DeviceWaf, FlashTiming, MoveStatus, ShareBy
 from slo_ctl.observe.block import StreamWindow

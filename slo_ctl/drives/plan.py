@@ -12,7 +12,7 @@ from ftl_emul import DiskPreset, disk_presets
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.drives.build import DrivePlan, plan_drive
+from slo_ctl.drives.build import PRESET_NAMES, SCHEDULER_NAMES, DrivePlan, device_spec, divide, plan_drive
 from slo_ctl.drives.record import (
     MAX_NAMESPACES,
     Array,
@@ -26,7 +26,6 @@ from slo_ctl.drives.record import (
     Timing,
     check_name,
 )
-from slo_ctl.drives.spec import PRESET_NAMES, SCHEDULER_NAMES, device_spec, divide
 
 CLASSES = ("ssd", "disk", "raid0")
 DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}

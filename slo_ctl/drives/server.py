@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,12 +21,16 @@ from sdnotify import SystemdNotifier
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.text import printable
-from slo_ctl.drives.nvme_tcp import NvmeTcp
-from slo_ctl.drives.nvme_tcp import listen as listen_nvme_tcp
-from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, RunPlaces, read_settings
-from slo_ctl.drives.serving import NamespaceSockets, find_server, listening
+from slo_ctl.drives.record import SETTINGS_FILE, DeviceRecord, read_settings
+from slo_ctl.drives.serving import (
+    NamespaceSockets,
+    NvmeTcp,
+    find_server,
+    listen_nvme_tcp,
+    listening,
+    listening_for_vhost_user,
+)
 from slo_ctl.drives.store import DeviceStore, ServedError
-from slo_ctl.drives.vhost_user import listening_for_vhost_user
 
 _READY_POLL_S = 0.01
 _WAIT_POLL_S = 0.1
@@ -75,8 +79,10 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
         with (
             store.locked(record.name) as lock,
             listening(run, names, options.group) as opened,
-            _listening_for_nvme(options.nvme_tcp) as nvme,
-            _listening_for_vhost_user(options, run, names) as vhost_user,
+            listen_nvme_tcp(options.nvme_tcp) if options.nvme_tcp else nullcontext() as nvme,
+            listening_for_vhost_user(run, names, options.group)
+            if options.vhost_user
+            else nullcontext() as vhost_user,
             _stop_pipe() as (stop_fd, stop),
             _LaterSockets(store, record.name, opened.exports, vhost_user) as later,
         ):
@@ -92,7 +98,7 @@ def serve(store: DeviceStore, record: DeviceRecord, options: ServeOptions, ready
                     "control-fd": [str(opened.control.fileno())],
                     "stop-fd": [str(stop_fd)],
                     "sockets-fd": [str(later.fileno())],
-                    "nvme-tcp-fd": [str(each.fileno()) for each in nvme],
+                    "nvme-tcp-fd": [str(nvme.fileno())] if nvme is not None else [],
                 }
                 if vhost_user is not None:
                     found = vhost_user.opened.items()
@@ -204,26 +210,6 @@ class _LaterSockets:
         return {each.namespace.name: each.created_ns for each in read_settings(self._folder).created}
 
 
-@contextmanager
-def _listening_for_nvme(wanted: NvmeTcp | None) -> Iterator[list[socket.socket]]:
-    if wanted is None:
-        yield []
-        return
-    with listen_nvme_tcp(wanted) as opened:
-        yield [opened]
-
-
-@contextmanager
-def _listening_for_vhost_user(
-    options: ServeOptions, run: RunPlaces, namespaces: Sequence[str]
-) -> Iterator[NamespaceSockets | None]:
-    if not options.vhost_user:
-        yield None
-        return
-    with listening_for_vhost_user(run, namespaces, options.group) as opened:
-        yield opened
-
-
 def _tls_words(options: ServeOptions) -> list[str]:
     if options.tls_certificates is None:
         return []
@@ -299,8 +285,8 @@ def _how_it_ended(status: int, relay: _Relay) -> str | None:
 
 
 class StopRequest:
-    """SIGTERM or SIGINT. No `threading.Event`: a handler that sets it hangs if it interrupts the wait for it,
-    as the main thread holds its lock for a moment.
+    """A signal that was noted. No `threading.Event`: a handler that sets it hangs if it interrupts the wait
+    for it, as the main thread holds its lock for a moment.
     """
 
     def __init__(self) -> None:
@@ -308,7 +294,7 @@ class StopRequest:
         self._reader, self._writer = os.pipe()
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of both signals."""
+        """The handler of the signals."""
         if not self.made:
             self.made = True
             os.write(self._writer, b"\0")
@@ -324,10 +310,12 @@ class StopRequest:
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[StopRequest]:
-    """Requests by SIGTERM and SIGINT while it is entered."""
+def asked_to_stop(
+    signals: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+) -> Iterator[StopRequest]:
+    """Requests by these signals while it is entered."""
     request = StopRequest()
-    before = {number: signal.signal(number, request.note) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, request.note) for number in signals}
     try:
         yield request
     finally:

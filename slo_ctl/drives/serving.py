@@ -1,7 +1,8 @@
-"""What serving needs: our server program, and its listening sockets."""
+"""What serving needs: our server program, and the sockets that clients reach it by."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import sysconfig
@@ -180,3 +181,91 @@ def _named_group_id(name: str) -> int:
             f"--group: there is no group {name} that sockets can be given to", "see `getent group`"
         )
     return number
+
+
+@contextmanager
+def listening_for_vhost_user(
+    run: RunPlaces, namespaces: Sequence[str], group: str | None
+) -> Iterator[NamespaceSockets]:
+    """Open the sockets, which belong to the same group as those of NBD; removed in the end.
+
+    Raises UserError when a socket cannot be made or another process listens on it.
+    """
+    sockets = NamespaceSockets(run.vhost_user_socket, OWNER_AND_GROUP, group_id(group or GROUP))
+    make_socket_folder(run.vhost_user)
+    try:
+        for namespace in namespaces:
+            sockets.open(namespace)
+        yield sockets
+    finally:
+        sockets.close_all()
+
+
+# NVMe over TCP.
+
+_PORT = 4420
+"""Default port of NVMe over Fabrics."""
+_NVME_BACKLOG = 64
+_MAX_NQN_BYTES = 223
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeTcp:
+    """Options `--nvme-tcp`, `--nvme-hosts` and `--nvme-allow`."""
+
+    address: str
+    """IPv4 or IPv6."""
+    port: int
+    """0: any that is free."""
+    hosts: tuple[str, ...] = ()
+    """NQNs that may connect from other machines."""
+    allow: tuple[str, ...] = ()
+    """`namespaces`, `ops`: what hosts may do beside reading and writing."""
+
+
+_PERMISSIONS = ("namespaces", "ops")
+"""Create, attach, detach and delete namespaces; move over-provisioning blocks."""
+
+
+def plan_nvme_tcp(endpoint: str, hosts: Sequence[str], allow: Sequence[str] = ()) -> NvmeTcp:
+    """From `127.0.0.1:4420`, `[::1]:4420` or an address alone. Raises UserError for what is none, and for an
+    address that other machines reach where no host is allowed.
+    """
+    text, colon, number = endpoint.rpartition(":")
+    if not colon or endpoint.endswith("]") or (":" in text and not text.startswith("[")):
+        text, number = endpoint, str(_PORT)
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        raise UserError(
+            f"--nvme-tcp: {endpoint} is not an address", "write one such as 127.0.0.1:4420 or [::1]:4420"
+        ) from None
+    if not number.isdecimal() or int(number) > 65535:
+        raise UserError(f"--nvme-tcp: {number} is not a port", "write one from 0 to 65535, such as 4420")
+    for host in hosts:
+        if not host.startswith("nqn.") or len(host.encode()) > _MAX_NQN_BYTES or "," in host:
+            raise UserError(f"--nvme-hosts: {host} is not an NQN", "a host has its own in /etc/nvme/hostnqn")
+    if not address.is_loopback and not hosts:
+        raise UserError(
+            f"--nvme-tcp: {bare} is reached from other machines, of which none is allowed",
+            "name hosts with --nvme-hosts NQN,..., or use 127.0.0.1",
+        )
+    for permission in allow:
+        if permission not in _PERMISSIONS:
+            raise UserError(
+                f"--nvme-allow: {permission or 'nothing'} is not known", f"known: {', '.join(_PERMISSIONS)}"
+            )
+    return NvmeTcp(bare, int(number), tuple(hosts), tuple(allow))
+
+
+def listen_nvme_tcp(wanted: NvmeTcp) -> socket.socket:
+    """Raises UserError where nothing can listen there."""
+    family = socket.AF_INET6 if ":" in wanted.address else socket.AF_INET
+    try:
+        return socket.create_server((wanted.address, wanted.port), family=family, backlog=_NVME_BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"--nvme-tcp: cannot listen on {wanted.address} port {wanted.port}: {error.strerror}",
+            "choose another port, or the address of an interface of this machine",
+        ) from None

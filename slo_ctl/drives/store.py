@@ -217,15 +217,6 @@ def _not_a_lock(path: Path) -> UserError:
 Progress = dict[str, Any]
 
 
-class RefusedError(Exception):
-    """The command was not carried out; `code` is that of the control protocol."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
 def carry_out(
     store: DeviceStore,
     record: DeviceRecord,
@@ -234,7 +225,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Carry out a command of the control protocol and return its reply.
 
-    `progress` gets what is reported meanwhile. Raises RefusedError with its reason, ServedError
+    `progress` gets what is reported meanwhile. Raises ControlError with its reason, ServedError
     while the device is served, UserError when the server cannot run.
     """
     server = find_server()
@@ -282,7 +273,7 @@ def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None])
             _reason(errors) or f"the server ended with status {process.returncode}", "the device is as it was"
         )
     if not reply["ok"]:
-        raise RefusedError(reply["error"]["code"], reply["error"]["message"])
+        raise ControlError(reply["error"]["code"], reply["error"]["message"])
     return reply
 
 
@@ -366,7 +357,7 @@ def change(
         return carry_out(store, record, {"op": command, **fields}), False
     except ServedError:
         return _ask_server(store, record, command, fields), True
-    except RefusedError as error:
+    except ControlError as error:
         raise _refusal(error.message) from None
 
 
@@ -436,6 +427,6 @@ def age(store: DeviceStore, record: DeviceRecord, progress: Callable[[float], No
         raise UserError(
             f"device {record.name} is being served", "stop `slo-ctl device serve` first: ageing takes seconds"
         ) from None
-    except RefusedError as error:
+    except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the placement is as it was") from None
     return Aged.model_validate_json(json.dumps(reply["aged"]))

@@ -1,14 +1,17 @@
-"""Which block device of the host is charged for I/O on a path."""
+"""Block devices of the host: which one I/O on a path is charged to, and what its cgroups can do."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber
+from slo_ctl.model.host import BFQ, CFQ, IO_COST, BlockCapability, Capabilities, WeightScale
 
 
 def device_behind(path: str, sys: Path) -> DeviceNumber | None:
@@ -46,3 +49,135 @@ def is_held(path: Path) -> bool:
             return True
         raise
     return False
+
+
+_SUBSYSTEM = "nvme-subsystem"
+"""The class of devices in whose folders the kernel puts the heads of NVMe multipath."""
+
+
+def probe(
+    tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber], run: Path | None = None
+) -> Capabilities:
+    """Features of each device; reads files below the tree's root and `sys`, and never fails.
+
+    `run` is where systemd says that it runs; None: it does not matter.
+
+    Which weights take effect is the device's affair: those of bfq where it schedules the device, those of
+    io.cost where it is enabled for it. Writing any others succeeds and changes nothing.
+    """
+    if tree is None or not tree.io:
+        why = "there is no cgroup tree with block I/O on this host"
+        return Capabilities(
+            None, {device: BlockCapability(device, "", None, False, why) for device in devices}
+        )
+    latency = _has_latency(tree)
+    found = {device: _of(tree, sys, device, latency) for device in devices}
+    # On v1 systemd does not mind what is set on the groups of its units.
+    return Capabilities(tree.version, found, tree.version == 2 and run is not None and _systemd_runs(run))
+
+
+def systemd_maps_weights(tree: CgroupTree | None, sys: Path, run: Path) -> bool:
+    """Whether what libvirt is given as bfq's weight goes through systemd, which maps it: v2, bfq and systemd.
+
+    `run` is where systemd says that it runs (sd_booted). bfq is in use where any device below `sys` has it.
+    """
+    if tree is None or tree.version != 2 or not _systemd_runs(run):
+        return False
+    return any("[bfq]" in _text(path).split() for path in (sys / "block").glob("*/queue/scheduler"))
+
+
+def _systemd_runs(run: Path) -> bool:
+    """Whether systemd runs this host, as sd_booted(3) checks."""
+    return (run / "systemd" / "system").is_dir()
+
+
+def _has_latency(tree: CgroupTree) -> bool:
+    """Whether the kernel has io.latency, which the root never shows."""
+    return tree.version == 2 and any(tree.root.glob("*/io.latency"))
+
+
+def _of(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> BlockCapability:
+    folder = sys / "dev" / "block" / str(device)
+    if not folder.exists():
+        return BlockCapability(device, "", None, False, f"there is no block device {device}")
+    name = folder.resolve().name
+    scheduler, offered = _scheduler(folder / "queue" / "scheduler")
+    limits = tree.version == 2 or (tree.root / "blkio.throttle.read_iops_device").exists()
+    if _is_multipath_head(folder):
+        return BlockCapability(device, name, None, limits, _multipath(name))
+    weights = _weights(tree, device, scheduler)
+    if weights is None:
+        problem = _no_weights(tree, name, scheduler, offered)
+        return BlockCapability(device, name, None, limits, problem, latency)
+    cautions = tuple(_cautions(folder / "queue" / "iosched", name)) if weights is BFQ else ()
+    return BlockCapability(device, name, weights, limits, latency=latency, cautions=cautions)
+
+
+def _is_multipath_head(folder: Path) -> bool:
+    """Whether it is the disk over the paths to an NVMe namespace: it passes requests on and queues none."""
+    return _SUBSYSTEM in folder.resolve().parts
+
+
+def _multipath(name: str) -> str:
+    return (
+        f"{name} is an NVMe multipath disk, which takes no scheduler, and io.cost and io.latency refuse it "
+        "(limits work; for weights boot with nvme_core.multipath=N, where no second path is needed)"
+    )
+
+
+def _weights(tree: CgroupTree, device: DeviceNumber, scheduler: str) -> WeightScale | None:
+    if has_io_cost_on(tree, device):
+        return IO_COST
+    if scheduler == "bfq":
+        return BFQ
+    return CFQ if tree.version == 1 and scheduler == "cfq" else None
+
+
+def has_io_cost_on(tree: CgroupTree, device: DeviceNumber) -> bool:
+    """Whether io.cost is enabled for a device."""
+    if tree.version != 2:
+        return False
+    for line in _text(tree.root / "io.cost.qos").splitlines():
+        words = line.split()
+        if words and words[0] == str(device):
+            return "enable=1" in words
+    return False
+
+
+def _scheduler(path: Path) -> tuple[str, list[str]]:
+    """The scheduler in force, and all that could be."""
+    words = _text(path).split()
+    active = [word.strip("[]") for word in words if word.startswith("[")]
+    return (active[0] if active else "none"), [word.strip("[]") for word in words]
+
+
+def _no_weights(tree: CgroupTree, name: str, scheduler: str, offered: list[str]) -> str:
+    load = "" if "bfq" in offered else "modprobe bfq; "
+    fix = f"{load}echo bfq > /sys/block/{name}/queue/scheduler"
+    if tree.version == 2:
+        return f"{name} has the scheduler {scheduler}, and no io.cost ({fix}, or enable io.cost)"
+    return f"{name} has the scheduler {scheduler} ({fix})"
+
+
+def _cautions(iosched: Path, name: str) -> list[str]:
+    lines = []
+    if _text(iosched / "low_latency").strip() not in ("", "0"):
+        lines.append(
+            f"bfq on {name} favours some streams over their weights "
+            f"(echo 0 > /sys/block/{name}/queue/iosched/low_latency)"
+        )
+    if _text(iosched / "slice_idle").strip() == "0":
+        lines.append(
+            f"bfq on {name} does not wait for a stream's next request, so that shares come out equal "
+            f"(echo 8 > /sys/block/{name}/queue/iosched/slice_idle)"
+        )
+    return lines
+
+
+def _text(path: Path) -> str:
+    try:
+        file = read_bounded(path)
+    except OSError:
+        # What cannot be read is not there for us: a weight is said to be there only where its file says so.
+        return ""
+    return "" if file is None else file.text

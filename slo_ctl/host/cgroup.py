@@ -210,9 +210,9 @@ class CounterReader:
     def __init__(self, tree: CgroupTree) -> None:
         self._root = str(tree.root)
         self._parsers: tuple[tuple[str, _Parser], ...] = (
-            (("io.stat", _parse_io_stat),)
+            (("io.stat", parse_io_stat),)
             if tree.version == 2
-            else tuple((name, partial(_parse_blkio, fields=fields)) for name, fields in _V1_FILES)
+            else tuple((name, partial(parse_blkio, fields=fields)) for name, fields in _V1_FILES)
         )
         self._useful = [False] * len(self._parsers)
         """Whether a file ever said anything that those before it did not."""
@@ -272,21 +272,8 @@ class CounterReader:
         return {device: IoCounters(**values) for device, values in merged.items()}, tuple(notes)
 
 
-def parse_io_stat(text: str) -> tuple[ByDevice, int]:
+def parse_io_stat(text: str) -> tuple[_Values, int]:
     """v2: devices of `MAJ:MIN key=value ...` lines, and how many are no such. Unknown keys are left out."""
-    return _counters(*_parse_io_stat(text))
-
-
-def parse_blkio(text: str, fields: dict[str, str]) -> tuple[ByDevice, int]:
-    """v1: devices of `MAJ:MIN Operation N` lines, and how many lines are no such. Totals are left out."""
-    return _counters(*_parse_blkio(text, fields))
-
-
-def _counters(values: _Values, bad_lines: int) -> tuple[ByDevice, int]:
-    return {device: IoCounters(**found) for device, found in values.items()}, bad_lines
-
-
-def _parse_io_stat(text: str) -> tuple[_Values, int]:
     devices: _Values = {}
     bad_lines = 0
     for line in text.splitlines():
@@ -304,7 +291,8 @@ def _parse_io_stat(text: str) -> tuple[_Values, int]:
     return devices, bad_lines
 
 
-def _parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
+def parse_blkio(text: str, fields: dict[str, str]) -> tuple[_Values, int]:
+    """v1: devices of `MAJ:MIN Operation N` lines, and how many lines are no such. Totals are left out."""
     values: _Values = {}
     bad_lines = 0
     for line in text.splitlines():

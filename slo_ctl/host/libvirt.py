@@ -382,14 +382,3 @@ def unescaped(unit: str) -> str:
 def _alphanumeric(name: str) -> str:
     """Characters of a name that appear in the name of a cgroup in any case."""
     return "".join(c for c in name if c.isascii() and c.isalnum())
-
-
-# What is said when something that was observed is not there at the moment.
-
-
-class ObserveGone(Exception):  # noqa: N818 - a state, not a mistake
-    """A device cannot be observed now; `reason` is one sentence. It is picked up again when it is back."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason

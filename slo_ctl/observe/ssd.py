@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
-from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.model import DeviceSample, FlashTiming, LatencyCounts, ShareBy, Slo, TimingModel, VmSample
 from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow

@@ -11,8 +11,7 @@ import numpy as np
 
 from ftl_emul import Disks
 from slo_ctl.decide.profile_fit import RatioSummary, half_width
-from slo_ctl.drives.build import plan_drive
-from slo_ctl.drives.spec import parse_device
+from slo_ctl.drives.build import parse_device, plan_drive
 from slo_ctl.model.measurement import (
     ACCESSES,
     WHOLE,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ftl_emul import Device
-from slo_ctl.base.progress import SilentPhase
+from slo_ctl.base.progress import Silent
 from slo_ctl.base.quantity import parse_duration
 from slo_ctl.decide.ops_plan import OpsState, moves_between
 from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy
@@ -197,7 +197,7 @@ class PreparedDrive:
             vms = tuple(replace(vm, starts_stopped=vm.name != only) for vm in vms)
             scenario = replace(scenario, vms=vms)
         device, tenants = self._copy(policy.placement, scheduler)
-        return PolicyRun(scenario, self._plan, self._sources, device, tenants, policy).play(SilentPhase())
+        return PolicyRun(scenario, self._plan, self._sources, device, tenants, policy).play(Silent())
 
     def _copy(self, placement: Placement, scheduler: str) -> tuple[Device, list[int]]:
         path = Path(self._folder.name) / placement.value

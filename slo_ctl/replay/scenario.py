@@ -15,7 +15,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import did_you_mean
 from slo_ctl.base.quantity import Duration
 from slo_ctl.decide.policies import DEFAULT_POLICY
-from slo_ctl.drives.spec import DeviceSpec, check_namespaces
+from slo_ctl.drives.build import DeviceSpec, check_namespaces
 from slo_ctl.model import ShareBy, Slo, TimingModel
 
 REMAP_NAMES = ("modulo", "scale", "partition", "compact")

@@ -19,7 +19,7 @@ from slo_ctl.base.quantity import (
     parse_fraction,
 )
 from slo_ctl.decide.policies import DEFAULT_POLICY, POLICIES
-from slo_ctl.drives.spec import SCHEDULER_NAMES, device_spec, divide
+from slo_ctl.drives.build import SCHEDULER_NAMES, device_spec, divide
 from slo_ctl.model import ShareBy, Slo, TimingModel
 from slo_ctl.replay.scenario import (
     REMAP_NAMES,

@@ -6,7 +6,7 @@ import shlex
 
 from slo_ctl.base.keyvalue import join_pairs
 from slo_ctl.base.quantity import format_bytes_exact, format_number
-from slo_ctl.drives.spec import device_pairs
+from slo_ctl.drives.build import device_pairs
 from slo_ctl.model import ShareBy
 from slo_ctl.replay.scenario import Event, Mode, Scenario, TraceSource, VmSpec
 from slo_ctl.replay.scenario_build import texts

@@ -21,7 +21,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.files import partial_of
 from slo_ctl.base.keyvalue import Fields, split_pairs
 from slo_ctl.base.progress import ProgressSink, Silent
-from slo_ctl.drives.spec import device_spec
+from slo_ctl.drives.build import device_spec
 from slo_ctl.replay import run as engine
 from slo_ctl.replay.result import RunResult, VmResult
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario

@@ -1,4 +1,4 @@
-"""The status of a host on a terminal: header, a row for each VM, and the reasons of bad verdicts."""
+"""The status of a host on a terminal, with the reasons of bad verdicts; and settings that change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
-from slo_ctl.base.text import printable
-from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus, WafSource
+from slo_ctl.base.text import counted, printable
+from slo_ctl.model import DEGRADED, HostStatus, Outcome, OutcomeState, Verdict, VmStatus, WafSource
+from slo_ctl.model.decision import change_of
 from slo_ctl.show.terminal import Column, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slo_ctl.model import DeviceStatus, DeviceWaf, Outcome, SettingValue
+    from slo_ctl.model import DeviceStatus, DeviceWaf, SettingValue
+    from slo_ctl.model.plan import DevicePlan
 
 STYLES = {
     Verdict.OK: "green",
@@ -289,3 +291,61 @@ def setting_value(value: SettingValue) -> str:
 
 def _where(vm: VmStatus) -> str:
     return printable(f"{vm.vm} on {vm.device}" if vm.device else vm.vm)
+
+
+# Settings that would change, or that were changed.
+
+_OUTCOME_STYLES = {
+    OutcomeState.UNCHANGED: "dim",
+    OutcomeState.PLANNED: "yellow",
+    OutcomeState.APPLIED: "green",
+    OutcomeState.RESTORED: "green",
+    OutcomeState.UNAPPLIED: "bold red",
+}
+
+
+def changes(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Outcomes other than unchanged."""
+    return [outcome for outcome in outcomes if outcome.state is not OutcomeState.UNCHANGED]
+
+
+def outcome_table(outcomes: Sequence[Outcome], width: int | None) -> Table:
+    """A row for each setting: VM, setting, old and new value, and why."""
+    columns: list[Column[Outcome]] = [
+        Column("VM", lambda each: printable(each.setting.vm), 0, right=False),
+        Column("SETTING", lambda each: printable(str(each.setting.knob)), 0, right=False),
+        Column("NOW -> WANTED", _change_text, 0, right=False),
+        Column("STATE", lambda each: Text(each.state.value, _OUTCOME_STYLES[each.state]), 1, right=False),
+        Column("WHY", _why_text, 2, right=False),
+    ]
+    return table_of(columns, outcomes, width)
+
+
+def _change_text(outcome: Outcome) -> str:
+    """`100 -> 300`."""
+    before, wanted = change_of(outcome.before, outcome.setting.value)
+    return f"{setting_value(before)} -> {setting_value(wanted)}"
+
+
+def _why_text(outcome: Outcome) -> str:
+    """Why it is wanted, and why it was not applied."""
+    return printable("; ".join(part for part in (outcome.setting.reason, outcome.reason) if part))
+
+
+def move_lines(devices: Iterable[DevicePlan]) -> Iterator[Text]:
+    """Moves that the policy of each device would make, and why."""
+    for device in devices:
+        policy = f", policy {printable(device.policy)}" if device.policy else ""
+        if not device.decided:
+            yield Text(f"{printable(device.device)}{policy}: no OPS to move")
+        else:
+            yield Text(f"{printable(device.device)}{policy}:")
+        yield from (Text(f"  {printable(sentence)}") for sentence in device.decided)
+        yield from (Text(f"  because {printable(sentence)}", style="dim") for sentence in device.reasons)
+
+
+def outcome_counts(outcomes: Sequence[Outcome]) -> str:
+    """How many settings are in which state."""
+    counts = {state: sum(each.state is state for each in outcomes) for state in OutcomeState}
+    parts = [f"{count} {state.value}" for state, count in counts.items() if count]
+    return f"{counted(len(outcomes), 'setting')}: {', '.join(parts)}" if parts else "no settings to apply"

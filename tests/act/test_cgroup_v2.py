@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo_ctl.act.cgroup import CgroupActuator
-from slo_ctl.host.capabilities import probe, systemd_maps_weights
+from slo_ctl.host.block_device import probe, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Knob, Lever
 from slo_ctl.model.decision import ActError

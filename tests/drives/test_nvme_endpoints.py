@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slo_ctl.base.errors import UserError
-from slo_ctl.drives.nvme_tcp import NvmeTcp, plan_nvme_tcp
+from slo_ctl.drives.serving import NvmeTcp, plan_nvme_tcp
 
 _HOST = "nqn.2026-11.org.example:a"
 

@@ -32,9 +32,9 @@ from slo_ctl.base import quantity
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import split_pairs
 from slo_ctl.config.load import find_errors, load
+from slo_ctl.drives.build import parse_device
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import read_record, read_settings, to_toml
-from slo_ctl.drives.spec import parse_device
 from slo_ctl.host import libvirt, processes
 from slo_ctl.host.cgroup import parse_blkio, parse_io_stat
 from slo_ctl.host.nvme import pages
@@ -231,7 +231,7 @@ def _read_nvme(data: bytes, _folder: Path) -> None:
         pages.endurance_group_ids,
         pages.nvm_sets,
         pages.listed,
-        pages.fdp_statistics,
+        pages.fdp_bytes_written,
         pages.fdp_configs,
         pages.fdp_handles_used,
         pages.fdp_handles,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -37,15 +38,15 @@ def test_io_stat_is_parsed() -> None:
     devices, bad_lines = parse_io_stat(text)
     assert bad_lines == 0
     assert devices == {
-        NVME: IoCounters(4096, 8192, 1, 2, 512, 3, 77),
-        SDA: IoCounters(),
-        DeviceNumber(253, 1): IoCounters(read_bytes=1),
+        NVME: asdict(IoCounters(4096, 8192, 1, 2, 512, 3, 77)),
+        SDA: {},
+        DeviceNumber(253, 1): {"read_bytes": 1},
     }
 
 
 def test_what_is_not_counted_is_not_zero() -> None:
     devices, _ = parse_io_stat("8:0 rbytes=0 wios=nan")
-    assert devices[SDA] == IoCounters(read_bytes=0)
+    assert devices[SDA] == {"read_bytes": 0}
 
 
 def test_lines_not_understood_are_counted() -> None:

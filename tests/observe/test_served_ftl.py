@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import needs_flash
-from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.model import LatencyCounts, Slo, TimingModel
 from slo_ctl.observe.ssd import ServedDevice, VmInForce
 

@@ -17,7 +17,7 @@ from yardstick import Yardstick
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
-from slo_ctl.host.capabilities import probe
+from slo_ctl.host.block_device import probe
 from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import BFQ

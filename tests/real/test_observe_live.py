@@ -16,11 +16,11 @@ from libvirt_host import LibvirtHost, disk_xml, libvirt_host  # noqa: F401 - a f
 from serving import make_device, require, run, served
 from waiting import until
 
+from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.record import places
 from slo_ctl.drives.store import DeviceStore
 from slo_ctl.host import libvirt_events
 from slo_ctl.host.cgroup import DEFAULT_ROOT, find_tree
-from slo_ctl.host.libvirt import ObserveGone
 from slo_ctl.host.task_delay import TaskDelay
 from slo_ctl.model import Slo, Tenant, Vm, VmState
 from slo_ctl.observe.host import HostObserver

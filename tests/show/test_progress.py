@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from slo_ctl.base.progress import ProgressSink, Silent
-from slo_ctl.show.progress import Bars, Lines, progress_on_stderr
+from slo_ctl.show.terminal import Bars, Lines, progress_on_stderr
 
 
 class Clock:

@@ -1,20 +1,21 @@
-"""Features of an NVMe drive, by nvme-cli and /sys. Changes nothing on it."""
+"""NVMe drives, by nvme-cli and /sys: what they have, and who uses their namespaces. Changes nothing."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.host.block_device import device_behind, is_held
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
-from slo_ctl.model import DeviceNumber
+from slo_ctl.model import DeviceNumber, Vm
 from slo_ctl.model.nvme import (
     EnduranceGroup,
     MediaCounters,
@@ -172,9 +173,9 @@ class _Discovery:
         if len(names) == len(blocks):
             return names
         # A kernel whose sysfs does not show it: the tool asks each block device.
-        found = self._try(lambda: pages.listed(self._tool.read("list", options=["--verbose"])), "list") or ()
+        found = self._try(lambda: pages.listed(self._tool.read("list", options=["--verbose"])), "list") or {}
         unknown = {block.name for block in blocks if block.nsid is None}
-        names |= {each.nsid: each.name for each in found if each.name in unknown}
+        names |= {nsid: name for name, nsid in found.items() if name in unknown}
         missing = unknown - set(names.values())
         if missing:
             self._notes.append(f"{', '.join(sorted(missing))} of {controller.name}: the NSID is not known")
@@ -283,8 +284,6 @@ class _Discovery:
 
 # Which NVMe drive a path means as a whole, and which drive a block device is a namespace of: by /sys.
 
-"""Of one drive, that are managed."""
-
 
 def controller_at(path: str, sys: Path) -> str | None:
     """The controller, such as `nvme0`, whose character device a path or link leads to; else None."""
@@ -371,17 +370,77 @@ class MediaReader:
         return counters, problems
 
     def _fdp(self) -> tuple[int, int]:
-        statistics = pages.fdp_statistics(
-            self._tool.read("fdp stats", self._admin, [f"--endgrp-id={self._group_option}"])
-        )
-        return statistics.host_bytes, statistics.media_bytes
+        option = f"--endgrp-id={self._group_option}"
+        return pages.fdp_bytes_written(self._tool.read("fdp stats", self._admin, [option]))
 
     def _endurance_group(self) -> tuple[int, int]:
-        statistics = pages.group_log(
+        log = pages.group_log(
             self._tool.read("endurance-log", self._admin, [f"--group-id={self._group_option}"])
         )
-        return statistics.host_bytes, statistics.media_bytes
+        return log.host_bytes, log.media_bytes
 
     def _ocp(self) -> tuple[int, int]:
         host = pages.host_bytes_written(self._tool.read("smart-log", self._admin))
         return host, pages.ocp_media_bytes_written(self._tool.read("ocp smart-add-log", self._admin))
+
+
+# Who uses the namespaces of a drive: VMs, mounts, processes.
+
+
+def users_of(
+    device: NvmeDevice,
+    vms: Iterable[Vm],
+    sys: Path,
+    dev: Path,
+    except_vm: str = "",
+) -> dict[int, str]:
+    """Users of namespaces by NSID; unused ones are left out.
+
+    The definition of a VM that is shut off counts. `except_vm` is one whose disks do not.
+    """
+    blocks = {dev / each.name: each.nsid for each in device.namespaces if each.name is not None}
+    users: dict[int, str] = {}
+    numbers = {}
+    for path in blocks:
+        try:
+            numbers[device_behind(str(path), sys)] = path
+        except OSError:
+            continue
+    for vm in vms:
+        for disk in vm.disks:
+            mine = numbers.get(disk.device) if disk.device is not None else None
+            if mine is not None and vm.name != except_vm:
+                users.setdefault(blocks[mine], f"disk {disk.target} of VM {vm.name}")
+    for path, nsid in blocks.items():
+        if nsid not in users and (user := _kernel_user(path)):
+            users[nsid] = user
+    for path, pid, name in _openers(set(blocks), Path("/proc")):
+        users.setdefault(blocks[path], f"open in process {pid} ({name})")
+    return users
+
+
+def _kernel_user(path: Path) -> str:
+    try:
+        held = is_held(path)
+    except FileNotFoundError:
+        return ""  # detached since the drive was looked at
+    except OSError as error:
+        return f"it cannot be opened: {error.strerror}"
+    return "mounted, swapped to, or part of another device (see lsblk)" if held else ""
+
+
+def _openers(paths: set[Path], proc: Path) -> list[tuple[Path, int, str]]:
+    """Processes that have one of these open. Others' processes are seen by root only."""
+    found = []
+    names = {str(path): path for path in paths}
+    for process in proc.iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            opened = {str(each.readlink()) for each in (process / "fd").iterdir()}
+        except OSError:
+            continue  # it ended, or it belongs to another user
+        for name in opened & names.keys():
+            command = read_bounded(process / "comm")
+            found.append((names[name], int(process.name), command.text.strip() if command else "unknown"))
+    return found

@@ -205,52 +205,19 @@ def nvm_sets(answer: Mapping[str, Any]) -> tuple[NvmSet, ...]:
 # subsystem; the second schema of 2.14 on with the controllers of a multipath namespace in its `Paths`.
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A namespace that this host has as a block device."""
-
-    name: str
-    """`nvme0n1`."""
-    nsid: int
-    """Never taken from the name."""
-    serial: str = ""
-    subsystem_nqn: str = ""
-    controllers: tuple[str, ...] = ()
-    """Names such as `nvme0`; empty where the shape does not show it."""
-
-
-def listed(answer: Mapping[str, Any]) -> tuple[Listed, ...]:
-    """From `list`, with `-v` or without, in any of its shapes. Raises NvmeSchemaError."""
-    found: list[Listed] = []
+def listed(answer: Mapping[str, Any]) -> dict[str, int]:
+    """NSIDs by block device (`nvme0n1`), from `list`, with `-v` or without. Raises NvmeSchemaError."""
+    found: dict[str, int] = {}
     for device in Fields(answer, "list").each("Devices", default_empty=True):
-        if device.has("Subsystems"):
-            for subsystem in device.each("Subsystems"):
-                found += _of_subsystem(subsystem)
-        else:
+        if not device.has("Subsystems"):
             # The flat shape calls the NSID "NameSpace".
             nsid = device.uint("NSID", "NameSpace", bits=32)
-            path = device.text("DevicePath")
-            found.append(Listed(path.removeprefix("/dev/"), nsid, device.text("SerialNumber", "")))
-    return tuple(found)
-
-
-def _of_subsystem(subsystem: Fields) -> Iterator[Listed]:
-    nqn = subsystem.text("SubsystemNQN", "")
-    names: list[str] = []
-    for controller in subsystem.each("Controllers", default_empty=True):
-        name, serial = controller.text("Controller"), controller.text("SerialNumber", "")
-        names.append(name)
-        for each in controller.each("Namespaces", default_empty=True):
-            yield Listed(each.text("NameSpace"), each.uint("NSID", bits=32), serial, nqn, (name,))
-    for each in subsystem.each("Namespaces", default_empty=True):
-        paths = [
-            path.text("Controller")
-            for path in each.each("Paths", default_empty=True)
-            if path.has("Controller")
-        ]
-        yield Listed(
-            each.text("NameSpace"), each.uint("NSID", bits=32), "", nqn, tuple(dict.fromkeys(paths or names))
-        )
+            found[device.text("DevicePath").removeprefix("/dev/")] = nsid
+        for subsystem in device.each("Subsystems", default_empty=True):
+            for holder in (subsystem, *subsystem.each("Controllers", default_empty=True)):
+                for each in holder.each("Namespaces", default_empty=True):
+                    found[each.text("NameSpace")] = each.uint("NSID", bits=32)
+    return found
 
 
 # What the log commands print: FDP, endurance groups, SMART and OCP's extended SMART log.
@@ -265,18 +232,6 @@ GROUP_UNIT_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class FdpStatistics:
-    """FDP statistics of an endurance group since its creation."""
-
-    host_bytes: int
-    """HBMW: host bytes with metadata written."""
-    media_bytes: int
-    """MBMW."""
-    erased_bytes: int
-    """MBE."""
-
-
-@dataclass(frozen=True, slots=True)
 class GroupLog:
     """Log of an endurance group. In bytes, though counted in units of 10**9."""
 
@@ -287,10 +242,10 @@ class GroupLog:
     unallocated_bytes: int | None
 
 
-def fdp_statistics(answer: Mapping[str, Any]) -> FdpStatistics:
-    """Parse `fdp stats`. Raises NvmeSchemaError."""
+def fdp_bytes_written(answer: Mapping[str, Any]) -> tuple[int, int]:
+    """From `fdp stats`: bytes written by hosts (HBMW) and to media (MBMW). Raises NvmeSchemaError."""
     fields = Fields(answer, "fdp stats")
-    return FdpStatistics(*(fields.uint(name, bits=128) for name in ("hbmw", "mbmw", "mbe")))
+    return fields.uint("hbmw", bits=128), fields.uint("mbmw", bits=128)
 
 
 def fdp_configs(answer: Mapping[str, Any]) -> tuple[FdpConfig, ...]:
