@@ -36,6 +36,10 @@ _SOCKETS_S = 5.0
 """For the sockets of a namespace that was added to a served device; they take a tenth of a second."""
 _SOCKETS_POLL_S = 0.02
 
+_PLACE = Annotated[
+    str, typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace)
+]
+
 app = typer.Typer(
     help="Manage emulated SSDs served over NBD; show and profile drives.\n\nExamples:\n"
     "slo-ctl device create ssd0 --size 8GiB\nslo-ctl device show /dev/nvme0",
@@ -285,11 +289,9 @@ def serve(
     slo-ctl device serve ssd0 --nvme-tcp 127.0.0.1:4420
     slo-ctl device serve ssd0 --tls-certificates /etc/slo-ctl/tls --tls-verify-peer
     """
-    from slo_ctl.drives.record import places
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.server import serve as run_server
     from slo_ctl.drives.serving import plan_nvme_tcp
-    from slo_ctl.drives.store import DeviceStore
 
     if latency not in ("real", "none"):
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
@@ -303,7 +305,7 @@ def serve(
         )
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
-    store = DeviceStore(places(root))
+    store = _store(root)
     record = store.load(name)
     options = ServeOptions(
         latency=latency,
@@ -364,19 +366,10 @@ def age(
 
 def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
     from slo_ctl.drives.store import age as age_device
-    from slo_ctl.show.terminal import progress_on_stderr
+    from slo_ctl.show.terminal import drive_writes_on_stderr
 
-    with progress_on_stderr(quiet=quiet) as sink:
-        phase, written = sink.phase(f"preconditioning {record.name}", None, "drive writes"), 0.0
-
-        def advance(now: float) -> None:
-            nonlocal written
-            phase.advance(now - written)
-            written = now
-
-        aged = age_device(store, record, advance)
-        phase.done()
-    return aged
+    with drive_writes_on_stderr(f"preconditioning {record.name}", quiet=quiet) as advance:
+        return age_device(store, record, advance)
 
 
 def _age_text(aged: Aged) -> str:
@@ -386,10 +379,7 @@ def _age_text(aged: Aged) -> str:
 
 @app.command()
 def resize(
-    place: Annotated[
-        str,
-        typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace),
-    ],
+    place: _PLACE,
     size: Annotated[str, typer.Argument(metavar="SIZE", help="The new size, such as 4GiB.")],
     lose_data: Annotated[
         bool, typer.Option("--lose-data", help="Allow a size below that of the data, which is lost.")
@@ -403,9 +393,7 @@ def resize(
     """
     from slo_ctl.drives.store import resize as resize_namespace
 
-    name, slash, namespace = place.partition("/")
-    if not slash:
-        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
+    name, namespace = _split(place)
     size_bytes = bytes_of("SIZE", size, "4GiB")
     store = _store(root)
     served = resize_namespace(store, store.load(name), namespace, size_bytes, lose_data=lose_data)
@@ -470,10 +458,7 @@ def _addresses(run: RunPlaces, namespace: str) -> list[str]:
 
 @app.command()
 def remove(
-    place: Annotated[
-        str,
-        typer.Argument(metavar="NAME/NAMESPACE", help="The namespace.", autocompletion=complete_namespace),
-    ],
+    place: _PLACE,
     yes: YES = False,
     root: ROOT = None,
 ) -> None:
@@ -484,16 +469,11 @@ def remove(
     """
     from slo_ctl.drives.store import remove_namespace, require_namespace
 
-    name, slash, namespace = place.partition("/")
-    if not slash:
-        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
+    name, namespace = _split(place)
     store = _store(root)
     record = store.load(name)
     require_namespace(record, namespace)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UserError(f"removing {place} destroys its data", "add --yes to confirm")
-        typer.confirm(f"Remove namespace {place} and all data in it?", abort=True)
+    _confirm(yes, f"removing {place} destroys its data", f"Remove namespace {place} and all data in it?")
     remove_namespace(store, record, namespace)
     print_lines(f"removed {place}")
 
@@ -511,10 +491,7 @@ def delete(
     """
     store = _store(root)
     store.require(name)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UserError(f"deleting {name} destroys its data", "add --yes to confirm")
-        typer.confirm(f"Delete device {name} and all data on it?", abort=True)
+    _confirm(yes, f"deleting {name} destroys its data", f"Delete device {name} and all data on it?")
     store.delete(name)
     print_lines(f"deleted device {name}")
 
@@ -523,6 +500,22 @@ app.command("policy")(device_policy.policy)
 app.command("profile")(profile.profile)
 app.command("logical-block", rich_help_panel=LABORATORY)(write_unit.logical_block)
 app.command("write-cost", rich_help_panel=LABORATORY)(write_unit.device_write_cost)
+
+
+def _split(place: str) -> tuple[str, str]:
+    """Device and namespace. Raises UserError."""
+    name, slash, namespace = place.partition("/")
+    if not slash:
+        raise UserError(f"{place} does not name a namespace", f"write {place}/NAMESPACE")
+    return name, namespace
+
+
+def _confirm(yes: bool, consequence: str, question: str) -> None:
+    """Ask, unless `yes`. Raises UserError where nobody can be asked, and typer.Abort."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(consequence, "add --yes to confirm")
+        typer.confirm(question, abort=True)
 
 
 def _store(root: Path | None) -> DeviceStore:

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,7 @@ from slo_ctl.cli.options import JOBS, JSON, QUIET, REPORT, SAVE_JSON
 from slo_ctl.cli.output import Outputs, deliver
 
 if TYPE_CHECKING:
-    from fsim.experiment import AllocationResult, Sweep
+    from fsim.experiment import AllocationResult
     from fsim.workloads import TraceSource
 
 DEFAULT_WORKLOAD = "cvfs-large"
@@ -80,28 +79,53 @@ def command(
     slo-ctl fsim ext,greedy-local --workload fsl --drive sandisk,mtron --trim
     slo-ctl fsim ext,greedy-space --trace fin.spc.zst --utilisation 10,50,80
     """
-    from fsim.experiment import compare
+    from fsim.allocators import ALLOCATORS
+    from fsim.experiment import Sweep, compare, preset
+    from fsim.tables import print_allocation
+    from fsim.workloads import SETTINGS
+    from slo_ctl.drives.build import PAPER_DRIVES
     from slo_ctl.show.terminal import progress_on_stderr
 
     outputs = Outputs(json=json, save_json=save_json, report=report, quiet=quiet)
     outputs.check()
-    request = SweepRequest(
-        allocators=allocators,
-        workload=workload,
-        trace=trace,
-        drive=drive,
-        device=device or [],
-        utilisation=utilisation,
+    if trace is not None and workload is not None:
+        raise UserError("--trace and --workload exclude each other", "give one of them")
+    changes: dict[str, str] = {}
+    for pairs in device or []:
+        changes |= split_pairs("--device", pairs)
+    if trace is None and (workload or DEFAULT_WORKLOAD) not in SETTINGS:
+        raise UserError(
+            f"--workload: {workload} is not known", f"known: {', '.join(SETTINGS)}; or --trace FILE"
+        )
+    source = None if trace is None else _trace_source(trace, on_error)
+    drives = _names("--drive", drive or DEFAULT_DRIVE, PAPER_DRIVES)
+    sweep = Sweep(
+        allocators=_names("ALLOCATOR", allocators, ALLOCATORS),
+        drives={name: preset(name, changes) for name in drives},
+        workload=workload or DEFAULT_WORKLOAD if trace is None else trace.name,
+        trace=source,
+        utilisations=_utilisations(utilisation),
         trim=trim,
-        seed=seed,
-        seeds=seeds,
-        on_error=on_error,
+        seeds=tuple(range(seed, seed + seeds)),
     )
-    sweep = sweep_of(request)
+    command_line = ["slo-ctl", "fsim", allocators]
+    for option, value, default in (
+        ("--workload", workload, None),
+        ("--trace", trace, None),
+        ("--drive", drive, None),
+        ("--utilisation", utilisation, DEFAULT_UTILISATION),
+        ("--seed", seed, 1),
+        ("--seeds", seeds, 1),
+        ("--on-error", on_error, "raise"),
+    ):
+        if value not in (None, default):
+            command_line += [option, str(value)]
+    for pairs in device or []:
+        command_line += ["--device", pairs]
+    if trim:
+        command_line.append("--trim")
     with progress_on_stderr(quiet=quiet) as progress:
-        result = compare(sweep, request.command_line(), progress, jobs or os.cpu_count() or 1)
-    from fsim.tables import print_allocation
-
+        result = compare(sweep, shlex.join(command_line), progress, jobs or os.cpu_count() or 1)
     deliver(result, outputs, _report, print_allocation)
 
 
@@ -110,75 +134,6 @@ def _report(result: AllocationResult) -> str:
     from fsim.report import render_allocation
 
     return render_allocation(result)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRequest:
-    """The options, as they were written."""
-
-    allocators: str
-    workload: str | None
-    trace: Path | None
-    drive: str | None
-    device: list[str]
-    utilisation: str
-    trim: bool
-    seed: int
-    seeds: int
-    on_error: str
-
-    def command_line(self) -> str:
-        """The command that repeats the run."""
-        words = ["slo-ctl", "fsim", self.allocators]
-        options = {
-            "--workload": self.workload,
-            "--trace": None if self.trace is None else str(self.trace),
-            "--drive": self.drive,
-            "--utilisation": None if self.utilisation == DEFAULT_UTILISATION else self.utilisation,
-            "--seed": None if self.seed == 1 else str(self.seed),
-            "--seeds": None if self.seeds == 1 else str(self.seeds),
-            "--on-error": None if self.on_error == "raise" else self.on_error,
-        }
-        for option, value in options.items():
-            if value is not None:
-                words += [option, value]
-        for pairs in self.device:
-            words += ["--device", pairs]
-        if self.trim:
-            words.append("--trim")
-        return shlex.join(words)
-
-
-def sweep_of(request: SweepRequest) -> Sweep:
-    """The checked request. Raises UserError, and TraceError for a trace that cannot be read."""
-    from fsim.allocators import ALLOCATORS
-    from fsim.experiment import Sweep, preset
-    from fsim.workloads import SETTINGS
-    from slo_ctl.drives.build import PAPER_DRIVES
-
-    if request.trace is not None and request.workload is not None:
-        raise UserError("--trace and --workload exclude each other", "give one of them")
-    changes: dict[str, str] = {}
-    for pairs in request.device:
-        changes |= split_pairs("--device", pairs)
-    workload = request.workload or DEFAULT_WORKLOAD
-    trace = None
-    if request.trace is not None:
-        trace = _trace_source(request.trace, request.on_error)
-        workload = request.trace.name
-    elif workload not in SETTINGS:
-        known = ", ".join(SETTINGS)
-        raise UserError(f"--workload: {workload} is not known", f"known: {known}; or --trace FILE")
-    names = _names("--drive", request.drive or DEFAULT_DRIVE, PAPER_DRIVES)
-    return Sweep(
-        allocators=_names("ALLOCATOR", request.allocators, ALLOCATORS),
-        drives={name: preset(name, changes) for name in names},
-        workload=workload,
-        trace=trace,
-        utilisations=_utilisations(request.utilisation),
-        trim=request.trim,
-        seeds=tuple(range(request.seed, request.seed + request.seeds)),
-    )
 
 
 def _trace_source(path: Path, on_error: str) -> TraceSource:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from slo_ctl.profile.identity import Surroundings
     from slo_ctl.profile.session import Outcome, Request
     from slo_ctl.profile.store import Found, Profile, ProfileStore
-    from slo_ctl.profile.sweep import StoppingRule
 
 
 def for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
@@ -196,10 +195,17 @@ def profile(
     slo-ctl device profile /srv/vms --budget 60s
     slo-ctl device profile /dev/nvme0n1 --show
     """
+    from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, parse_interval
+    from slo_ctl.profile.session import Request
     from slo_ctl.profile.store import ProfileStore
+    from slo_ctl.profile.sweep import StoppingRule
 
-    _check_outputs(agios, plot)
-    method = _fit(fit)
+    if agios is not None:
+        check_writable("--agios", agios)
+    check_plot(plot)
+    if fit not in set(Fit):
+        raise UserError(f"--fit: {fit} is not known", f"known: {', '.join(Fit)}")
+    method = Fit(fit)
     around, store = surroundings(root), ProfileStore(profiles_folder(root))
     if show:
         found = _require(target, around, store)
@@ -207,15 +213,25 @@ def profile(
         if not json_:
             print_stored(target, root)
         return
-    request = _request(
-        target,
-        interval or [],
-        points,
-        _rule(min_repetitions, repetitions, precision),
-        (file_size, test_time, budget),
-        queue_depth,
-        seed,
-        (precondition, fresh),
+    share = share_of("--precision", precision, "5%")
+    if share <= 0:
+        raise UserError(f"--precision: {precision} must be more than 0", "such as 5%")
+    test_s = time_s_of("--test-time", test_time)
+    budget_s = time_s_of("--budget", budget) if budget is not None else None
+    if budget_s == 0:
+        raise UserError("--budget: must be more than 0", "such as 60s")
+    request = Request(
+        target=target,
+        intervals=tuple(map(parse_interval, interval or ())) or DEFAULT_INTERVALS,
+        points=points,
+        rule=StoppingRule(share, min(min_repetitions, repetitions), repetitions),
+        file_bytes=bytes_of("--file-size", file_size),
+        test_s=test_s or None,
+        budget_s=budget_s,
+        queue_depth=queue_depth,
+        seed=seed,
+        precondition=precondition,
+        fresh=fresh,
     )
     requests = for_each_target(request, node or [], allow_write or [])
     if mpi and node:
@@ -238,65 +254,11 @@ def profile(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _request(
-    target: str,
-    interval: list[str],
-    points: int,
-    rule: StoppingRule,
-    sizes: tuple[str, str, str | None],
-    queue_depth: int,
-    seed: int,
-    consent: tuple[bool, bool],
-) -> Request:
-    from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, parse_interval
-    from slo_ctl.profile.session import Request
-
-    file_size, test_time, budget = sizes
-    precondition, fresh = consent
-    test_s = time_s_of("--test-time", test_time)
-    budget_s = time_s_of("--budget", budget) if budget is not None else None
-    if budget_s == 0:
-        raise UserError("--budget: must be more than 0", "such as 60s")
-    return Request(
-        target=target,
-        intervals=tuple(map(parse_interval, interval)) or DEFAULT_INTERVALS,
-        points=points,
-        rule=rule,
-        file_bytes=bytes_of("--file-size", file_size),
-        test_s=test_s or None,
-        budget_s=budget_s,
-        queue_depth=queue_depth,
-        seed=seed,
-        precondition=precondition,
-        fresh=fresh,
-    )
-
-
 def _warn_excluded_nodes(profile: Profile, quiet: bool) -> None:
     """On stderr, when progress is not shown."""
     for each in profile.nodes if quiet else ():
         if each.left_out:
             warn(f"slo-ctl: {each.name} is excluded: {each.left_out}")
-
-
-def _rule(least: int, most: int, precision: str) -> StoppingRule:
-    from slo_ctl.profile.sweep import StoppingRule
-
-    if most < least:
-        least = most
-    share = share_of("--precision", precision, "5%")
-    if share <= 0:
-        raise UserError(f"--precision: {precision} must be more than 0", "such as 5%")
-    return StoppingRule(share, least, most)
-
-
-def _fit(text: str) -> Fit:
-    from slo_ctl.decide.profile_fit import Fit
-
-    try:
-        return Fit(text)
-    except ValueError:
-        raise UserError(f"--fit: {text} is not known", "known: theil-sen, least-squares") from None
 
 
 def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
@@ -308,13 +270,6 @@ def _require(target: str, around: Surroundings, store: ProfileStore) -> Found:
             f"there is no profile of {target}", f"measure it with: slo-ctl device profile {target}"
         )
     return found
-
-
-def _check_outputs(agios: Path | None, plot: Path | None) -> None:
-
-    if agios is not None:
-        check_writable("--agios", agios)
-    check_plot(plot)
 
 
 def _deliver(

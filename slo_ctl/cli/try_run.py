@@ -21,7 +21,7 @@ from slo_ctl.cli.try_host import DEVICE, TryHost
 from slo_ctl.model import DEGRADED, HostStatus, Verdict
 from slo_ctl.observe.ssd import ServedDevice
 from slo_ctl.show.status import verdict_text
-from slo_ctl.show.terminal import Column, console_for, progress_on_stderr, table_of
+from slo_ctl.show.terminal import Column, console_for, drive_writes_on_stderr, table_of
 
 FORMAT_VERSION = 1
 _NOTICEABLE = 0.05
@@ -269,16 +269,8 @@ class Meter:
 
 
 def _make_drive(host: TryHost) -> None:
-    with progress_on_stderr() as sink:
-        phase, written = sink.phase("preconditioning the drive", None, "drive writes"), 0.0
-
-        def advance(now: float) -> None:
-            nonlocal written
-            phase.advance(now - written)
-            written = now
-
+    with drive_writes_on_stderr("preconditioning the drive") as advance:
         aged = host.make_drive(DRIVE, advance)
-        phase.done()
     _say(f"garbage collection is in its steady state: WAF {numbers.decimal(aged.waf)}")
 
 

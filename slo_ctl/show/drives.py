@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -72,10 +72,7 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
         "OCP log": "yes (C0h)" if device.ocp else "no",
         "read with": f"nvme-cli {tool}",
     }
-    width = max(map(len, facts))
-    for name, fact in facts.items():
-        if fact:
-            console.print(Text(f"{name:<{width}}  {printable(fact)}"), soft_wrap=True)
+    _print_facts(console, facts)
     if device.namespaces:
         console.print(_namespaces(device.namespaces))
     for group in device.groups:
@@ -88,6 +85,20 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
         console.print(Text(text), soft_wrap=True)
 
 
+def _print_facts(console: Console, facts: Mapping[str, str]) -> None:
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        if fact:
+            console.print(Text(f"{name:<{width}}  {printable(fact)}"), soft_wrap=True)
+
+
+def _table(headings: Sequence[str], left: Collection[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    return table
+
+
 def _management(device: NvmeDevice) -> str:
     controller = device.controller
     if not controller.namespace_management:
@@ -97,9 +108,8 @@ def _management(device: NvmeDevice) -> str:
 
 
 def _namespaces(namespaces: tuple[NvmeNamespace, ...]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("NSID", "BLOCK DEVICE", "SIZE", "CAPACITY", "USED", "LBA", "GROUP", "SET", "HANDLES"):
-        table.add_column(heading, justify="left" if heading == "BLOCK DEVICE" else "right")
+    headings = ("NSID", "BLOCK DEVICE", "SIZE", "CAPACITY", "USED", "LBA", "GROUP", "SET", "HANDLES")
+    table = _table(headings, left=("BLOCK DEVICE",))
     for each in namespaces:
         table.add_row(
             str(each.nsid),
@@ -154,9 +164,8 @@ def _mapping_counters(kind: str) -> dict[str, str]:
 
 def device_table(devices: Sequence[DriveStatus]) -> Table:
     """A row for each emulated device."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("DEVICE", "KIND", "SERVED", "SIZE", "ON DISK", "NAMESPACES", "SPEC"):
-        table.add_column(heading, justify="right" if heading in ("SIZE", "ON DISK") else "left")
+    left = ("DEVICE", "KIND", "SERVED", "NAMESPACES", "SPEC")
+    table = _table(("DEVICE", "KIND", "SERVED", "SIZE", "ON DISK", "NAMESPACES", "SPEC"), left)
     for device in devices:
         table.add_row(
             device.name,
@@ -165,14 +174,12 @@ def device_table(devices: Sequence[DriveStatus]) -> Table:
             numbers.size(device.size_bytes),
             numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
             ", ".join(namespace.name for namespace in device.namespaces),
-            printable(_rest_of(device.spec)),
+            # What no other column shows.
+            printable(
+                ",".join(p for p in device.spec.split(",") if p.partition("=")[0] not in ("name", "size"))
+            ),
         )
     return table
-
-
-def _rest_of(spec: str) -> str:
-    """What no other column shows."""
-    return ",".join(pair for pair in spec.split(",") if pair.partition("=")[0] not in ("name", "size"))
 
 
 def print_device(console: Console, device: DriveStatus) -> None:
@@ -185,9 +192,7 @@ def print_device(console: Console, device: DriveStatus) -> None:
         "folder": device.folder,
         "control": device.control_socket,
     }
-    width = max(map(len, facts))
-    for name, fact in facts.items():
-        console.print(Text(f"{name:<{width}}  {printable(str(fact))}"), soft_wrap=True)
+    _print_facts(console, facts)
     console.print(_emulated_namespaces(device))
     for counters in (device.statistics or {}).get("namespaces", ()):
         if counters.get("reason"):
@@ -264,13 +269,11 @@ def _served(device: DriveStatus) -> str:
 
 def _emulated_namespaces(device: DriveStatus) -> Table:
     counters = {each["name"]: each for each in (device.statistics or {}).get("namespaces", ())}
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     ssd = device.kind == "ssd"
     headings = ["NAMESPACE", "SIZE", "ON DISK", "WEIGHT", "MAX IOPS"] + (["OPS BLOCKS"] if ssd else [])
     extra = _mapping_counters((device.mapping or {}).get("kind", ""))
     activity = ["READS", "WRITES"] + (["WAF", *extra] if ssd else [])
-    for heading in headings + (activity if counters else []):
-        table.add_column(heading, justify="left" if heading == "NAMESPACE" else "right")
+    table = _table(headings + (activity if counters else []), left=("NAMESPACE",))
     for namespace in device.namespaces:
         table.add_row(
             *_row(namespace)[: len(headings)],

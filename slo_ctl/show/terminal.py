@@ -115,6 +115,21 @@ def progress_on_stderr(quiet: bool = False) -> Iterator[ProgressSink]:
         yield Lines(sys.stderr)
 
 
+@contextmanager
+def drive_writes_on_stderr(name: str, quiet: bool = False) -> Iterator[Callable[[float], None]]:
+    """Progress of a phase of unknown length, to be called with the drive writes so far."""
+    with progress_on_stderr(quiet) as sink:
+        phase, written = sink.phase(name, None, "drive writes"), 0.0
+
+        def advance(now: float) -> None:
+            nonlocal written
+            phase.advance(now - written)
+            written = now
+
+        yield advance
+        phase.done()
+
+
 class Bars:
     """One bar per phase, with the remaining time."""
 
@@ -205,7 +220,6 @@ class Line:
 
 
 def _bars(stream: TextIO) -> Progress:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     return Progress(
@@ -215,6 +229,6 @@ def _bars(stream: TextIO) -> Progress:
         TimeElapsedColumn(),
         TextColumn("left", markup=False),
         TimeRemainingColumn(compact=True),
-        console=Console(file=stream, markup=False, emoji=False, highlight=False),
+        console=console_for(stream),
         refresh_per_second=4,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -52,33 +53,34 @@ def where_line(inventory: Inventory) -> str:
     return f"{cgroups}, {libvirt}"
 
 
-def stream_table(inventory: Inventory) -> Table:
-    """A row for each stream, and one for each VM without streams."""
+_STREAM_HEADINGS = ("DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP")
+
+
+def _table(*headings: str) -> Table:
+    """Numbers to the right; texts that do not fit are folded."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("VM", "STATE", "DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP"):
+    for heading in headings:
         right = heading in ("DEVICE", "READ", "WRITTEN")
         table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
-    remaining = list(inventory.streams)
-    for vm in inventory.vms:
-        count = stream_count(vm, remaining)
-        for cells in [stream_cells(stream) for stream in remaining[:count]] or [
-            stream_cells(None, vm.cgroup)
-        ]:
-            table.add_row(*(Text(cell) for cell in (printable(vm.name), vm.state.value, *cells)))
-        del remaining[:count]
     return table
 
 
-def stream_count(vm: Vm, streams: list[Stream]) -> int:
-    """Number of streams of this VM at the head of the list, which is in the order of the VMs."""
-    count = 0
-    while count < len(streams) and (streams[count].vm, streams[count].cgroup) == (vm.name, vm.cgroup):
-        count += 1
-    return count
+def stream_table(inventory: Inventory) -> Table:
+    """A row for each stream, and one for each VM without streams."""
+    table = _table("VM", "STATE", *_STREAM_HEADINGS)
+    # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
+    remaining = list(inventory.streams)
+    for vm in inventory.vms:
+        mine = list(
+            takewhile(lambda stream, vm=vm: (stream.vm, stream.cgroup) == (vm.name, vm.cgroup), remaining)
+        )
+        for cells in map(_stream_cells, mine) if mine else [_stream_cells(None, vm.cgroup)]:
+            table.add_row(*map(Text, (printable(vm.name), vm.state.value, *cells)))
+        del remaining[: len(mine)]
+    return table
 
 
-def stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]:
+def _stream_cells(stream: Stream | None, cgroup: str | None = None) -> list[str]:
     """Disk, source, device, bytes read and written, cgroup."""
     if stream is None:
         return [*[numbers.UNKNOWN] * 5, _text(cgroup)]
@@ -102,27 +104,25 @@ def inventory_json(inventory: Inventory) -> dict[str, Any]:
         if tree is None
         else {"version": tree.version, "root": str(tree.root), "io_controller": tree.io},
         "libvirt_uri": inventory.libvirt_uri,
-        "vms": [_vm_json(vm) for vm in inventory.vms],
-        "streams": [_stream_json(stream) for stream in inventory.streams],
+        "vms": [asdict(vm) | {"disks": _disks_json(vm)} for vm in inventory.vms],
+        "streams": [
+            {
+                "vm": each.vm,
+                **_stream_json(each),
+                "counters": asdict(each.counters) if each.counters else None,
+            }
+            for each in inventory.streams
+        ],
         "notes": list(inventory.notes),
     }
 
 
-def _vm_json(vm: Vm) -> dict[str, Any]:
-    return asdict(vm) | {"disks": disks_json(vm)}
-
-
-def disks_json(vm: Vm) -> list[dict[str, Any]]:
+def _disks_json(vm: Vm) -> list[dict[str, Any]]:
     """Its disks; devices as MAJOR:MINOR."""
     return [asdict(disk) | {"device": _device(disk.device)} for disk in vm.disks]
 
 
 def _stream_json(stream: Stream) -> dict[str, Any]:
-    counters = asdict(stream.counters) if stream.counters else None
-    return {"vm": stream.vm, **stream_json(stream), "counters": counters}
-
-
-def stream_json(stream: Stream) -> dict[str, Any]:
     """The path of a stream, without its VM."""
     return {
         "disk": stream.disk.target if stream.disk else None,
@@ -161,7 +161,10 @@ def show_vm(
         console.print(Text(f"conflict: {printable(sentence)}", "yellow"), soft_wrap=True)
     if streams:
         console.print()
-        console.print(_stream_table(streams))
+        table = _table(*_STREAM_HEADINGS)
+        for stream in streams:
+            table.add_row(*map(Text, _stream_cells(stream)))
+        console.print(table)
     console.print()
 
 
@@ -170,14 +173,14 @@ def slo_line(resolved: ResolvedSlo) -> str:
     chosen = [f"class {resolved.class_name} ({resolved.class_source})"] if resolved.class_name else []
     chosen += [f"group {resolved.group_name} ({resolved.group_source})"] if resolved.group_name else []
     fields = [
-        f"{KEY_OF[field]} {field_cell(field, getattr(resolved.slo, field))} ({resolved.sources[field]})"
+        f"{KEY_OF[field]} {_field_cell(field, getattr(resolved.slo, field))} ({resolved.sources[field]})"
         for field in FIELD_NAMES
         if field in resolved.sources
     ]
     return ", ".join([*chosen, *fields])
 
 
-def field_cell(field: str, value: float | None) -> str:
+def _field_cell(field: str, value: float | None) -> str:
     """A value of a field of `model.Slo`, with its unit."""
     if value is None:
         return numbers.UNKNOWN
@@ -218,8 +221,8 @@ def slo_json(
         "by_source": {source: dict(fields) for source, fields in by_source.items()},
         "state": vm.state.value if vm else None,
         "found_by": vm.found_by.value if vm else None,
-        "disks": disks_json(vm) if vm else [],
-        "streams": [stream_json(stream) for stream in streams],
+        "disks": _disks_json(vm) if vm else [],
+        "streams": [_stream_json(stream) for stream in streams],
     }
 
 
@@ -235,18 +238,8 @@ def _slo_table(resolved: ResolvedSlo) -> Table:
             table.add_row(*(Text(printable(cell or "")) for cell in cells))
     for field in FIELD_NAMES:
         source = resolved.sources.get(field, "")
-        cells = (KEY_OF[field], field_cell(field, getattr(resolved.slo, field)), source)
+        cells = (KEY_OF[field], _field_cell(field, getattr(resolved.slo, field)), source)
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
-
-
-def _stream_table(streams: Sequence[Stream]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("DISK", "SOURCE", "DEVICE", "READ", "WRITTEN", "CGROUP"):
-        right = heading in ("DEVICE", "READ", "WRITTEN")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for stream in streams:
-        table.add_row(*(Text(cell) for cell in stream_cells(stream)))
     return table
 
 
@@ -295,11 +288,11 @@ def plan_lines(mapping: NamespaceMapping, drive: NvmeDevice) -> list[str]:
         lines.append("  no steps on the drive: only the record is removed")
     if mapping.purpose is Purpose.MAP:
         lines.append(f"  isolation: {mapping.placement.isolation}, by {mapping.placement.by}")
-        lines.append(f"  spare: {spare_text(mapping)}")
+        lines.append(f"  spare: {_spare_text(mapping)}")
     return lines
 
 
-def spare_text(mapping: NamespaceMapping) -> str:
+def _spare_text(mapping: NamespaceMapping) -> str:
     """Such as `2GiB unallocated, the drive's`."""
     spare = mapping.spare
     if not spare.size_bytes:
@@ -358,7 +351,7 @@ def mapping_table(mappings: Iterable[NamespaceMapping]) -> Table:
             str(each.nsid or "(new)"),
             format_bytes_exact(each.size_bytes),
             each.placement.isolation,
-            spare_text(each),
+            _spare_text(each),
             state,
         )
         table.add_row(*(Text(printable(cell)) for cell in cells))
