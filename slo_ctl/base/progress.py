@@ -25,23 +25,19 @@ class ProgressSink(Protocol):
         """Say something once, such as why a phase ended early."""
 
 
-class SilentPhase:
-    """A phase nobody watches."""
+class Silent:
+    """A sink that nobody watches, and its phases."""
+
+    def phase(self, name: str, total: float | None, unit: str) -> Silent:
+        """Itself."""
+        del name, total, unit
+        return self
 
     def advance(self, amount: float) -> None:
         """Do nothing."""
 
     def done(self) -> None:
         """Do nothing."""
-
-
-class Silent:
-    """A sink nobody watches."""
-
-    def phase(self, name: str, total: float | None, unit: str) -> SilentPhase:
-        """A phase nobody watches."""
-        del name, total, unit
-        return SilentPhase()
 
     def note(self, text: str) -> None:
         """Do nothing."""

@@ -76,7 +76,8 @@ def show(
     slo-ctl vm show web
     slo-ctl vm show 'web*' db --json
     """
-    from slo_ctl.show.vms import FORMAT_VERSION, show_vm, slo_json
+    from slo_ctl.show.terminal import console_for
+    from slo_ctl.show.vms import FORMAT_VERSION, print_vm, slo_json
 
     host = VmHost(root, connect)
     stored, shown = host.stored(), []
@@ -95,7 +96,7 @@ def show(
         print_json({"format_version": FORMAT_VERSION, "vms": vms} if is_many(names) else vms[0])
         return
     for name, _, slo, vm, streams in shown:
-        show_vm(sys.stdout, name, slo, vm, streams)
+        print_vm(console_for(sys.stdout), name, slo, vm, streams)
         for line in _status_lines(_rows(status, name), host):
             print_lines(line)
         if name != shown[-1][0]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.quantity import format_bytes_exact, format_number
+from slo_ctl.config.layers import NO_LIBVIRT, Layers
 from slo_ctl.config.schema import find_table_errors
 from slo_ctl.config.settings import DEFAULTS, Config
 from slo_ctl.config.toml_file import ConfigFile, read_file
-from slo_ctl.config.whole import NO_LIBVIRT, Layers, assemble
 from slo_ctl.host.programs import why_not_run
-from slo_ctl.model.slo import KEY_OF, SloClass, field_text
+from slo_ctl.model.slo import KEY_OF, field_text
 
 MAIN_FILE = "slo-ctl.toml"
 FOLDER = "conf.d"
@@ -27,9 +27,9 @@ def load(folder: Path) -> Config:
     Raises UserError that names file, line and field.
     """
     layers, files = _read(folder)
-    config, problems = assemble(layers, tuple(file.path for file in files))
-    if problems:
-        raise problems[0]
+    config = layers.config(tuple(file.path for file in files))
+    if layers.problems:
+        raise layers.problems[0]
     return config
 
 
@@ -50,7 +50,10 @@ def find_errors(folder: Path) -> list[UserError]:
             found, valid = find_table_errors(file)
             errors += found
             layers.add(valid, str(path.relative_to(folder)))
-    return [*errors, *(unread or [*assemble(layers, ())[1], *_program_errors(layers)])]
+    if unread:
+        return [*errors, *unread]
+    layers.config(())
+    return [*errors, *layers.problems, *_program_errors(layers)]
 
 
 def _program_errors(layers: Layers) -> list[UserError]:
@@ -95,10 +98,11 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     ]
     tables = {
         **layers.sections,
-        **{f"device {name}": named.keys for name, named in layers.devices.items()},
-        **{f"class.{name}": named.keys for name, named in layers.classes.items()},
-        **{f"group.{name}": named.keys for name, named in layers.groups.items()},
-        **{f"vm.{name}": named.keys for name, named in layers.vms.items()},
+        **{
+            f"{kind}{' ' if kind == 'device' else '.'}{name}": table.keys
+            for kind, tables in layers.named.items()
+            for name, table in tables.items()
+        },
     }
     found += [
         ConfigValue(table, key, _written(placed.file.value(placed.where)), placed.shown)
@@ -106,7 +110,12 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
         for key, placed in keys.items()
     ]
     found += [
-        ConfigValue(f"vm.{vm.name}", KEY_OF[name], field_text(name, value), _by_class(chosen, name))
+        ConfigValue(
+            f"vm.{vm.name}",
+            KEY_OF[name],
+            field_text(name, value),
+            f"{chosen.field_sources[name]} (class {chosen.name})",
+        )
         for vm in (*config.vms.values(), *config.patterns.values())
         if vm.class_name is not None and (chosen := config.classes[vm.class_name])
         for name, value in chosen.fields.items()
@@ -114,10 +123,6 @@ def values_with_origin(folder: Path) -> list[ConfigValue]:
     ]
     order = list(dict.fromkeys([*(section for section, _ in defaults), *tables]))
     return sorted(found, key=lambda each: order.index(each.table))
-
-
-def _by_class(chosen: SloClass, field: str) -> str:
-    return f"{chosen.field_sources[field]} (class {chosen.name})"
 
 
 def _defaults() -> dict[tuple[str, str], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
@@ -81,18 +82,14 @@ def _text(value: object, hint: str) -> str:
     return value
 
 
-def _policy(value: object) -> str:
-    name = _text(value, f"known: {', '.join(POLICIES)}")
-    if name not in POLICIES:
-        raise FieldError("is not a policy", did_you_mean(name, POLICIES))
-    return name
+def _one_of(known: Collection[str], noun: str) -> BeforeValidator:
+    def check(value: object) -> str:
+        name = _text(value, f"known: {', '.join(known)}")
+        if name not in known:
+            raise FieldError(f"is not {noun}", did_you_mean(name, known))
+        return name
 
-
-def _share_by(value: object) -> ShareBy:
-    name = _text(value, f"known: {', '.join(ShareBy)}")
-    if name not in tuple(ShareBy):
-        raise FieldError("is not a unit of shares", did_you_mean(name, tuple(ShareBy)))
-    return ShareBy(name)
+    return BeforeValidator(check)
 
 
 def _budget(value: object) -> float:
@@ -105,13 +102,6 @@ def _budget(value: object) -> float:
     if not 0.0 <= share <= 1.0:
         raise FieldError("is not a share of device time", hint)
     return share
-
-
-def _scheduler(value: object) -> str:
-    name = _text(value, f"known: {', '.join(SCHEDULERS)}")
-    if name not in SCHEDULERS:
-        raise FieldError("is not a scheduler", did_you_mean(name, SCHEDULERS))
-    return name
 
 
 def _uri(value: object) -> str:
@@ -200,8 +190,8 @@ def _namespace(value: object) -> str:
     return f"{device}/{namespace}"
 
 
-PolicyName = Annotated[str, BeforeValidator(_policy)]
-SchedulerName = Annotated[str, BeforeValidator(_scheduler)]
+PolicyName = Annotated[str, _one_of(POLICIES, "a policy")]
+SchedulerName = Annotated[str, _one_of(SCHEDULERS, "a scheduler")]
 """Scheduler of a block device, or among the namespaces of an emulated one."""
 LibvirtUri = Annotated[str, BeforeValidator(_uri)]
 AbsolutePath = Annotated[str, BeforeValidator(_path)]
@@ -227,7 +217,7 @@ VmName = Annotated[str, BeforeValidator(_vm_name)]
 NamespacePath = Annotated[str, BeforeValidator(_namespace)]
 """DEVICE/NAMESPACE."""
 
-ShareUnit = Annotated[ShareBy, BeforeValidator(_share_by)]
+ShareUnit = Annotated[ShareBy, _one_of(tuple(ShareBy), "a unit of shares")]
 MoveBudget = Annotated[float, BeforeValidator(_budget)]
 
 

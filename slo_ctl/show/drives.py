@@ -167,6 +167,7 @@ def device_table(devices: Sequence[DriveStatus]) -> Table:
     left = ("DEVICE", "KIND", "SERVED", "NAMESPACES", "SPEC")
     table = _table(("DEVICE", "KIND", "SERVED", "SIZE", "ON DISK", "NAMESPACES", "SPEC"), left)
     for device in devices:
+        pairs = device.spec.split(",")
         table.add_row(
             device.name,
             "EMULATED",
@@ -174,10 +175,7 @@ def device_table(devices: Sequence[DriveStatus]) -> Table:
             numbers.size(device.size_bytes),
             numbers.size(sum(namespace.allocated_bytes for namespace in device.namespaces)),
             ", ".join(namespace.name for namespace in device.namespaces),
-            # What no other column shows.
-            printable(
-                ",".join(p for p in device.spec.split(",") if p.partition("=")[0] not in ("name", "size"))
-            ),
+            printable(",".join(pair for pair in pairs if pair.partition("=")[0] not in ("name", "size"))),
         )
     return table
 

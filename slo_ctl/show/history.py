@@ -14,13 +14,12 @@ from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.model import Verdict
 from slo_ctl.show.status import STYLES, setting_value
-from slo_ctl.show.terminal import Column, table_of
-from slo_ctl.show.top import sparkline
+from slo_ctl.show.terminal import Column, sparkline, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slo_ctl.record.history_reader import Point, VmHistory
+    from slo_ctl.record.history_reader import OutcomeSeen, Point, VmHistory
 
 DAY_S = 86400.0
 """Longer intervals are shown with dates."""
@@ -102,14 +101,17 @@ def events(history: VmHistory) -> list[Event]:
         text.append(f": {printable(change.reason)}")
         found.append(Event(change.at, text))
     found += [Event(each.at, Text(printable(f"{each.device}: {each.reason}"))) for each in history.decisions]
-    for outcome in history.outcomes:
-        change_text = f"{setting_value(outcome.before)} -> {setting_value(outcome.value)}"
-        line = f"{outcome.state}: {outcome.knob} {change_text}: {outcome.reason or outcome.why}"
-        found.append(Event(outcome.at, Text(printable(line))))
+    found += [Event(each.at, Text(printable(outcome_text(each)))) for each in history.outcomes]
     found += [
         Event(each.at, Text(printable(f"SLO: {each.what} by {each.user}"))) for each in history.slo_changes
     ]
     return sorted(found, key=lambda event: event.at)
+
+
+def outcome_text(outcome: OutcomeSeen) -> str:
+    """What became of a setting, and why."""
+    change = f"{setting_value(outcome.before)} -> {setting_value(outcome.value)}"
+    return f"{outcome.state}: {outcome.knob} {change}: {outcome.reason or outcome.why}"
 
 
 def curve(history: VmHistory, device: str) -> list[float | None]:

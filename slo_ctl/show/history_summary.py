@@ -13,8 +13,8 @@ from slo_ctl.base import numbers
 from slo_ctl.model import DEGRADED, HostStatus, OutcomeState, SettingValue, Verdict
 from slo_ctl.model.status_json import plain
 from slo_ctl.record.history_reader import Point, VerdictChange, VmHistory
-from slo_ctl.show.history import DAY_S, clock
-from slo_ctl.show.status import EMULATED, setting_value
+from slo_ctl.show.history import DAY_S, clock, outcome_text
+from slo_ctl.show.status import EMULATED
 
 FORMAT_VERSION = 1
 
@@ -243,13 +243,9 @@ def _events(histories: Iterable[VmHistory]) -> Iterator[tuple[tuple[object, ...]
             # It is in the history of every VM that it names.
             decisions.setdefault((decision.at, decision.device, decision.reason), []).append(history.vm)
         for outcome in history.outcomes:
-            text = (
-                f"{outcome.state}: {outcome.knob} {setting_value(outcome.before)} -> "
-                f"{setting_value(outcome.value)}: {outcome.reason or outcome.why}"
-            )
             yield (
                 ("setting", history.vm, outcome.knob, outcome.state, _pattern(outcome.reason or outcome.why)),
-                _event(outcome.at, "", (history.vm,), text),
+                _event(outcome.at, "", (history.vm,), outcome_text(outcome)),
             )
     for (at, device, reason), names in decisions.items():
         vms = tuple(sorted(set(names)))

@@ -18,43 +18,10 @@ from slo_ctl.base.text import printable
 from slo_ctl.model import DEGRADED, HostStatus, Verdict, VmStatus
 from slo_ctl.model.status_json import StatusFormatError, from_json
 from slo_ctl.show.status import DaemonOutage, header_lines, outcome_text, status_columns, verdict_text
-from slo_ctl.show.terminal import Column, fitting
+from slo_ctl.show.terminal import Column, fitting, sparkline
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
-
-BARS = "▁▂▃▄▅▆▇█"
-GAP = " "
-
-
-def sparkline(values: Sequence[float | None], width: int | None = None) -> str:
-    """A line of text with a bar for each value, from 0 to the largest; a gap for unknown values.
-
-    With more values than `width`, each bar is the mean of several.
-    """
-    shown = list(values) if width is None else _squeezed(values, width)
-    largest = max((value for value in shown if value is not None), default=0.0)
-    return "".join(GAP if value is None else _bar(value, largest) for value in shown)
-
-
-def _bar(value: float, largest: float) -> str:
-    if largest <= 0:
-        return BARS[0]
-    return BARS[min(len(BARS) - 1, int(max(0.0, value) / largest * len(BARS)))]
-
-
-def _squeezed(values: Sequence[float | None], width: int) -> list[float | None]:
-    count = len(values)
-    if count <= width:
-        return list(values)
-    groups = (values[i * count // width : (i + 1) * count // width] for i in range(width))
-    return [_mean(group) for group in groups]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
 
 CURVE_POINTS = 120
 """Points kept for each VM."""

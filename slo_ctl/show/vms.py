@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -27,9 +27,10 @@ from slo_ctl.model.mapping import (
     TakeDisk,
 )
 from slo_ctl.model.slo import CLASS_KEY, FIELD_NAMES, GROUP_KEY, KEY_OF
-from slo_ctl.show.terminal import console_for
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from slo_ctl.decide.slo_sources import ResolvedSlo
     from slo_ctl.model import DeviceNumber, Stream, Vm
     from slo_ctl.model.mapping import NamespaceMapping, Step
@@ -69,14 +70,13 @@ def stream_table(inventory: Inventory) -> Table:
     """A row for each stream, and one for each VM without streams."""
     table = _table("VM", "STATE", *_STREAM_HEADINGS)
     # By object and not by name: libvirt and the cgroup tree may each have a VM of the same name.
-    remaining = list(inventory.streams)
+    remaining = deque(inventory.streams)
     for vm in inventory.vms:
-        mine = list(
-            takewhile(lambda stream, vm=vm: (stream.vm, stream.cgroup) == (vm.name, vm.cgroup), remaining)
-        )
-        for cells in map(_stream_cells, mine) if mine else [_stream_cells(None, vm.cgroup)]:
+        rows = []
+        while remaining and (remaining[0].vm, remaining[0].cgroup) == (vm.name, vm.cgroup):
+            rows.append(_stream_cells(remaining.popleft()))
+        for cells in rows or [_stream_cells(None, vm.cgroup)]:
             table.add_row(*map(Text, (printable(vm.name), vm.state.value, *cells)))
-        del remaining[: len(mine)]
     return table
 
 
@@ -148,11 +148,10 @@ _FOUND_BY = {
 }
 
 
-def show_vm(
-    stream: TextIO, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream]
+def print_vm(
+    console: Console, name: str, resolved: ResolvedSlo, vm: Vm | None, streams: Sequence[Stream]
 ) -> None:
     """State, SLO with the source of each field, conflicts, and streams."""
-    console = console_for(stream)
     state = f"state {vm.state.value}, {_FOUND_BY[vm.found_by]}" if vm else "not on this host"
     console.print(Text(f"VM {printable(name)}: {state}", style="bold"), soft_wrap=True)
     console.print()

@@ -16,7 +16,7 @@ from slo_ctl.cli import app
 from slo_ctl.model import OutcomeState, Verdict
 from slo_ctl.model.status_json import plain
 from slo_ctl.record.history import History
-from slo_ctl.show.top import BARS, sparkline
+from slo_ctl.show.terminal import BARS, sparkline
 
 
 @pytest.fixture

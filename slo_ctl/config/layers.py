@@ -70,63 +70,51 @@ class NamedTable:
         return self.first.shown
 
 
+NAMED_KINDS = ("device", "class", "group", "vm")
+NO_LIBVIRT = "none"
+_SETTING_OF = {"epoch": "epoch_s", "window": "window_s", "keep": "keep_s", "max_size": "max_bytes"}
+
+
 class Layers:
-    """All files said so far. A later one overrides key by key."""
+    """All files read so far. A later one overrides key by key."""
 
     def __init__(self) -> None:
         self.sections: dict[str, Table] = {}
-        self.devices: dict[str, NamedTable] = {}
-        self.classes: dict[str, NamedTable] = {}
-        self.groups: dict[str, NamedTable] = {}
-        self.vms: dict[str, NamedTable] = {}
-        self.notes: list[str] = []
-        """One sentence for each value of a named table that a later file overrides with another."""
+        self.named: dict[str, dict[str, NamedTable]] = {kind: {} for kind in NAMED_KINDS}
+        """Tables with names, by kind."""
         self.problems: list[UserError] = []
-        """Keys given twice in one file."""
+        """Keys given twice in one file; after `config`, also what does not go together."""
+        self._notes: list[str] = []
+        """One sentence for each value of a named table that a later file overrides with another."""
 
     def add(self, file: ConfigFile, shown: str) -> None:
         """Lay one file over the others. Raises UserError for the first value in it that is not valid."""
         tables = check_tables(file)
-        devices, vms = tables.pop("device", []), tables.pop("vm", [])
-        classes, groups = tables.pop("class", {}), tables.pop("group", {})
+        named = {kind: tables.pop(kind, {}) for kind in NAMED_KINDS}
         for section, values in tables.items():
             table = self._placed(section, values, file, (section,), shown)
             self.sections.setdefault(section, {}).update(table)
-        for index, values in enumerate(devices):
-            name = values.pop("name")
-            self._add_named(self.devices, "device", name, values, file, ("device", index), shown)
-        for name, values in classes.items():
-            self._add_named(self.classes, "class", name, values, file, ("class", name), shown)
-        for name, values in groups.items():
-            self._add_named(self.groups, "group", name, values, file, ("group", name), shown)
-        listed: list[tuple[str | int, Any]] = list(vms.items() if isinstance(vms, dict) else enumerate(vms))
-        for index_or_name, values in listed:
-            name = str(values.pop("name", index_or_name))
-            self._add_named(self.vms, "vm", name, values, file, ("vm", index_or_name), shown)
+        for kind, listed in named.items():
+            for index_or_name, values in listed.items() if isinstance(listed, dict) else enumerate(listed):
+                name = str(values.pop("name", index_or_name))
+                self._add_named(kind, name, values, file, (kind, index_or_name), shown)
 
     def _add_named(
-        self,
-        known: dict[str, NamedTable],
-        kind: str,
-        name: str,
-        values: dict[str, Any],
-        file: ConfigFile,
-        where: Location,
-        shown: str,
+        self, kind: str, name: str, values: dict[str, Any], file: ConfigFile, where: Location, shown: str
     ) -> None:
-        earlier = known.get(name)
+        earlier = self.named[kind].get(name)
         if earlier is not None and earlier.last_file == shown:
             problem = f"{kind} {name} is there already ({earlier.source})"
             self.problems.append(file.fail(where, problem, "put all its keys into one table"))
             return
-        named = known.setdefault(
+        named = self.named[kind].setdefault(
             name, NamedTable(Placed(name, file, where, f"{shown}:{file.line(where)}"), shown)
         )
         named.last_file = shown
         for key, placed in self._placed(f"{kind} {name}", values, file, where, shown).items():
             before = named.keys.get(key)
             if before is not None and before.value != placed.value:
-                self.notes.append(
+                self._notes.append(
                     f"{kind} {name}: {key}: {_shown(key, placed.value)} in {placed.shown} overrides "
                     f"{_shown(key, before.value)} in {before.shown}"
                 )
@@ -146,54 +134,29 @@ class Layers:
             table[key] = Placed(value, file, inside, f"{shown}:{file.line(inside)}")
         return table
 
-
-def _shown(key: str, value: Any) -> str:
-    if key in CONFIG_KEYS:
-        return field_text(CONFIG_KEYS[key], value)
-    return ", ".join(value) if isinstance(value, list) else str(value)
-
-
-NO_LIBVIRT = "none"
-
-
-def assemble(layers: Layers, files: tuple[Path, ...]) -> tuple[Config, list[UserError]]:
-    """The settings, and all that is wrong with how they go together; not to be used with an error."""
-    whole = _Whole(layers)
-    return whole.config(files), whole.problems
-
-
-class _Whole:
-    def __init__(self, layers: Layers) -> None:
-        self._layers = layers
-        self.problems = list(layers.problems)
-
     def config(self, files: tuple[Path, ...]) -> Config:
-        layers = self._layers
-        classes = {name: self._class(name, named) for name, named in layers.classes.items()}
-        groups = {name: self._group(name, named) for name, named in layers.groups.items()}
-        tables = {name: self._vm(name, named, classes, groups) for name, named in layers.vms.items()}
+        """The settings; not to be used when there are `problems` afterwards."""
+        classes = {name: self._class(name, named) for name, named in self.named["class"].items()}
+        groups = {name: self._group(name, named) for name, named in self.named["group"].items()}
+        tables = {name: self._vm(name, named, classes, groups) for name, named in self.named["vm"].items()}
         vms = {name: vm for name, vm in tables.items() if not is_pattern(name)}
         patterns = {name: vm for name, vm in tables.items() if is_pattern(name)}
         self._refuse_shared(vms)
         self._check_patterns(patterns)
-        default = _slo_fields(layers.sections.get("defaults", {}))
+        default = _slo_fields(self.sections.get("defaults", {}))
         self._check_slo("[defaults]", default)
-        uri = self._value("libvirt", "uri", DEFAULTS.libvirt.uri)
+        libvirt, cgroup = self._given("libvirt"), self._given("cgroup")
+        if libvirt.get("uri") == NO_LIBVIRT:
+            libvirt["uri"] = None
         return Config(
             daemon=self._daemon(),
-            libvirt=LibvirtConfig(
-                None if uri == NO_LIBVIRT else uri,
-                self._value("libvirt", "latency_histograms", DEFAULTS.libvirt.latency_histograms),
-            ),
-            cgroup_root=Path(self._value("cgroup", "root", DEFAULTS.cgroup_root)),
-            history=HistoryConfig(
-                keep_s=self._value("history", "keep", DEFAULTS.history.keep_s),
-                max_bytes=self._value("history", "max_size", DEFAULTS.history.max_bytes),
-            ),
-            api_group=self._value("api", "group", DEFAULTS.api_group),
-            metrics_listen=self._value("metrics", "listen", DEFAULTS.metrics_listen),
-            page_listen=self._value("page", "listen", DEFAULTS.page_listen),
-            on_verdict=self._value("hooks", "on_verdict", DEFAULTS.on_verdict),
+            libvirt=LibvirtConfig(**libvirt),
+            cgroup_root=Path(cgroup.get("root", DEFAULTS.cgroup_root)),
+            history=HistoryConfig(**self._given("history")),
+            api_group=self._given("api").get("group", DEFAULTS.api_group),
+            metrics_listen=self._given("metrics").get("listen"),
+            page_listen=self._given("page").get("listen"),
+            on_verdict=self._given("hooks").get("on_verdict", ()),
             default_slo=Slo(**{name: placed.value for name, placed in default.items()}),
             devices=self._device_configs(),
             classes=classes,
@@ -201,26 +164,18 @@ class _Whole:
             vms=vms,
             patterns=patterns,
             files=files,
-            notes=tuple(layers.notes),
+            notes=tuple(self._notes),
         )
 
-    def _value(self, section: str, key: str, default: Any) -> Any:
-        placed = self._layers.sections.get(section, {}).get(key)
-        return default if placed is None else placed.value
+    def _given(self, section: str) -> dict[str, Any]:
+        """Values of a section, by the names that settings have for them."""
+        given = self.sections.get(section, {})
+        return {_SETTING_OF.get(key, key): placed.value for key, placed in given.items()}
 
     def _daemon(self) -> DaemonConfig:
-        usual = DEFAULTS.daemon
-        daemon = DaemonConfig(
-            epoch_s=self._value("daemon", "epoch", usual.epoch_s),
-            window_s=self._value("daemon", "window", usual.window_s),
-            policy=self._value("daemon", "policy", usual.policy),
-            strict=self._value("daemon", "strict", usual.strict),
-            share_by=self._value("daemon", "share_by", usual.share_by),
-            move_budget=self._value("daemon", "move_budget", usual.move_budget),
-            keep_on_stop=self._value("daemon", "keep_on_stop", usual.keep_on_stop),
-        )
+        daemon = DaemonConfig(**self._given("daemon"))
         if daemon.window_s < daemon.epoch_s:
-            given = self._layers.sections["daemon"]
+            given = self.sections["daemon"]
             self._wrong(
                 given.get("window") or given["epoch"],
                 f"[daemon] window = {format_number(daemon.window_s)}s is shorter than "
@@ -231,7 +186,7 @@ class _Whole:
 
     def _device_configs(self) -> tuple[DeviceConfig, ...]:
         devices, paths = [], dict[str, str]()
-        for name, named in self._layers.devices.items():
+        for name, named in self.named["device"].items():
             path, policy = named.keys.get("path"), named.keys.get("policy")
             if path is not None and policy is not None:
                 self._wrong(
@@ -320,7 +275,7 @@ class _Whole:
                     if value is None or (owner := owners.setdefault(f"{key} {value}", name)) == name:
                         continue
                     self._wrong(
-                        self._layers.vms[name].keys[key],
+                        self.named["vm"][name].keys[key],
                         f"VM {name}: {key}: {value} is that of VM {owner}",
                         "give each VM its own",
                     )
@@ -328,7 +283,7 @@ class _Whole:
     def _check_patterns(self, patterns: dict[str, VmConfig]) -> None:
         """They are about SLOs only, and for each VM one of them is the most specific."""
         for name in patterns:
-            keys = self._layers.vms[name].keys
+            keys = self.named["vm"][name].keys
             for key in ("cgroup", "namespaces"):
                 if key in keys:
                     problem = f'[vm."{name}"]: {key} cannot be that of several VMs'
@@ -341,7 +296,7 @@ class _Whole:
             for other in others:
                 if (both := common_name(other, name)) is not None:
                     self._wrong(
-                        self._layers.vms[name].first,
+                        self.named["vm"][name].first,
                         f'[vm."{name}"] and [vm."{other}"] ({patterns[other].source}) are equally specific, '
                         f"and both match {both}",
                         "make one of them longer",
@@ -362,3 +317,9 @@ class _Whole:
 def _slo_fields(keys: Table) -> Table:
     """SLO keys, by field of `model.Slo`."""
     return {CONFIG_KEYS[key]: placed for key, placed in keys.items() if key in CONFIG_KEYS}
+
+
+def _shown(key: str, value: Any) -> str:
+    if key in CONFIG_KEYS:
+        return field_text(CONFIG_KEYS[key], value)
+    return ", ".join(value) if isinstance(value, list) else str(value)
