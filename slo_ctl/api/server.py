@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from slo_ctl.api.routes import DESCRIPTION, Api, Controller, RefusalError, Reply, Request, refusal
 from slo_ctl.host.sockets import group_id, listen, make_socket_folder
 
-MAX_CONNECTION_S = 30.0
+_MAX_CONNECTION_S = 30.0
 """A connection lasts no longer: clients ask and go."""
 _IDLE_S = 5.0
 _POLL_S = 0.25
@@ -68,7 +68,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def service_actions(self) -> None:
         """End connections that last too long; their threads see the end of the stream."""
-        oldest_s = time.monotonic() - MAX_CONNECTION_S
+        oldest_s = time.monotonic() - _MAX_CONNECTION_S
         for connection, began_s in list(self._began_s.items()):
             if began_s < oldest_s:
                 _disconnect(connection)
@@ -148,10 +148,10 @@ class OneRequest(BaseHTTPRequestHandler):
         return "slo-ctl"
 
 
-MODE = 0o660
+_MODE = 0o660
 MAX_CONNECTIONS = 128
 """More are closed at once, so that files are left for the daemon's own work."""
-MAX_BODY_BYTES = 1 << 20
+_MAX_BODY_BYTES = 1 << 20
 _MAX_DISCARDED_BYTES = 16 << 20
 _CREDENTIALS = struct.Struct("=iII")
 
@@ -166,7 +166,7 @@ class ApiServer:
         """
         make_socket_folder(path.parent)
         self._path = path
-        self._server = _Server(Api(controller), listen(path, MODE, group_id(group)))
+        self._server = _Server(Api(controller), listen(path, _MODE, group_id(group)))
         self._identity = path.stat().st_ino
         self._server.start()
 
@@ -206,8 +206,8 @@ class _Connection(OneRequest):
         text = self.headers.get("Content-Length", "0")
         if not (text.isascii() and text.isdigit()):
             raise self._refusal(HTTPStatus.BAD_REQUEST, "send the length of the body in bytes")
-        if len(text) > len(str(MAX_BODY_BYTES)) or int(text) > MAX_BODY_BYTES:
-            hint = f"no request needs more than {MAX_BODY_BYTES} bytes"
+        if len(text) > len(str(_MAX_BODY_BYTES)) or int(text) > _MAX_BODY_BYTES:
+            hint = f"no request needs more than {_MAX_BODY_BYTES} bytes"
             raise self._refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, hint)
         return int(text)
 
@@ -215,7 +215,7 @@ class _Connection(OneRequest):
         """Read the body that was refused: closing before it is read would reset the connection."""
         self.connection.shutdown(socket.SHUT_WR)
         left = _MAX_DISCARDED_BYTES
-        while left > 0 and (more := self.rfile.read1(min(left, MAX_BODY_BYTES))):
+        while left > 0 and (more := self.rfile.read1(min(left, _MAX_BODY_BYTES))):
             left -= len(more)
 
     def _refusal(self, status: HTTPStatus, hint: str) -> RefusalError:

@@ -16,7 +16,7 @@ from slo_ctl.cli.output import warn
 if TYPE_CHECKING:
     from slo_ctl.api.client import ApiClient
 
-SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
+_SYSTEM_SOCKET = Path("/run/slo-ctl/api.sock")
 
 
 def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
@@ -26,7 +26,7 @@ def client(root: Path | None, timeout_s: float | None = None) -> ApiClient:
 
     socket = DaemonPlaces(root).api_socket
     if root is None and os.geteuid() != 0 and not socket.exists():
-        socket = SYSTEM_SOCKET
+        socket = _SYSTEM_SOCKET
     return ApiClient(socket) if timeout_s is None else ApiClient(socket, timeout_s)
 
 

@@ -186,7 +186,7 @@ def _store(root: Path | None) -> DeviceStore:
     return DeviceStore(places(root))
 
 
-VARIABLE = "_SLO_CTL_COMPLETE"
+_VARIABLE = "_SLO_CTL_COMPLETE"
 """Environment variable that the script sets; its value names the shell."""
 PROGRAM = "slo-ctl"
 
@@ -211,7 +211,7 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    script = get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value)
+    script = get_completion_script(prog_name=PROGRAM, complete_var=_VARIABLE, shell=shell.value)
     sys.stdout.write(script.strip() + "\n")
 
 
@@ -220,4 +220,4 @@ def answer(app: typer.Typer) -> None:
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()
-    app(args=[], prog_name=PROGRAM, complete_var=VARIABLE)
+    app(args=[], prog_name=PROGRAM, complete_var=_VARIABLE)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slo_ctl.drives.status import DriveStatus
     from slo_ctl.drives.store import Aged, DeviceStore
 
-LABORATORY = "Laboratory"
+_LABORATORY = "Laboratory"
 _SOCKETS_S = 5.0
 """For the sockets of a namespace that was added to a served device; they take a tenth of a second."""
 _SOCKETS_POLL_S = 0.02
@@ -498,8 +498,8 @@ def delete(
 
 app.command("policy")(device_policy.policy)
 app.command("profile")(profile.profile)
-app.command("logical-block", rich_help_panel=LABORATORY)(write_unit.logical_block)
-app.command("write-cost", rich_help_panel=LABORATORY)(write_unit.device_write_cost)
+app.command("logical-block", rich_help_panel=_LABORATORY)(write_unit.logical_block)
+app.command("write-cost", rich_help_panel=_LABORATORY)(write_unit.device_write_cost)
 
 
 def _split(place: str) -> tuple[str, str]:

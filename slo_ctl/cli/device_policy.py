@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from slo_ctl.profile.session import Suited
 
 FORMAT_VERSION = 1
-GivenNeeds = tuple[str | None, bool | None]
+_GivenNeeds = tuple[str | None, bool | None]
 """--p99 and --weights."""
 
 
-def suited_here(
-    host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: GivenNeeds, *, strictly: bool
+def _suited_here(
+    host: VmHost, device: str, sys: Path, cgroup_root: Path | None, given: _GivenNeeds, *, strictly: bool
 ) -> tuple[Suited, tuple[str, ...]]:
     """The choice, and the VMs whose SLOs it considers. `strictly`: the device must not be a partition."""
     from slo_ctl.act.queue import why_not_named
@@ -43,18 +43,18 @@ def suited_here(
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     around = Surroundings(host.places.devices, sys)
-    facts = block_facts(number, around, has_io_cost(cgroup_root_of(host, cgroup_root)))
+    facts = block_facts(number, around, has_io_cost(_cgroup_root_of(host, cgroup_root)))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read().vms}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
     vms = vms_on(number, host.inventory.vms, host.inventory.streams, with_slo)
-    needs = needs_of_vms(host, vms, given)
+    needs = _needs_of_vms(host, vms, given)
     for note in host.notes:
         warn(f"slo-ctl: {note}")
     return suited(facts, needs, found), vms
 
 
-def needs_of_vms(host: VmHost, vms: Sequence[str], given: GivenNeeds) -> Needs:
+def _needs_of_vms(host: VmHost, vms: Sequence[str], given: _GivenNeeds) -> Needs:
     """Needs of the effective SLOs of these VMs; options override them."""
     from slo_ctl.decide.scheduler import needs_on
 
@@ -68,7 +68,7 @@ def needs_of_vms(host: VmHost, vms: Sequence[str], given: GivenNeeds) -> Needs:
     return needs if weights is None else replace(needs, weights=weights)
 
 
-def cgroup_root_of(host: VmHost, given: Path | None) -> Path:
+def _cgroup_root_of(host: VmHost, given: Path | None) -> Path:
     """The mount point of the cgroup hierarchy."""
     return given if given is not None else host.config.cgroup_root
 
@@ -131,7 +131,7 @@ def policy(
         name = Path(device).resolve().name if "/" in device else device
         _finish(_undo(host, _block_actuators(host, sys, cgroup_root), lambda k: k.place == name), json_)
         return
-    found, vms = suited_here(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
+    found, vms = _suited_here(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
         if json_:
             print_json(_choice_json(found, vms))
@@ -154,7 +154,7 @@ def _block_actuators(host: VmHost, sys: Path, cgroup_root: Path | None) -> list[
     from slo_ctl.act.queue import BlockQueueActuator
     from slo_ctl.profile.identity import has_io_cost
 
-    root = cgroup_root_of(host, cgroup_root)
+    root = _cgroup_root_of(host, cgroup_root)
     return [BlockQueueActuator(sys, root if has_io_cost(root) else None)]
 
 
@@ -190,7 +190,7 @@ def _without_daemon(host: VmHost) -> Any:
 
 
 def _emulated(
-    host: VmHost, device: str, given: GivenNeeds, json_: bool, apply: bool, undo: bool, dry_run: bool
+    host: VmHost, device: str, given: _GivenNeeds, json_: bool, apply: bool, undo: bool, dry_run: bool
 ) -> None:
     from slo_ctl.act.journal import Journal
     from slo_ctl.act.ssd import ServedFtlActuator, TenantSchedulerActuator
@@ -208,7 +208,7 @@ def _emulated(
         _finish(_undo(host, actuators(), lambda knob: knob.place == device), json_)
         return
     vms = tenants_on(device, host.inventory.streams)
-    needs, tenants = needs_of_vms(host, vms, given), len(record.namespace)
+    needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)
     choice = choose_tenant_scheduler(needs, tenants, rotates=record.kind != "ssd")
     if not (apply and json_):
         _print_tenant_choice(device, choice, json_)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fsim.experiment import AllocationResult
     from fsim.workloads import TraceSource
 
-DEFAULT_WORKLOAD = "cvfs-large"
-DEFAULT_DRIVE = "sandisk"
-DEFAULT_UTILISATION = "10..90"
+_DEFAULT_WORKLOAD = "cvfs-large"
+_DEFAULT_DRIVE = "sandisk"
+_DEFAULT_UTILISATION = "10..90"
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _STEP_PERCENT = 10
 _MAX_PERCENT = 95
@@ -57,7 +57,7 @@ def command(
     utilisation: Annotated[
         str,
         typer.Option(metavar="PERCENT,...", help="File-system utilisation: 10,50,90 or 10..90."),
-    ] = DEFAULT_UTILISATION,
+    ] = _DEFAULT_UTILISATION,
     trim: Annotated[bool, typer.Option("--trim/--no-trim", help="Send TRIM for freed blocks.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
     seeds: Annotated[
@@ -93,16 +93,16 @@ def command(
     changes: dict[str, str] = {}
     for pairs in device or []:
         changes |= split_pairs("--device", pairs)
-    if trace is None and (workload or DEFAULT_WORKLOAD) not in SETTINGS:
+    if trace is None and (workload or _DEFAULT_WORKLOAD) not in SETTINGS:
         raise UserError(
             f"--workload: {workload} is not known", f"known: {', '.join(SETTINGS)}; or --trace FILE"
         )
     source = None if trace is None else _trace_source(trace, on_error)
-    drives = _names("--drive", drive or DEFAULT_DRIVE, PAPER_DRIVES)
+    drives = _names("--drive", drive or _DEFAULT_DRIVE, PAPER_DRIVES)
     sweep = Sweep(
         allocators=_names("ALLOCATOR", allocators, ALLOCATORS),
         drives={name: preset(name, changes) for name in drives},
-        workload=workload or DEFAULT_WORKLOAD if trace is None else trace.name,
+        workload=workload or _DEFAULT_WORKLOAD if trace is None else trace.name,
         trace=source,
         utilisations=_utilisations(utilisation),
         trim=trim,
@@ -113,7 +113,7 @@ def command(
         ("--workload", workload, None),
         ("--trace", trace, None),
         ("--drive", drive, None),
-        ("--utilisation", utilisation, DEFAULT_UTILISATION),
+        ("--utilisation", utilisation, _DEFAULT_UTILISATION),
         ("--seed", seed, 1),
         ("--seeds", seeds, 1),
         ("--on-error", on_error, "raise"),

@@ -65,23 +65,23 @@ class Group(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Options, commands by section, and examples."""
         _write_parameters(self, ctx, formatter)
-        for title, names in sections_of(self).items():
+        for title, names in _sections_of(self).items():
             with formatter.section(title):
-                formatter.write_dl([(name, summary_of(self.commands[name])) for name in names])
+                formatter.write_dl([(name, _summary_of(self.commands[name])) for name in names])
         _write_examples(self, formatter)
 
 
-def is_argument(parameter: Any) -> bool:
+def _is_argument(parameter: Any) -> bool:
     """Rather than an option."""
     return bool(parameter.param_type_name == "argument")
 
 
-def value_name(parameter: Any) -> str:
+def _value_name(parameter: Any) -> str:
     """The placeholder for the value of a parameter."""
     return str(parameter.metavar or parameter.name.strip("_").upper())
 
 
-def paragraphs_of(command: Any) -> list[str]:
+def _paragraphs_of(command: Any) -> list[str]:
     """The description of a command, a line for each paragraph."""
     text = _help_of(command).partition(_EXAMPLES)[0]
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
@@ -92,13 +92,13 @@ def examples_of(command: Any) -> list[str]:
     return inspect.cleandoc(_help_of(command).partition(_EXAMPLES)[2]).splitlines()
 
 
-def summary_of(command: Any) -> str:
+def _summary_of(command: Any) -> str:
     """The first sentence of the description."""
-    paragraphs = paragraphs_of(command)
+    paragraphs = _paragraphs_of(command)
     return paragraphs[0].partition(". ")[0].rstrip(".") if paragraphs else ""
 
 
-def sections_of(group: Any) -> dict[str, list[str]]:
+def _sections_of(group: Any) -> dict[str, list[str]]:
     """Names of the commands of a group by section, in the order in which they were added."""
     sections: dict[str, list[str]] = {}
     for name, command in group.commands.items():
@@ -114,19 +114,19 @@ def _help_of(command: Any) -> str:
 def _make_metavar(parameter: Any, ctx: Any = None) -> str:
     """Replaces `make_metavar`, which is called with and without a context."""
     del ctx
-    return value_name(parameter)
+    return _value_name(parameter)
 
 
 def _usage(command: Any, ctx: Any) -> Iterator[str]:
     yield "[OPTIONS]"
     for parameter in command.get_params(ctx):
-        if is_argument(parameter):
-            name = value_name(parameter)
+        if _is_argument(parameter):
+            name = _value_name(parameter)
             yield name if parameter.required or name.startswith("[") else f"[{name}]"
 
 
 def _write_description(command: Any, formatter: Any) -> None:
-    for paragraph in paragraphs_of(command):
+    for paragraph in _paragraphs_of(command):
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(paragraph)
@@ -139,7 +139,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
         if record is not None:
             # typer 0.15 and 0.16 escape brackets for rich even where rich is not used.
             row = (_option_names(parameter), record[1].replace("\\[", "[").strip())
-            rows["Arguments" if is_argument(parameter) else "Options"].append(row)
+            rows["Arguments" if _is_argument(parameter) else "Options"].append(row)
     for title, section in rows.items():
         if section:
             with formatter.section(title):
@@ -155,22 +155,22 @@ def _write_examples(command: Any, formatter: Any) -> None:
 
 
 def _option_names(parameter: Any) -> str:
-    if is_argument(parameter):
-        return value_name(parameter)
+    if _is_argument(parameter):
+        return _value_name(parameter)
     names = ", ".join(sorted(parameter.opts, key=lambda name: name.startswith("--")))
     if parameter.secondary_opts:
         names += f" / {', '.join(parameter.secondary_opts)}"
-    return names if parameter.is_flag else f"{names} {value_name(parameter)}"
+    return names if parameter.is_flag else f"{names} {_value_name(parameter)}"
 
 
 def _restore_argument_help(command: Any) -> None:
     """Give arguments the help that they were declared with, where click has dropped it."""
-    if all(getattr(each, "help", None) for each in command.params if is_argument(each)):
+    if all(getattr(each, "help", None) for each in command.params if _is_argument(each)):
         return
     declared = get_type_hints(command.callback, include_extras=True)
     for parameter in command.params:
         for note in getattr(declared.get(parameter.name), "__metadata__", ()):
-            if is_argument(parameter) and isinstance(note, ArgumentInfo) and not parameter.help:
+            if _is_argument(parameter) and isinstance(note, ArgumentInfo) and not parameter.help:
                 parameter.help = note.help
 
 
@@ -200,9 +200,9 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
 
 
 def _page(path: tuple[str, ...], command: Any, others: list[str]) -> Iterator[str]:
-    name, paragraphs = "-".join(path), paragraphs_of(command)
+    name, paragraphs = "-".join(path), _paragraphs_of(command)
     yield ".SH NAME"
-    yield rf"{_text(name)} \- {_text(summary_of(command))}"
+    yield rf"{_text(name)} \- {_text(_summary_of(command))}"
     yield ".SH SYNOPSIS"
     yield rf".B {_text(' '.join(path))}"
     yield from _synopsis(command)
@@ -211,15 +211,15 @@ def _page(path: tuple[str, ...], command: Any, others: list[str]) -> Iterator[st
         for position, paragraph in enumerate(paragraphs):
             yield from ([".PP"] if position else [])
             yield _text(paragraph)
-    yield from _parameters("ARGUMENTS", [each for each in command.params if is_argument(each)])
-    yield from _parameters("OPTIONS", [each for each in command.params if not is_argument(each)])
+    yield from _parameters("ARGUMENTS", [each for each in command.params if _is_argument(each)])
+    yield from _parameters("OPTIONS", [each for each in command.params if not _is_argument(each)])
     if getattr(command, "commands", None):
-        for title, verbs in sections_of(command).items():
+        for title, verbs in _sections_of(command).items():
             yield ".SH COMMANDS" if title == "Commands" else f".SH {title.upper()} COMMANDS"
             for verb in verbs:
                 yield ".TP"
                 yield rf".BR {_text('-'.join((*path, verb)))} (1)"
-                yield _text(summary_of(command.commands[verb]))
+                yield _text(_summary_of(command.commands[verb]))
     examples = examples_of(command)
     if examples:
         yield from (".SH EXAMPLES", ".nf", *(_literal(line) for line in examples), ".fi")
@@ -234,11 +234,11 @@ def _page(path: tuple[str, ...], command: Any, others: list[str]) -> Iterator[st
 
 
 def _synopsis(command: Any) -> Iterator[str]:
-    if any(not is_argument(each) for each in command.params):
+    if any(not _is_argument(each) for each in command.params):
         yield r"[\fIOPTION\fR]..."
     for each in command.params:
-        if is_argument(each):
-            yield rf"\fI{_text(value_name(each))}\fR"
+        if _is_argument(each):
+            yield rf"\fI{_text(_value_name(each))}\fR"
     if getattr(command, "commands", None):
         yield r"\fICOMMAND\fR ..."
 
@@ -249,11 +249,11 @@ def _parameters(title: str, parameters: list[Any]) -> Iterator[str]:
         yield f".SH {title}"
     for each in visible:
         yield ".TP"
-        if is_argument(each):
-            yield rf"\fI{_text(value_name(each))}\fR"
+        if _is_argument(each):
+            yield rf"\fI{_text(_value_name(each))}\fR"
         else:
             names = ", ".join(rf"\fB{_text(name)}\fR" for name in (*each.opts, *each.secondary_opts))
-            yield names if each.is_flag else rf"{names} \fI{_text(value_name(each))}\fR"
+            yield names if each.is_flag else rf"{names} \fI{_text(_value_name(each))}\fR"
         yield _text(getattr(each, "help", None) or "See the description.")
 
 

@@ -69,7 +69,7 @@ def command(
     for option, path in (("--markdown", markdown), ("--report", report), ("--save-json", save_json)):
         if path is not None:
             check_writable(option, path)
-    chosen = chosen_figures(names or [])
+    chosen = _chosen_figures(names or [])
     if not chosen and earlier is None:
         _list(json=json)
         return
@@ -83,7 +83,7 @@ def command(
     _deliver(result, markdown=markdown, report=report, save_json=save_json, json=json)
 
 
-def chosen_figures(names: list[str]) -> list[Figure]:
+def _chosen_figures(names: list[str]) -> list[Figure]:
     """The figures of those names, in the order of the papers. Raises UserError."""
     from papers.registry import FIGURES, PAPERS
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from slo_ctl.profile.store import Found, Profile, ProfileStore
 
 
-def for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
+def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> list[Request]:
     """The request, and the same for every other target; each may write only if it is listed in `allowed`.
 
     Raises UserError for a target given twice, and for an `allowed` one that is not a target.
@@ -59,7 +59,7 @@ def for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> l
     ]
 
 
-def profile_locally(
+def _profile_locally(
     requests: list[Request], around: Surroundings, store: ProfileStore, progress: ProgressSink
 ) -> Outcome:
     """Measure by this process: one target, or all of `requests` at the same time. Raises UserError."""
@@ -74,7 +74,7 @@ def profile_locally(
         return profile_with_nodes(requests[0], store, progress, nodes)
 
 
-def profile_by_mpi(
+def _profile_by_mpi(
     request: Request,
     around: Surroundings,
     store: ProfileStore,
@@ -233,7 +233,7 @@ def profile(
         precondition=precondition,
         fresh=fresh,
     )
-    requests = for_each_target(request, node or [], allow_write or [])
+    requests = _for_each_target(request, node or [], allow_write or [])
     if mpi and node:
         raise UserError("--mpi and --node exclude each other", "every rank measures its own TARGET")
     from slo_ctl.show.terminal import progress_on_stderr
@@ -244,9 +244,9 @@ def profile(
 
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if mpi:
-            interrupted = profile_by_mpi(requests[0], around, store, progress, print_outcome)
+            interrupted = _profile_by_mpi(requests[0], around, store, progress, print_outcome)
         else:
-            outcome = profile_locally(requests, around, store, progress)
+            outcome = _profile_locally(requests, around, store, progress)
     if not mpi:
         print_outcome(outcome)
         interrupted = outcome.interrupted

@@ -29,8 +29,8 @@ from slo_ctl.model.status_json import from_json
 from slo_ctl.profile.fio import find_fio
 
 DEVICE = "ssd0"
-READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
+_READY_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 20.0
 """A clean stop of this drive takes a second or two; after so long a program is killed."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 _LEAST_FREE_BYTES = 2 << 30
@@ -152,12 +152,12 @@ class TryHost:
             )
 
     def _wait_for(self, name: str, ready: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
         while not ready():
             self.pause(_POLL_S)
             if time.monotonic() > deadline_s:
                 last = self._last_line(name)
-                raise UserError(f"the {name} is not ready after {READY_TIMEOUT_S:g} s: {last}", "see above")
+                raise UserError(f"the {name} is not ready after {_READY_TIMEOUT_S:g} s: {last}", "see above")
 
     def _serves(self) -> bool:
         run = self.store.places.run_of(DEVICE)
@@ -217,7 +217,7 @@ class TryHost:
 
 def _check_fio_has_nbd() -> None:
     done = subprocess.run(  # noqa: S603 - a fixed command
-        [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=READY_TIMEOUT_S
+        [find_fio(), "--enghelp=nbd"], capture_output=True, check=False, timeout=_READY_TIMEOUT_S
     )
     if done.returncode:
         raise UserError(
@@ -259,15 +259,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(_STOP_TIMEOUT_S)
 
 
 def _remove_group(folder: Path) -> None:
     """Remove a cgroup once its last process is gone: one that has ended is in it a moment longer."""
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while True:
         try:
             folder.rmdir()

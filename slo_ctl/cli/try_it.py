@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from slo_ctl.cli.try_host import TryHost
     from slo_ctl.cli.try_run import Tried
 
-DEFAULT_WEIGHTS = "web=1,db=3,mail=6"
-LEAST_SECONDS = 40
+_DEFAULT_WEIGHTS = "web=1,db=3,mail=6"
+_LEAST_SECONDS = 40
 """A quarter of it are the 10 s that the server's p99 is of."""
-MOST_VMS = 16
+_MOST_VMS = 16
 
 
 def command(
     seconds: Annotated[
         int,
         typer.Option(
-            min=LEAST_SECONDS,
+            min=_LEAST_SECONDS,
             max=3600,
             help="Time for all of it: a quarter is measured without slo-ctl, a quarter with it.",
         ),
     ] = 60,
     weights: Annotated[
         str, typer.Option(metavar="VM=WEIGHT,...", help="The VMs and their weights, at least two.")
-    ] = DEFAULT_WEIGHTS,
+    ] = _DEFAULT_WEIGHTS,
     root: Annotated[
         Path | None,
         typer.Option(
@@ -95,8 +95,8 @@ def weights_of(text: str) -> dict[str, float]:
     from slo_ctl.drives.record import check_name
 
     pairs = split_pairs("--weights", text)
-    if not 2 <= len(pairs) <= MOST_VMS:
-        raise UserError(f"--weights: {len(pairs)} VMs", f"name 2 to {MOST_VMS}, such as {DEFAULT_WEIGHTS}")
+    if not 2 <= len(pairs) <= _MOST_VMS:
+        raise UserError(f"--weights: {len(pairs)} VMs", f"name 2 to {_MOST_VMS}, such as {_DEFAULT_WEIGHTS}")
     fields = Fields("--weights", pairs)
     return {check_name("--weights", vm): fields.number(vm, above=0) or 1.0 for vm in pairs}
 

@@ -254,7 +254,7 @@ def _forget_hint(mapping: NamespaceMapping) -> str:
     return f"remove the mapping: {' '.join(words)}"
 
 
-DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; change nothing.")]
+_DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; change nothing.")]
 
 
 def map_(
@@ -287,7 +287,7 @@ def map_(
     bus: Annotated[str | None, typer.Option(help="virtio, scsi, sata, usb or ide.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Complete an interrupted map or unmap.")] = False,
     yes: YES = False,
-    dry_run: DRY_RUN = False,
+    dry_run: _DRY_RUN = False,
     json_: JSON = False,
     connect: CONNECT = None,
     root: ROOT = None,
@@ -344,7 +344,7 @@ def unmap(
     unplug: Annotated[bool, typer.Option("--unplug", help="Unplug the disk from a running VM.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only remove the record of the mapping.")] = False,
     yes: YES = False,
-    dry_run: DRY_RUN = False,
+    dry_run: _DRY_RUN = False,
     json_: JSON = False,
     connect: CONNECT = None,
     root: ROOT = None,

@@ -70,7 +70,7 @@ class NamedTable:
         return self.first.shown
 
 
-NAMED_KINDS = ("device", "class", "group", "vm")
+_NAMED_KINDS = ("device", "class", "group", "vm")
 NO_LIBVIRT = "none"
 _SETTING_OF = {"epoch": "epoch_s", "window": "window_s", "keep": "keep_s", "max_size": "max_bytes"}
 
@@ -80,7 +80,7 @@ class Layers:
 
     def __init__(self) -> None:
         self.sections: dict[str, Table] = {}
-        self.named: dict[str, dict[str, NamedTable]] = {kind: {} for kind in NAMED_KINDS}
+        self.named: dict[str, dict[str, NamedTable]] = {kind: {} for kind in _NAMED_KINDS}
         """Tables with names, by kind."""
         self.problems: list[UserError] = []
         """Keys given twice in one file; after `config`, also what does not go together."""
@@ -90,7 +90,7 @@ class Layers:
     def add(self, file: ConfigFile, shown: str) -> None:
         """Lay one file over the others. Raises UserError for the first value in it that is not valid."""
         tables = check_tables(file)
-        named = {kind: tables.pop(kind, {}) for kind in NAMED_KINDS}
+        named = {kind: tables.pop(kind, {}) for kind in _NAMED_KINDS}
         for section, values in tables.items():
             table = self._placed(section, values, file, (section,), shown)
             self.sections.setdefault(section, {}).update(table)

@@ -15,9 +15,9 @@ from slo_ctl.config.toml_file import ConfigFile, read_file
 from slo_ctl.host.programs import why_not_run
 from slo_ctl.model.slo import KEY_OF, field_text
 
-MAIN_FILE = "slo-ctl.toml"
+_MAIN_FILE = "slo-ctl.toml"
 FOLDER = "conf.d"
-MAX_FILES = 4096
+_MAX_FILES = 4096
 
 
 def load(folder: Path) -> Config:
@@ -167,6 +167,6 @@ def _paths(folder: Path) -> list[Path]:
         raise UserError(
             f"{extra}: {error.strerror}", f"make {FOLDER} a folder that can be read, or remove it"
         ) from None
-    if len(names) > MAX_FILES:
-        raise UserError(f"{extra}: {len(names)} files", f"put what they say into at most {MAX_FILES}")
-    return [folder / MAIN_FILE, *(extra / name for name in names)]
+    if len(names) > _MAX_FILES:
+        raise UserError(f"{extra}: {len(names)} files", f"put what they say into at most {_MAX_FILES}")
+    return [folder / _MAIN_FILE, *(extra / name for name in names)]

@@ -20,7 +20,7 @@ from slo_ctl.model.slo import SYNONYMS, parse_field
 
 # What one value of the configuration may be: each checked and brought into base units.
 
-MAX_NAME = 255
+_MAX_NAME = 255
 BLOCK_SCHEDULERS = ("auto", "keep", "none", "mq-deadline", "kyber", "bfq")
 TENANT_SCHEDULERS = ("auto", "keep", "wfq", "fifo", "rr")
 SCHEDULERS = (*BLOCK_SCHEDULERS, *TENANT_SCHEDULERS[2:])
@@ -71,7 +71,7 @@ def size_bytes(least: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def slo_field(key: str) -> BeforeValidator:
+def _slo_field(key: str) -> BeforeValidator:
     """A field of an SLO, by its key in the configuration; in base units."""
     return BeforeValidator(lambda value: parse_field(key, value))
 
@@ -175,9 +175,9 @@ def _name(hint: str) -> BeforeValidator:
 
 
 def _vm_name(value: object) -> str:
-    hint = f"the name of a VM as in `slo-ctl vm list`, at most {MAX_NAME} characters"
+    hint = f"the name of a VM as in `slo-ctl vm list`, at most {_MAX_NAME} characters"
     name = _text(value, hint)
-    if len(name) > MAX_NAME:
+    if len(name) > _MAX_NAME:
         raise FieldError("is not a valid name", hint)
     return name
 
@@ -266,20 +266,20 @@ class _Hooks(_Table):
 
 
 class _Group(_Table):
-    min_iops: Annotated[float, slo_field("min_iops")] = 0
-    max_iops: Annotated[float, slo_field("max_iops")] = 0
-    max_bandwidth: Annotated[float, slo_field("max_bandwidth")] = 0
+    min_iops: Annotated[float, _slo_field("min_iops")] = 0
+    max_iops: Annotated[float, _slo_field("max_iops")] = 0
+    max_bandwidth: Annotated[float, _slo_field("max_bandwidth")] = 0
     # Synonyms, which become the keys above when files are laid over each other.
-    min: Annotated[float, slo_field("min")] = 0
-    max: Annotated[float, slo_field("max")] = 0
-    bandwidth: Annotated[float, slo_field("bandwidth")] = 0
-    total_iops_sec: Annotated[float, slo_field("total_iops_sec")] = 0
-    total_bytes_sec: Annotated[float, slo_field("total_bytes_sec")] = 0
+    min: Annotated[float, _slo_field("min")] = 0
+    max: Annotated[float, _slo_field("max")] = 0
+    bandwidth: Annotated[float, _slo_field("bandwidth")] = 0
+    total_iops_sec: Annotated[float, _slo_field("total_iops_sec")] = 0
+    total_bytes_sec: Annotated[float, _slo_field("total_bytes_sec")] = 0
 
 
 class _Slo(_Group):
-    weight: Annotated[float, slo_field("weight")] = 0
-    p99: Annotated[float, slo_field("p99")] = 0
+    weight: Annotated[float, _slo_field("weight")] = 0
+    p99: Annotated[float, _slo_field("p99")] = 0
 
 
 class _Device(_Table):
@@ -339,7 +339,7 @@ _MODELS: dict[str, type[_Table]] = {
     "group": _Group,
     "device": _Device,
 }
-SECTIONS = (*_MODELS, "vm")
+_SECTIONS = (*_MODELS, "vm")
 
 
 def known_keys() -> dict[str, tuple[str, ...]]:
@@ -424,7 +424,7 @@ def _heading(where: tuple[str | int, ...]) -> str:
 
 def _known(where: tuple[str | int, ...]) -> tuple[str, ...]:
     if len(where) == 1:
-        return SECTIONS
+        return _SECTIONS
     if where[0] == "vm":
         model: type[_Table] = _ListedVm if isinstance(where[1], int) else _Vm
     else:

@@ -21,17 +21,17 @@ from slo_ctl.drives.status import DriveStatus, NamespaceStatus
 from slo_ctl.host.libvirt import DomainXmlError, parse_domain
 from slo_ctl.model import Tenant
 
-RECONNECT_DELAY_S = 60
+_RECONNECT_DELAY_S = 60
 """For so long the guest waits for a server that is gone, instead of seeing I/O errors."""
 
-RECONNECT_INTERVAL_S = 1
+_RECONNECT_INTERVAL_S = 1
 """Over vhost-user it tries again after so long, as often as it takes."""
 
 SHARED_MEMORY_XML = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
 
 VHOST_USER = "vhost-user"
 """The bus of disks whose server shares memory with the VM; virtio to the guest."""
-BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
+_BUSES = {"virtio": "vd", VHOST_USER: "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 """Buses, and what names of disks on them begin with."""
 
 _TARGET = re.compile(r"(?P<prefix>vd|sd|hd)[a-z]{1,2}")
@@ -60,7 +60,7 @@ def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
         disk = ElementTree.Element("disk", type="vhostuser", device="disk")
         ElementTree.SubElement(disk, "driver", name="qemu", type="raw")
         source = ElementTree.SubElement(disk, "source", type="unix", path=str(socket))
-        ElementTree.SubElement(source, "reconnect", enabled="yes", timeout=str(RECONNECT_INTERVAL_S))
+        ElementTree.SubElement(source, "reconnect", enabled="yes", timeout=str(_RECONNECT_INTERVAL_S))
         ElementTree.SubElement(disk, "target", dev=target, bus="virtio")
         ElementTree.indent(disk)
         return ElementTree.tostring(disk, encoding="unicode")
@@ -70,7 +70,7 @@ def disk_xml(socket: Path | str, namespace: str, target: str, bus: str) -> str:
     )
     source = ElementTree.SubElement(disk, "source", protocol="nbd", name=namespace)
     ElementTree.SubElement(source, "host", transport="unix", socket=str(socket))
-    ElementTree.SubElement(source, "reconnect", delay=str(RECONNECT_DELAY_S))
+    ElementTree.SubElement(source, "reconnect", delay=str(_RECONNECT_DELAY_S))
     ElementTree.SubElement(disk, "target", dev=target, bus=bus)
     ElementTree.indent(disk)
     return ElementTree.tostring(disk, encoding="unicode")
@@ -151,11 +151,11 @@ def choose_target(domain_xmls: Iterable[str], target: str | None, bus: str | Non
     `domain_xmls` are the VM as it runs and as it is defined. Raises UserError when the name is taken or none.
     """
     taken = {_target(disk) for xml in domain_xmls for disk in _disks(xml)}
-    if bus is not None and bus not in BUSES:
-        raise UserError(f"--bus: {bus} is not known", did_you_mean(bus, BUSES))
+    if bus is not None and bus not in _BUSES:
+        raise UserError(f"--bus: {bus} is not known", did_you_mean(bus, _BUSES))
     if target is None:
         bus = bus or "virtio"
-        names = (BUSES[bus] + first + last for first in ("", *ascii_lowercase) for last in ascii_lowercase)
+        names = (_BUSES[bus] + first + last for first in ("", *ascii_lowercase) for last in ascii_lowercase)
         free = next((name for name in names if name not in taken), None)
         if free is None:
             raise UserError("the VM has no free name for a disk on this bus", "choose another with --bus")

@@ -30,10 +30,10 @@ SCHEDULER_NAMES = tuple(name for name, _ in schedulers())
 MAPPING_NAMES = tuple(name for name, _ in mappings())
 VICTIM_NAMES = tuple(name for name, _ in victim_policies())
 """`d-choices:N` chooses among N blocks."""
-DEFAULT_DEVICE_BYTES = 8 * 2**30
-LEAST_OP = 0.01
+_DEFAULT_DEVICE_BYTES = 8 * 2**30
+_LEAST_OP = 0.01
 """Below 1 % no block size leaves every namespace the blocks that its GC needs."""
-LEAST_NAMESPACE_BYTES = 4096
+_LEAST_NAMESPACE_BYTES = 4096
 """The smallest page of any preset."""
 
 
@@ -73,10 +73,10 @@ class DeviceSpec:
     """Overwritten at random until WAF settles before a replay measures anything; else every block is free."""
 
     def __post_init__(self) -> None:
-        if self.op < LEAST_OP:
+        if self.op < _LEAST_OP:
             raise UserError(
                 f"device: op={self.op * 100:g}% is too small to run",
-                f"over-provisioning must be at least {LEAST_OP:.0%}; drives are sold with 7% to 28%",
+                f"over-provisioning must be at least {_LEAST_OP:.0%}; drives are sold with 7% to 28%",
             )
         if self.channels is not None and self.dies is not None and self.dies % self.channels:
             raise UserError(
@@ -104,7 +104,7 @@ def device_spec(fields: Fields) -> DeviceSpec:
         fields.fail("op", f"would be {op:.0%}", f"write op={written}%, or op={op:.0%} if that is meant")
     frontier = fields.choice("frontier", ("shared", "separate"))
     spec = DeviceSpec(
-        size_bytes=fields.size("size") or DEFAULT_DEVICE_BYTES,
+        size_bytes=fields.size("size") or _DEFAULT_DEVICE_BYTES,
         preset=fields.choice("preset", PRESET_NAMES) or "fast15",
         op=0.15 if op is None else op,
         page_bytes=fields.size("page"),
@@ -195,7 +195,7 @@ def check_namespaces(device: DeviceSpec, namespaces: Sequence[tuple[str, int]], 
             raise UserError(
                 f"{noun} name {name} is used {times} times", f"give every {noun} a name of its own"
             )
-    least = device.page_bytes or LEAST_NAMESPACE_BYTES
+    least = device.page_bytes or _LEAST_NAMESPACE_BYTES
     for name, size_bytes in namespaces:
         if size_bytes < least:
             raise UserError(
@@ -422,7 +422,7 @@ LOG_BLOCKS = 32
 """Log blocks of a drive, whatever its size: 64 to 256 MiB. Chosen. The paper says only that writing 1 GB
 uses up all log blocks of any of them (section IV.A); with OPS of 1 %, the least that `slo-ctl replay` takes,
 it would be up to 640 MiB."""
-MOST_WHOLE_BYTES = 1 << 40
+_MOST_WHOLE_BYTES = 1 << 40
 """The largest drive that is written all over: a byte of memory for each block of 4 KiB, in every process."""
 
 
@@ -440,13 +440,13 @@ def plan_whole(
 ) -> DrivePlan:
     """The drive that `slo-ctl replay --device TEXT` has, with one namespace, called `occupant` in errors.
 
-    Raises UserError; that of a drive larger than MOST_WHOLE_BYTES says `where` the drive was asked for, and
+    Raises UserError; that of a drive larger than _MOST_WHOLE_BYTES says `where` the drive was asked for, and
     why it is `too_large`.
     """
     spec = parse_device(text)
-    if spec.size_bytes > MOST_WHOLE_BYTES:
+    if spec.size_bytes > _MOST_WHOLE_BYTES:
         raise UserError(
             f"{where}: size={format_bytes_exact(spec.size_bytes)} {too_large}",
-            f"at most {MOST_WHOLE_BYTES >> 30} GiB",
+            f"at most {_MOST_WHOLE_BYTES >> 30} GiB",
         )
     return plan_drive(spec, [(occupant, spec.size_bytes)], noun=occupant)

@@ -28,13 +28,13 @@ from slo_ctl.drives.record import (
 )
 
 CLASSES = ("ssd", "disk", "raid0")
-DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}
+_DEFAULT_PRESETS = {"disk": "barracuda-xt", "raid0": "cheetah-15k7"}
 """The disks of bench/serra.py's classes."""
-DEFAULT_RAID_DISKS = 2
-DEFAULT_STRIPE_BYTES = 64 << 10
+_DEFAULT_RAID_DISKS = 2
+_DEFAULT_STRIPE_BYTES = 64 << 10
 MAX_DISKS = 64
 _SECTOR_BYTES = 512
-DEFAULT_SCHEDULER = "wfq"
+_DEFAULT_SCHEDULER = "wfq"
 _OWN_KEYS = ("name", "class", "placement", "scheduler", "age", "unallocated")
 """Keys of a device besides those of the drive, which a replay has, too."""
 _NOUN = "namespace"
@@ -56,14 +56,14 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     Raises UserError naming option and key.
     """
     pairs = split_pairs("device", spec)
-    if is_disk(pairs):
-        return plan_disk(spec, pairs, namespaces)
+    if _is_disk(pairs):
+        return _plan_disk(spec, pairs, namespaces)
     own = Fields("device", {key: value for key, value in pairs.items() if key in _OWN_KEYS})
     own.flag("age")
     own.choice("class", CLASSES)
     name = _name("device", own, "ssd0")
     isolated = own.choice("placement", ("isolated", "shared")) != "shared"
-    scheduler = own.choice("scheduler", SCHEDULER_NAMES) or DEFAULT_SCHEDULER
+    scheduler = own.choice("scheduler", SCHEDULER_NAMES) or _DEFAULT_SCHEDULER
     drive = device_spec(Fields(f"device {name}", drive_pairs(pairs)))
     unallocated_bytes = own.size("unallocated") or 0
     size_bytes = drive.size_bytes - unallocated_bytes
@@ -122,7 +122,7 @@ def drive_pairs(pairs: Mapping[str, str]) -> dict[str, str]:
 def wants_ageing(spec: str) -> bool:
     """Whether the device is to be aged as soon as it is made (`age=yes`). Raises UserError."""
     pairs = split_pairs("device", spec)
-    if is_disk(pairs):
+    if _is_disk(pairs):
         return False
     return bool(Fields("device", {"age": pairs["age"]} if "age" in pairs else {}).flag("age"))
 
@@ -159,12 +159,12 @@ def _name(where: str, fields: Fields, example: str) -> str:
 # Hard disks.
 
 
-def is_disk(pairs: Mapping[str, str]) -> bool:
+def _is_disk(pairs: Mapping[str, str]) -> bool:
     """Whether the options of a device are those of disks."""
-    return pairs.get("class", "") in DEFAULT_PRESETS or pairs.get("preset", "") in _presets()
+    return pairs.get("class", "") in _DEFAULT_PRESETS or pairs.get("preset", "") in _presets()
 
 
-def plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -> DiskRecord:
+def _plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) -> DiskRecord:
     """The disks that the options describe; namespaces are parts of them, from the outside in.
 
     Raises UserError naming option and key.
@@ -175,12 +175,12 @@ def plan_disk(spec: str, pairs: Mapping[str, str], namespaces: Sequence[str]) ->
     kind = fields.choice("class", CLASSES) or ("raid0" if (disks or 1) > 1 else "disk")
     if kind == "ssd":
         raise UserError(f"device {name}: preset {pairs['preset']} is a hard disk", "leave class= out")
-    disks = disks or (DEFAULT_RAID_DISKS if kind == "raid0" else 1)
+    disks = disks or (_DEFAULT_RAID_DISKS if kind == "raid0" else 1)
     if (kind == "disk") != (disks == 1):
         raise UserError(
             f"device {name}: class={kind} with disks={disks}", "write class=raid0 for several disks"
         )
-    preset = _presets()[fields.choice("preset", _presets()) or DEFAULT_PRESETS[kind]]
+    preset = _presets()[fields.choice("preset", _presets()) or _DEFAULT_PRESETS[kind]]
     array = Array(
         disks=disks,
         stripe_bytes=_stripe(name, fields),
@@ -219,7 +219,7 @@ def _presets() -> dict[str, DiskPreset]:
 
 
 def _stripe(name: str, fields: Fields) -> int:
-    stripe_bytes = fields.size("stripe") or DEFAULT_STRIPE_BYTES
+    stripe_bytes = fields.size("stripe") or _DEFAULT_STRIPE_BYTES
     if stripe_bytes % _SECTOR_BYTES or stripe_bytes > 1 << 30:
         raise UserError(
             f"device {name}: stripe {stripe_bytes} is not a multiple of 512 up to 1 GiB", "try 64KiB"

@@ -50,7 +50,7 @@ _FIRST_FD = 3
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
-def handed_sockets() -> dict[Path, socket.socket]:
+def _handed_sockets() -> dict[Path, socket.socket]:
     """Listening Unix sockets by the path they are bound to, none without activation; taken once.
 
     Raises UserError for one that is not a listening Unix socket with a path.
@@ -144,7 +144,7 @@ def listening(run: RunPlaces, namespaces: Sequence[str], group: str | None) -> I
     Sockets that systemd has opened at any of these paths are taken as they are, and stay.
     Raises UserError when a socket cannot be made or another process listens on it.
     """
-    handed = handed_sockets()
+    handed = _handed_sockets()
     own = group_id(GROUP)
     exports = own if group is None else _named_group_id(group)
     for_all = NamespaceSockets(lambda _: run.all_exports, OWNER_ONLY, None, handed)

@@ -36,7 +36,7 @@ from slo_ctl.drives.record import (
 )
 from slo_ctl.drives.serving import find_server
 
-LOCK = "lock"
+_LOCK = "lock"
 _FILES = ("placement", "serving", "settings.json", "ageing.json")
 """Files of the server besides the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
@@ -115,7 +115,7 @@ class DeviceStore:
                 os.fchmod(file.fileno(), 0o600)
                 file.truncate(namespace.size_bytes)
                 os.fsync(file.fileno())
-        (folder / LOCK).touch(mode=0o600)
+        (folder / _LOCK).touch(mode=0o600)
         with (folder / RECORD_FILE).open("x", encoding="utf-8") as text:
             text.write(to_toml(record))
             text.flush()
@@ -154,7 +154,7 @@ class DeviceStore:
     @contextmanager
     def locked(self, name: str) -> Iterator[int]:
         """Hold the lock of a device; yields its descriptor, whose heirs hold it too. Raises ServedError."""
-        descriptor = _open_lock(self.places.device(name) / LOCK, os.O_CREAT)
+        descriptor = _open_lock(self.places.device(name) / _LOCK, os.O_CREAT)
         try:
             # A process that only looks whether the device is served holds the lock for a moment.
             for _ in range(_LOCK_TRIES):
@@ -170,7 +170,7 @@ class DeviceStore:
     def is_served(self, name: str) -> bool:
         """True while a server has the device."""
         try:
-            descriptor = _open_lock(self.places.device(name) / LOCK)
+            descriptor = _open_lock(self.places.device(name) / _LOCK)
         except FileNotFoundError:
             return False
         try:

@@ -122,14 +122,14 @@ def has_histogram(latency: DiskLatency) -> bool:
 
 # All of it again and again, in a thread of its own: a QEMU that hangs delays no epoch.
 
-POLL_S = 1.0
+_POLL_S = 1.0
 _RETRY_S = 5.0
 """After a connection was lost."""
 _CLOSE_TIMEOUT_S = 1.0
 
 
 class LatencyWatch:
-    """Latencies of the VMs that are asked for, at most `POLL_S` old while libvirt answers.
+    """Latencies of the VMs that are asked for, at most `_POLL_S` old while libvirt answers.
 
     The thread starts with the first VM.
     """
@@ -188,7 +188,7 @@ class LatencyWatch:
                 if self._uuids:
                     self._latest = self._read(module, connection)
                 # Where an answer takes long, libvirtd has time for others.
-                self._pause(max(POLL_S, time.monotonic() - began_s))
+                self._pause(max(_POLL_S, time.monotonic() - began_s))
         finally:
             with suppress(module.libvirtError):
                 connection.close()

@@ -363,7 +363,7 @@ def machine_of(folder: str) -> Machine | None:
     """
     scope = _SYSTEMD_SCOPE.fullmatch(folder)
     if scope:
-        machine = unescaped(scope["machine"])
+        machine = _unescaped(scope["machine"])
     elif folder.endswith(_PLAIN_SUFFIX):
         machine = folder.removesuffix(_PLAIN_SUFFIX)
     else:
@@ -372,7 +372,7 @@ def machine_of(folder: str) -> Machine | None:
     return Machine(int(parts["id"]), parts["name"]) if parts else None
 
 
-def unescaped(unit: str) -> str:
+def _unescaped(unit: str) -> str:
     r"""systemd's `\x2d` as the byte it stands for."""
     raw = unit.encode("utf-8", "surrogateescape")
     plain = _ESCAPED_BYTE.sub(lambda match: bytes.fromhex(match[1].decode("ascii")), raw)

@@ -25,7 +25,7 @@ from slo_ctl.host.libvirt import (
 )
 from slo_ctl.model import Vm
 
-Resolve = Callable[[Vm, Callable[[str], None]], Vm]
+_Resolve = Callable[[Vm, Callable[[str], None]], Vm]
 
 
 REFRESH_S = 30.0
@@ -77,7 +77,7 @@ class LibvirtWatch:
     def __init__(
         self,
         uri: str = DEFAULT_URI,
-        resolve: Resolve | None = None,
+        resolve: _Resolve | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
         """`resolve` finds the devices of a VM's disks; it may be slow, and is called in the watch's

@@ -17,7 +17,7 @@ from typing import Any
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.cgroup import CgroupTree
 
-MAX_PIDS = 64
+_MAX_PIDS = 64
 """A VM's group has QEMU and a few helpers."""
 
 _GROUPS_WITH_QEMU = ("", "libvirt", "libvirt/emulator", "emulator")
@@ -73,7 +73,7 @@ def _pids(procs: Path) -> list[str]:
         # then has to do.
         return []
     pids = file.text.split() if file else []
-    return [pid for pid in pids if pid.isascii() and pid.isdigit()][:MAX_PIDS]
+    return [pid for pid in pids if pid.isascii() and pid.isdigit()][:_MAX_PIDS]
 
 
 def _arguments(cmdline: Path) -> list[str]:

@@ -15,16 +15,16 @@ from pathlib import Path
 from slo_ctl.base.errors import UserError
 
 _BACKLOG = 128
-MAX_SOCKET_PATH_BYTES = 107
+_MAX_SOCKET_PATH_BYTES = 107
 """Length limit of `struct sockaddr_un` with its final NUL."""
 
 
 def check_socket_path(path: Path) -> None:
     """Raise UserError when no socket can have this path."""
     length = len(os.fsencode(path))
-    if length > MAX_SOCKET_PATH_BYTES:
+    if length > _MAX_SOCKET_PATH_BYTES:
         raise UserError(
-            f"{path}: {length} bytes are too long for a socket, which can have {MAX_SOCKET_PATH_BYTES}",
+            f"{path}: {length} bytes are too long for a socket, which can have {_MAX_SOCKET_PATH_BYTES}",
             "choose a shorter --root or shorter names",
         )
 

@@ -59,7 +59,7 @@ class Known:
             streams.clear()
 
 
-def load_known(connection: sqlite3.Connection) -> Known:
+def _load_known(connection: sqlite3.Connection) -> Known:
     """The content that matters to the next epoch. Raises sqlite3.Error."""
     return Known(
         streams={
@@ -75,12 +75,12 @@ def load_known(connection: sqlite3.Connection) -> Known:
     )
 
 
-def epoch_ms(status: HostStatus) -> int:
+def _epoch_ms(status: HostStatus) -> int:
     """When the epoch was, as the file has it."""
     return round(status.at * 1000)
 
 
-def write_epoch(
+def _write_epoch(
     connection: sqlite3.Connection,
     known: Known,
     status: HostStatus,
@@ -92,7 +92,7 @@ def write_epoch(
     When its VMs were last there is written every `seen_every_s`, or when others are there. Raises
     sqlite3.Error.
     """
-    at_ms = epoch_ms(status)
+    at_ms = _epoch_ms(status)
     streams = _with_streams(connection, known.streams, status.vms)
     here = [(streams[_key(vm)], vm) for vm in status.vms]
     connection.execute("INSERT OR IGNORE INTO epochs VALUES (?)", (at_ms,))
@@ -201,9 +201,9 @@ def _number(value: float | None) -> float | None:
     return round(value) if 100 <= value < 2**62 else round(value, 4)
 
 
-BUSY_TIMEOUT_S = 0.2
-FILE_MODE = 0o640
-DAMAGED_SUFFIX = ".damaged"
+_BUSY_TIMEOUT_S = 0.2
+_FILE_MODE = 0o640
+_DAMAGED_SUFFIX = ".damaged"
 _CHECKPOINT_S = 30.0
 _SEEN_S = 600.0
 """How exactly it is known when a VM was last there; it decides nothing but when its name is forgotten."""
@@ -245,7 +245,7 @@ class History:
         try:
             connection, upkeep = self._open()
             connection.execute("BEGIN IMMEDIATE")
-            known = write_epoch(
+            known = _write_epoch(
                 connection, self._known, status, outcomes, seen_every_s=min(_SEEN_S, self._keep_s / 4)
             )
             connection.executemany(
@@ -255,7 +255,7 @@ class History:
                     for vm, each in slo_changes
                 ],
             )
-            upkeep.step(epoch_ms(status))
+            upkeep.step(_epoch_ms(status))
             connection.execute("COMMIT")
             known.forget(upkeep.forgotten)
         except (sqlite3.Error, OSError) as error:
@@ -292,8 +292,8 @@ class History:
         if self._connection is None or self._upkeep is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Made here and not by SQLite, whose file everybody could read.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-            connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+            connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
             try:
                 migrate(connection, self.path)
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -302,7 +302,7 @@ class History:
                 # Done by a thread: a checkpoint waits for the disk, and an epoch must not.
                 connection.execute("PRAGMA wal_autocheckpoint = 0")
                 self._upkeep = Upkeep(connection, self._keep_s, self._max_bytes)
-                self._known = load_known(connection)
+                self._known = _load_known(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -313,7 +313,7 @@ class History:
         self.close()
         if isinstance(error, OSError) or not is_damage(error):
             raise explained(error, self.path) from error
-        aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
+        aside = self.path.with_name(self.path.name + _DAMAGED_SUFFIX)
         try:
             self.path.replace(aside)
             for suffix in ("-wal", "-shm"):  # they belong to the old file and would spoil the new one
@@ -341,7 +341,7 @@ def _checkpoint(path: Path) -> None:
     """Bring the write-ahead log into the file. A failure shows with the next `add`."""
     with (
         suppress(sqlite3.Error, OSError),
-        closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection,
+        closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)) as connection,
     ):
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         # The writer restarts the log when all of it is in the file, which on a slow disk never is so: new

@@ -15,9 +15,9 @@ from slo_ctl.model import SettingValue
 from slo_ctl.record.history_schema import FIELDS, VERSION, HistoryError, explained, version_of
 from slo_ctl.record.history_upkeep import MINUTE_MS
 
-DEFAULT_SINCE_S = 3600.0
+_DEFAULT_SINCE_S = 3600.0
 MAX_POINTS = 5000
-MAX_EVENTS = 1000
+_MAX_EVENTS = 1000
 _BUSY_TIMEOUT_S = 2.0
 _BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _WORST = frozenset({"p99_read_us", "p99_write_us"})
@@ -110,11 +110,11 @@ def read_vm(
 ) -> VmHistory:
     """What `path` has of the VM between two moments (default: the last hour), in some `limit` buckets.
 
-    Of each kind of events but verdicts, the latest MAX_EVENTS. Raises UserError for a VM that it does not
+    Of each kind of events but verdicts, the latest _MAX_EVENTS. Raises UserError for a VM that it does not
     know, and HistoryError when it cannot be read.
     """
     until = time.time() if until is None else until
-    since = until - DEFAULT_SINCE_S if since is None else since
+    since = until - _DEFAULT_SINCE_S if since is None else since
     if since >= until:
         raise UserError("history: `since` is not before `until`", "name an earlier `since`")
     try:
@@ -262,7 +262,7 @@ def _decisions(
     ):
         if device in devices and named.search(reason):
             found.append(DecisionMade(at_ms / 1000, device, reason))
-            if len(found) == MAX_EVENTS:
+            if len(found) == _MAX_EVENTS:
                 break
     return tuple(reversed(found))
 
@@ -271,7 +271,7 @@ def _outcomes(connection: sqlite3.Connection, name: str, span: tuple[int, int]) 
     rows = connection.execute(
         "SELECT at_ms, lever, place, device, name, value, state, before, after, why, reason FROM outcomes"
         " WHERE at_ms >= ? AND at_ms <= ? AND vm = ? ORDER BY at_ms DESC LIMIT ?",
-        (*span, storable(name), MAX_EVENTS),
+        (*span, storable(name), _MAX_EVENTS),
     ).fetchall()
     return tuple(
         OutcomeSeen(at_ms / 1000, " ".join(part for part in knob if part), *rest)
@@ -284,7 +284,7 @@ def _slo_changes(connection: sqlite3.Connection, name: str, span: tuple[int, int
     rows = connection.execute(
         "SELECT at_ms, user, what FROM slo_changes WHERE at_ms >= ? AND at_ms <= ? AND vm = ?"
         " ORDER BY at_ms DESC LIMIT ?",
-        (*span, storable(name), MAX_EVENTS),
+        (*span, storable(name), _MAX_EVENTS),
     ).fetchall()
     return tuple(SloChange(at_ms / 1000, user, what) for at_ms, user, what in reversed(rows))
 

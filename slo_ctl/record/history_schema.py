@@ -13,7 +13,7 @@ from pathlib import Path
 
 # Why a history cannot be kept or read, in words for an operator.
 
-PRIMARY_CODE_BITS = 0xFF
+_PRIMARY_CODE_BITS = 0xFF
 """SQLite puts details of an error above the lowest byte of its code."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -65,7 +65,7 @@ def explained(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
 
 
 def _code(error: sqlite3.Error) -> int:
-    return int(getattr(error, "sqlite_errorcode", None) or 0) & PRIMARY_CODE_BITS
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & _PRIMARY_CODE_BITS
 
 
 def _is_full(folder: Path) -> bool:
@@ -76,7 +76,7 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-APPLICATION_ID = 0x534C4F48
+_APPLICATION_ID = 0x534C4F48
 """`SLOH` in the header of the file: nobody else's database is ever written to."""
 
 FIELDS = (
@@ -152,7 +152,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if (application, version, tables) == (0, 0, 0):
         return 0
-    if application != APPLICATION_ID:
+    if application != _APPLICATION_ID:
         raise HistoryError(f"history: {path} is another program's database", "move it away")
     if version > VERSION:
         raise HistoryError(
@@ -172,7 +172,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         try:
             for statement in step:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {number}")
             connection.execute("COMMIT")
         except BaseException:

@@ -14,9 +14,9 @@ from slo_ctl.record.history_schema import FIELDS
 if TYPE_CHECKING:
     import sqlite3
 
-RAW_S = 3600.0
+_RAW_S = 3600.0
 """Every epoch's samples are kept for this long; means of a minute beyond."""
-SHORT_OF_SPACE_RAW_S = 600.0
+_SHORT_OF_SPACE_RAW_S = 600.0
 """And for this long where the size that was allowed does not suffice for more."""
 MINUTE_MS = 60_000
 
@@ -100,7 +100,7 @@ class Upkeep:
 
     def _drop_old(self, now_ms: int) -> bool:
         cutoff = now_ms - self._keep_ms
-        done = self._drop_epochs(max(now_ms - round(RAW_S * 1000), cutoff), cutoff)
+        done = self._drop_epochs(max(now_ms - round(_RAW_S * 1000), cutoff), cutoff)
         done |= self._drop_minutes(cutoff)
         done |= self._drop_events(cutoff)
         return self._forget(cutoff) or done
@@ -109,7 +109,7 @@ class Upkeep:
         """Delete the least useful first: samples that have means, then the oldest means, then samples."""
         if self._used_bytes() <= self._max_bytes * _FILL_SHARE:
             return False
-        if self._drop_epochs(now_ms - round(SHORT_OF_SPACE_RAW_S * 1000), 0):
+        if self._drop_epochs(now_ms - round(_SHORT_OF_SPACE_RAW_S * 1000), 0):
             return True
         oldest = self._one("SELECT min(at_ms) FROM minute_marks")
         if oldest is not None and self._drop_minutes(oldest + _MINUTES_A_STEP * MINUTE_MS):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slo_ctl.model.nvme import EnduranceGroup, NvmeDevice, NvmeNamespace, OfferedPlacement
 
 FORMAT_VERSION = 1
-MULTIPATH = "the kernel's multipath: its disks have no I/O scheduler, and io.cost refuses them"
+_MULTIPATH = "the kernel's multipath: its disks have no I/O scheduler, and io.cost refuses them"
 _EMULATED = " (EMULATED by QEMU)"
 
 
@@ -61,7 +61,7 @@ def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, 
         "drive": f"/dev/{controller.name}{_EMULATED if controller.emulated else ''}: {controller.model}, "
         f"serial {controller.serial}, firmware {controller.firmware}",
         "attached by": " ".join(each for each in (controller.transport, controller.address) if each)
-        + (f"; {MULTIPATH}" if controller.multipath else ""),
+        + (f"; {_MULTIPATH}" if controller.multipath else ""),
         "subsystem": controller.subsystem_nqn,
         "capacity": f"{numbers.size(controller.total_bytes)}, "
         f"{numbers.size(controller.unallocated_bytes)} unallocated",

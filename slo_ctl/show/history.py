@@ -50,7 +50,7 @@ def history_lines(history: VmHistory) -> Iterator[Text]:
             )
 
 
-def history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point], ...]:
+def _history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point], ...]:
     """Columns of the table of means."""
     columns: list[Column[Point]] = [
         Column("TIME", lambda point: clock(point.at, dated), 0, right=False),
@@ -72,7 +72,7 @@ def history_columns(several_devices: bool, dated: bool) -> tuple[Column[Point], 
 def print_history(console: Console, history: VmHistory, width: int | None) -> None:
     """A row for each bucket and device, with verdicts, decisions and outcomes in order of time."""
     dated = history.until - history.since > DAY_S
-    table = table_of(history_columns(len(devices(history)) > 1, dated), history.points, width)
+    table = table_of(_history_columns(len(devices(history)) > 1, dated), history.points, width)
     # Events span all columns, which a table cannot, so its lines are rendered first and interleaved.
     drawn = console.render_lines(table, console.options.update(no_wrap=True), pad=False)
     head, rows = drawn[: len(drawn) - len(history.points)], drawn[len(drawn) - len(history.points) :]

@@ -24,11 +24,11 @@ from slo_ctl.show.plot_parts import Plot
 from slo_ctl.show.report import render_page
 from slo_ctl.show.status import device_line, setting_value
 
-MOST_PLOTTED = 20
+_MOST_PLOTTED = 20
 """VMs with plots; a page of hundreds of them would be too large to open."""
-MOST_CURVES = 12
-MOST_EVENTS = 500
-HEADINGS = (
+_MOST_CURVES = 12
+_MOST_EVENTS = 500
+_HEADINGS = (
     "SLO MET",
     "LAST VERDICT",
     "SHARE",
@@ -84,9 +84,9 @@ def render_history_report(report: HostReport) -> str:
         interval=interval_text(report),
         emulated=bool({each.device for each in found} & report.emulated),
         bucket=numbers.duration(report.histories[0].bucket_s),
-        headings=HEADINGS,
+        headings=_HEADINGS,
         vms=[_vm(report, each, index) for index, each in enumerate(found)],
-        most_plotted=MOST_PLOTTED,
+        most_plotted=_MOST_PLOTTED,
         devices=_devices(report, found),
         settings=[
             (
@@ -95,8 +95,8 @@ def render_history_report(report: HostReport) -> str:
             )
             for each in settings
         ],
-        events=[_event(report, each, dated) for each in events[-MOST_EVENTS:]],
-        left_out=max(0, len(events) - MOST_EVENTS),
+        events=[_event(report, each, dated) for each in events[-_MOST_EVENTS:]],
+        left_out=max(0, len(events) - _MOST_EVENTS),
         slos_known=report.now is not None,
         version=tool_version(),
     )
@@ -109,7 +109,7 @@ def _title(report: HostReport) -> str:
 
 def _vm(report: HostReport, summary: Summary, index: int) -> _VmView:
     plots = []
-    if index < MOST_PLOTTED:
+    if index < _MOST_PLOTTED:
         history = next(each for each in report.histories if each.vm == summary.vm)
         plots = vm_plots(history, summary, _slo(report, summary), str(index))
     return _VmView(
@@ -145,11 +145,11 @@ def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[_DeviceView
     for number, device in enumerate(sorted({each.device for each in found if each.device})):
         names = [each.vm for each in found if each.device == device and each.ops_blocks is not None]
         by_name = {history.vm: history for history in report.histories}
-        drawn = [by_name[name] for name in sorted(names[:MOST_CURVES])]
+        drawn = [by_name[name] for name in sorted(names[:_MOST_CURVES])]
         plot = ops_plot(drawn, device, str(number)) if drawn else None
         statuses = report.now.devices if report.now else ()
         now = [line for each in statuses if each.name == device for line in _now(each)]
-        note = f"{MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > MOST_CURVES else ""
+        note = f"{_MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MOST_CURVES else ""
         if plot or now:
             views.append(
                 _DeviceView(printable(report.device_name(device)), now, [plot] if plot else [], note)

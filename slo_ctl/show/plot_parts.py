@@ -36,7 +36,7 @@ class Colour:
     dark: str
 
 
-INK = Colour("ink", "#010101", "#1b1f24", "#e6e8eb")
+_INK = Colour("ink", "#010101", "#1b1f24", "#e6e8eb")
 MUTED = Colour("muted", "#010102", "#5a636e", "#a0a8b2")
 GRID = Colour("grid", "#010103", "#e3e6ea", "#343a42")
 SURFACE = Colour("surface", "#010104", "#ffffff", "#1b1f25")
@@ -50,7 +50,7 @@ _VMS = (
     Colour("vm-5", "#010206", "#555b66", "#c2c8d0"),
 )
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-ROLES = (INK, MUTED, GRID, SURFACE, *_VMS)
+ROLES = (_INK, MUTED, GRID, SURFACE, *_VMS)
 
 _BY_STAND_IN = {colour.stand_in: colour.name for colour in ROLES}
 _STYLE = re.compile(r'style="[^"]*"')
@@ -80,7 +80,7 @@ def themed(svg: str) -> str:
 FILE_STYLE: Any = {
     "font.size": 8.5,
     "text.parse_math": False,
-    "text.color": INK.light,
+    "text.color": _INK.light,
     "axes.labelcolor": MUTED.light,
     "axes.edgecolor": MUTED.light,
     "axes.facecolor": SURFACE.light,
@@ -97,15 +97,15 @@ FILE_STYLE: Any = {
 """For `matplotlib.rc_context`."""
 
 
-WIDTH_IN = 4.1
-HEIGHT_IN = 2.65
+_WIDTH_IN = 4.1
+_HEIGHT_IN = 2.65
 
 _SVG_STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
-    "text.color": INK.stand_in,
+    "text.color": _INK.stand_in,
     "text.parse_math": False,
     "axes.edgecolor": MUTED.stand_in,
     "axes.labelcolor": MUTED.stand_in,
@@ -145,7 +145,7 @@ class Plot:
 def plot_figure() -> Iterator[tuple[Figure, Axes]]:
     """A figure with one pair of axes, in the report's style."""
     with mpl.rc_context(_SVG_STYLE):
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+        figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -176,8 +176,8 @@ def inline_svg(figure: Figure, key: str) -> str:
     return themed(svg)
 
 
-LABEL_CHARACTERS = 14
-LEGEND_CHARACTERS = 50
+_LABEL_CHARACTERS = 14
+_LEGEND_CHARACTERS = 50
 """Entries that fit next to each other at the legend's size."""
 
 
@@ -207,7 +207,7 @@ def strength(number: int, of: int) -> float:
 def short_name(name: str) -> str:
     """A VM's name as far as it fits below a bar."""
     shown = printable(name)
-    return shown if len(shown) <= LABEL_CHARACTERS else shown[: LABEL_CHARACTERS - 1] + "\u2026"
+    return shown if len(shown) <= _LABEL_CHARACTERS else shown[: _LABEL_CHARACTERS - 1] + "\u2026"
 
 
 def legend_of_vms(axes: Axes, labels: Sequence[str]) -> None:
@@ -221,8 +221,8 @@ def legend_of_vms(axes: Axes, labels: Sequence[str]) -> None:
 
 def legend_place(axes: Axes, labels: Sequence[str]) -> dict[str, Any]:
     """Above the plot, in as many columns as fit; the figure grows by the rows that takes."""
-    one_row = sum(len(label) + 4 for label in labels) <= LEGEND_CHARACTERS
-    columns = len(labels) if one_row else max(1, LEGEND_CHARACTERS // (max(map(len, labels)) + 5))
+    one_row = sum(len(label) + 4 for label in labels) <= _LEGEND_CHARACTERS
+    columns = len(labels) if one_row else max(1, _LEGEND_CHARACTERS // (max(map(len, labels)) + 5))
     _grow(axes, (math.ceil(len(labels) / columns) - 1) * 0.17)
     return {
         "loc": "lower left",
@@ -236,7 +236,7 @@ def legend_place(axes: Axes, labels: Sequence[str]) -> dict[str, Any]:
 def name_bars(axes: Axes, names: Sequence[str]) -> None:
     """Write `names` below the bars at 0, 1, ..., slanted where they would run into each other."""
     labels = [short_name(name) for name in names]
-    crowded = sum(len(label) + 2 for label in labels) > LEGEND_CHARACTERS
+    crowded = sum(len(label) + 2 for label in labels) > _LEGEND_CHARACTERS
     if crowded:
         _grow(axes, 0.5)
     axes.set_xticks(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
 
 
-def over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
+def _over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
     """One column of the time series per run, all to one scale; runs without it are skipped."""
     drawn = [run for run in runs if any(_known(series, column) for series in run.series.vms)]
     if not drawn:
@@ -112,10 +112,10 @@ def all_plots(result: Result) -> list[Plot]:
         return []
     plots = [iops_alone_and_together(runs), u_alone_and_together(runs)]
     plots += pages_moved(runs)
-    plots += [bandwidth_by_weight(runs), relative_to_smallest_weight(runs)]
-    plots += over_time(runs, "u", "u of victim blocks", _U_CAPTION)
-    plots += over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
-    plots += over_time(runs, "share", f"Share of the {runs[0].share_by.replace('-', ' ')}", _SHARE_CAPTION)
+    plots += [_bandwidth_by_weight(runs), _relative_to_smallest_weight(runs)]
+    plots += _over_time(runs, "u", "u of victim blocks", _U_CAPTION)
+    plots += _over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
+    plots += _over_time(runs, "share", f"Share of the {runs[0].share_by.replace('-', ' ')}", _SHARE_CAPTION)
     return [plot for plot in plots if plot is not None]
 
 
@@ -166,7 +166,7 @@ def pages_moved(runs: Sequence[RunResult]) -> list[Plot]:
     return [_pages_moved(run, top) for run in measured]
 
 
-def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
+def _bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
     """Figure 8a."""
     if not any(vm.bandwidth_bytes_s for run in runs for vm in run.vms):
         return None
@@ -205,7 +205,7 @@ def bandwidth_by_weight(runs: Sequence[RunResult]) -> Plot | None:
     )
 
 
-def relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
+def _relative_to_smallest_weight(runs: Sequence[RunResult]) -> Plot | None:
     """Figure 8b."""
     if not any(_smallest_weight(run) for run in runs) or len(runs[0].vms) < 2:
         return None

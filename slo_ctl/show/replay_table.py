@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _US_PER_S = 1e6
 
 MERGE_HEADINGS = ("SWITCH", "PARTIAL", "FULL", "PER 1000", "TIME", "BLOCKS/FULL", "MEAN FULL")
-"""Headings of `merge_cells`; only the first five on a narrow terminal."""
-NARROW_CELLS = 5
+"""Headings of `_merge_cells`; only the first five on a narrow terminal."""
+_NARROW_CELLS = 5
 MERGE_LEGEND = (
     "Merges caused by the writes of each VM in the measured window. PER 1000: merges of all kinds per 1000 "
     "host page writes. TIME: of dies and channels. BLOCKS/FULL: logical blocks per full merge."
@@ -34,10 +34,12 @@ MERGE_LEGEND = (
 
 def merge_rows(run: RunResult) -> list[tuple[str, list[str]]]:
     """VMs with their cells; empty for a mapping without log blocks."""
-    return [(vm.name, merge_cells(vm.merges, vm.host_page_writes)) for vm in run.vms if vm.merges is not None]
+    return [
+        (vm.name, _merge_cells(vm.merges, vm.host_page_writes)) for vm in run.vms if vm.merges is not None
+    ]
 
 
-def merge_cells(merges: Merges, host_page_writes: int) -> list[str]:
+def _merge_cells(merges: Merges, host_page_writes: int) -> list[str]:
     """The numbers of one VM."""
     merged = merges.switch + merges.partial + merges.full
     times_s = [merges.switch_s, merges.partial_s, merges.full_s]
@@ -163,7 +165,7 @@ def _comparison(first: RunResult, last: RunResult) -> list[str]:
     return [f"From {first.policy} to {last.policy}: {', '.join(changes)}."] if changes else []
 
 
-WIDE = 112
+_WIDE = 112
 """Columns from which OPS in bytes and read latency fit."""
 
 
@@ -175,10 +177,10 @@ def print_result(console: Console, result: Result) -> None:
     for run in result.runs:
         console.print()
         console.print(Text(run_line(run)))
-        console.print(vm_table(result, run, wide=console.width >= WIDE))
+        console.print(_vm_table(result, run, wide=console.width >= _WIDE))
         merged = merge_rows(run)
         if merged:
-            console.print(merge_table(merged, wide=console.width >= WIDE))
+            console.print(_merge_table(merged, wide=console.width >= _WIDE))
     if len(result.runs) > 1:
         console.print()
         console.print(Text("All policies, whole device"))
@@ -216,7 +218,7 @@ def run_line(run: RunResult) -> str:
     return f"policy {run.policy}, measured {times}{'' if run.complete else ', PARTIAL'}"
 
 
-def vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
+def _vm_table(result: Result, run: RunResult, wide: bool = True) -> Table:
     """One row per VM; without `wide` fewer columns, for 80 characters."""
     table = _table(wide)
     table.add_column("VM", max_width=NAME_WIDTH, overflow="fold")
@@ -257,10 +259,10 @@ def vm_cells(vm: VmResult, device: DeviceResult, wide: bool = True) -> list[str]
     return cells
 
 
-def merge_table(rows: list[tuple[str, list[str]]], wide: bool = True) -> Table:
+def _merge_table(rows: list[tuple[str, list[str]]], wide: bool = True) -> Table:
     """One row per VM: the merges caused by its writes."""
     table = _table(wide)
-    columns = len(MERGE_HEADINGS) if wide else NARROW_CELLS
+    columns = len(MERGE_HEADINGS) if wide else _NARROW_CELLS
     table.add_column("MERGES", max_width=NAME_WIDTH, overflow="fold")
     for heading in MERGE_HEADINGS[:columns]:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -56,13 +56,13 @@ def parse_verdicts(text: str | None) -> frozenset[Verdict]:
 
 def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]) -> tuple[VmStatus, ...]:
     """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
-    check_names(names, {vm.vm for vm in status.vms})
+    _check_names(names, {vm.vm for vm in status.vms})
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
     )
 
 
-def check_names(names: Iterable[str], known: Collection[str]) -> None:
+def _check_names(names: Iterable[str], known: Collection[str]) -> None:
     """Raise UserError for the first of `names` that is not `known`, with the closest match."""
     for name in names:
         if name not in known:
@@ -105,7 +105,7 @@ class DaemonOutage:
 
 
 EMULATED = "EMULATED"
-STALE_EPOCHS = 5
+_STALE_EPOCHS = 5
 """A status older than that many epochs is marked as stale."""
 
 
@@ -173,7 +173,7 @@ def header_lines(status: HostStatus, now: float | None = None) -> Iterator[Text]
         style="bold",
     )
     age_s = now - status.at
-    if age_s > max(STALE_EPOCHS * status.epoch_s, 2.0):
+    if age_s > max(_STALE_EPOCHS * status.epoch_s, 2.0):
         line.append(f"  STALE ({numbers.duration(age_s)} old)", style="bold red")
     yield line
     if status.config_problem:
@@ -210,7 +210,7 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     if device.placement:
         parts.append(f"offers {printable(device.placement)}")
     if device.waf is not None:
-        parts.append(waf_text(device.waf))
+        parts.append(_waf_text(device.waf))
     line = Text(f"{printable(device.name)}: {', '.join(parts)}")
     if device.overcommitted:
         line.append("  OVERCOMMITTED", style="bold red")
@@ -219,7 +219,7 @@ def device_line(device: DeviceStatus, window_s: float | None = None) -> Text:
     return line
 
 
-def waf_text(waf: DeviceWaf) -> str:
+def _waf_text(waf: DeviceWaf) -> str:
     """The WAF of a device with its source, window and resolution, or why it is unknown."""
     emulated = f" ({EMULATED})" if waf.emulated and waf.source is not WafSource.FTL else ""
     if waf.waf is None:

@@ -100,7 +100,7 @@ def _width(column: Column[Row], rows: list[Row], first: bool) -> int:
     return max(min(widest, NAME_WIDTH) if first else widest, cell_len(column.heading))
 
 
-LINE_EVERY_S = 10.0
+_LINE_EVERY_S = 10.0
 
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -200,7 +200,7 @@ class Bar:
 
 
 class Lines:
-    """One line when a phase starts and ends, and one every LINE_EVERY_S in between."""
+    """One line when a phase starts and ends, and one every _LINE_EVERY_S in between."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -232,10 +232,10 @@ class Line:
         self._print(f"{name}: {of}")
 
     def advance(self, amount: float) -> None:
-        """Count `amount`, and print a line every LINE_EVERY_S."""
+        """Count `amount`, and print a line every _LINE_EVERY_S."""
         self._done += amount
         now = self._clock()
-        if now - self._printed_at < LINE_EVERY_S:
+        if now - self._printed_at < _LINE_EVERY_S:
             return
         self._printed_at = now
         if self._total and self._done > 0:

@@ -23,7 +23,7 @@ from slo_ctl.show.terminal import Column, fitting, sparkline
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-CURVE_POINTS = 120
+_CURVE_POINTS = 120
 """Points kept for each VM."""
 _REASONS_SHOWN = 4
 _WORST_FIRST = (
@@ -42,7 +42,7 @@ _FILTERS: tuple[tuple[str, frozenset[Verdict]], ...] = (
 )
 _UNKNOWN_LAST = float("-inf")
 
-SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
+_SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
     "name": (lambda vm: vm.vm, False),
     "verdict": (lambda vm: _WORST_FIRST.index(vm.verdict), False),
     "IOPS": (lambda vm: _known(vm.iops), True),
@@ -54,7 +54,7 @@ SORTS: dict[str, tuple[Callable[[VmStatus], Any], bool]] = {
 }
 """Sort orders: the key, and whether the largest is first."""
 
-SORT_KEYS = {
+_SORT_KEYS = {
     "n": "name",
     "v": "verdict",
     "i": "IOPS",
@@ -70,7 +70,7 @@ _MAX_ROWS_KEPT = 100_000
 """Rows of statuses to go back to, of an hour at most: 500 VMs for three minutes."""
 _MAX_KEPT = 3600
 HELP = f"""\
-Sort      {"  ".join(f"{key} {by}" for key, by in SORT_KEYS.items())}; again: the other way round
+Sort      {"  ".join(f"{key} {by}" for key, by in _SORT_KEYS.items())}; again: the other way round
 /         search: show VMs with this text in their name; Escape shows all
 f  F      show degraded VMs only, or those of one verdict
 [  ]      go back and forward in time, as far as this view has been open
@@ -129,7 +129,7 @@ class TopApp(App[None]):
         Binding("F", "filter(-1)", "filter back", show=False),
         Binding("space", "pause", "pause"),
         Binding("q", "quit", "quit"),
-        *(Binding(key, f"sort('{by}')", by, show=False) for key, by in SORT_KEYS.items()),
+        *(Binding(key, f"sort('{by}')", by, show=False) for key, by in _SORT_KEYS.items()),
         Binding("escape", "now", "now", show=False),
         Binding("ctrl+c", "quit", "quit", show=False),
     ]
@@ -210,7 +210,7 @@ class TopApp(App[None]):
         iops_of = {_key(vm): vm.iops for vm in status.vms}
         self._curves = {key: curve for key, curve in self._curves.items() if key in iops_of}
         for key, iops in iops_of.items():
-            self._curves.setdefault(key, deque(maxlen=CURVE_POINTS)).append(iops)
+            self._curves.setdefault(key, deque(maxlen=_CURVE_POINTS)).append(iops)
         self._past.append(status)
         while len(self._past) > 1 and len(self._past) * max(len(status.vms), 1) > _MAX_ROWS_KEPT:
             self._past.popleft()
@@ -291,7 +291,7 @@ class TopApp(App[None]):
         if self._status is None:
             return []
         wanted = _FILTERS[self._filter][1]
-        key, largest_first = SORTS[self._sort]
+        key, largest_first = _SORTS[self._sort]
         searched = self._searched.casefold()
         found = (vm for vm in self._status.vms if vm.verdict in wanted and searched in vm.vm.casefold())
         vms = sorted(found, key=_key)
@@ -369,7 +369,7 @@ class TopApp(App[None]):
 
     def _detail(self, status: HostStatus, vm: VmStatus) -> Text:
         curve = list(self._curves.get(_key(vm), ()))
-        lines = [*detail_lines(vm), Text(f"IOPS {sparkline(curve)} {numbers.count(vm.iops)}")]
+        lines = [*_detail_lines(vm), Text(f"IOPS {sparkline(curve)} {numbers.count(vm.iops)}")]
         lines.append(Text(f"over the last {numbers.duration(len(curve) * status.epoch_s)}", style="dim"))
         device = next((each for each in status.devices if each.name == vm.device), None)
         reasons = device.reasons if device else ()
@@ -378,7 +378,7 @@ class TopApp(App[None]):
         return Text("\n").join(lines)
 
 
-def detail_lines(vm: VmStatus) -> list[Text]:
+def _detail_lines(vm: VmStatus) -> list[Text]:
     """Details of one VM: the reason of its verdict, its SLO and source, settings not applied."""
     first = Text(printable(f"{vm.vm} on {vm.device or 'no device'}"), style="bold")
     first.append(f" ({printable(vm.state)}): " if vm.state else ": ")

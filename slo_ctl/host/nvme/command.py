@@ -21,8 +21,9 @@ from slo_ctl.base.errors import UserError
 # may be built without the old names; `--output-format-version` came with `ocp smart-add-log` in 2.12 and
 # with `list` in 2.14.
 
-OLDEST = (2, 3)
+_OLDEST = (2, 3)
 """The oldest version with `fdp`, and whose output was recorded."""
+_OLDEST_TEXT = ".".join(map(str, _OLDEST))
 _GROUPED = (3, 0)
 _VERSION = re.compile(
     r"^nvme version v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:-(a|b|rc)[.\d]*)?", re.MULTILINE
@@ -64,7 +65,7 @@ class ToolVersion:
     @property
     def supported(self) -> bool:
         """Whether its output is known."""
-        return (self.major, self.minor) >= OLDEST
+        return (self.major, self.minor) >= _OLDEST
 
     @property
     def grouped(self) -> bool:
@@ -90,7 +91,7 @@ def parse_version(text: str) -> ToolVersion:
         first = text.strip().splitlines()[0][:80] if text.strip() else "nothing"
         raise UserError(
             f"nvme version says {first!r} and no version",
-            f"install nvme-cli {OLDEST[0]}.{OLDEST[1]} or later",
+            f"install nvme-cli {_OLDEST_TEXT} or later",
         )
     major, minor, patch, prerelease = found.groups()
     return ToolVersion(int(major), int(minor), int(patch or 0), prerelease or "")
@@ -153,7 +154,7 @@ class NvmeCommandError(NvmeError):
         self.stderr = stderr
         said = " ".join(_NOISE.sub("", stderr).split())[:_SAID] or "nothing"
         how = "was ended" if exit_code is None else f"ended with {exit_code}"
-        super().__init__(f"`{' '.join(command)}` {how}: {said}", hint_for(stderr))
+        super().__init__(f"`{' '.join(command)}` {how}: {said}", _hint_for(stderr))
 
     @property
     def unsupported(self) -> bool:
@@ -169,7 +170,7 @@ class NvmeSchemaError(NvmeError):
         super().__init__(f"{where}: {problem}", "report it with the output of `nvme version`")
 
 
-def hint_for(said: str) -> str:
+def _hint_for(said: str) -> str:
     """Hint for a failure, by the output of nvme-cli."""
     low = said.lower()
     return next((hint for signs, hint in _HINTS if any(sign in low for sign in signs)), "see `dmesg`")
@@ -200,7 +201,7 @@ class NvmeTool:
         found = program or find_nvme()
         if found is None:
             raise UserError(
-                "nvme-cli is not installed", f"install package nvme-cli ({OLDEST[0]}.{OLDEST[1]} or later)"
+                "nvme-cli is not installed", f"install package nvme-cli ({_OLDEST_TEXT} or later)"
             )
         self.program = found
         self._timeout_s = timeout_s
@@ -213,7 +214,7 @@ class NvmeTool:
         if self._version is None:
             version = parse_version(self._run([self.program, "version"]).decode("utf-8", "replace"))
             if not version.supported:
-                raise UserError(f"nvme-cli {version} is too old", f"install {OLDEST[0]}.{OLDEST[1]} or later")
+                raise UserError(f"nvme-cli {version} is too old", f"install {_OLDEST_TEXT} or later")
             self._version = version
         return self._version
 

@@ -104,7 +104,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 MAX_NAMESPACES = 1024
 """Namespaces of one drive that are read; an identify list has no more."""
 MAX_GROUPS = 64
-MAX_SETS = 64
+_MAX_SETS = 64
 
 _T = TypeVar("_T")
 
@@ -253,7 +253,7 @@ class _Discovery:
 
     def _sets(self) -> tuple[NvmSet, ...]:
         found = self._try(lambda: pages.nvm_sets(self._tool.read("id-nvmset", self._admin)), "NVM sets")
-        return (found or ())[:MAX_SETS]
+        return (found or ())[:_MAX_SETS]
 
     def _has_ocp_log(self) -> bool:
         """Tried, not guessed from the model; nvme-cli checks the GUID in it."""

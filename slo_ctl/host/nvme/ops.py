@@ -22,7 +22,7 @@ from uuid import UUID
 from slo_ctl.host.nvme.command import NvmeSchemaError, NvmeTool
 from slo_ctl.model.nvme import DriveOps, NamespaceOps, NvmeController
 
-OPS_UUID = UUID("b662f3c3-ebfa-4e1b-83e3-21c725782351")
+_OPS_UUID = UUID("b662f3c3-ebfa-4e1b-83e3-21c725782351")
 """In the UUID List of a drive that has them."""
 _GET_LOG_PAGE, _IDENTIFY, _MOVE_OPS = 0x02, 0x06, 0xC0
 _OPS_LOG, _UUID_LIST = 0xE0, 0x17
@@ -87,7 +87,7 @@ def uuid_index(data: bytes) -> int | None:
         found = data[index * _UUID_ENTRY_BYTES + 16 : (index + 1) * _UUID_ENTRY_BYTES]
         if not any(found):
             return None
-        if found == OPS_UUID.bytes:
+        if found == _OPS_UUID.bytes:
             return index
     return None
 

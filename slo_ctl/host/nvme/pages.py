@@ -98,7 +98,7 @@ class Fields:
 # Keys are those of 2.3, 2.13 (recorded) and 3.0-rc1 (read in its source); what a later version adds is
 # ignored.
 
-MAX_NSID = 0xFFFFFFFE
+_MAX_NSID = 0xFFFFFFFE
 _FORMAT_LOW, _FORMAT_HIGH_SHIFT = 0x0F, 5
 """FLBAS: bits 3:0 and 6:5 are the index of the LBA format in use."""
 _MIN_SHIFT, _MAX_SHIFT = 9, 32
@@ -176,7 +176,7 @@ def _identifier(fields: Fields, name: str, digits: int) -> str:
 def nsids(answer: Mapping[str, Any], where: str = "list-ns") -> tuple[int, ...]:
     """Parse `list-ns`, sorted and without duplicates. Raises NvmeSchemaError."""
     found = [each.uint("nsid", bits=32) for each in Fields(answer, where).each("nsid_list")]
-    return tuple(sorted({nsid for nsid in found if 0 < nsid <= MAX_NSID}))
+    return tuple(sorted({nsid for nsid in found if 0 < nsid <= _MAX_NSID}))
 
 
 def endurance_group_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
@@ -225,9 +225,9 @@ def listed(answer: Mapping[str, Any]) -> dict[str, int]:
 # Units are those of the NVM Express Base Specification 2.0, section 5.16, and of the OCP Datacenter NVMe SSD
 # Specification 2.0, section 4.8.5 (SMART-1: physical media units written, in bytes).
 
-SMART_UNIT_BYTES = 512_000
+_SMART_UNIT_BYTES = 512_000
 """Data units written: thousands of 512 bytes."""
-GROUP_UNIT_BYTES = 1_000_000_000
+_GROUP_UNIT_BYTES = 1_000_000_000
 """All units of the endurance group log."""
 
 
@@ -285,8 +285,8 @@ def group_log(answer: Mapping[str, Any]) -> GroupLog:
     fields = Fields(answer, "endurance-log")
     total = fields.uint("total_end_grp_cap", bits=128, default=0)
     return GroupLog(
-        host_bytes=fields.uint("data_units_written", bits=128) * GROUP_UNIT_BYTES,
-        media_bytes=fields.uint("media_units_written", bits=128) * GROUP_UNIT_BYTES,
+        host_bytes=fields.uint("data_units_written", bits=128) * _GROUP_UNIT_BYTES,
+        media_bytes=fields.uint("media_units_written", bits=128) * _GROUP_UNIT_BYTES,
         total_bytes=total or None,
         unallocated_bytes=fields.uint("unalloc_end_grp_cap", bits=128, default=0) if total else None,
     )
@@ -294,7 +294,7 @@ def group_log(answer: Mapping[str, Any]) -> GroupLog:
 
 def host_bytes_written(answer: Mapping[str, Any]) -> int:
     """From `smart-log`: in bytes, though counted in units of 512,000. Raises NvmeSchemaError."""
-    return Fields(answer, "smart-log").uint("data_units_written", bits=128) * SMART_UNIT_BYTES
+    return Fields(answer, "smart-log").uint("data_units_written", bits=128) * _SMART_UNIT_BYTES
 
 
 def ocp_media_bytes_written(answer: Mapping[str, Any]) -> int:
