@@ -349,14 +349,9 @@ class Api:
 
     def _unset(self, request: Request, name: str) -> Reply:
         given = request.query(UnsetQuery).fields
-        keys = SLO_KEYS if given is None else given.split(",")
-        return _reply(
-            plain(
-                self._changed(
-                    request, [name], SloBody(fields=dict.fromkeys(keys), force=False, dry_run=False)
-                )[0]
-            )
-        )
+        fields = dict.fromkeys(SLO_KEYS if given is None else given.split(","))
+        body = SloBody(fields=fields, force=False, dry_run=False)
+        return _reply(plain(self._changed(request, [name], body)[0]))
 
     def _changed(self, request: Request, vms: Sequence[str], body: SloBody) -> tuple[VmSlo, ...]:
         names = ", ".join(vms)

@@ -16,9 +16,9 @@ from slo_ctl.cli.output import print_json, print_lines, warn
 from slo_ctl.cli.vm_host import VmHost
 
 if TYPE_CHECKING:
-    from slo_ctl.act.keeper import Actuator
+    from slo_ctl.act.keeper import Actuator, SettingKeeper
     from slo_ctl.decide.scheduler import Choice, Needs
-    from slo_ctl.model import Knob, Outcome, Setting
+    from slo_ctl.model import Outcome, Setting
     from slo_ctl.profile.session import Suited
 
 FORMAT_VERSION = 1
@@ -43,7 +43,7 @@ def _suited_here(
         if problem is not None:
             raise UserError(problem.reason, problem.hint)
     around = Surroundings(host.places.devices, sys)
-    facts = block_facts(number, around, has_io_cost(_cgroup_root_of(host, cgroup_root)))
+    facts = block_facts(number, around, has_io_cost(cgroup_root or host.config.cgroup_root))
     found = ProfileStore(host.places.devices.state / "profiles").of_device(number, around)
     with_slo = {*host.config.vms, *SloStore(host.places.slos).read().vms}
     with_slo |= {vm.name for vm in host.inventory.vms if host.config.with_slo_of(vm.name)}
@@ -66,11 +66,6 @@ def _needs_of_vms(host: VmHost, vms: Sequence[str], given: _GivenNeeds) -> Needs
             raise UserError("--p99: must be more than 0", "such as 5ms")
         needs = replace(needs, p99_target_us=target_s * 1e6)
     return needs if weights is None else replace(needs, weights=weights)
-
-
-def _cgroup_root_of(host: VmHost, given: Path | None) -> Path:
-    """The mount point of the cgroup hierarchy."""
-    return given if given is not None else host.config.cgroup_root
 
 
 def policy(
@@ -119,7 +114,6 @@ def policy(
         raise UserError("--undo excludes --apply and --dry-run", "give one of them")
     if dry_run and not apply:
         raise UserError("--dry-run requires --apply", "without --apply nothing is changed anyway")
-    from slo_ctl.cli.vm_host import VmHost
     from slo_ctl.drives.store import DeviceStore
 
     host = VmHost(root)
@@ -129,7 +123,7 @@ def policy(
         return
     if undo:
         name = Path(device).resolve().name if "/" in device else device
-        _finish(_undo(host, _block_actuators(host, sys, cgroup_root), lambda k: k.place == name), json_)
+        _finish(_undo(host, _block_actuators(host, sys, cgroup_root), name), json_)
         return
     found, vms = _suited_here(host, device, sys, cgroup_root, (p99, weights), strictly=apply)
     if not apply:
@@ -154,39 +148,35 @@ def _block_actuators(host: VmHost, sys: Path, cgroup_root: Path | None) -> list[
     from slo_ctl.act.queue import BlockQueueActuator
     from slo_ctl.profile.identity import has_io_cost
 
-    root = _cgroup_root_of(host, cgroup_root)
+    root = cgroup_root or host.config.cgroup_root
     return [BlockQueueActuator(sys, root if has_io_cost(root) else None)]
+
+
+def _keeper(host: VmHost, actuators: list[Actuator[Any]]) -> SettingKeeper:
+    from slo_ctl.act.journal import Journal
+    from slo_ctl.act.keeper import SettingKeeper
+
+    return SettingKeeper(actuators, Journal(host.places.journal))
 
 
 def _apply(
     host: VmHost, actuators: list[Actuator[Any]], settings: Sequence[Setting], within: Any, dry_run: bool
 ) -> list[Outcome]:
     """Apply the settings of one device; earlier settings that are no longer wanted are restored."""
-    from slo_ctl.act.journal import Journal
-    from slo_ctl.act.keeper import SettingKeeper
-
-    if dry_run:
-        return SettingKeeper(actuators, Journal(host.places.journal)).plan(settings, within)
-    with _without_daemon(host):
-        return SettingKeeper(actuators, Journal(host.places.journal)).apply(settings, within=within)
-
-
-def _undo(host: VmHost, actuators: list[Actuator[Any]], within: Any) -> list[Outcome]:
-    from slo_ctl.act.journal import Journal
-    from slo_ctl.act.keeper import SettingKeeper
-    from slo_ctl.model.decision import DEVICE_LEVERS
-
-    def mine(knob: Knob) -> bool:
-        return knob.lever in DEVICE_LEVERS and bool(within(knob))
-
-    with _without_daemon(host):
-        return SettingKeeper(actuators, Journal(host.places.journal)).undo(mine)
-
-
-def _without_daemon(host: VmHost) -> Any:
     from slo_ctl.daemon.files import only_daemon
 
-    return only_daemon(host.places.lock)
+    if dry_run:
+        return _keeper(host, actuators).plan(settings, within)
+    with only_daemon(host.places.lock):
+        return _keeper(host, actuators).apply(settings, within=within)
+
+
+def _undo(host: VmHost, actuators: list[Actuator[Any]], place: str) -> list[Outcome]:
+    from slo_ctl.daemon.files import only_daemon
+    from slo_ctl.model.decision import DEVICE_LEVERS
+
+    with only_daemon(host.places.lock):
+        return _keeper(host, actuators).undo(lambda knob: knob.lever in DEVICE_LEVERS and knob.place == place)
 
 
 def _emulated(
@@ -205,7 +195,7 @@ def _emulated(
         return [TenantSchedulerActuator(device, server)]
 
     if undo:
-        _finish(_undo(host, actuators(), lambda knob: knob.place == device), json_)
+        _finish(_undo(host, actuators(), device), json_)
         return
     vms = tenants_on(device, host.inventory.streams)
     needs, tenants = _needs_of_vms(host, vms, given), len(record.namespace)

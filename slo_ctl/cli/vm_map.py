@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,26 +42,21 @@ def nsid_of(text: str, drive: NvmeDevice) -> int:
 class MappingWork:
     """What mapping and unmapping share: the drive, its users, confirmation and steps. Raises UserError."""
 
-    def __init__(
-        self, host: VmHost, *, dry_run: bool = False, yes: bool = False, json_: bool = False
-    ) -> None:
+    def __init__(self, host: VmHost, *, dry_run: bool, yes: bool, json_: bool) -> None:
         from slo_ctl.act.mapping import MappingStore
 
         self._host = host
         self._dry_run = dry_run
         self._yes = yes
         self._json = json_
-        self._tool: NvmeTool | None = None
         self.store = MappingStore(host.places.mappings)
 
-    @property
+    @cached_property
     def tool(self) -> NvmeTool:
         """nvme-cli."""
         from slo_ctl.host.nvme.command import NvmeTool
 
-        if self._tool is None:
-            self._tool = NvmeTool()
-        return self._tool
+        return NvmeTool()
 
     def drive(self, device: str) -> NvmeDevice:
         """The drive that `device` names."""
@@ -71,13 +67,11 @@ class MappingWork:
     def drive_of(self, mapping: NamespaceMapping) -> NvmeDevice:
         """The drive of a mapping, whatever the kernel calls it now."""
         from slo_ctl.decide.namespace_plan import identity_of
-        from slo_ctl.host.nvme import drive as nvme_sysfs
-        from slo_ctl.host.nvme.drive import discover
+        from slo_ctl.host.nvme.drive import attribute, controllers, discover
 
         # Its last name first: it rarely changes.
-        names = sorted(nvme_sysfs.controllers(SYS), key=lambda name: name != mapping.controller)
-        for name in names:
-            if nvme_sysfs.attribute(SYS, name, "serial") in ("", mapping.drive.serial):
+        for name in sorted(controllers(SYS), key=lambda name: name != mapping.controller):
+            if attribute(SYS, name, "serial") in ("", mapping.drive.serial):
                 found = discover(self.tool, name, SYS)
                 if identity_of(found) == mapping.drive:
                     return found
@@ -377,11 +371,11 @@ def maps(json_: JSON = False, root: ROOT = None) -> None:
     Examples:
     slo-ctl vm maps --json
     """
+    from slo_ctl.act.mapping import MappingStore
     from slo_ctl.show.terminal import console_for
     from slo_ctl.show.vms import mapping_table, mappings_json
 
-    host = VmHost(root)
-    found = MappingWork(host).store.all()
+    found = MappingStore(VmHost(root).places.mappings).all()
     if json_:
         print_json(mappings_json(found))
     elif found:

@@ -290,24 +290,20 @@ _FORK, _EXEC, _EXIT = 0x1, 0x2, 0x80000000
 _INTERESTING = frozenset({_FORK, _EXEC, _EXIT})
 
 
-class ProcessEvents:
-    """Whether any process began, ended or became another program since the last time it was asked."""
+class _Events:
+    """Events on a netlink socket of pyroute2, if there is one."""
 
-    def __init__(self) -> None:
+    _without = ""
+    """What is done without them, after the error."""
+
+    def __init__(self, open_socket: Callable[[], Any]) -> None:
         self.problem = ""
         """Why there are no events; empty when there are."""
         self._socket: Any = None
         try:
-            self._socket = _listening()
+            self._socket = open_socket()
         except Exception as error:  # noqa: BLE001, RUF100 - pyroute2 raises what it likes
-            self.problem = f"no events of processes ({error}): every cgroup is looked at in every epoch"
-            self.close()
-
-    def changed(self) -> bool:
-        """Whether there may be something new. True when there are no events."""
-        if self._socket is None:
-            return True
-        return _drain(self._socket.fileno(), _is_interesting)
+            self.problem = self._without.format(error=error)
 
     def close(self) -> None:
         """Hang up."""
@@ -317,37 +313,48 @@ class ProcessEvents:
             self._socket = None
 
 
-class BlockEvents:
-    """Whether any block device came, went or changed since the last time it was asked."""
+class ProcessEvents(_Events):
+    """Whether any process began, ended or became another program since the last time it was asked."""
+
+    _without = "no events of processes ({error}): every cgroup is looked at in every epoch"
 
     def __init__(self) -> None:
-        self.problem = ""
-        """Why there are no events; empty when there are."""
-        self._socket: Any = None
-        try:
-            from pyroute2.netlink.nlsocket import NetlinkSocket
-            from pyroute2.netlink.uevent import UeventSocket
+        super().__init__(_process_socket)
 
-            self._socket = UeventSocket()
-            # Its own `bind` takes no groups before pyroute2 0.9.
-            NetlinkSocket.bind(self._socket, groups=_KERNEL_GROUP)
-        except Exception as error:  # noqa: BLE001, RUF100 - pyroute2 raises what it likes
-            self.problem = f"no events of block devices ({error}): they are looked at again every 30 s"
-            self.close()
+    def changed(self) -> bool:
+        """Whether there may be something new. True when there are no events."""
+        return self._socket is None or _drain(self._socket.fileno(), _is_interesting)
+
+
+class BlockEvents(_Events):
+    """Whether any block device came, went or changed since the last time it was asked."""
+
+    _without = "no events of block devices ({error}): they are looked at again every 30 s"
+
+    def __init__(self) -> None:
+        super().__init__(_block_socket)
 
     def changed(self) -> bool:
         """Whether there may be something new. False when there are no events."""
         return self._socket is not None and _drain(self._socket.fileno(), _is_block)
 
-    def close(self) -> None:
-        """Hang up."""
-        if self._socket is not None:
-            with suppress(OSError):  # it is given up in any case
-                self._socket.close()
-            self._socket = None
+
+def _block_socket() -> Any:
+    """A socket that gets events. Raises what pyroute2 does."""
+    from pyroute2.netlink.nlsocket import NetlinkSocket
+    from pyroute2.netlink.uevent import UeventSocket
+
+    events = UeventSocket()
+    try:
+        # Its own `bind` takes no groups before pyroute2 0.9.
+        NetlinkSocket.bind(events, groups=_KERNEL_GROUP)
+    except BaseException:
+        events.close()
+        raise
+    return events
 
 
-def _listening() -> Any:
+def _process_socket() -> Any:
     """A socket that gets events. Raises what pyroute2 does, and OSError when the kernel does not answer."""
     from pyroute2.netlink import NLMSG_DONE
     from pyroute2.netlink.connector import cn_proc

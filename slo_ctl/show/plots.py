@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slo_ctl.replay.result import Result, RunResult, VmResult, VmSeries
 
 
-def _over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
+def _plots_over_time(runs: Sequence[RunResult], column: str, title: str, caption: str) -> list[Plot]:
     """One column of the time series per run, all to one scale; runs without it are skipped."""
     drawn = [run for run in runs if any(_known(series, column) for series in run.series.vms)]
     if not drawn:
@@ -113,9 +113,11 @@ def all_plots(result: Result) -> list[Plot]:
     plots = [iops_alone_and_together(runs), u_alone_and_together(runs)]
     plots += pages_moved(runs)
     plots += [_bandwidth_by_weight(runs), _relative_to_smallest_weight(runs)]
-    plots += _over_time(runs, "u", "u of victim blocks", _U_CAPTION)
-    plots += _over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
-    plots += _over_time(runs, "share", f"Share of the {runs[0].share_by.replace('-', ' ')}", _SHARE_CAPTION)
+    plots += _plots_over_time(runs, "u", "u of victim blocks", _U_CAPTION)
+    plots += _plots_over_time(runs, "ops_blocks", "OPS in blocks", _OPS_CAPTION)
+    plots += _plots_over_time(
+        runs, "share", f"Share of the {runs[0].share_by.replace('-', ' ')}", _SHARE_CAPTION
+    )
     return [plot for plot in plots if plot is not None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -72,10 +71,7 @@ def verdict(vm: VmResult) -> Verdict:
 
 def worst_share_error(run: RunResult) -> float | None:
     """The share error furthest from 0, with its sign; None when no VM has one."""
-    return _furthest(vm.share_error for vm in run.vms)
-
-
-def _furthest(errors: Iterable[float | None]) -> float | None:
+    errors = (vm.share_error for vm in run.vms)
     return max((error for error in errors if error is not None), key=abs, default=None)
 
 

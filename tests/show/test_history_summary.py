@@ -8,8 +8,7 @@ from test_report import Page
 
 from slo_ctl.model import Slo
 from slo_ctl.record.history_reader import DecisionMade, OutcomeSeen, Point, VerdictChange, VmHistory
-from slo_ctl.show.history_plots import vm_plots
-from slo_ctl.show.history_report import render_history_report
+from slo_ctl.show.history_report import render_history_report, vm_plots
 from slo_ctl.show.history_summary import (
     HostReport,
     Stretch,

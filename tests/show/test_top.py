@@ -17,7 +17,8 @@ from slo_ctl.base.errors import UnreachableError
 from slo_ctl.model import HostStatus, Verdict
 from slo_ctl.model.status_json import to_json
 from slo_ctl.show.status import DaemonOutage
-from slo_ctl.show.top import BARS, HelpScreen, TopApp
+from slo_ctl.show.terminal import BARS
+from slo_ctl.show.top import HelpScreen, TopApp
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
