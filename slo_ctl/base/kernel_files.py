@@ -26,21 +26,21 @@ class FileText:
     """The file is larger than the limit; `text` ends with its last whole line below it."""
 
 
-def read_bounded(path: Path | str, limit_bytes: int = LIMIT_BYTES) -> FileText | None:
+def read_bounded(path: Path | str) -> FileText | None:
     """The text of a file, None when there is no such file (any more). Raises OSError otherwise."""
     try:
         descriptor = os.open(path, _READING)
         try:
-            content = _content(descriptor, limit_bytes + 1)
+            content = _content(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         if error.errno in _GONE:
             return None
         raise
-    cut = len(content) > limit_bytes
+    cut = len(content) > LIMIT_BYTES
     if cut:
-        content = content[: content.rfind(b"\n", 0, limit_bytes) + 1]
+        content = content[: content.rfind(b"\n", 0, LIMIT_BYTES) + 1]
     return FileText(content.decode("utf-8", "surrogateescape"), cut)
 
 
@@ -63,14 +63,14 @@ def read_record(path: str) -> FileText | None:
     return FileText(content.decode("utf-8", "surrogateescape"), False)
 
 
-def _content(descriptor: int, limit_bytes: int) -> bytes:
-    """Everything up to a limit. Most of these files fit into the first read."""
+def _content(descriptor: int) -> bytes:
+    """Everything, up to a byte more than the limit. Most of these files fit into the first read."""
     try:
-        content = os.read(descriptor, min(_FIRST_READ_BYTES, limit_bytes))
+        content = os.read(descriptor, _FIRST_READ_BYTES)
         if not content:
             return content
-        while len(content) < limit_bytes:
-            more = os.read(descriptor, limit_bytes - len(content))
+        while len(content) <= LIMIT_BYTES:
+            more = os.read(descriptor, LIMIT_BYTES + 1 - len(content))
             if not more:
                 break
             content += more

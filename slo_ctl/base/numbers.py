@@ -22,12 +22,12 @@ def percent(share: float | None, digits: int = 1) -> str:
     return UNKNOWN if share is None else f"{share * 100:.{digits}f}%"
 
 
-def signed_percent(change: float | None, digits: int = 1) -> str:
+def signed_percent(change: float | None) -> str:
     """A relative change as `+3.2%` or, with a true minus sign, its opposite."""
     if change is None:
         return UNKNOWN
-    text = f"{abs(change) * 100:.{digits}f}%"
-    if float(f"{change * 100:.{digits}f}") == 0:
+    text = f"{abs(change) * 100:.1f}%"
+    if float(f"{change * 100:.1f}") == 0:
         return text
     return ("+" if change > 0 else "\u2212") + text
 

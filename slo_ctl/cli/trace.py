@@ -127,7 +127,8 @@ def convert(
     from traces.writing import TraceWriter
 
     with _trace_errors():
-        _finite("--scale", scale)
+        if not math.isfinite(scale) or scale <= 0:
+            raise UserError(f"--scale: {scale} is not a positive number", "0.5 replays twice as fast")
         remove_leftovers(target.parent, target.name)
         writer = TraceWriter(target, to, overwrite=force)
         reader = _open(source, from_, on_error, action)
@@ -297,11 +298,6 @@ def _size(option: str, text: str) -> int:
         return size_bytes(text)
     except ValueError as error:
         raise UserError(f"{option}: {error}", "such as 4096, 64KiB or 8GiB") from None
-
-
-def _finite(option: str, value: float) -> None:
-    if not math.isfinite(value) or value <= 0:
-        raise UserError(f"{option}: {value} is not a positive number", "0.5 replays twice as fast")
 
 
 # Reading: opening, errors and progress.

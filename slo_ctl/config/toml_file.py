@@ -55,7 +55,7 @@ class _Scanner:
     def document(self) -> None:
         """Every table and pair up to the end."""
         table: Location = ()
-        self._skip(_SPACE)
+        self._skip_space()
         while self.at < len(self.text):
             if self.text.startswith("[[", self.at):
                 table = self._array_header()
@@ -63,7 +63,7 @@ class _Scanner:
                 table = self._header()
             else:
                 self._pair(table)
-            self._skip(_SPACE)
+            self._skip_space()
 
     def _array_header(self) -> Location:
         line = self._line()
@@ -107,17 +107,17 @@ class _Scanner:
     def _dotted(self) -> list[str]:
         keys = []
         while True:
-            self._skip(_SPACE)
+            self._skip_space()
             quoted = self.text[self.at] in "\"'" if self.at < len(self.text) else False
             raw = self._take(_STRING if quoted else _BARE_KEY)
             keys.append(str(tomllib.loads(f"key = {raw}")["key"]) if quoted else raw)
-            self._skip(_SPACE)
+            self._skip_space()
             if not self.text.startswith(".", self.at):
                 return keys
             self.at += 1
 
     def _value(self, where: Location) -> None:
-        self._skip(_SPACE)
+        self._skip_space()
         match self.text[self.at : self.at + 1]:
             case "[":
                 self._array(where)
@@ -145,7 +145,7 @@ class _Scanner:
             self._comma()
 
     def _closes(self, bracket: str) -> bool:
-        self._skip(_SPACE)
+        self._skip_space()
         if self.at >= len(self.text):
             raise ValueError(f"no {bracket} before the end")
         if self.text.startswith(bracket, self.at):
@@ -154,12 +154,12 @@ class _Scanner:
         return False
 
     def _comma(self) -> None:
-        self._skip(_SPACE)
+        self._skip_space()
         if self.text.startswith(",", self.at):
             self.at += 1
 
     def _expect(self, what: str) -> None:
-        self._skip(_SPACE)
+        self._skip_space()
         if not self.text.startswith(what, self.at):
             raise ValueError(f"no {what} on line {self._line()}")
         self.at += len(what)
@@ -171,8 +171,8 @@ class _Scanner:
         self.at = match.end()
         return match[0]
 
-    def _skip(self, pattern: re.Pattern[str]) -> None:
-        match = pattern.match(self.text, self.at)
+    def _skip_space(self) -> None:
+        match = _SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
 
     def _line(self) -> int:

@@ -92,9 +92,9 @@ class DeviceSpec:
             )
 
 
-def parse_device(text: str, where: str = "device") -> DeviceSpec:
+def parse_device(text: str) -> DeviceSpec:
     """The drive that `slo-ctl replay --device TEXT` has. Raises UserError naming the key."""
-    return device_spec(Fields(where, split_pairs(where, text)))
+    return device_spec(Fields("device", split_pairs("device", text)))
 
 
 def device_spec(fields: Fields) -> DeviceSpec:

@@ -84,10 +84,6 @@ class ControlClient:
         """Change the size of a namespace; with `keep_data`, not below what it holds."""
         self.command("resize", namespace=namespace, size_bytes=size_bytes, keep_data=keep_data)
 
-    def checkpoint(self) -> None:
-        """Save the placement now."""
-        self.command("checkpoint")
-
     def command(self, op: str, **fields: object) -> dict[str, Any]:
         """Send a command and return its reply."""
         line = json.dumps({"v": VERSION, "op": op, **fields}).encode() + b"\n"

@@ -63,11 +63,9 @@ class TaskDelay:
         self,
         proc: Path,
         read: Callable[[int], Waits] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` asks for one thread and raises OSError; by default it is the kernel that is asked."""
         self._proc = proc
-        self._clock = clock
         self._stats: Any = None
         self._read = read or self._ask
         self._last: dict[str, tuple[float, dict[str, Waits]]] = {}
@@ -101,7 +99,7 @@ class TaskDelay:
                 self._turn += step
                 return found
             left -= len(threads)
-            now_s = self._clock()
+            now_s = time.monotonic()
             try:
                 waits = self._waits(threads)
             except OSError as error:

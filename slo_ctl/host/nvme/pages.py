@@ -173,9 +173,9 @@ def _identifier(fields: Fields, name: str, digits: int) -> str:
     return text if known and text.strip("0") else ""
 
 
-def nsids(answer: Mapping[str, Any], where: str = "list-ns") -> tuple[int, ...]:
+def nsids(answer: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse `list-ns`, sorted and without duplicates. Raises NvmeSchemaError."""
-    found = [each.uint("nsid", bits=32) for each in Fields(answer, where).each("nsid_list")]
+    found = [each.uint("nsid", bits=32) for each in Fields(answer, "list-ns").each("nsid_list")]
     return tuple(sorted({nsid for nsid in found if 0 < nsid <= _MAX_NSID}))
 
 
