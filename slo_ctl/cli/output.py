@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,17 @@ def print_lines(*lines: str) -> None:
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
     sys.stdout.flush()
+
+
+def print_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
+    """Rows with columns of equal width; those of the numbers in `right` end below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print_lines("  ".join(cells).rstrip())
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from slo_ctl.base.files import check_writable, write_whole
 from slo_ctl.cli import EXIT_INTERRUPTED
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
-from slo_ctl.cli.output import print_json, print_lines, terminable
+from slo_ctl.cli.output import print_columns, print_json, print_lines, terminable
 
 if TYPE_CHECKING:
     from slo_ctl.replay.sweep import Answer
@@ -111,7 +111,8 @@ def command(
             }
         )
     else:
-        print_lines(*_table(found), *_best(found))
+        print_columns(_rows(found))
+        print_lines(*_best(found))
         print_lines(f"{len(rows)} of {len(points)} replays in {out}, EMULATED drives")
     if not complete:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -137,12 +138,9 @@ def _counts(text: str) -> list[int]:
     return sorted(set(found))
 
 
-_HEADINGS = ("DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT")
-
-
-def _table(found: list[Answer]) -> list[str]:
-    rows = [
-        _HEADINGS,
+def _rows(found: list[Answer]) -> list[tuple[str, ...]]:
+    return [
+        ("DRIVE", "OP", "POLICY", "VMS", "PAGES/S", "WAF", "WORST P99", "LIMITED AT"),
         *(
             (
                 each.drive or "scenario's",
@@ -156,10 +154,6 @@ def _table(found: list[Answer]) -> list[str]:
             )
             for each in found
         ),
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 

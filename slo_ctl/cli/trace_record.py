@@ -12,7 +12,7 @@ import typer
 from slo_ctl.base.errors import UserError
 from slo_ctl.cli.completion import complete_device
 from slo_ctl.cli.options import JSON, QUIET, ROOT, time_s_of
-from slo_ctl.cli.output import print_json, print_lines, warn
+from slo_ctl.cli.output import print_columns, print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from slo_ctl.replay.recording import Recording, Source
@@ -119,9 +119,6 @@ def _print(recording: Recording) -> None:
         )
         for vm in recording.vms
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *numbers, replayed in rows:
-        cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=False)]
-        print_lines("  ".join([name.ljust(widths[0]), *cells, replayed]))
+    print_columns(rows, right=range(1, 8))
     if recording.scenario is not None:
         print_lines(f"replay it with: slo-ctl replay {recording.scenario}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.model import SettingValue
-from slo_ctl.record.history_schema import FIELDS, VERSION, HistoryError, explained, version_of
+from slo_ctl.record.history_schema import FIELDS, VERSION, WORST, HistoryError, explained, version_of
 from slo_ctl.record.history_upkeep import MINUTE_MS
 
 _DEFAULT_SINCE_S = 3600.0
@@ -20,7 +20,6 @@ MAX_POINTS = 5000
 _MAX_EVENTS = 1000
 _BUSY_TIMEOUT_S = 2.0
 _BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-_WORST = frozenset({"p99_read_us", "p99_write_us"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def _points(
 ) -> tuple[Point, ...]:
     fields = ", ".join(
         f"max({name})"
-        if name in _WORST
+        if name in WORST
         else f"sum({name} * samples) / sum(CASE WHEN {name} IS NOT NULL THEN samples END)"
         for name in FIELDS
     )

@@ -93,6 +93,8 @@ FIELDS = (
     "waf",
 )
 """Columns kept of a VmStatus every epoch, under the same names."""
+WORST = frozenset({"p99_read_us", "p99_write_us"})
+"""A mean of percentiles says little: of these the worst is kept."""
 
 # Rows of one moment lie together, so an epoch appends a few pages however many VMs there are. Keyed by stream
 # first, every VM would dirty a page of its own in each epoch. Readers step through `epochs` and look up a row

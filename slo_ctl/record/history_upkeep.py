@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slo_ctl.record.history_schema import FIELDS
+from slo_ctl.record.history_schema import FIELDS, WORST
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,11 +30,9 @@ _FREE_SHARE = 0.25
 """Free pages are returned to the file system beyond this share of the file."""
 _FILL_SHARE = 0.9
 """How much of the size allowed is used: the rest is for pages that are free for the moment."""
-_WORST = frozenset({"p99_read_us", "p99_write_us"})
-"""A mean of percentiles says little: of these the worst is kept."""
 
 _MEANS = ", ".join(
-    f"max({field})" if field in _WORST else f"round(avg({field}), {0 if field == 'bandwidth_bytes_s' else 3})"
+    f"max({field})" if field in WORST else f"round(avg({field}), {0 if field == 'bandwidth_bytes_s' else 3})"
     for field in FIELDS
 )
 

@@ -243,34 +243,7 @@ _HEADINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _VmView:
-    name: str
-    device: str
-    verdict: str
-    """A word that the style sheet may have a colour for."""
-    met_share: str
-    met: str
-    worst: str
-    reason: str
-    cells: list[str]
-    plots: list[Plot]
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceView:
-    name: str
-    now: list[str]
-    plots: list[Plot]
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class _EventView:
-    time: str
-    count: str
-    where: str
-    text: str
+# Values of the template: what it writes of a VM, a device and an event.
 
 
 def render_history_report(report: HostReport) -> str:
@@ -308,20 +281,20 @@ def _title(report: HostReport) -> str:
     return f"SLOs of {', '.join(names)}" if len(names) <= 3 else f"SLOs of {len(names):,} VMs"
 
 
-def _vm(report: HostReport, summary: Summary, index: int) -> _VmView:
+def _vm(report: HostReport, summary: Summary, index: int) -> dict[str, Any]:
     plots = []
     if index < _MOST_PLOTTED:
         history = next(each for each in report.histories if each.vm == summary.vm)
         plots = vm_plots(history, summary, _slo(report, summary), str(index))
-    return _VmView(
-        name=printable(summary.vm),
-        device=printable(report.device_name(summary.device)) or numbers.UNKNOWN,
-        verdict=printable(summary.verdict),
-        met_share=numbers.percent(summary.met),
-        met=printable(met_text(summary)),
-        worst=printable(worst_text(summary, report)),
-        reason=printable(summary.reason),
-        cells=[
+    return {
+        "name": printable(summary.vm),
+        "device": printable(report.device_name(summary.device)) or numbers.UNKNOWN,
+        "verdict": printable(summary.verdict),
+        "met_share": numbers.percent(summary.met),
+        "met": printable(met_text(summary)),
+        "worst": printable(worst_text(summary, report)),
+        "reason": printable(summary.reason),
+        "cells": [
             numbers.percent(summary.share),
             numbers.percent(summary.target_share),
             numbers.count(summary.iops),
@@ -331,8 +304,8 @@ def _vm(report: HostReport, summary: Summary, index: int) -> _VmView:
             numbers.count(summary.ops_blocks),
             numbers.decimal(summary.waf),
         ],
-        plots=plots,
-    )
+        "plots": plots,
+    }
 
 
 def _slo(report: HostReport, summary: Summary) -> Slo | None:
@@ -340,7 +313,7 @@ def _slo(report: HostReport, summary: Summary) -> Slo | None:
     return next((vm.slo for vm in vms if (vm.vm, vm.device) == (summary.vm, summary.device)), None)
 
 
-def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[_DeviceView]:
+def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, Any]]:
     """Devices that the VMs were on, by name."""
     views = []
     for number, device in enumerate(sorted({each.device for each in found if each.device})):
@@ -353,7 +326,12 @@ def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[_DeviceView
         note = f"{_MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MOST_CURVES else ""
         if plot or now:
             views.append(
-                _DeviceView(printable(report.device_name(device)), now, [plot] if plot else [], note)
+                {
+                    "name": printable(report.device_name(device)),
+                    "now": now,
+                    "plots": [plot] if plot else [],
+                    "note": note,
+                }
             )
     return views
 
@@ -362,9 +340,14 @@ def _now(device: DeviceStatus) -> list[str]:
     return [str(device_line(device)), *(printable(str(move)) for move in device.moves)]
 
 
-def _event(report: HostReport, event: Event, dated: bool) -> _EventView:
+def _event(report: HostReport, event: Event, dated: bool) -> dict[str, str]:
     when = clock(event.last, dated)
     if event.count > 1:
         when = f"{clock(event.first, dated)} to {when}"
     where = [", ".join(event.vms)] + ([report.device_name(event.device)] if event.device else [])
-    return _EventView(when, f"{event.count:,}", printable(" on ".join(where)), printable(event.text))
+    return {
+        "time": when,
+        "count": f"{event.count:,}",
+        "where": printable(" on ".join(where)),
+        "text": printable(event.text),
+    }

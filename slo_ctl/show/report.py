@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -30,8 +29,7 @@ from slo_ctl.show.replay_table import (
 )
 
 if TYPE_CHECKING:
-    from slo_ctl.model import Verdict
-    from slo_ctl.replay.result import DeviceResult, Result, RunResult, VmResult
+    from slo_ctl.replay.result import DeviceResult, Result, RunResult
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -49,34 +47,6 @@ def render_page(template: str, **values: Any) -> str:
 
 def _svg(plot: Plot) -> Markup:
     return Markup(plot.svg)  # noqa: S704 - drawn here; matplotlib escapes the texts in it
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    colour: str
-    name: str
-    workload: str
-    cells: list[str]
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class _RunView:
-    policy: str
-    line: str
-    complete: bool
-    rows: list[_Row]
-    merges: list[tuple[str, list[str]]]
-    """Empty for a mapping without log blocks."""
-    notes: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    title: str
-    lead: str
-    """The caption that all its plots share."""
-    plots: list[Plot]
 
 
 _SECTIONS = (
@@ -130,34 +100,36 @@ def _scenario(result: Result) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _view(result: Result, run: RunResult) -> _RunView:
-    return _RunView(
-        policy=run.policy,
-        line=run_line(run),
-        complete=run.complete,
-        rows=[_row(result, index, vm) for index, vm in enumerate(run.vms)],
-        merges=[(printable(name), cells) for name, cells in merge_rows(run)],
-        notes=[printable(note) for note in notes_of(run)],
-    )
+def _view(result: Result, run: RunResult) -> dict[str, Any]:
+    """What the template writes of a run; without `merges` for a mapping without log blocks."""
+    return {
+        "policy": run.policy,
+        "line": run_line(run),
+        "complete": run.complete,
+        "rows": [
+            {
+                "colour": vm_colour(index).name,
+                "name": printable(vm.name),
+                "workload": printable(vm.workload),
+                "cells": vm_cells(vm, result.device),
+                "verdict": verdict(vm),
+            }
+            for index, vm in enumerate(run.vms)
+        ],
+        "merges": [(printable(name), cells) for name, cells in merge_rows(run)],
+        "notes": [printable(note) for note in notes_of(run)],
+    }
 
 
-def _row(result: Result, index: int, vm: VmResult) -> _Row:
-    return _Row(
-        vm_colour(index).name,
-        printable(vm.name),
-        printable(vm.workload),
-        vm_cells(vm, result.device),
-        verdict(vm),
-    )
-
-
-def _sections(plots: list[Plot]) -> list[_Section]:
+def _sections(plots: list[Plot]) -> list[dict[str, Any]]:
     sections = []
     for title, _ in _SECTIONS:
         mine = [plot for plot in plots if _owner(plot.key) == title]
         captions = {plot.caption for plot in mine}
         if mine:
-            sections.append(_Section(title, captions.pop() if len(captions) == 1 else "", mine))
+            # The lead is the caption that all its plots share.
+            lead = captions.pop() if len(captions) == 1 else ""
+            sections.append({"title": title, "lead": lead, "plots": mine})
     return sections
 
 
