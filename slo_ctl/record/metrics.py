@@ -6,7 +6,7 @@ Names end in their units; what is not known is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -182,25 +182,59 @@ class StatusCollector:
         yield from _counters(counts)
         for name, (text, of_daemon) in _OF_DAEMON.items():
             yield GaugeMetricFamily(f"slo_ctl_{name}", text, of_daemon(status))
-        yield _device_info(status)
+        yield _gauge(
+            "slo_ctl_device_info",
+            "1 for each device, with its kind, how VMs are isolated there, and its policy.",
+            ("device", "kind", "backend", "policy"),
+            (((each.name, each.kind, each.backend, each.policy), 1) for each in status.devices),
+        )
         for name, (text, of_device) in _OF_DEVICE.items():
-            family = GaugeMetricFamily(f"slo_ctl_device_{name}", text, labels=("device",))
-            for device in status.devices:
-                _add(family, (device.name,), of_device(device))
-            yield family
+            values = (((each.name,), of_device(each)) for each in status.devices)
+            yield _gauge(f"slo_ctl_device_{name}", text, ("device",), values)
         for name, (text, of_vm) in _OF_VM.items():
-            family = GaugeMetricFamily(f"slo_ctl_vm_{name}", text, labels=("vm", "device"))
-            for vm in status.vms:
-                _add(family, (vm.vm, vm.device), of_vm(vm))
-            yield family
+            vm_values = (((vm.vm, vm.device), of_vm(vm)) for vm in status.vms)
+            yield _gauge(f"slo_ctl_vm_{name}", text, ("vm", "device"), vm_values)
         for name, (text, of_group) in _OF_GROUP.items():
-            family = GaugeMetricFamily(f"slo_ctl_group_{name}", text, labels=("group",))
-            for group in status.groups:
-                _add(family, (group.name,), of_group(group))
-            yield family
-        yield _verdicts(status)
-        yield from _limits(counts)
+            values = (((each.name,), of_group(each)) for each in status.groups)
+            yield _gauge(f"slo_ctl_group_{name}", text, ("group",), values)
+        yield _gauge(
+            "slo_ctl_vm_verdict",
+            "1 for the verdict of the VM on the device, else 0.",
+            ("vm", "device", "verdict"),
+            (
+                ((vm.vm, vm.device, verdict.value), verdict is vm.verdict)
+                for vm in status.vms
+                for verdict in Verdict
+            ),
+        )
+        for name, what, limits in (
+            ("iops", "requests", counts.limits_iops),
+            ("bytes_per_second", "bytes", counts.limits_bytes_s),
+        ):
+            text = f"Limit on {what} per second in force, of the kind of requests it is for."
+            labels = ("vm", "device", "kind")
+            yield _gauge(f"slo_ctl_vm_limit_{name}", text, labels, sorted(limits.items()))
         yield _latencies(counts.vms)
+
+
+_Samples = Iterable[tuple[tuple[str, ...], float | None]]
+"""Values of the labels, with the value of the metric where it is known."""
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in samples:
+        if number is not None:
+            family.add_metric(values, float(number))
+    return family
+
+
+def _counter(name: str, text: str, labels: Sequence[str], samples: _Samples) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, number in samples:
+        if number is not None:
+            family.add_metric(values, float(number))
+    return family
 
 
 def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
@@ -210,66 +244,42 @@ def _counters(counts: Counts) -> Iterator[CounterMetricFamily]:
         "Epochs that were left out because those before took too long.",
         counts.missed_epochs,
     )
-    settings = CounterMetricFamily(
+    yield _counter(
         "slo_ctl_settings",
         "Changes of settings, by lever and by what became of them.",
-        labels=("lever", "result"),
+        ("lever", "result"),
+        sorted(counts.settings.items()),
     )
-    for (lever, result), number in sorted(counts.settings.items()):
-        settings.add_metric((lever, result), number)
-    yield settings
-    hooks = CounterMetricFamily(
+    yield _counter(
         "slo_ctl_hooks",
         "Changes of verdicts for which a program was to run, by what became of it.",
-        labels=("result",),
+        ("result",),
+        (((result,), number) for result, number in sorted(counts.hooks.items())),
     )
-    for result, number in sorted(counts.hooks.items()):
-        hooks.add_metric((result,), number)
-    yield hooks
-    yield _by_device(
+    yield _counter(
         "slo_ctl_device_move_seconds",
         "Die time that moves of over-provisioning space have taken.",
-        counts.moved_s,
+        ("device",),
+        (((device,), number) for device, number in sorted(counts.moved_s.items())),
     )
-    yield _by_device(
+    yield _counter(
         "slo_ctl_device_moved_ops_blocks",
         "Blocks of over-provisioning space that were moved between VMs, or to and from the spare.",
-        counts.moved_blocks,
+        ("device",),
+        (((device,), number) for device, number in sorted(counts.moved_blocks.items())),
     )
     for name, (text, kinds) in _TOTALS_OF_VM.items():
-        family = CounterMetricFamily(f"slo_ctl_vm_{name}", text, labels=("vm", "device", "kind"))
-        for (vm, device), streams in sorted(counts.vms.items()):
-            for kind, of_stream in kinds:
-                known = [value for stream in streams if (value := of_stream(stream)) is not None]
-                if known:
-                    family.add_metric((vm, device, kind), sum(known))
-        yield family
-
-
-def _by_device(name: str, text: str, counted: Mapping[str, float]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=("device",))
-    for device, number in sorted(counted.items()):
-        family.add_metric((device,), number)
-    return family
-
-
-def _limits(counts: Counts) -> Iterator[GaugeMetricFamily]:
-    for name, text, limits in (
-        (
-            "iops",
-            "Limit on requests per second in force, of the kind of requests it is for.",
-            counts.limits_iops,
-        ),
-        (
-            "bytes_per_second",
-            "Limit on bytes per second in force, of the kind of requests it is for.",
-            counts.limits_bytes_s,
-        ),
-    ):
-        family = GaugeMetricFamily(f"slo_ctl_vm_limit_{name}", text, labels=("vm", "device", "kind"))
-        for labels, limit in sorted(limits.items()):
-            family.add_metric(labels, limit)
-        yield family
+        yield _counter(
+            f"slo_ctl_vm_{name}",
+            text,
+            ("vm", "device", "kind"),
+            (
+                ((vm, device, kind), sum(known))
+                for (vm, device), streams in sorted(counts.vms.items())
+                for kind, of_stream in kinds
+                if (known := [value for each in streams if (value := of_stream(each)) is not None])
+            ),
+        )
 
 
 def _latencies(vms: Mapping[tuple[str, str], Iterable[StreamTotals]]) -> HistogramMetricFamily:
@@ -300,34 +310,6 @@ def _buckets(latencies: list[LatencyCounts]) -> list[tuple[str, float]]:
     shown = BOUNDS_S if set(bounds_s) >= BOUNDS_S else set(bounds_s)
     buckets = [(str(bound), float(n)) for bound, n in zip(bounds_s, below, strict=False) if bound in shown]
     return [*buckets, ("+Inf", float(below[-1]))]
-
-
-def _device_info(status: HostStatus) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(
-        "slo_ctl_device_info",
-        "1 for each device, with its kind, how VMs are isolated there, and its policy.",
-        labels=("device", "kind", "backend", "policy"),
-    )
-    for device in status.devices:
-        family.add_metric((device.name, device.kind, device.backend, device.policy), 1.0)
-    return family
-
-
-def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None) -> None:
-    if value is not None:
-        family.add_metric(labels, float(value))
-
-
-def _verdicts(status: HostStatus) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(
-        "slo_ctl_vm_verdict",
-        "1 for the verdict of the VM on the device, else 0.",
-        labels=("vm", "device", "verdict"),
-    )
-    for vm in status.vms:
-        for verdict in Verdict:
-            family.add_metric((vm.vm, vm.device, verdict.value), float(verdict is vm.verdict))
-    return family
 
 
 class Metrics:
