@@ -27,7 +27,7 @@ def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_device(ctx: typer.Context, incomplete: str) -> list[str]:
     """Emulated devices, and the devices the daemon manages."""
     root = _root(ctx)
-    stored = _or_none(lambda: _from_store(root))
+    stored = _or_none(lambda: _store(root).names())
     return _matching({*stored, *_or_none(lambda: _from_daemon(root, "devices", "name"))}, incomplete)
 
 
@@ -135,11 +135,16 @@ def _or_none(names: Callable[[], Iterable[str]]) -> list[str]:
 
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     """Names with this prefix, without those that would break a command line or a terminal."""
-    return sorted({name for name in names if name.startswith(incomplete) and _is_plain(name)})
-
-
-def _is_plain(name: str) -> bool:
-    return name.isprintable() and not name.startswith("-") and not any(c.isspace() for c in name)
+    return sorted(
+        {
+            name
+            for name in names
+            if name.startswith(incomplete)
+            and name.isprintable()
+            and not name.startswith("-")
+            and not any(character.isspace() for character in name)
+        }
+    )
 
 
 def _root(ctx: typer.Context) -> Path | None:
@@ -168,10 +173,6 @@ def _configured(root: Path | None) -> dict[str, list[str]]:
 
     config = load(DaemonPlaces(root).config)
     return {"class": list(config.classes), "group": list(config.groups)}
-
-
-def _from_store(root: Path | None) -> list[str]:
-    return _store(root).names()
 
 
 def _namespaces(root: Path | None) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -137,7 +137,13 @@ def list_(root: ROOT = None, json_: JSON = False) -> None:
         except UserError as error:
             warn(f"slo-ctl: {error}")
     if json_:
-        print_json({"format_version": FORMAT_VERSION, "devices": [_summary(status) for status in statuses]})
+        keys = ("name", "emulated", "served", "spec", "size_bytes", "folder")
+        listed = [
+            {key: getattr(status, key) for key in keys}
+            | {"namespaces": [namespace.name for namespace in status.namespaces]}
+            for status in statuses
+        ]
+        print_json({"format_version": FORMAT_VERSION, "devices": listed})
         return
     from slo_ctl.show.drives import device_table
     from slo_ctl.show.terminal import console_for
@@ -523,10 +529,3 @@ def _store(root: Path | None) -> DeviceStore:
     from slo_ctl.drives.store import DeviceStore
 
     return DeviceStore(places(root))
-
-
-def _summary(status: DriveStatus) -> dict[str, Any]:
-    plain = status.plain()
-    return {key: plain[key] for key in ("name", "emulated", "served", "spec", "size_bytes", "folder")} | {
-        "namespaces": [namespace.name for namespace in status.namespaces]
-    }

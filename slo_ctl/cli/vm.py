@@ -154,12 +154,10 @@ def _status_lines(status: list[dict[str, Any]] | None, host: VmHost) -> list[str
     if not status:
         return ["daemon: no status of this VM yet"]
     return [
-        f"daemon: {line.get('verdict')}{_on(line)}: {line.get('reason') or 'no reason'}" for line in status
+        f"daemon: {line.get('verdict')}{f' on {device}' if (device := line.get('device')) else ''}: "
+        f"{line.get('reason') or 'no reason'}"
+        for line in status
     ]
-
-
-def _on(line: dict[str, Any]) -> str:
-    return f" on {line['device']}" if line.get("device") else ""
 
 
 def _warn_notes(notes: Iterable[str]) -> None:

@@ -104,10 +104,6 @@ def _budget(value: object) -> float:
     return share
 
 
-def _uri(value: object) -> str:
-    return _text(value, 'write a libvirt URI such as "qemu:///system", or "none"')
-
-
 def _path(value: object) -> str:
     hint = "write an absolute path"
     text = _text(value, hint)
@@ -193,7 +189,8 @@ def _namespace(value: object) -> str:
 PolicyName = Annotated[str, _one_of(POLICIES, "a policy")]
 SchedulerName = Annotated[str, _one_of(SCHEDULERS, "a scheduler")]
 """Scheduler of a block device, or among the namespaces of an emulated one."""
-LibvirtUri = Annotated[str, BeforeValidator(_uri)]
+_URI_HINT = 'write a libvirt URI such as "qemu:///system", or "none"'
+LibvirtUri = Annotated[str, BeforeValidator(lambda value: _text(value, _URI_HINT))]
 AbsolutePath = Annotated[str, BeforeValidator(_path)]
 CgroupPath = Annotated[str, BeforeValidator(_cgroup)]
 """Below where cgroups are mounted, beginning with a slash."""

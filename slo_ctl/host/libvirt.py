@@ -284,7 +284,7 @@ def fields_of(xml: str, note: Callable[[str], None] | None = None) -> SloFields:
 
     A field that cannot be is left out. `note` takes one sentence for each, naming the VM.
     """
-    say = note or _ignore
+    say = note or (lambda _: None)
     try:
         domain = parse_domain(xml)
     except DomainXmlError as error:
@@ -329,10 +329,6 @@ def _fields(attributes: dict[str, str], note: Callable[[str], None]) -> SloField
         note(f"{error.message}; both are ignored; {error.hint}")
         del fields["min_iops"], fields["max_iops"]
     return fields
-
-
-def _ignore(_text: str) -> None:
-    """For callers who want no notes."""
 
 
 # What libvirt and systemd call the cgroup of a VM, and which VM that is.

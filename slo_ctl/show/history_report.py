@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from slo_ctl.base import numbers
 from slo_ctl.base.text import printable
 from slo_ctl.base.version import tool_version
-from slo_ctl.model import DeviceStatus, Slo
+from slo_ctl.model import Slo
 from slo_ctl.show.history import DAY_S, clock
 from slo_ctl.show.history_summary import (
     Event,
@@ -322,7 +322,12 @@ def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, A
         drawn = [by_name[name] for name in sorted(names[:_MOST_CURVES])]
         plot = ops_plot(drawn, device, str(number)) if drawn else None
         statuses = report.now.devices if report.now else ()
-        now = [line for each in statuses if each.name == device for line in _now(each)]
+        now = [
+            line
+            for each in statuses
+            if each.name == device
+            for line in (str(device_line(each)), *(printable(str(move)) for move in each.moves))
+        ]
         note = f"{_MOST_CURVES} of {len(names):,} VMs are drawn." if len(names) > _MOST_CURVES else ""
         if plot or now:
             views.append(
@@ -334,10 +339,6 @@ def _devices(report: HostReport, found: tuple[Summary, ...]) -> list[dict[str, A
                 }
             )
     return views
-
-
-def _now(device: DeviceStatus) -> list[str]:
-    return [str(device_line(device)), *(printable(str(move)) for move in device.moves)]
 
 
 def _event(report: HostReport, event: Event, dated: bool) -> dict[str, str]:

@@ -79,7 +79,7 @@ def story(result: Result) -> list[str]:
     """A summary in sentences: each run, then the last compared with the first."""
     if not result.runs:
         return ["No run reached the measured window."]
-    sentences = [_run(run) for run in result.runs]
+    sentences = [f"{run.policy}: {_interference(run)} {_shares(run)}".rstrip() for run in result.runs]
     if len(result.runs) > 1:
         sentences += _comparison(result.runs[0], result.runs[-1])
     return sentences
@@ -90,11 +90,6 @@ def foreign_pages(moved: GcPagesMoved) -> tuple[int, int]:
     total = sum(map(sum, moved.pages))
     own = sum(row[index] for index, row in enumerate(moved.pages))
     return total - own, total
-
-
-def _run(run: RunResult) -> str:
-    parts = [f"{run.policy}: {_interference(run)}", _shares(run)]
-    return " ".join(part for part in parts if part)
 
 
 def _interference(run: RunResult) -> str:
@@ -120,7 +115,7 @@ def _shares(run: RunResult) -> str:
         return ""
     if abs(worst) <= TOLERANCE:
         return f"Every VM's share of the {_unit(run)} is within {numbers.percent(abs(worst))} of its target."
-    furthest = _furthest_vm(run.vms)
+    furthest = max(run.vms, key=lambda vm: abs(vm.share_error or 0.0))
     deviation = (
         f"{furthest.name} deviates most: entitled to {numbers.percent(furthest.target_share)} of "
         f"the {_unit(run)} and received {numbers.percent(furthest.share)} ({numbers.signed_percent(worst)})."
@@ -131,10 +126,6 @@ def _shares(run: RunResult) -> str:
 
 def _unit(run: RunResult) -> str:
     return run.share_by.replace("-", " ")
-
-
-def _furthest_vm(vms: list[VmResult]) -> VmResult:
-    return max(vms, key=lambda vm: abs(vm.share_error or 0.0))
 
 
 def notes_of(run: RunResult) -> list[str]:

@@ -29,7 +29,7 @@ from slo_ctl.show.replay_table import (
 )
 
 if TYPE_CHECKING:
-    from slo_ctl.replay.result import DeviceResult, Result, RunResult
+    from slo_ctl.replay.result import Result, RunResult
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -61,6 +61,7 @@ _SECTIONS = (
 
 def render_report(result: Result) -> str:
     """The HTML of `result`; all texts are escaped."""
+    scenario = json.dumps(result.scenario, indent=2, ensure_ascii=False)
     return render_page(
         "report.html.j2",
         result=result,
@@ -78,26 +79,15 @@ def render_report(result: Result) -> str:
         headline=headline(result),
         tolerance=numbers.percent(TOLERANCE, 0),
         result_hash=result.result_hash(),
-        scenario=_scenario(result),
+        scenario="\n".join(map(printable, scenario.splitlines())),
     )
 
 
 def _title(result: Result) -> str:
-    policies = (
-        " against ".join(
-            part
-            for part in (result.runs[-1].policy, ", ".join(run.policy for run in result.runs[:-1]))
-            if part
-        )
-        if result.runs
-        else "nothing measured"
-    )
-    return f"SSD replay: {policies}"
-
-
-def _scenario(result: Result) -> str:
-    lines = json.dumps(result.scenario, indent=2, ensure_ascii=False).splitlines()
-    return "\n".join(map(printable, lines))
+    if not result.runs:
+        return "SSD replay: nothing measured"
+    *others, subject = (run.policy for run in result.runs)
+    return f"SSD replay: {subject}{' against ' if others else ''}{', '.join(others)}"
 
 
 def _view(result: Result, run: RunResult) -> dict[str, Any]:
@@ -138,11 +128,6 @@ def _owner(key: str) -> str:
     return next(title for title, keys in _SECTIONS if key.startswith(keys))
 
 
-def _mapping(device: DeviceResult) -> str:
-    span = f", a block spans {device.cluster_dies} dies" if device.cluster_dies > 1 else ""
-    return f"{device.mapping}{span}"
-
-
 def _facts(result: Result) -> list[tuple[str, str]]:
     """Properties of the device and the run."""
     device, timing = result.device, result.device.timing
@@ -156,13 +141,14 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         )
         if value is not None
     )
+    spans = f", a block spans {device.cluster_dies} dies" if device.cluster_dies > 1 else ""
     facts = [
         ("Device", f"{device.preset} ({result.label})"),
         ("Logical size", numbers.size(device.logical_bytes)),
         ("Over-provisioning", f"{numbers.percent(device.op)}, {device.ops_blocks:,} blocks"),
         ("Pages", f"{numbers.size(device.page_bytes)}, {device.pages_per_block:,} to a block"),
         ("Parallelism", f"{device.channels} channels, {device.dies} dies, planes per die: {device.planes}"),
-        ("Mapping", _mapping(device)),
+        ("Mapping", f"{device.mapping}{spans}"),
         ("Victim policy", device.victim_policy),
         ("Timing", f"{timing.model}: {latencies}" if latencies else timing.model),
         ("Seed", str(result.seed)),

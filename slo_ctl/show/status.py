@@ -265,7 +265,7 @@ def problem_lines(vms: Iterable[VmStatus]) -> Iterator[Text]:
     """The reason of each degraded verdict, and settings that could not be applied."""
     for vm in vms:
         if vm.verdict in DEGRADED:
-            line = Text(f"{_where(vm)}: ")
+            line = Text(printable(f"{vm.vm} on {vm.device}: " if vm.device else f"{vm.vm}: "))
             line.append_text(verdict_text(vm.verdict))
             line.append(f": {printable(vm.reason)}")
             yield line
@@ -287,10 +287,6 @@ def setting_value(value: SettingValue) -> str:
     if isinstance(value, str):
         return value
     return "unset" if value is None else f"{value:,.12g}"
-
-
-def _where(vm: VmStatus) -> str:
-    return printable(f"{vm.vm} on {vm.device}" if vm.device else vm.vm)
 
 
 # Settings that would change, or that were changed.
