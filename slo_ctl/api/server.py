@@ -148,6 +148,8 @@ class OneRequest(BaseHTTPRequestHandler):
         return "slo-ctl"
 
 
+# The API.
+
 _MODE = 0o660
 MAX_CONNECTIONS = 128
 """More are closed at once, so that files are left for the daemon's own work."""

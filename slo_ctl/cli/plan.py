@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,9 +52,6 @@ def plan(
 
 def _read_plan(root: Path | None) -> Plan:
     """The plan of the daemon, or without a daemon that of its first epochs."""
-    from slo_ctl.config import load
-    from slo_ctl.daemon.files import DaemonPlaces
-    from slo_ctl.daemon.loop import Daemon
     from slo_ctl.model.plan import Plan
     from slo_ctl.model.status_json import StatusFormatError, from_plain
 
@@ -64,11 +59,20 @@ def _read_plan(root: Path | None) -> Plan:
         return from_plain(Plan, client(root).get("/v1/plan"))
     except UnreachableError:
         warn("slo-ctl: the daemon is not reachable; planning without it")
-        places = DaemonPlaces(root)
-        return plan_of(Daemon(load(places.config), places, dry_run=True))
+        return plan_of(_daemon(root, dry_run=True))
     except StatusFormatError as error:
         warn(f"slo-ctl: invalid plan from the daemon: {error}")
         raise typer.Exit(EXIT_FAILURE) from None
+
+
+def _daemon(root: Path | None, *, dry_run: bool) -> Daemon:
+    """One without an API."""
+    from slo_ctl.config import load
+    from slo_ctl.daemon.files import DaemonPlaces
+    from slo_ctl.daemon.loop import Daemon
+
+    places = DaemonPlaces(root)
+    return Daemon(load(places.config), places, dry_run=dry_run)
 
 
 def plan_of(daemon: Daemon) -> Plan:
@@ -142,9 +146,11 @@ def apply(
     if dry_run:
         plan(json_=json_, every=False, root=root)
         return
+    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
     from slo_ctl.model import OutcomeState
 
-    with _alone(root) as daemon:
+    with only_daemon(DaemonPlaces(root).lock):
+        daemon = _daemon(root, dry_run=False)
         if undo:
             outcomes = daemon.undo()
         else:
@@ -155,18 +161,6 @@ def apply(
     print_results(outcomes, json_)
     if any(outcome.state is OutcomeState.UNAPPLIED for outcome in outcomes):
         raise typer.Exit(EXIT_FAILURE)
-
-
-@contextmanager
-def _alone(root: Path | None) -> Iterator[Daemon]:
-    """A daemon without an API, holding the lock that prevents another one."""
-    from slo_ctl.config import load
-    from slo_ctl.daemon.files import DaemonPlaces, only_daemon
-    from slo_ctl.daemon.loop import Daemon
-
-    places = DaemonPlaces(root)
-    with only_daemon(places.lock):
-        yield Daemon(load(places.config), places)
 
 
 def print_results(outcomes: list[Outcome], json_: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,8 +43,6 @@ def _for_each_target(request: Request, nodes: list[str], allowed: list[str]) -> 
 
     Raises UserError for a target given twice, and for an `allowed` one that is not a target.
     """
-    from dataclasses import replace
-
     targets = [request.target, *nodes]
     if len(set(targets)) < len(targets):
         raise UserError("--node: a target is given twice", "each has to be a different device")

@@ -51,6 +51,8 @@ def is_held(path: Path) -> bool:
     return False
 
 
+# What the kernel can do for cgroups on a block device. Changes nothing.
+
 _SUBSYSTEM = "nvme-subsystem"
 """The class of devices in whose folders the kernel puts the heads of NVMe multipath."""
 

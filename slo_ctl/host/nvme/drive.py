@@ -388,11 +388,7 @@ class MediaReader:
 
 
 def users_of(
-    device: NvmeDevice,
-    vms: Iterable[Vm],
-    sys: Path,
-    dev: Path,
-    except_vm: str = "",
+    device: NvmeDevice, vms: Iterable[Vm], sys: Path, dev: Path, except_vm: str = ""
 ) -> dict[int, str]:
     """Users of namespaces by NSID; unused ones are left out.
 
@@ -414,7 +410,7 @@ def users_of(
     for path, nsid in blocks.items():
         if nsid not in users and (user := _kernel_user(path)):
             users[nsid] = user
-    for path, pid, name in _openers(set(blocks), Path("/proc")):
+    for path, pid, name in _openers(set(blocks)):
         users.setdefault(blocks[path], f"open in process {pid} ({name})")
     return users
 
@@ -429,11 +425,11 @@ def _kernel_user(path: Path) -> str:
     return "mounted, swapped to, or part of another device (see lsblk)" if held else ""
 
 
-def _openers(paths: set[Path], proc: Path) -> list[tuple[Path, int, str]]:
+def _openers(paths: set[Path]) -> list[tuple[Path, int, str]]:
     """Processes that have one of these open. Others' processes are seen by root only."""
     found = []
     names = {str(path): path for path in paths}
-    for process in proc.iterdir():
+    for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
