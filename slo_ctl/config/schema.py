@@ -187,23 +187,7 @@ def _namespace(value: object) -> str:
 
 
 PolicyName = Annotated[str, _one_of(POLICIES, "a policy")]
-SchedulerName = Annotated[str, _one_of(SCHEDULERS, "a scheduler")]
-"""Scheduler of a block device, or among the namespaces of an emulated one."""
-_URI_HINT = 'write a libvirt URI such as "qemu:///system", or "none"'
-LibvirtUri = Annotated[str, BeforeValidator(lambda value: _text(value, _URI_HINT))]
 AbsolutePath = Annotated[str, BeforeValidator(_path)]
-CgroupPath = Annotated[str, BeforeValidator(_cgroup)]
-"""Below where cgroups are mounted, beginning with a slash."""
-GroupName = Annotated[str, BeforeValidator(_group)]
-ListenAddress = Annotated[str, BeforeValidator(_listen)]
-"""HOST:PORT."""
-PageAddress = Annotated[str, BeforeValidator(_page_listen)]
-"""ADDRESS:PORT, loopback only."""
-Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
-"""A program by its absolute path, and its arguments."""
-DeviceName = Annotated[
-    str, _name("letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit")
-]
 ClassName = Annotated[
     str, _name("such as class = \"gold\", with [class.gold] beside it: letters, digits, '.', '_' and '-'")
 ]
@@ -211,11 +195,8 @@ SloGroupName = Annotated[
     str, _name("such as group = \"shop\", with [group.shop] beside it: letters, digits, '.', '_' and '-'")
 ]
 VmName = Annotated[str, BeforeValidator(_vm_name)]
-NamespacePath = Annotated[str, BeforeValidator(_namespace)]
-"""DEVICE/NAMESPACE."""
-
-ShareUnit = Annotated[ShareBy, _one_of(tuple(ShareBy), "a unit of shares")]
-MoveBudget = Annotated[float, BeforeValidator(_budget)]
+_LIBVIRT_HINT = 'write a libvirt URI such as "qemu:///system", or "none"'
+_DEVICE_HINT = "letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit"
 
 
 class _Table(BaseModel):
@@ -227,13 +208,13 @@ class _Daemon(_Table):
     window: Annotated[float, time_s("100ms", "1d")] = 0
     policy: PolicyName = ""
     strict: StrictBool = False
-    share_by: ShareUnit = ShareBy.PAGES
-    move_budget: MoveBudget = 0.0
+    share_by: Annotated[ShareBy, _one_of(tuple(ShareBy), "a unit of shares")] = ShareBy.PAGES
+    move_budget: Annotated[float, BeforeValidator(_budget)] = 0.0
     keep_on_stop: StrictBool = False
 
 
 class _Libvirt(_Table):
-    uri: LibvirtUri = ""
+    uri: Annotated[str, BeforeValidator(lambda value: _text(value, _LIBVIRT_HINT))] = ""
     latency_histograms: StrictBool = False
 
 
@@ -247,19 +228,19 @@ class _History(_Table):
 
 
 class _Api(_Table):
-    group: GroupName = ""
+    group: Annotated[str, BeforeValidator(_group)] = ""
 
 
 class _Metrics(_Table):
-    listen: ListenAddress = ""
+    listen: Annotated[str, BeforeValidator(_listen)] = ""
 
 
 class _Page(_Table):
-    listen: PageAddress = ""
+    listen: Annotated[str, BeforeValidator(_page_listen)] = ""
 
 
 class _Hooks(_Table):
-    on_verdict: Command = ()
+    on_verdict: Annotated[tuple[str, ...], BeforeValidator(_command)] = ()
 
 
 class _Group(_Table):
@@ -280,17 +261,17 @@ class _Slo(_Group):
 
 
 class _Device(_Table):
-    name: DeviceName
+    name: Annotated[str, _name(_DEVICE_HINT)]
     path: AbsolutePath = ""
     policy: PolicyName = ""
-    scheduler: SchedulerName = ""
+    scheduler: Annotated[str, _one_of(SCHEDULERS, "a scheduler")] = ""
 
 
 class _Vm(_Slo):
     class_: Annotated[ClassName, Field(alias="class")] = ""
     group: SloGroupName = ""
-    cgroup: CgroupPath = ""
-    namespaces: list[NamespacePath] = Field(default=[], max_length=1024)
+    cgroup: Annotated[str, BeforeValidator(_cgroup)] = ""
+    namespaces: list[Annotated[str, BeforeValidator(_namespace)]] = Field(default=[], max_length=1024)
 
 
 class _ListedVm(_Vm):

@@ -1,4 +1,4 @@
-"""The API over a real Unix socket, with clients of all manners."""
+"""The API over its socket: what it answers and refuses, and how the client takes that."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from slo_ctl.api.client import ApiClient
 from slo_ctl.api.routes import RefusalError
 from slo_ctl.api.server import MAX_CONNECTIONS, ApiServer
-from slo_ctl.base.errors import UserError
+from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.model import DeviceStatus, HostStatus, Slo, Verdict, VmStatus
 from slo_ctl.model.plan import DevicePlan, Health, Plan, VmSlo
 from slo_ctl.model.slo import SloUpdate
@@ -354,3 +355,59 @@ def test_many_clients_are_served_at_once(served: Served) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[ApiClient]:
+    with tempfile.TemporaryDirectory(prefix="slo-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = Path(folder) / "api.sock"
+        listener.bind(str(path))
+        listener.listen(1)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # the rest of the request: closing before it would reset
+                    pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield ApiClient(path, timeout_s=5)
+        thread.join(5)
+
+
+def http(status: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_answers_and_refusals() -> None:
+    with answering(http("200 OK", b'{"format_version": 1, "vms": []}')) as client:
+        assert client.get("/v1/vms") == {"format_version": 1, "vms": []}
+    refusal = b'{"format_version": 1, "error": {"message": "there is no VM web", "hint": "see `vm list`"}}'
+    with answering(http("404 Not Found", refusal)) as client, pytest.raises(UserError) as error:
+        client.put("/v1/vms/web/slo", {"weight": 3})
+    assert (error.value.message, error.value.hint) == ("there is no VM web", "see `vm list`")
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"<html>", b'{"error": "text"}', b'{"error": null}'])
+def test_a_refusal_that_is_not_ours(body: bytes) -> None:
+    with answering(http("500 Oops", body)) as client, pytest.raises(UserError, match="500"):
+        client.get("/v1/status")
+
+
+def test_other_format_version_is_refused() -> None:
+    with (
+        answering(http("200 OK", b'{"format_version": 2}')) as client,
+        pytest.raises(UserError, match="format_version 2, not 1"),
+    ):
+        client.get("/v1/status")
+
+
+def test_unreachable_daemon_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="No such file"):
+        ApiClient(tmp_path / "none.sock").get("/v1/status")
+    with answering(b"\x00garbage\r\n") as client, pytest.raises(UnreachableError, match="no HTTP"):
+        client.get("/v1/status")

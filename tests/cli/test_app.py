@@ -1,11 +1,15 @@
-"""The command line as a whole: version, help, and errors in one line."""
+"""The command line as a whole: version, help, errors in one line, signals."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ import typer
 
 from slo_ctl.base.errors import UnreachableError, UserError
 from slo_ctl.cli import app
+from slo_ctl.cli.output import terminable
 
 
 def run(*words: str) -> int:
@@ -297,3 +302,30 @@ def test_ctrl_c_while_modules_are_imported_prints_no_traceback(module: str) -> N
         [sys.executable, "-c", _INTERRUPTED_IMPORT, module], capture_output=True, text=True, check=False
     )
     assert (done.returncode, "Traceback" in done.stderr) == (130, False), done.stderr
+
+
+class InterruptedInFinalizer:
+    """Receives SIGTERM while Python finalizes it, where an exception cannot be raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt(do: Callable[[], object]) -> None:
+    with terminable():
+        do()
+        time.sleep(10)
+
+
+def test_sigterm_is_a_keyboard_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def test_sigterm_in_a_finalizer_is_not_lost() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(InterruptedInFinalizer)
+    assert time.monotonic() - began_s < 5
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == before
