@@ -104,18 +104,4 @@ TABLE_3 = Figure(
 )
 
 
-FIGURE_1 = Figure(
-    "fast15:1",
-    "Bandwidth by weight with the block layer's control (cgroup)",
-    "On a disk bandwidth is close to the weights except for VM-10; on SSDs it deviates, on a "
-    "preconditioned one more than on a clean one.",
-    "Nothing yet. Three VMs under bfq on an emulated SSD kept 1:3:6 (docs/profiling.md), which is not what "
-    "the paper shows.",
-    (EMULATED,),
-    None,
-    missing="it needs the kernel's schedulers over served devices in real time: `bench/policy_choice.py "
-    "--device URI --allow-write URI --objective weights` measures weights 1:3:6 under each of them, with a "
-    "disk or a clean or preconditioned SSD of `slo-ctl device serve`",
-)
-
-FIGURES = (TABLE_1, TABLE_2, TABLE_3, FIGURE_1)
+FIGURES = (TABLE_1, TABLE_2, TABLE_3)
