@@ -301,14 +301,13 @@ def serve(
 
     if latency not in ("real", "none"):
         raise UserError(f"--latency: {latency} is not known", "known: real, none")
-    if nvme_hosts is not None and nvme_tcp is None:
-        raise UserError("--nvme-hosts has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
-    if nvme_allow is not None and nvme_tcp is None:
-        raise UserError("--nvme-allow has no effect without --nvme-tcp", "add --nvme-tcp ADDRESS:PORT")
-    if tls_verify_peer and tls_certificates is None:
-        raise UserError(
-            "--tls-verify-peer has no effect without --tls-certificates", "add --tls-certificates DIR"
-        )
+    for option, given, needed, missing in (
+        ("--nvme-hosts", nvme_hosts is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
+        ("--nvme-allow", nvme_allow is not None, "--nvme-tcp ADDRESS:PORT", nvme_tcp is None),
+        ("--tls-verify-peer", tls_verify_peer, "--tls-certificates DIR", tls_certificates is None),
+    ):
+        if given and missing:
+            raise UserError(f"{option} has no effect without {needed.split()[0]}", f"add {needed}")
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
     store = _store(root)

@@ -26,7 +26,18 @@ from slo_ctl.cli import EXIT_STATUSES
 _EXAMPLES = "\n\nExamples:\n"
 
 
-class Command(TyperCommand):
+class _Described:
+    """Writes the description of a command as paragraphs."""
+
+    def format_help_text(self, _ctx: Any, formatter: Any) -> None:
+        """The description."""
+        for paragraph in _paragraphs_of(self):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(paragraph)
+
+
+class Command(_Described, TyperCommand):
     """A verb, or a command without verbs."""
 
     def __init__(self, *positional: Any, **named: Any) -> None:
@@ -39,28 +50,18 @@ class Command(TyperCommand):
         """Arguments in the usage line of a command."""
         return list(_usage(self, ctx))
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The description."""
-        del ctx
-        _write_description(self, formatter)
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, options and examples."""
         _write_parameters(self, ctx, formatter)
         _write_examples(self, formatter)
 
 
-class Group(TyperGroup):
+class Group(_Described, TyperGroup):
     """A command with verbs, or the program."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Arguments in the usage line of a group."""
         return [*_usage(self, ctx), "COMMAND [ARGS]..."]
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The description."""
-        del ctx
-        _write_description(self, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Options, commands by section, and examples."""
@@ -123,13 +124,6 @@ def _usage(command: Any, ctx: Any) -> Iterator[str]:
         if _is_argument(parameter):
             name = _value_name(parameter)
             yield name if parameter.required or name.startswith("[") else f"[{name}]"
-
-
-def _write_description(command: Any, formatter: Any) -> None:
-    for paragraph in _paragraphs_of(command):
-        formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(paragraph)
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:

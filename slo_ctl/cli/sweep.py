@@ -99,7 +99,9 @@ def command(
         rows, complete = sweep(base, points, out, jobs or os.cpu_count() or 1, progress, mpi=mpi)
     found = answers(rows)
     if plot is not None:
-        write_whole("--plot", plot, _drawn(found))
+        from slo_ctl.show.file_plots import sweep_svg
+
+        write_whole("--plot", plot, sweep_svg(found))
     if json:
         print_json(
             {
@@ -166,14 +168,3 @@ def _best(found: list[Answer]) -> list[str]:
         f"{each.drive or 'the drive'} op={each.op or 'as given'} {each.policy}" for each in best
     )
     return [f"most VMs: {most}, on {named}"]
-
-
-def _drawn(found: list[Answer]) -> str:
-    from slo_ctl.show.file_plots import sweep_svg
-
-    lines: dict[str, list[tuple[str, float]]] = {}
-    for each in found:
-        lines.setdefault(f"{each.drive or 'scenario'}, {each.policy}", []).append(
-            (each.op or "scenario", float(each.most_vms))
-        )
-    return sweep_svg(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slo_ctl.decide.write_unit import WriteCost
     from slo_ctl.profile.store import Profile
     from slo_ctl.profile.write_unit import LogicalBlockRecord
+    from slo_ctl.replay.sweep import Answer
 
 _SPIKE_COLUMNS = 3
 
@@ -214,17 +215,20 @@ def _draw_spikes(axes: Axes, panel: Panel) -> None:
 # A sweep: how many VMs each drive carries, by OP.
 
 
-def sweep_svg(bars: Mapping[str, Sequence[tuple[str, float]]]) -> str:
+def sweep_svg(found: Sequence[Answer]) -> str:
     """An SVG file: a group of bars for each OP, a bar for each drive and policy."""
-    ops = list(dict.fromkeys(op for values in bars.values() for op, _ in values))
+    bars: dict[str, list[Answer]] = {}
+    for each in found:
+        bars.setdefault(f"{each.drive or 'scenario'}, {each.policy}", []).append(each)
+    ops = list(dict.fromkeys(each.op or "scenario" for each in found))
     with mpl.rc_context(FILE_STYLE):
         figure = Figure(figsize=(5.2, 3.2), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         width = 0.82 / max(1, len(bars))
         for index, (name, values) in enumerate(bars.items()):
-            at = [ops.index(op) - 0.41 + width * (index + 0.5) for op, _ in values]
-            heights = [most for _, most in values]
+            at = [ops.index(each.op or "scenario") - 0.41 + width * (index + 0.5) for each in values]
+            heights = [float(each.most_vms) for each in values]
             axes.bar(at, heights, width * 0.92, color=vm_colour(index).light, label=printable(name))
         axes.set_xticks(range(len(ops)), ops)
         axes.set_xlabel("over-provisioning")
