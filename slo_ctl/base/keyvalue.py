@@ -30,6 +30,15 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return otherwise or f"known: {', '.join(names)}"
 
 
+def near_or_listed(word: str, known: Iterable[str], none: str) -> str:
+    """A hint for a name that is none of `known`: the nearest, or the first ten; `none` without any."""
+    names = sorted(known)
+    if near := get_close_matches(word, names, n=1):
+        return f"did you mean {near[0]}?"
+    more = ", ..." if len(names) > 10 else ""
+    return f"there are: {', '.join(names[:10])}{more}" if names else none
+
+
 def split_pairs(where: str, text: str) -> dict[str, str]:
     """`a=1,b=2` as a mapping; a comma inside a value is written twice, as virt-install has it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sqlite3
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.model import SettingValue
 from slo_ctl.record.history_schema import FIELDS, VERSION, WORST, HistoryError, explained, version_of
 from slo_ctl.record.history_upkeep import MINUTE_MS
@@ -124,7 +124,8 @@ def read_vm(
                 ).fetchall()
             )
             if not streams:
-                raise _unknown(name, _names(connection))
+                hint = near_or_listed(name, _names(connection), "no VM has been seen yet")
+                raise UserError(f"history: no VM {name} is known", hint)
             width_ms = bucket_ms(until - since, limit)
             span = (round(since * 1000), round(until * 1000))
             return VmHistory(
@@ -177,18 +178,6 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _names(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT DISTINCT vm FROM streams ORDER BY vm")]
-
-
-def _unknown(name: str, known: list[str]) -> UserError:
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        hint = f"did you mean {close[0]}?"
-    elif known:
-        more = ", ..." if len(known) > 10 else ""
-        hint = f"there are: {', '.join(known[:10])}{more}"
-    else:
-        hint = "no VM has been seen yet"
-    return UserError(f"history: no VM {name} is known", hint)
 
 
 def _points(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.keyvalue import near_or_listed
 from slo_ctl.base.text import counted, printable
 from slo_ctl.model import DEGRADED, HostStatus, Outcome, OutcomeState, Verdict, VmStatus, WafSource
 from slo_ctl.model.decision import change_of
@@ -56,23 +56,14 @@ def parse_verdicts(text: str | None) -> frozenset[Verdict]:
 
 def selected(status: HostStatus, names: Sequence[str], verdicts: Collection[Verdict]) -> tuple[VmStatus, ...]:
     """The requested VMs, in the order of the daemon. Raises UserError for an unknown name."""
-    _check_names(names, {vm.vm for vm in status.vms})
+    known = {vm.vm for vm in status.vms}
+    for name in names:
+        if name not in known:
+            hint = near_or_listed(name, known, "there are no VMs at present")
+            raise UserError(f"there is no VM {name}", hint)
     return tuple(
         vm for vm in status.vms if (not names or vm.vm in names) and (not verdicts or vm.verdict in verdicts)
     )
-
-
-def _check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError for the first of `names` that is not `known`, with the closest match."""
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            ordered = sorted(known)
-            more = ", ..." if len(ordered) > 10 else ""
-            listed = (
-                f"there are: {', '.join(ordered[:10])}{more}" if ordered else "there are no VMs at present"
-            )
-            raise UserError(f"there is no VM {name}", f"did you mean {close[0]}?" if close else listed)
 
 
 class DaemonOutage:
