@@ -241,18 +241,23 @@ def _farther(paper: str, device: str, than: str, by: float, differs: str = "") -
 
 
 def _close_on_disk() -> Rule:
-    """The two VMs in between; the paper excepts VM-10."""
+    """The two VMs in between; the paper excepts VM-10, and what VM-1 has is little and varies."""
 
     def judge(results: Results) -> Judged:
-        table = results.tables[_RATIOS]
-        rows = [row for row in table.rows if row.endswith(DISK)]
+        rows = [row for row in results.tables[_RATIOS].rows if row.endswith(DISK)]
         found = {row: [results.mean(_RATIOS, row, vm) for vm in _VMS] for row in rows}
-        off = [abs(ratios[n] / WEIGHTS[n] - 1) for ratios in found.values() for n in (1, 2)]
+        worst = max(
+            abs(ratios[number] / sum(ratios) / (WEIGHTS[number] / sum(WEIGHTS)) - 1)
+            for ratios in found.values()
+            for number in (1, 2)
+        )
         ours = "; ".join(f"{row}: {' : '.join(f'{each:.2f}' for each in r)}" for row, r in found.items())
-        return Judged(ours, max(off) <= 0.25)
+        return Judged(f"{ours}, worst share {worst:.0%} off", worst <= 0.2)
 
     paper = "On the disk proportionality is close to the weights except for VM-10."
-    return Rule(paper, f"{_RATIOS}, {DISK}: {_VMS[1]} and {_VMS[2]} within 25% of their weights", judge)
+    return Rule(
+        paper, f"{_RATIOS}, {DISK}: shares of {_VMS[1]} and {_VMS[2]} within 20% of their weights", judge
+    )
 
 
 FIGURE_1 = Figure(
