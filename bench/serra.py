@@ -21,10 +21,7 @@ from statistics import fmean, median
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
-from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
-from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction, Measurement
-from slo_ctl.profile.models import (
+from papers.serra_devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,
@@ -34,6 +31,9 @@ from slo_ctl.profile.models import (
     measure_as_the_paper,
     measure_completely,
 )
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
+from slo_ctl.model.measurement import ACCESSES, Benchmark, Direction, Measurement
 from slo_ctl.profile.sweep import Plan, StoppingRule, run
 
 MAX_MEDIAN_ERROR = 0.05

@@ -21,7 +21,7 @@ from dataclasses import replace
 import checkout  # noqa: F401 - finds the packages of this checkout
 
 from slo_ctl.simulate.checks import CHECKS
-from slo_ctl.simulate.named import DEFAULT_SIZE, DRIVES, NAMES, described
+from slo_ctl.simulate.scenarios import DEFAULT_SIZE, DRIVES, NAMES, described
 from slo_ctl.simulate.trial import MEASURES, Order, Trial, tried
 
 SHOWN = 3

@@ -9,13 +9,12 @@ import numpy as np
 from validate_figure import PAGE_BYTES, SEED, Row
 
 from ftl_emul import Config, Device
-from slo_ctl.act.ssd import FtlActuator
 from slo_ctl.decide import gc_model
 from slo_ctl.decide.gc_model import GcCurve, Writer, best_split
 from slo_ctl.decide.ops_plan import allocate
 from slo_ctl.decide.policies import make_policy
 from slo_ctl.model import FlashTiming, Slo, TimingModel
-from slo_ctl.observe.ssd import FtlObserver, VmInForce
+from slo_ctl.replay.drive import PlayedDrive
 
 LEAST_PAGES, LEAST_BLOCKS = 1_000_000, 4_000
 """Of a drive under uniform writes: below, its own fluctuations show in the last digit."""
@@ -230,22 +229,21 @@ def waf_under_policy(
     """Observe, decide, act every twentieth of an overwrite, as replay does; WAF of the last half."""
     vms = {f"vm{tenant}": tenant for tenant in drive.tenants}
     timing = FlashTiming(drive.pages_per_block, 60.0, 800.0, 1500.0, 102.0, TimingModel.NONE)
-    observer = FtlObserver(drive.device, vms, timing, held_blocks=1, clocked=False)
-    actuator = FtlActuator(drive.device, vms, clocked=False)
-    standings = {vm: VmInForce(Slo(), running=True) for vm in vms}
+    played = PlayedDrive(drive.device, vms, timing, held_blocks=1, clocked=False)
+    slos = dict.fromkeys(vms, Slo())
     policy = make_policy(policy_name)
     epochs, pages = round(20 * overwrites), sum(drive.pages)
     drive.overwrite(2 * pages, write_shares)
-    state, decision = policy.start(observer.sample(standings))
-    refusals = actuator.apply(decision)
-    actuator.finish_moves()
+    state, decision = policy.start(played.sample(slos, vms))
+    refusals = played.apply(decision)
+    played.finish_moves()
     half = drive.written()
     for epoch in range(1, epochs + 1):
         drive.overwrite(pages // 20, write_shares)
         if epoch == epochs // 2:
             half = drive.written()
-        state, decision = policy.step(state, observer.sample(standings))
-        refusals += actuator.apply(decision)
+        state, decision = policy.step(state, played.sample(slos, vms))
+        refusals += played.apply(decision)
     if refusals:
         raise RuntimeError(f"the drive refused what {policy_name} decided: {refusals[0]}")
     return waf_between(half, drive.written())

@@ -8,9 +8,7 @@ from functools import lru_cache
 from statistics import fmean, median
 
 from papers.figure import Figure, Judged, Panel, Results, Rule, Shape, Trial
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, Fit, all_sizes, analyse, draw_points
-from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
-from slo_ctl.profile.models import (
+from papers.serra_devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,
@@ -22,6 +20,8 @@ from slo_ctl.profile.models import (
     measure_as_the_paper,
     measure_completely,
 )
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Analysis, Fit, all_sizes, analyse, draw_points
+from slo_ctl.model.measurement import ACCESSES, Access, Benchmark, Direction, Order
 
 QUARTER_FULL = "preset=tlc,size=8GiB,op=300%,block=1536KiB"
 """A quarter of the drive holds data and the rest is trimmed, as on the paper's nodes (1.2 of 64 to 500

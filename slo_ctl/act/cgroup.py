@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from slo_ctl.base.kernel_files import read_bounded, read_record
+from slo_ctl.base.kernel_files import read_bounded, read_record, write_line
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import Knob, Lever
 from slo_ctl.model.decision import ActError
@@ -222,12 +221,7 @@ class CgroupActuator:
 
     def _write(self, knob: Knob, path: str, text: str) -> None:
         try:
-            # One write call, and no file made where the kernel has none.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(descriptor, text.encode("ascii") + b"\n")
-            finally:
-                os.close(descriptor)
+            write_line(path, text)
         except FileNotFoundError:
             raise self._missing(self._existing(knob), path.rpartition("/")[2]) from None
         except OSError as error:

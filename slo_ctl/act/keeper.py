@@ -26,13 +26,8 @@ class Actuator(Protocol[Value]):
     Every method raises ActError, and touches nothing but its knob.
     """
 
-    @property
-    def levers(self) -> frozenset[Lever]:
-        """The levers whose knobs it may own."""
-        ...
-
     def owns(self, knob: Knob) -> bool:
-        """Whether this is the actuator for that knob; asked only for knobs of its levers."""
+        """Whether this is the actuator for that knob."""
         ...
 
     def read(self, knob: Knob) -> Value:
@@ -173,7 +168,7 @@ class SettingKeeper:
 
     def _owner(self, knob: Knob) -> Actuator[Any]:
         for actuator in self._actuators:
-            if knob.lever in actuator.levers and actuator.owns(knob):
+            if actuator.owns(knob):
                 return actuator
         raise ActError(f"nothing here can set {knob}", "see `slo-ctl doctor`")
 

@@ -14,7 +14,7 @@ import re
 import time
 from pathlib import Path
 
-from slo_ctl.base.kernel_files import read_bounded
+from slo_ctl.base.kernel_files import read_bounded, write_line
 from slo_ctl.model import Knob, Lever, SettingValue
 from slo_ctl.model.decision import ActError
 
@@ -193,7 +193,7 @@ def _parameters(folder: Path) -> dict[str, str]:
 def _choose(folder: Path, scheduler: str) -> None:
     path = folder / "queue" / "scheduler"
     try:
-        _write_raw(path, scheduler)
+        write_line(path, scheduler)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOENT):
             raise _refused(path, scheduler, error) from None
@@ -211,18 +211,9 @@ def _text(path: Path) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        _write_raw(path, text)
+        write_line(path, text)
     except OSError as error:
         raise _refused(path, text, error) from None
-
-
-def _write_raw(path: Path, text: str) -> None:
-    """Write with one call; never creates a file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode("ascii") + b"\n")
-    finally:
-        os.close(descriptor)
 
 
 def _refused(path: Path, text: str, error: OSError) -> ActError:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from ftl_emul import DriveError
 from slo_ctl.act.journal import Journal, JournalError, Original
 from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.decide.ops_plan import moves_between
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
-from slo_ctl.model import Decision, Knob, Lever, OpsMove, SettingValue, Tenant
+from slo_ctl.model import Decision, Knob, Lever, SettingValue, Tenant
 from slo_ctl.model.decision import ActError
-
-if TYPE_CHECKING:
-    from ftl_emul import Device
 
 Reply = TypeVar("Reply")
 
@@ -163,7 +159,7 @@ class ServedFtlActuator:
             try:
                 self._move(_end(move.source, names), _end(move.target, names), move.blocks)
             except ActError as error:
-                refusals.append(f"unapplied: {_text_of(move)}: {error}")
+                refusals.append(f"unapplied: {move}: {error}")
         return refusals
 
     def _split(self, statistics: Mapping[str, Any], streams: Mapping[str, str]) -> dict[Knob, Original]:
@@ -270,58 +266,6 @@ def _end(stream: str | None, names: Mapping[str, str]) -> str | None:
     if stream not in names:
         raise ActError(f"{stream} has no namespace on the device")
     return names[stream]
-
-
-def _text_of(move: OpsMove) -> str:
-    return f"{move.blocks} blocks from {move.source or 'spare'} to {move.target or 'spare'}"
-
-
-# Carrying out decisions on an emulated SSD.
-
-
-class FtlActuator:
-    """Moves OPS blocks and sets limits and weights; remembers what is in force."""
-
-    def __init__(self, device: Device, tenants: Mapping[str, int], *, clocked: bool) -> None:
-        self._device = device
-        self._tenants = dict(tenants)
-        self._clocked = clocked
-        self.limits_iops: dict[str, float | None] = dict.fromkeys(tenants)
-        self.scheduler_weights: dict[str, float] = dict.fromkeys(tenants, 1.0)
-
-    def apply(self, decision: Decision) -> list[str]:
-        """Do what was decided; returns a sentence for each part that the device refused."""
-        refusals = self._move(decision.moves)
-        if not self._clocked:
-            return refusals
-        for vm, limit in decision.limits_iops.items():
-            self._device.set_limit(self._tenants[vm], iops=limit)
-            self.limits_iops[vm] = limit
-        for vm, weight in decision.scheduler_weights.items():
-            self._device.set_weight(self._tenants[vm], weight)
-            self.scheduler_weights[vm] = weight
-        return refusals
-
-    def _move(self, moves: tuple[OpsMove, ...]) -> list[str]:
-        # While earlier blocks are under way, the sample that led to these moves did not know where they end.
-        if not moves or self._device.advance_moves(0).pending_blocks:
-            return []
-        refusals = []
-        for move in moves:
-            try:
-                self._device.request_move(self._end(move.source), self._end(move.target), move.blocks)
-            except DriveError as refusal:
-                wanted = f"{move.blocks} blocks from {move.source or 'spare'} to {move.target or 'spare'}"
-                refusals.append(f"unapplied: {wanted}: {refusal}")
-        return refusals
-
-    def _end(self, vm: str | None) -> int | None:
-        return None if vm is None else self._tenants[vm]
-
-    def finish_moves(self) -> None:
-        """Hand over the blocks of all moves, collecting as much as that takes."""
-        while self._device.advance_moves(1024).gc_passes:
-            pass
 
 
 # How a served emulated SSD divides itself among its namespaces, as a setting.

@@ -78,3 +78,12 @@ def _content(descriptor: int) -> bytes:
         # A FIFO would block.
         return b""
     return content
+
+
+def write_line(path: Path | str, text: str) -> None:
+    """Write with one call; never creates a file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode("ascii") + b"\n")
+    finally:
+        os.close(descriptor)

@@ -85,7 +85,7 @@ def _profile_by_mpi(
     The result is printed before MPI ends: mpirun kills its ranks a second after Ctrl-C.
     """
     from slo_ctl.profile.parallel.coordinator import profile_with_nodes
-    from slo_ctl.profile.parallel.mpi import MpiNodes, World, serve_rank
+    from slo_ctl.profile.parallel.nodes import MpiNodes, World, serve_rank
 
     world = World()
     if world.rank:
@@ -290,7 +290,7 @@ def _deliver(
 
         print_profile(console_for(sys.stdout), profile, analysis, found, every_size)
     if agios is not None:
-        from slo_ctl.profile.agios import to_agios
+        from slo_ctl.profile.store import to_agios
 
         write_whole("--agios", agios, to_agios(analysis, profile.intervals))
     if plot is not None:

@@ -77,7 +77,7 @@ def record(
 def _source(device: str | None, block: Sequence[str], root: Path | None) -> AbstractContextManager[Source]:
     from slo_ctl.drives.record import places
     from slo_ctl.drives.store import DeviceStore
-    from slo_ctl.replay.recording_sources import block_devices, served_device
+    from slo_ctl.replay.recording import block_devices, served_device
 
     if (device is None) == (not block):
         raise UserError(

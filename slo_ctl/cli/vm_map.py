@@ -79,7 +79,7 @@ class MappingWork:
 
     def surroundings(self, drive: NvmeDevice) -> Surroundings:
         """Formats, users and mappings of the drive."""
-        from slo_ctl.act.namespaces import Namespaces
+        from slo_ctl.act.mapping import Namespaces
         from slo_ctl.decide.namespace_plan import Surroundings, identity_of
 
         namespaces = Namespaces(self.tool, drive, SYS, DEV)
@@ -191,8 +191,7 @@ class MappingWork:
         notes: Sequence[str] = (),
     ) -> None:
         """Show the remaining steps, ask for confirmation, carry them out, print the result."""
-        from slo_ctl.act.mapping import MappingRun
-        from slo_ctl.act.namespaces import Namespaces
+        from slo_ctl.act.mapping import MappingRun, Namespaces
         from slo_ctl.show.vms import mapping_json, plan_lines, result_line, step_line
 
         if self._json and self._dry_run:

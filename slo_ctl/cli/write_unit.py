@@ -254,7 +254,7 @@ def device_write_cost(
     _check_sizes(sizes, span)
     with terminable(), progress_on_stderr(quiet=quiet) as progress:
         if emulated is not None:
-            from slo_ctl.profile.virtual_drive import EmulatedDrive
+            from slo_ctl.profile.write_unit_session import EmulatedDrive
 
             passes = measure(EmulatedDrive(emulated, span, seed), sizes, progress)
         else:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,15 @@ from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_p
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
-from slo_ctl.decide.levers import HeldBack, Splits, Wanted, first_split, histograms_for, next_split
+from slo_ctl.decide.levers import HeldBack, Wanted, histograms_for
+from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import device_behind, probe
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.host.nvme.drive import Block, controller_at, namespaces
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceNumber, DiskLatency, IoCounters, Setting, Slo, Stream, Vm
-from slo_ctl.model.plan import DevicePlan
+from slo_ctl.model import DeviceNumber, DiskLatency, Setting, Slo, Stream, Vm
+from slo_ctl.model.status import DevicePlan
 from slo_ctl.observe.streams import Inventory
 
 log = logging.getLogger("slo_ctl.daemon")
@@ -92,88 +92,6 @@ def _number(path: str, sys: Path) -> DeviceNumber | None:
         return None
 
 
-# What VMs read and write on block devices, and how their maximums are divided accordingly.
-
-_Key = tuple[str, "DeviceNumber"]
-_NONE: dict[_Key, Splits] = {}
-
-
-class ReadWriteSplits:
-    """The splits of all VMs with a maximum, from epoch to epoch."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.splits: dict[_Key, Splits] = _NONE
-        """Splits by VM and device; the same object as before when nothing has changed."""
-        self._clock = clock
-        self._last: dict[_Key, IoCounters] = {}
-        self._looked_at_s = 0.0
-
-    def observe(
-        self,
-        streams: Iterable[Stream],
-        slos: Mapping[str, Slo],
-        devices: Collection[DeviceNumber],
-        held: Mapping[_Key, HeldBack] | None = None,
-    ) -> None:
-        """Take the counters of a look into account; `held` are VMs limited for others' sake."""
-        held = held or {}
-        now_s = self._clock()
-        length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
-        counted: dict[_Key, IoCounters] = {}
-        for stream in streams:
-            if stream.device is None or stream.counters is None or stream.device not in devices:
-                continue
-            slo, key = slos.get(stream.vm), (stream.vm, stream.device)
-            if slo is None:
-                continue
-            if key in held or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
-                # Several disks on one device share its counters.
-                counted[key] = stream.counters
-        splits = {}
-        for key, counters in counted.items():
-            known, last = self.splits.get(key), self._last.get(key)
-            if known is None or last is None:
-                splits[key] = _first(counters)
-            elif counters is last:
-                splits[key] = known
-            else:
-                slo = slos[key[0]]
-                limits = [slo.max_iops, held[key].iops if key in held else None]
-                most = min((limit for limit in limits if limit is not None), default=None)
-                splits[key] = _next(known, replace(slo, max_iops=most), last, counters, length_s)
-        self._last = counted
-        if splits != self.splits:
-            self.splits = splits
-
-
-def _first(counters: IoCounters) -> Splits:
-    return Splits(
-        first_split(counters.reads or 0, counters.writes or 0),
-        first_split(counters.read_bytes or 0, counters.written_bytes or 0),
-    )
-
-
-def _next(known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float) -> Splits:
-    iops, bytes_s = known.iops, known.bytes_s
-    if length_s <= 0:
-        return known
-    if slo.max_iops is not None:
-        rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
-        iops = next_split(iops, *rates, slo.max_iops, length_s)
-    if slo.max_bandwidth_bytes_s is not None:
-        rates = (
-            _rate(last.read_bytes, now.read_bytes, length_s),
-            _rate(last.written_bytes, now.written_bytes, length_s),
-        )
-        bytes_s = next_split(bytes_s, *rates, slo.max_bandwidth_bytes_s, length_s)
-    return Splits(iops, bytes_s)
-
-
-def _rate(last: int | None, now: int | None, length_s: float) -> float:
-    """A second; a counter that was reset has no rate."""
-    return max(0, (now or 0) - (last or 0)) / length_s
-
-
 # An epoch of all of them.
 
 
@@ -192,7 +110,7 @@ class BlockDevices:
         self._problems = problems
         self._wanted_settings = WantedSettings()
         self._clock = clock
-        self._splits = ReadWriteSplits(clock.monotonic_s)
+        self._splits = ReadWriteSplits()
         self._wishes: dict[str, ConfiguredScheduler] = {}
         self._pools: dict[str, Pool] = {}
         self._ops: dict[str, DriveOpsControl] = {}
@@ -307,7 +225,8 @@ class BlockDevices:
         # A dry run holds nobody back: it would see nothing come of it.
         held = {} if dry_run else self._held(host_state, weighted)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
-        self._splits.observe(streams, slos, set(numbers.values()), held)
+        held_iops = {key: each.iops for key, each in held.items()}
+        self._splits.observe(streams, slos, set(numbers.values()), held_iops, self._clock.monotonic_s())
         return self._wanted_settings.of(
             *(host_state, numbers, capabilities, self._splits.splits),
             default_weight=default_weight,

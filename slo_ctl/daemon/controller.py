@@ -22,8 +22,8 @@ from slo_ctl.daemon.slos import said_about
 from slo_ctl.decide.slo_sources import ResolvedSlo, resolve
 from slo_ctl.host.libvirt import DomainXmlError
 from slo_ctl.model import HostStatus
-from slo_ctl.model.plan import Health, Plan, VmSlo
 from slo_ctl.model.slo import SloError, SloFields, SloUpdate, update_text
+from slo_ctl.model.status import Health, Plan, VmSlo
 from slo_ctl.record.history_reader import SloChange, VmHistory, read_vm
 from slo_ctl.record.metrics import Metrics
 from slo_ctl.record.slo_store import SloStore, StoredSlos

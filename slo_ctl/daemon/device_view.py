@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 from slo_ctl.base.errors import ObserveGone
@@ -14,7 +14,7 @@ from slo_ctl.daemon.files import DaemonPlaces
 from slo_ctl.decide.gc_model import gc_time_us
 from slo_ctl.host.disk_latency import DiskLatencies
 from slo_ctl.host.task_delay import BlockDelay
-from slo_ctl.model import DeviceWaf, FlashTiming, MoveStatus, ShareBy
+from slo_ctl.model import DeviceStatus, FlashTiming
 from slo_ctl.observe.block import StreamWindow
 from slo_ctl.observe.host import HostObserver
 from slo_ctl.observe.streams import Inventory
@@ -177,32 +177,13 @@ class VmView:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceView:
-    """One device."""
+class DeviceView(DeviceStatus):
+    """One device: its status, and what judging its VMs and counting need besides."""
 
-    name: str
-    kind: str
-    """`emulated` or `block`."""
-    backend: str
-    policy: str
-    total_iops: float | None = None
-    """IOPS of all streams, those without a known VM included."""
     drive_iops: float | None = None
-    """The same of its whole drive, where shares are of that; None: they are of the device."""
-    capacity_iops: float | None = None
-    estimated_iops: float | None = None
-    sum_min_iops: float = 0.0
-    problem: str = ""
-    reasons: tuple[str, ...] = ()
-    waf: DeviceWaf | None = None
-    placement: str = ""
-    """The strongest that the drive offers; empty when not known."""
+    """IOPS of its whole drive, where shares are of that; None: they are of the device."""
     share_tolerance: float = 0.10
     """Part of a target share that may be missed there."""
-    share_by: ShareBy | None = None
-    """The unit of shares; None: requests, where shares are judged at all."""
-    move_budget: float | None = None
-    moves: tuple[MoveStatus, ...] = ()
     moved_s: float | None = None
     """Die time that moves of OPS have taken since the device was served; None: there are none."""
     time_scale: float = 1.0
@@ -211,11 +192,12 @@ class DeviceView:
     """OPS blocks that have changed hands since the device was served; None: not known."""
     vms: dict[str, VmView] = field(default_factory=dict)
 
-    @property
-    def overcommitted(self) -> bool:
-        """The minimums exceed what the device can do, as far as that is known."""
+    def status(self, window_s: float) -> DeviceStatus:
+        """The part that everybody reads."""
         known = self.estimated_iops if self.capacity_iops is None else self.capacity_iops
-        return known is not None and self.sum_min_iops > known
+        values = {each.name: getattr(self, each.name) for each in fields(DeviceStatus)}
+        values |= {"window_s": window_s, "overcommitted": known is not None and self.sum_min_iops > known}
+        return DeviceStatus(**values)
 
 
 def total_iops(windows: Iterable[StreamWindow]) -> float | None:
@@ -228,4 +210,4 @@ def view_or_problem(name: str, kind: str, make: Callable[[], DeviceView], proble
     made: list[DeviceView] = []
     problems.guarded(name, lambda: made.append(make()))
     problem = problems.of.get(name, "")
-    return replace(made[0], problem=problem) if made else DeviceView(name, kind, "", "", problem=problem)
+    return replace(made[0], problem=problem) if made else DeviceView(name, kind, "", "", 0.0, problem=problem)

@@ -43,7 +43,7 @@ from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import HostStatus, Lever, Outcome, OutcomeState, Setting, Slo, Vm
-from slo_ctl.model.plan import DevicePlan, Plan
+from slo_ctl.model.status import DevicePlan, Plan
 from slo_ctl.observe.streams import Inventory
 from slo_ctl.record.history import History
 from slo_ctl.record.history_reader import SloChange
@@ -116,11 +116,6 @@ class Schedule:
         self._began_s = -math.inf
         self.missed = 0
         """Epochs that were left out because those before took too long."""
-
-    @property
-    def epoch_s(self) -> float:
-        """Distance of epochs."""
-        return self._epoch_s
 
     def wait_s(self, now_s: float) -> float:
         """How long until the next epoch is due; 0 when it is."""
@@ -360,7 +355,7 @@ class Daemon:
         self._actuators.wait_longer()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for part in self._emulated.parts.values():
-            self._problems.guarded(part.name, partial(part.restore_ops, deadline_s))
+            self._problems.guarded(part.name, partial(part.actuator.restore_ops, deadline_s))
         self._actuators.add_drives(self._journal)
         outcomes = self._keeper.undo()
         answered = []

@@ -12,14 +12,14 @@ from typing import Any
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import Actuator
-from slo_ctl.act.latency_histogram import LatencyHistogramActuator
-from slo_ctl.act.libvirt import LibvirtActuator
+from slo_ctl.act.libvirt import LatencyHistogramActuator, LibvirtActuator
 from slo_ctl.act.nvme_ops import nvme_ops_actuator
 from slo_ctl.act.queue import BlockQueueActuator, why_not_named
 from slo_ctl.act.systemd import SystemdActuator
 from slo_ctl.base.errors import UserError
 from slo_ctl.daemon.ssd import EmulatedDevice
-from slo_ctl.decide.levers import Splits, Wanted, did_io, settings_for
+from slo_ctl.decide.levers import Wanted, did_io, settings_for
+from slo_ctl.decide.limit_split import Splits
 from slo_ctl.decide.scheduler import Believed, DeviceFacts, Needs, Weights, believe, needs_on, vms_on
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights

@@ -157,12 +157,9 @@ class EmulatedDevice:
         )
         self._activity = Activity(window_s, window_s)
         self._now_s = 0.0
-        self._share_by = share_by
+        self.share_by = share_by
+        """The unit of shares."""
         self.move_budget = DEFAULT_MOVE_BUDGET
-
-    def restore_ops(self, deadline_s: float) -> None:
-        """Begin to move all OPS back to where it was found, to be done by a moment of monotonic time."""
-        self.actuator.restore_ops(deadline_s)
 
     def close(self) -> None:
         """Hang up."""
@@ -173,11 +170,6 @@ class EmulatedDevice:
     def policy(self) -> str:
         """The name of the policy in force."""
         return self._policy.name
-
-    @property
-    def share_by(self) -> ShareBy:
-        """The unit of shares."""
-        return self._share_by
 
     @property
     def backend(self) -> str:
@@ -338,7 +330,6 @@ class EmulatedDevice:
 
     def view(self, reasons: tuple[str, ...]) -> DeviceView:
         """View for the status."""
-        total = total_iops(self.windows.values())
         by_vm: dict[str, list[Occupant]] = defaultdict(list)
         for occupant in self.occupants.values():
             by_vm[occupant.vm].append(occupant)
@@ -348,13 +339,14 @@ class EmulatedDevice:
             kind="emulated",
             backend=self.backend,
             policy=self.policy,
-            total_iops=total,
+            window_s=self._window_s,
+            iops=total_iops(self.windows.values()),
             capacity_iops=self.capacity.iops,
             estimated_iops=self._estimated_iops(),
             sum_min_iops=sum(occupant.slo.min_iops or 0.0 for occupant in self.occupants.values()),
             reasons=reasons,
             waf=self._waf(),
-            share_by=self.share_by if self.timed else None,
+            share_by=self.share_by if self.timed else "",
             move_budget=self._served.moves["budget"] if self._served.moves else None,
             moves=self._moves(),
             time_scale=self._served.time_scale or 1.0,

@@ -51,9 +51,7 @@ class EmulatedDevices:
         for name in self.parts.keys() - there:
             self._drop(name)
         for name in sorted(there):
-            policy = config.daemon.policy
-            if name in listed and listed[name].policy is not None:
-                policy = listed[name].policy or policy
+            policy = (listed[name].policy if name in listed else None) or config.daemon.policy
             if config.daemon.strict and policy == DEFAULT_POLICY:
                 policy = STRICT_POLICY
             self._refresh_emulated(name, policy, listed=name in listed, changed=changed)

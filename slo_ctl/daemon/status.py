@@ -12,7 +12,6 @@ from slo_ctl.decide.slo_sources import DEFAULT, ResolvedSlo
 from slo_ctl.decide.verdict import Delivered, Judgement, judge, unknown_vm
 from slo_ctl.model import (
     DEGRADED,
-    DeviceStatus,
     GroupStatus,
     HostStatus,
     Lever,
@@ -69,7 +68,7 @@ def status_of(
             rows.append(_unknown(name, source, slos[name]))
     return replace(
         host,
-        devices=tuple(_device(device, host.window_s) for device in devices),
+        devices=tuple(device.status(host.window_s) for device in devices),
         vms=tuple(sorted(rows, key=lambda row: (row.vm, row.device))),
         groups=tuple(_group(group, here, slos, rows, devices) for _, group in sorted(groups.items())),
         notes=tuple(dict.fromkeys(host.notes)),
@@ -82,28 +81,6 @@ def _unapplied(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
         if outcome.state is OutcomeState.UNAPPLIED:
             found[outcome.setting.vm].append(outcome)
     return found
-
-
-def _device(device: DeviceView, window_s: float) -> DeviceStatus:
-    return DeviceStatus(
-        name=device.name,
-        kind=device.kind,
-        backend=device.backend,
-        policy=device.policy,
-        window_s=window_s,
-        iops=device.total_iops,
-        capacity_iops=device.capacity_iops,
-        estimated_iops=device.estimated_iops,
-        sum_min_iops=device.sum_min_iops,
-        overcommitted=device.overcommitted,
-        problem=device.problem,
-        reasons=device.reasons,
-        waf=device.waf,
-        placement=device.placement,
-        share_by=device.share_by or "",
-        move_budget=device.move_budget,
-        moves=device.moves,
-    )
 
 
 def _row(
@@ -217,13 +194,13 @@ def _concerns(outcome: Outcome, device: DeviceView) -> bool:
 def _delivered(view: VmView, device: DeviceView) -> Delivered:
     iops = sum_known(window.iops for window in view.windows)
     everywhere = iops if view.drive_iops is None else view.drive_iops
-    of_iops = device.total_iops if device.drive_iops is None else device.drive_iops
+    of_iops = device.iops if device.drive_iops is None else device.drive_iops
     return Delivered(
         asked=bool(iops) or (view.wants_more and device.kind == "emulated"),
         wants_more=view.wants_more,
         busy=view.busy,
         guessed=view.guessed,
-        unit=device.share_by.value if device.share_by else "IOPS",
+        unit=device.share_by or "IOPS",
         iops=iops,
         drive_iops=view.drive_iops,
         share=_share(view, everywhere, of_iops),

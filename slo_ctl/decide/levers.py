@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.decide.limit_split import Splits
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
 
@@ -209,96 +209,7 @@ def did_io(stream: Stream) -> bool:
     )
 
 
-# One maximum as two limits, of reads and of writes, where the kernel has none for their sum: pure.
-#
-# Both limits add up to the maximum, so that no mix passes it. A VM's mix reaches the maximum where its
-# limits are in the same proportion: they follow what it does. At once where one side is throttled while the
-# other leaves room, as then the split is what keeps the VM below its maximum; otherwise slowly, for the day
-# on which it will be.
-
-FLOOR = 0.01
-"""Of the maximum, for the side that does nothing: its first requests must not wait for ever."""
-EVEN = 0.5
-"""The share of reads of a VM that was not seen yet."""
-_ROOM_BELOW = 0.97
-"""Part of the maximum: a VM that does less in total is below it."""
-_SLOWLY_S = 60.0
-"""Time constant of what is not urgent."""
-_WORTH_IT = 0.05
-"""Change of the share that limits are set again for, when it is not urgent."""
-_EXPLORED_BELOW = 0.1
-_EXPLORING_PER_S = 0.05
-"""A side this small that is throttled, as the other is, may want more: nothing else would ever show it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """How a maximum is divided."""
-
-    read_share: float
-    """Share of reads in force, within FLOOR and 1 - FLOOR."""
-    mix: float
-    """The share of reads as it was observed, smoothed."""
-
-    def limits(self, maximum: float) -> tuple[float, float]:
-        """Limits of reads and of writes; they add up to `maximum`."""
-        reads = maximum * self.read_share
-        return reads, maximum - reads
-
-
-UNSEEN = Split(EVEN, EVEN)
-
-
-def first_split(reads: float, writes: float) -> Split:
-    """The split of all that the VM has ever done there; even without any I/O."""
-    mix = _mix(reads, writes)
-    return UNSEEN if mix is None else Split(_bounded(mix), mix)
-
-
-def next_split(split: Split, reads: float, writes: float, maximum: float, length_s: float) -> Split:
-    """After an epoch of `length_s` in which the VM did `reads` and `writes` a second."""
-    mix = _mix(reads, writes)
-    if mix is None or maximum <= 0 or length_s <= 0:
-        return split
-    read_limit, write_limit = split.limits(maximum)
-    reads_held, writes_held = at_limit(reads, read_limit), at_limit(writes, write_limit)
-    if (reads_held or writes_held) and reads + writes < _ROOM_BELOW * maximum:
-        return Split(_bounded(mix), mix)
-    if reads_held and writes_held:
-        return _explored(split, length_s)
-    smoothed = split.mix + (mix - split.mix) * min(1.0, length_s / _SLOWLY_S)
-    if abs(_bounded(smoothed) - split.read_share) >= _WORTH_IT:
-        return Split(_bounded(smoothed), smoothed)
-    return Split(split.read_share, smoothed)
-
-
-def _explored(split: Split, length_s: float) -> Split:
-    smaller = min(split.read_share, 1 - split.read_share)
-    if smaller >= _EXPLORED_BELOW:
-        return split
-    smaller = min(_EXPLORED_BELOW, smaller * (1 + _EXPLORING_PER_S * length_s))
-    share = smaller if split.read_share < EVEN else 1 - smaller
-    return Split(share, share)
-
-
-def _mix(reads: float, writes: float) -> float | None:
-    total = reads + writes
-    return reads / total if total > 0 else None
-
-
-def _bounded(share: float) -> float:
-    return min(1 - FLOOR, max(FLOOR, share))
-
-
 # Settings for what a VM may do on a device at most, and for latencies: pure.
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """How the maximums of one VM on one device are divided between reads and writes."""
-
-    iops: Split = UNSEEN
-    bytes_s: Split = UNSEEN
 
 
 @dataclass(frozen=True, slots=True)

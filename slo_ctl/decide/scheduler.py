@@ -121,11 +121,10 @@ def choose(
     """
     cautions: list[str] = []
     character, found = characterise(facts, analysis, cautions)
+    weights, by_weights = _choose_weights(facts, needs, character, analysis, given)
     if given is not None:
-        weights, by_weights = _weights_beside(facts, needs, analysis, given)
         scheduler, by_scheduler = given, Choice("scheduler", given, "the configuration says so")
     else:
-        weights, by_weights = _choose_weights(facts, needs, character, analysis)
         scheduler, by_scheduler = _choose_scheduler(
             facts, needs, character, weights, too_fast_for_bfq(analysis)
         )
@@ -208,47 +207,34 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[C
 
 
 def _choose_weights(
-    facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None
+    facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None, given: str | None
 ) -> tuple[Weights, Choice]:
+    """By what weights are kept, also beside a scheduler that was `given` and not ours to choose."""
     if not needs.weights:
-        return Weights.NONE, Choice("weights", Weights.NONE, "no SLO needs shares in proportion")
+        return _by(Weights.NONE, "no SLO needs shares in proportion")
     bfq = "bfq" in facts.offered
-    if character is Character.SEEKS and bfq:
-        reason = "on a device that seeks, time slices keep proportions that a linear cost cannot"
-        return Weights.BFQ, Choice("weights", Weights.BFQ, reason)
+    if given == "bfq":
+        return _by(Weights.BFQ, "it is what the scheduler keeps")
+    if given is None and character is Character.SEEKS and bfq:
+        return _by(
+            Weights.BFQ, "on a device that seeks, time slices keep proportions that a linear cost cannot"
+        )
     if facts.io_cost and analysis is not None:
-        reason = "io.cost works with every scheduler, and the profile fills its model"
-        return Weights.IO_COST, Choice("weights", Weights.IO_COST, reason)
+        return _by(Weights.IO_COST, "io.cost works with every scheduler, and the profile fills its model")
+    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
+    if given is not None:
+        return _by(Weights.NONE, f"{given} keeps no shares: {no_cost}")
     too_fast = too_fast_for_bfq(analysis)
     if bfq and not too_fast:
-        why = (
-            "there is no io.cost here (cgroup v2 has it)"
-            if not facts.io_cost
-            else "io.cost has no profile yet"
-        )
-        return Weights.BFQ, Choice("weights", Weights.BFQ, f"{why}, and bfq is offered")
+        why = no_cost if facts.io_cost else "there is no io.cost here (cgroup v2 has it)"
+        return _by(Weights.BFQ, f"{why}, and bfq is offered")
     missing = too_fast or "bfq is not offered (modprobe bfq)"
-    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
-    reason = f"nothing here can keep shares: {no_cost}; {missing}"
-    return Weights.NONE, Choice(
-        "weights", Weights.NONE, reason, THRESHOLDS["bfq_share"].source if too_fast else ""
-    )
+    source = THRESHOLDS["bfq_share"].source if too_fast else ""
+    return _by(Weights.NONE, f"nothing here can keep shares: {no_cost}; {missing}", source)
 
 
-def _weights_beside(
-    facts: DeviceFacts, needs: Needs, analysis: Analysis | None, scheduler: str
-) -> tuple[Weights, Choice]:
-    """By what weights are kept beside a scheduler that was not ours to choose."""
-    if not needs.weights:
-        return Weights.NONE, Choice("weights", Weights.NONE, "no SLO needs shares in proportion")
-    if scheduler == "bfq":
-        return Weights.BFQ, Choice("weights", Weights.BFQ, "it is what the scheduler keeps")
-    if facts.io_cost and analysis is not None:
-        reason = "io.cost works with every scheduler, and the profile fills its model"
-        return Weights.IO_COST, Choice("weights", Weights.IO_COST, reason)
-    no_cost = "io.cost has no profile yet" if facts.io_cost else "there is no io.cost"
-    reason = f"{scheduler} keeps no shares: {no_cost}"
-    return Weights.NONE, Choice("weights", Weights.NONE, reason)
+def _by(weights: Weights, reason: str, source: str = "") -> tuple[Weights, Choice]:
+    return weights, Choice("weights", weights, reason, source)
 
 
 def _choose_scheduler(

@@ -17,7 +17,6 @@ from slo_ctl.model.decision import (
     Setting,
     SettingValue,
 )
-from slo_ctl.model.flash import FlashTiming, Placement, TimingModel
 from slo_ctl.model.host import (
     DeviceNumber,
     Disk,
@@ -31,7 +30,7 @@ from slo_ctl.model.host import (
     VmState,
 )
 from slo_ctl.model.nvme import DeviceWaf, WafSource
-from slo_ctl.model.sample import DeviceSample, ShareBy, Slo, VmSample
+from slo_ctl.model.sample import DeviceSample, FlashTiming, Placement, ShareBy, Slo, TimingModel, VmSample
 from slo_ctl.model.status import (
     DEGRADED,
     DeviceStatus,

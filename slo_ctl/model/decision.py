@@ -15,6 +15,9 @@ class OpsMove:
     target: str | None
     blocks: int
 
+    def __str__(self) -> str:
+        return f"{self.blocks} blocks from {self.source or 'spare'} to {self.target or 'spare'}"
+
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:

@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReader, find_tree, walk_groups
+from slo_ctl.host.cgroup import DEFAULT_ROOT, ByDevice, CgroupTree, CounterReader, find_tree
 from slo_ctl.host.disk_latency import DiskLatencies, LatencyWatch
-from slo_ctl.host.libvirt import DEFAULT_URI, machine_of
+from slo_ctl.host.libvirt import DEFAULT_URI
 from slo_ctl.host.libvirt_events import REFRESH_S, Domains, LibvirtWatch
-from slo_ctl.host.processes import BlockEvents, ProcessEvents, SocketPeers, processes_in, qemu_in
+from slo_ctl.host.processes import BlockEvents, ProcessEvents, SocketPeers, processes_in
 from slo_ctl.host.task_delay import BlockDelay, TaskDelay
 from slo_ctl.model import Stream, Vm
 from slo_ctl.observe.streams import (
     ExportPaths,
     HostRoots,
     Inventory,
-    MachineGroup,
+    MachineGroups,
     streams_from,
     tagged,
     with_devices,
@@ -72,7 +72,7 @@ class HostObserver:
         self._namespaces: dict[str, Sequence[str]] = {}
         self._tree: CgroupTree | None = None
         self._reader: CounterReader | None = None
-        self._groups = _MachineGroups(self._roots)
+        self._groups = MachineGroups(self._roots)
         self._peers = SocketPeers(self._roots.proc)
         self._delays = TaskDelay(self._roots.proc)
         self._processes = ProcessEvents()
@@ -227,29 +227,3 @@ class HostObserver:
             )
         cgroup_of = {vm.name: vm.cgroup for vm in vms}
         return tagged(streams, self._exports, connected, self._namespaces, cgroup_of, note)
-
-
-class _MachineGroups:
-    """The cgroups named after VMs; who runs in each is asked once."""
-
-    def __init__(self, roots: HostRoots) -> None:
-        self._roots = roots
-        self._known: dict[tuple[str, int], MachineGroup] = {}
-        self.found: list[MachineGroup] = []
-        """The same object as before when nothing has changed."""
-        self.notes: list[str] = []
-
-    def observe(self, tree: CgroupTree) -> None:
-        notes: list[str] = []
-        known: dict[tuple[str, int], MachineGroup] = {}
-        for cgroup, inode, machine in walk_groups(tree, machine_of, notes.append):
-            group = self._known.get((cgroup, inode))
-            if group is None or group.uuid is None:
-                # QEMU is started after its group is made.
-                qemu = qemu_in(tree, cgroup, self._roots.proc)
-                name, uuid = (qemu.name, qemu.uuid) if qemu else (None, None)
-                group = MachineGroup(cgroup, machine, name, uuid)
-            known[cgroup, inode] = group
-        if known != self._known or notes != self.notes:
-            self.found = list(known.values())
-        self._known, self.notes = known, notes

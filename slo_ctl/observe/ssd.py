@@ -1,4 +1,4 @@
-"""From counters of one VM on an emulated SSD to its sample: the arithmetic, wherever they come from."""
+"""From counters of VMs on an emulated SSD to samples: the arithmetic, and the server that is asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slo_ctl.base.errors import ObserveGone
 from slo_ctl.drives.control import Connect, ControlClient, ControlError
@@ -15,9 +15,6 @@ from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord
 from slo_ctl.model import DeviceSample, FlashTiming, LatencyCounts, ShareBy, Slo, TimingModel, VmSample
 from slo_ctl.model.sample import waf_of
 from slo_ctl.observe.block import Sliding, StreamTotals, StreamWindow
-
-if TYPE_CHECKING:
-    from ftl_emul import Device
 
 _NS_PER_S = 1e9
 
@@ -155,95 +152,6 @@ def vm_sample(
         device_s=window.device_ns / _NS_PER_S,
         queued_share=min(1.0, window.queued_ns / length_ns) if measured else 1.0,
     )
-
-
-def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
-    """The counters of one tenant now; queue counters are 0 on a device without a clock."""
-    flash = device.counters(tenant)
-    queue = device.queue_counters(tenant) if clocked else None
-    return VmReading(
-        now_ns=device.now_ns,
-        reads=queue.reads if queue else 0,
-        writes=queue.writes if queue else 0,
-        other_requests=queue.trims + queue.write_zeroes + queue.flushes if queue else 0,
-        read_bytes=queue.read_bytes if queue else 0,
-        write_bytes=queue.write_bytes if queue else 0,
-        latency_ns=queue.latency_ns if queue else 0,
-        throttled_ns=queue.throttled_ns if queue else 0,
-        backlog_ns=queue.backlog_ns if queue else 0,
-        device_ns=queue.device_ns if queue else 0,
-        queued_ns=queue.queued_ns if queue else 0,
-        host_page_writes=flash.host_page_writes,
-        host_page_reads=flash.host_page_reads + flash.unmapped_page_reads,
-        gc_page_writes=flash.gc_page_writes,
-        victims=flash.victims,
-        victim_valid_pages=flash.victim_valid_pages,
-        moved_pages_of=tuple(flash.moved_pages_of),
-        switch_merges=flash.switch_merges,
-        partial_merges=flash.partial_merges,
-        full_merges=flash.full_merges,
-        merged_blocks=flash.merged_blocks,
-        switch_merge_ns=flash.switch_merge_ns,
-        partial_merge_ns=flash.partial_merge_ns,
-        full_merge_ns=flash.full_merge_ns,
-    )
-
-
-class FtlObserver:
-    """Turns the counters of an emulated SSD into samples, one window after the other."""
-
-    def __init__(
-        self,
-        device: Device,
-        tenants: Mapping[str, int],
-        timing: FlashTiming,
-        held_blocks: int,
-        *,
-        clocked: bool,
-    ) -> None:
-        """`held_blocks` of each tenant are kept free for GC and count as nobody's OPS."""
-        self._device = device
-        self._tenants = dict(tenants)
-        self._timing = timing
-        self._held_blocks = held_blocks
-        self._clocked = clocked
-        self._last = self.read()
-
-    def read(self) -> dict[str, VmReading]:
-        """The counters of every VM now."""
-        return {vm: read_vm(self._device, t, clocked=self._clocked) for vm, t in self._tenants.items()}
-
-    def sample(
-        self, standings: Mapping[str, VmInForce], *, collections_as_move_budget: bool = False
-    ) -> DeviceSample:
-        """The window since the last sample. On request, GC runs in it bound the blocks that may move."""
-        now = self.read()
-        windows = {vm: reading.since(self._last[vm]) for vm, reading in now.items()}
-        self._last = now
-        budget = max(1, sum(w.victims for w in windows.values())) if collections_as_move_budget else None
-        return DeviceSample(
-            timing=self._timing,
-            vms=tuple(self._vm(vm, standings[vm], window) for vm, window in windows.items()),
-            max_move_blocks=budget,
-        )
-
-    def _vm(self, vm: str, standing: VmInForce, window: VmReading) -> VmSample:
-        space = self._device.space(self._tenants[vm])
-        blocks = Blocks(
-            logical=space.logical_blocks,
-            ops=space.ops_blocks - self._held_blocks,
-            min_ops=space.min_ops_blocks - self._held_blocks,
-        )
-        return vm_sample(
-            vm, standing, window, blocks, self._timing.pages_per_block, p99_us=self._p99_us(vm, standing)
-        )
-
-    def _p99_us(self, vm: str, standing: VmInForce) -> float | None:
-        """Over the window, of a VM that has a p99 to keep."""
-        if not self._clocked or standing.slo.p99_latency_us is None:
-            return None
-        recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])
-        return max([*recent.read, *recent.write], default=None)
 
 
 # Samples of an emulated SSD that is served as a block device, over its control socket.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slo_ctl.host.block_device import device_behind
-from slo_ctl.host.cgroup import ByDevice, CgroupTree, find_groups, read_counters
+from slo_ctl.host.cgroup import ByDevice, CgroupTree, read_counters, walk_groups
 from slo_ctl.host.libvirt import LibvirtHost, Machine, machine_of
 from slo_ctl.host.processes import qemu_in
 from slo_ctl.model import Disk, FoundBy, Stream, Tenant, Vm, VmState
@@ -130,13 +130,31 @@ class MachineGroup:
         return vm.libvirt_id == self.machine.libvirt_id and self.machine.may_be(vm.name)
 
 
-def machine_groups(tree: CgroupTree, roots: HostRoots, note: Note) -> list[MachineGroup]:
-    """Every cgroup that libvirt made for a VM, whether or not libvirt can be asked."""
-    found = []
-    for cgroup, machine in find_groups(tree, machine_of, note):
-        qemu = qemu_in(tree, cgroup, roots.proc)
-        found.append(MachineGroup(cgroup, machine, qemu.name if qemu else None, qemu.uuid if qemu else None))
-    return found
+class MachineGroups:
+    """The cgroups named after VMs; who runs in each is asked once."""
+
+    def __init__(self, roots: HostRoots) -> None:
+        self._roots = roots
+        self._known: dict[tuple[str, int], MachineGroup] = {}
+        self.found: list[MachineGroup] = []
+        """The same object as before when nothing has changed."""
+        self.notes: list[str] = []
+
+    def observe(self, tree: CgroupTree) -> None:
+        """Look again."""
+        notes: list[str] = []
+        known: dict[tuple[str, int], MachineGroup] = {}
+        for cgroup, inode, machine in walk_groups(tree, machine_of, notes.append):
+            group = self._known.get((cgroup, inode))
+            if group is None or group.uuid is None:
+                # QEMU is started after its group is made.
+                qemu = qemu_in(tree, cgroup, self._roots.proc)
+                name, uuid = (qemu.name, qemu.uuid) if qemu else (None, None)
+                group = MachineGroup(cgroup, machine, name, uuid)
+            known[cgroup, inode] = group
+        if known != self._known or notes != self.notes:
+            self.found = list(known.values())
+        self._known, self.notes = known, notes
 
 
 def with_groups(vms: Iterable[Vm], groups: Iterable[MachineGroup]) -> list[Vm]:
@@ -274,7 +292,11 @@ def read_inventory(
     vms = libvirt.vms(notes.append) if libvirt else []
     if libvirt is None or libvirt.runs_here:
         vms = [with_devices(vm, roots, notes.append) for vm in vms]
-        vms = with_groups(vms, machine_groups(tree, roots, notes.append) if tree else ())
+        groups = MachineGroups(roots)
+        if tree:
+            groups.observe(tree)
+        notes += groups.notes
+        vms = with_groups(vms, groups.found)
     vms = sorted(with_named(vms, named_cgroups), key=lambda vm: (vm.name, vm.uuid or "", vm.cgroup or ""))
     streams = [stream for vm in vms for stream in streams_of(vm, tree, notes.append)]
     return Inventory(

@@ -14,8 +14,7 @@ from pathlib import Path
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.block_device import is_held
-from slo_ctl.profile.nbd_export import NbdExport, parse_uri
-from slo_ctl.profile.target import Kind, Target
+from slo_ctl.profile.target import Kind, NbdExport, Target, parse_uri
 
 _EDGE_BYTES = 1 << 20
 """At both ends of an export: signatures are within the first and the last 64 KiB to 1 MiB."""

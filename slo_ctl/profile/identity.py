@@ -17,8 +17,7 @@ from slo_ctl.decide.scheduler import DeviceFacts
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import whole_device
 from slo_ctl.model import DeviceNumber
-from slo_ctl.profile.nbd_export import parse_uri
-from slo_ctl.profile.target import Kind, Target
+from slo_ctl.profile.target import Kind, Target, parse_uri
 
 # What /sys says about a block device, as the choice of its scheduler needs it. Changes nothing.
 

@@ -10,7 +10,7 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -70,13 +70,18 @@ class Rule:
         return 1.0 - (1.0 - self.confidence) / looks
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+_LEAST_BYTES_S, _MOST_BYTES_S = 1e-3, 1e15
+"""No drive is slower or faster; a stored file that says so is damaged."""
+
+
+class Pair(BaseModel):
     """The same bytes written in sequence and at random, one right after the other."""
 
-    size_bytes: int
-    sequential_bytes_s: float
-    random_bytes_s: float
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size_bytes: int = Field(gt=0)
+    sequential_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
+    random_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
 
     @property
     def log_ratio(self) -> float:
@@ -219,18 +224,6 @@ def _exp(value: float) -> float:
 
 FORMAT_VERSION = 1
 MAX_PAIRS = 10_000
-_LEAST_BYTES_S, _MOST_BYTES_S = 1e-3, 1e15
-"""No drive is slower or faster; a stored file that says so is damaged."""
-
-
-class PairRow(BaseModel):
-    """One Pair."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size_bytes: int = Field(gt=0)
-    sequential_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
-    random_bytes_s: float = Field(ge=_LEAST_BYTES_S, le=_MOST_BYTES_S)
 
 
 class LogicalBlockRecord(Stored):
@@ -252,7 +245,7 @@ class LogicalBlockRecord(Stored):
     max_repetitions: int = Field(ge=2)
     written_bytes: int = Field(default=0, ge=0)
     """By all sessions, warm-up included."""
-    pair: tuple[PairRow, ...] = Field(default=(), max_length=MAX_PAIRS)
+    pair: tuple[Pair, ...] = Field(default=(), max_length=MAX_PAIRS)
 
     @model_validator(mode="after")
     def _fits_together(self) -> LogicalBlockRecord:
@@ -273,13 +266,9 @@ class LogicalBlockRecord(Stored):
         """Of requests."""
         return doubled_sizes(self.low_bytes, self.high_bytes)
 
-    def pairs(self) -> list[Pair]:
-        """What was measured."""
-        return [Pair(row.size_bytes, row.sequential_bytes_s, row.random_bytes_s) for row in self.pair]
-
     def finding(self) -> Finding:
         """What it says."""
-        return conclude(self.pairs(), self.sizes_bytes, self.rule)
+        return conclude(self.pair, self.sizes_bytes, self.rule)
 
 
 FoundLogicalBlock = FoundRecord[LogicalBlockRecord]
@@ -290,15 +279,3 @@ class LogicalBlockStore(RecordStore[LogicalBlockRecord]):
 
     def __init__(self, profiles: Path) -> None:
         super().__init__(profiles / "logical-blocks", LogicalBlockRecord)
-
-
-def rows(pairs: Iterable[Pair]) -> tuple[PairRow, ...]:
-    """Pairs to keep."""
-    return tuple(
-        PairRow(
-            size_bytes=pair.size_bytes,
-            sequential_bytes_s=pair.sequential_bytes_s,
-            random_bytes_s=pair.random_bytes_s,
-        )
-        for pair in pairs
-    )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from slo_ctl.base import numbers
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
+from slo_ctl.drives.build import LOG_BLOCKS, PAPER_DRIVES, plan_whole
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.fio import FioOptions
 from slo_ctl.profile.identity import Identity, Surroundings
-from slo_ctl.profile.session import Span, fill_made_file, now_text, open_span, tell_stale
+from slo_ctl.profile.session import Span, check_options, fill_made_file, now_text, open_span, tell_stale
 from slo_ctl.profile.target import Kind, Target, find_target
-from slo_ctl.profile.virtual_drive import EmulatedDrive
 from slo_ctl.profile.write_unit import (
     LogicalBlockRecord,
     LogicalBlockStore,
@@ -24,8 +26,8 @@ from slo_ctl.profile.write_unit import (
     Rule,
     doubled_sizes,
     next_size,
-    rows,
 )
+from traces.batch import Op
 
 _FIRST_WARM_UP = (Order.RANDOM, Order.SEQUENTIAL, Order.RANDOM)
 _WARM_UP = (Order.RANDOM,)
@@ -93,7 +95,8 @@ def search(
                 last = size
             sequential = _write(writer, Order.SEQUENTIAL, size, found)
             random = _write(writer, Order.RANDOM, size, found)
-            found.pairs.append(Pair(size, sequential, random))
+            pair = Pair(size_bytes=size, sequential_bytes_s=sequential, random_bytes_s=random)
+            found.pairs.append(pair)
             keep(found)
             if phase is not None:
                 phase.advance(2)
@@ -189,7 +192,7 @@ def find_on_target(
     check_sizes(request)
     with writable_span(request, around, progress) as span:
         begun = _begin(request, store, span.identity, progress)
-        if next_size(begun.pairs(), begun.sizes_bytes, begun.rule) is None:
+        if next_size(begun.pair, begun.sizes_bytes, begun.rule) is None:
             progress.note("the stored search is complete: --fresh measures again")
             return Result(begun, False)
         most = passes_at_most(len(begun.sizes_bytes), request.rule) * request.span_bytes
@@ -258,15 +261,11 @@ def _begin(
         progress.note(f"the stored search is {found.stale}; measuring again")
         return empty
     before = found.profile
-    for name, was, wanted in (
-        ("--bytes", before.span_bytes, request.span_bytes),
-        ("--queue-depth", before.queue_depth, request.queue_depth),
-    ):
-        if was != wanted:
-            raise UserError(
-                f"the stored search on {request.target} was measured with {name} {was}, not {wanted}",
-                f"give {name} {was} to continue with it, or --fresh to replace it",
-            )
+    options = {
+        "--bytes": (before.span_bytes, request.span_bytes),
+        "--queue-depth": (before.queue_depth, request.queue_depth),
+    }
+    check_options(f"the stored search on {request.target}", options, "continue with")
     sizes = empty.sizes_bytes
     kept = tuple(row for row in before.pair if row.size_bytes in sizes)
     if kept:
@@ -309,7 +308,7 @@ def _run(
             return
         record = begun.model_copy(
             update={
-                "pair": rows(found.pairs),
+                "pair": tuple(found.pairs),
                 "updated": now_text(),
                 "written_bytes": begun.written_bytes + found.passes * request.span_bytes,
             }
@@ -317,5 +316,104 @@ def _run(
         if record.pair:
             save(record)
 
-    found = search(writer, begun.sizes_bytes, request.rule, begun.pairs(), progress, keep)
+    found = search(writer, begun.sizes_bytes, request.rule, begun.pair, progress, keep)
     return Result(record, found.interrupted)
+
+
+# Writing to an emulated drive in virtual time.
+
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ftl_emul import Device
+
+    Times = NDArray[np.float64]
+
+_FILL_BYTES = 1 << 20
+_QUEUE_DEPTH = 1
+"""The paper writes synchronously."""
+
+
+class EmulatedDrive:
+    """A PassWriter: an emulated drive, written all over before, in virtual time. EMULATED."""
+
+    def __init__(self, spec: str, span_bytes: int, seed: int = 1) -> None:
+        """`spec`: a name of `PAPER_DRIVES`, or keys of `slo-ctl replay --device`.
+
+        Raises UserError for an impossible drive, and one that is smaller than the span.
+        """
+        plan = plan_whole(
+            PAPER_DRIVES.get(spec, spec),
+            "drive",
+            where="--emulated",
+            too_large="is more than can be written all over before it is measured",
+        )
+        if spec in PAPER_DRIVES:
+            plan = replace(plan, ops_blocks=(LOG_BLOCKS,))
+        size = plan.total_pages * plan.config.page_bytes
+        if size < span_bytes:
+            raise UserError(
+                f"--emulated {spec}: the drive has {format_bytes_exact(size)}, and "
+                f"{format_bytes_exact(span_bytes)} are to be written",
+                "lower --bytes, or give the drive a larger size=",
+            )
+        self.spec = PAPER_DRIVES.get(spec, spec)
+        self.block_bytes = plan.block_pages * plan.config.page_bytes
+        """A clustered block: what the search should find where blocks are merged."""
+        self._span_bytes = span_bytes
+        self._seed = seed
+        self._device: Device
+        self._device, tenants = plan.create(isolated=True)
+        self._tenant = tenants[0]
+        starts = np.arange(0, size, _FILL_BYTES, dtype=np.uint64)
+        lengths = np.minimum(_FILL_BYTES, size - starts).astype(np.uint64)
+        who = np.full(len(starts), self._tenant, dtype=np.uint16)
+        self._device.apply(who, _writes(len(starts)), starts, lengths)
+
+    @property
+    def page_writes(self) -> int:
+        """Pages written so far, without merges and GC."""
+        return self._device.counters(self._tenant).host_page_writes
+
+    def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
+        """Write every request of the span once, one after the other's end; returns bytes/s."""
+        offsets = self._offsets(order, request_bytes, number)
+        begun_ns = self._device.now_ns
+        self._device.open_queue(self._tenant, _QUEUE_DEPTH)
+        self._feed(offsets, request_bytes)
+        self._device.end_input(self._tenant)
+        self._device.run()
+        return len(offsets) * request_bytes / ((self._device.now_ns - begun_ns) / 1e9)
+
+    def response_times_us(self, order: Order, request_bytes: int, number: int) -> Times:
+        """The same, with the response time of every request, in the order of the requests."""
+        offsets = self._offsets(order, request_bytes, number)
+        ended_ns = np.empty(len(offsets) + 1, dtype=np.int64)
+        ended_ns[0] = self._device.now_ns
+        self._device.open_queue(self._tenant, _QUEUE_DEPTH)
+        for index in range(len(offsets)):
+            self._feed(offsets[index : index + 1], request_bytes)
+            self._device.run()
+            ended_ns[index + 1] = self._device.now_ns
+        self._device.end_input(self._tenant)
+        self._device.run()
+        return np.diff(ended_ns) / 1e3
+
+    def _offsets(self, order: Order, request_bytes: int, number: int) -> NDArray[np.uint64]:
+        count = self._span_bytes // request_bytes
+        if order is Order.RANDOM:
+            indices = np.random.default_rng([self._seed, number]).permutation(count)
+        else:
+            indices = np.arange(count)
+        return indices.astype(np.uint64) * np.uint64(request_bytes)
+
+    def _feed(self, offsets: NDArray[np.uint64], request_bytes: int) -> None:
+        count = len(offsets)
+        now = np.zeros(count, dtype=np.int64)
+        lengths = np.full(count, request_bytes, dtype=np.uint64)
+        self._device.feed(self._tenant, now, _writes(count), offsets, lengths)
+
+
+def _writes(count: int) -> NDArray[np.uint8]:
+    return np.full(count, int(Op.WRITE), dtype=np.uint8)

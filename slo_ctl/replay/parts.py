@@ -7,13 +7,10 @@ name. The experiments of `papers/` and of bench/ use it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
-from ftl_emul import Device
 from slo_ctl.base.progress import Silent
 from slo_ctl.base.quantity import parse_duration
 from slo_ctl.decide.ops_plan import OpsState, moves_between
@@ -21,9 +18,8 @@ from slo_ctl.decide.policies import DEFAULT_POLICY, STRICT_POLICY, Policy
 from slo_ctl.decide.policies.proportional import Proportional, ProportionalState
 from slo_ctl.decide.policies.proportional_strict import ProportionalStrict
 from slo_ctl.model import Decision, DeviceSample, OpsMove, Placement, ShareBy
-from slo_ctl.replay.player import requests_of
 from slo_ctl.replay.result import RunResult, VmResult
-from slo_ctl.replay.run import PolicyRun, plan_of
+from slo_ctl.replay.run import PolicyRun, Stage
 from slo_ctl.replay.scenario import Window, WindowKind
 from slo_ctl.replay.scenario_build import ScenarioText, build_scenario
 
@@ -101,8 +97,8 @@ class Drive:
 
 
 class PreparedDrive:
-    """One scenario whose drive is preconditioned once for each placement, or is left clean (`age=no`); every
-    run is on a copy. A context manager."""
+    """One scenario whose drive is aged once for each placement, or left clean (`age=no`); every run is on a
+    copy. A context manager."""
 
     def __init__(self, drive: Drive) -> None:
         text = ScenarioText()
@@ -114,21 +110,16 @@ class PreparedDrive:
         text.set("alone", "no")
         text.set("timing", drive.timing)
         text.set("seed", str(drive.seed))
+        text.set("on_error", "skip")
         self._scenario = build_scenario(text)
-        self._plan = plan_of(self._scenario)
-        seeds = range(self._scenario.seed * 1000, self._scenario.seed * 1000 + len(drive.vms))
-        self._sources = [
-            requests_of(vm, pages * self._plan.config.page_bytes, seed, "skip")
-            for vm, pages, seed in zip(self._scenario.vms, self._plan.logical_pages, seeds, strict=True)
-        ]
-        self._made: dict[Placement, list[int]] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="slo-ctl-")
+        self._stage = Stage(self._scenario, Silent())
+        self._plan = self._stage.plan
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        self._stage.__exit__()
 
     @property
     def total_blocks(self) -> int:
@@ -153,7 +144,7 @@ class PreparedDrive:
     @property
     def floors(self) -> Split:
         """The fewest OPS blocks with which each VM's GC makes progress."""
-        device, tenants = self._copy(Placement.ISOLATED, "wfq")
+        device, tenants = self._stage.aged_drive(Placement.ISOLATED, "wfq")
         return tuple(device.space(t).min_ops_blocks - self._plan.held_blocks for t in tenants)
 
     def run(
@@ -196,19 +187,8 @@ class PreparedDrive:
         if only is not None:
             vms = tuple(replace(vm, starts_stopped=vm.name != only) for vm in vms)
             scenario = replace(scenario, vms=vms)
-        device, tenants = self._copy(policy.placement, scheduler)
-        return PolicyRun(scenario, self._plan, self._sources, device, tenants, policy).play(Silent())
-
-    def _copy(self, placement: Placement, scheduler: str) -> tuple[Device, list[int]]:
-        path = Path(self._folder.name) / placement.value
-        if placement not in self._made:
-            device, tenants = self._plan.create(isolated=placement is Placement.ISOLATED)
-            if self._scenario.device.preconditioned:
-                device.age(self._scenario.seed, lambda _: None)
-            device.save(path, placement.value)
-            self._made[placement] = tenants
-        device, _ = Device.restore(path, replace(self._plan.config, scheduler=scheduler))
-        return device, self._made[placement]
+        device, tenants = self._stage.aged_drive(policy.placement, scheduler)
+        return PolicyRun(scenario, self._plan, self._stage.sources, device, tenants, policy).play(Silent())
 
 
 def pages_per_s(vm: VmResult) -> float:

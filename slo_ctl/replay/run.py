@@ -7,21 +7,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ftl_emul import Device
-from slo_ctl.act.ssd import FtlActuator
 from slo_ctl.base.progress import Phase, ProgressSink
 from slo_ctl.base.quantity import Duration
-from slo_ctl.decide.policies import POLICIES, STRICT_POLICY, Policy, make_policy
+from slo_ctl.decide.policies import POLICIES, STRICT_POLICY, Policy, make_policy, most_moves_of
 from slo_ctl.drives.build import DrivePlan, plan_drive
 from slo_ctl.model import Decision, DeviceSample, Placement, Slo, TimingModel
-from slo_ctl.observe.ssd import FtlObserver, VmInForce
+from slo_ctl.replay.drive import PlayedDrive
 from slo_ctl.replay.measure import DEMAND_MET_TO, Edge, SeriesRecorder, latencies, measure
 from slo_ctl.replay.player import CountingPlayer, PlayedVm, Player, Requests, TimedPlayer, requests_of
 from slo_ctl.replay.result import DeviceResult, DeviceTiming, EventResult, Latency, Result, RunResult
 from slo_ctl.replay.scenario import Action, Event, Scenario, Window
-from slo_ctl.replay.scenario_command import command_line
+from slo_ctl.replay.scenario_build import command_line
 
 _NS_PER_S = 1e9
 _MAX_NOTES = 12
@@ -70,9 +69,7 @@ class PolicyRun:
         ]
         by_name = {vm.spec.name: vm.tenant for vm in self._vms}
         self._player: Player = (TimedPlayer if self._clocked else CountingPlayer)(device, self._vms)
-        self._actuator = FtlActuator(device, by_name, clocked=self._clocked)
-        held = plan.held_blocks
-        self._observer = FtlObserver(device, by_name, plan.timing, held, clocked=self._clocked)
+        self._drive = PlayedDrive(device, by_name, plan.timing, plan.held_blocks, clocked=self._clocked)
         self._recorder = SeriesRecorder([vm.name for vm in scenario.vms], self._isolated, scenario.share_by)
         self._events = list(scenario.events)
         self._happened: list[EventResult] = []
@@ -94,10 +91,10 @@ class PolicyRun:
 
     def _run_epochs(self, phase: Phase) -> None:
         state, decision = self._policy.start(self._sample())
-        self._note(self._actuator.apply(decision))
+        self._note(self._drive.apply(decision))
         if self._clocked:
-            self._actuator.apply(Decision(limits_iops={vm: slo.max_iops for vm, slo in self._slos.items()}))
-        self._actuator.finish_moves()
+            self._drive.apply(Decision(limits_iops={vm: slo.max_iops for vm, slo in self._slos.items()}))
+        self._drive.finish_moves()
         self._meet_boundaries()
         reported = 0.0
         while not self._reached(self._scenario.duration):
@@ -115,7 +112,7 @@ class PolicyRun:
             sample = self._sample()
             self._recorder.add(self._drive_writes(), self._virtual_s(), sample)
             state, decision = self._policy.step(state, sample)
-            self._note(self._actuator.apply(decision))
+            self._note(self._drive.apply(decision))
 
     def _advance(self, epoch: Duration) -> bool:
         """Play until the nearest boundary of each kind."""
@@ -164,19 +161,10 @@ class PolicyRun:
         )
 
     def _sample(self) -> DeviceSample:
-        standings = {
-            vm.spec.name: VmInForce(
-                slo=self._slos[vm.spec.name],
-                running=vm.running and not vm.finished,
-                limit_iops=self._actuator.limits_iops[vm.spec.name],
-                scheduler_weight=self._actuator.scheduler_weights[vm.spec.name],
-            )
-            for vm in self._vms
-        }
-        # The paper adjusts before every GC, a block at a time.
-        literal = self._policy.name == "algorithm1"
-        sample = self._observer.sample(standings, collections_as_move_budget=literal)
-        return replace(sample, share_by=self._scenario.share_by)
+        running = {vm.spec.name for vm in self._vms if vm.running and not vm.finished}
+        sample = self._drive.sample(self._slos, running)
+        budget = most_moves_of(self._policy.name, sample)
+        return replace(sample, max_move_blocks=budget, share_by=self._scenario.share_by)
 
     def _result(self, wall_s: float, complete: bool) -> RunResult:
         window = self._window
@@ -194,7 +182,7 @@ class PolicyRun:
             self._slos,
             window.latency or dict.fromkeys(names, Latency()),
             self._ops_blocks() if self._isolated else None,
-            self._actuator.limits_iops,
+            self._drive.limits_iops,
             self._plan.block_pages,
             share_by=self._scenario.share_by,
             strict=self._scenario.policy == STRICT_POLICY,
@@ -230,7 +218,7 @@ class PolicyRun:
     def _edge(self) -> Edge:
         waiting = self._vms if self._clocked else []
         outstanding = {vm.spec.name: self._device.outstanding(vm.tenant) for vm in waiting}
-        readings = self._observer.read()
+        readings = self._drive.read()
         return Edge(self._drive_writes(), self._virtual_s(), readings, outstanding)
 
     def _note(self, refusals: list[str]) -> None:
@@ -287,16 +275,9 @@ def run(scenario: Scenario, progress: ProgressSink) -> Result:
     Ctrl-C ends the run early with what was measured (`complete` is then False). Raises UserError and
     TraceError for what cannot be run, before anything has.
     """
-    plan = plan_of(scenario)
-    sources = [
-        requests_of(vm, pages * plan.config.page_bytes, scenario.seed * 1000 + index, scenario.on_error)
-        for index, (vm, pages) in enumerate(zip(scenario.vms, plan.logical_pages, strict=True))
-    ]
-    notes = [note for source in sources for note in source.notes]
     runs: list[RunResult] = []
     complete = False
-    with tempfile.TemporaryDirectory(prefix="slo-ctl-") as folder:
-        stage = _Stage(scenario, plan, sources, Path(folder), progress, notes)
+    with Stage(scenario, progress) as stage:
         try:
             for name in scenario.policies:
                 runs.append(_run_policy(scenario, stage, name, progress))
@@ -311,15 +292,15 @@ def run(scenario: Scenario, progress: ProgressSink) -> Result:
                     runs = _with_alone(scenario, stage, runs, progress)
                 complete = True
         except KeyboardInterrupt:
-            notes.append("interrupted: what is missing was not run")
+            stage.notes.append("interrupted: what is missing was not run")
         return Result(
             scenario=scenario.echo(),
             command=command_line(scenario),
             seed=scenario.seed,
-            device=_describe(plan, stage.ageing_drive_writes),
+            device=_describe(stage.plan, stage.ageing_drive_writes),
             runs=runs,
             complete=complete,
-            notes=notes,
+            notes=stage.notes,
         )
 
 
@@ -354,31 +335,38 @@ def _describe(plan: DrivePlan, ageing_drive_writes: float | None) -> DeviceResul
     )
 
 
-class _Stage:
-    """What all runs start from: the VMs' requests, and drives aged once for each placement, then copied."""
+class Stage:
+    """What all runs start from: the VMs' requests, and drives aged once for each placement, then copied.
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        plan: DrivePlan,
-        sources: list[Requests],
-        folder: Path,
-        progress: ProgressSink,
-        notes: list[str],
-    ) -> None:
-        self._scenario = scenario
-        self.plan = plan
-        self.sources = sources
-        self._folder = folder
-        self._progress = progress
-        self._notes = notes
-        self._drives: dict[Placement, list[int]] = {}
+    A context manager, which keeps the aged drives in a folder.
+    """
+
+    def __init__(self, scenario: Scenario, progress: ProgressSink) -> None:
+        """Raises UserError and TraceError for what cannot be run."""
+        self.plan = plan_of(scenario)
+        self.sources = [
+            requests_of(
+                vm, pages * self.plan.config.page_bytes, scenario.seed * 1000 + index, scenario.on_error
+            )
+            for index, (vm, pages) in enumerate(zip(scenario.vms, self.plan.logical_pages, strict=True))
+        ]
+        self.notes = [note for source in self.sources for note in source.notes]
         self.ageing_drive_writes: float | None = None
+        self._scenario = scenario
+        self._progress = progress
+        self._drives: dict[Placement, list[int]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="slo-ctl-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
 
     def aged_drive(self, placement: Placement, scheduler: str = "auto") -> tuple[Device, list[int]]:
         """A drive of its own, with the tenant numbers of the VMs; `scheduler` where the scenario leaves it
         open."""
-        path = self._folder / placement.value
+        path = Path(self._folder.name) / placement.value
         if placement not in self._drives:
             self._drives[placement] = self._make(placement, path)
         config = self.plan.config
@@ -404,7 +392,7 @@ class _Stage:
         phase.done()
         self.ageing_drive_writes = ageing.host_page_writes / self.plan.total_pages
         if not ageing.settled:
-            self._notes.append(
+            self.notes.append(
                 f"the {placement.value} drive's WAF had not settled after "
                 f"{self.ageing_drive_writes:.1f} drive writes of ageing"
             )
@@ -412,7 +400,7 @@ class _Stage:
         return tenants
 
 
-def _run_policy(scenario: Scenario, stage: _Stage, name: str, progress: ProgressSink) -> RunResult:
+def _run_policy(scenario: Scenario, stage: Stage, name: str, progress: ProgressSink) -> RunResult:
     policy = make_policy(name)
     device, tenants = stage.aged_drive(policy.placement, POLICIES[name].scheduler)
     run = PolicyRun(scenario, stage.plan, stage.sources, device, tenants, policy)
@@ -424,7 +412,7 @@ def _run_policy(scenario: Scenario, stage: _Stage, name: str, progress: Progress
 
 
 def _with_alone(
-    scenario: Scenario, stage: _Stage, runs: list[RunResult], progress: ProgressSink
+    scenario: Scenario, stage: Stage, runs: list[RunResult], progress: ProgressSink
 ) -> list[RunResult]:
     """The same runs with what each VM does when it has the shared drive to itself."""
     alone = {vm.name: _alone(scenario, stage, vm.name, progress) for vm in scenario.vms}
@@ -444,7 +432,7 @@ def _with_alone(
 
 
 def _alone(
-    scenario: Scenario, stage: _Stage, name: str, progress: ProgressSink
+    scenario: Scenario, stage: Stage, name: str, progress: ProgressSink
 ) -> tuple[float | None, float | None]:
     amount = scenario.duration.amount * _ALONE_PART
     timed = scenario.duration.timed

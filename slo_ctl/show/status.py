@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slo_ctl.model import DeviceStatus, DeviceWaf, SettingValue
-    from slo_ctl.model.plan import DevicePlan
+    from slo_ctl.model.status import DevicePlan
 
 STYLES = {
     Verdict.OK: "green",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ftl_emul import DriveError
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.record import Namespace as NamespaceRecord
-from slo_ctl.simulate.drive import NS_PER_S, Namespace, SimulatedDrive
+from slo_ctl.simulate.drive import NS_PER_S, Namespace, SimulatedDrive, counters_of
 
 if TYPE_CHECKING:
     from ftl_emul import LatencyUs
@@ -25,7 +25,7 @@ _OPERATIONS = {
     "flushes": "flushes",
 }
 """By the name in replies, the core's."""
-_NOT_TOLD = frozenset({"victim_histogram", "wear_page_writes", "min_erases", "max_erases"})
+_NOT_TOLD = frozenset({"victim_histogram", "wear_page_writes", "min_erases", "max_erases", "moved_pages_of"})
 """What the core counts and the server does not report."""
 _PERCENTILES = ("p50", "p99", "p999")
 
@@ -180,8 +180,7 @@ class SimulatedServer:
                 operation: {"requests": requests, "bytes": totals.get(_BYTES.get(operation, ""), 0)}
                 for operation, requests in completed.items()
             },
-            # By owner they are for replays: a server does not report them.
-            "flash": {k: v for k, v in _plain(device.counters(tenant)).items() if k != "moved_pages_of"},
+            "flash": _plain(device.counters(tenant)),
             "space": _plain(device.space(tenant)),
             "queue": {
                 "completed": completed,
@@ -229,15 +228,8 @@ _BYTES = {"reads": "read_bytes", "writes": "write_bytes"}
 
 
 def _plain(record: object) -> dict[str, Any]:
-    """All counters of the core, by their names: a new one there is reported here without a change."""
-    names = _NAMES.get(type(record))
-    if names is None:
-        names = tuple(name for name in dir(record) if not name.startswith("_") and name not in _NOT_TOLD)
-        _NAMES[type(record)] = names
-    return {name: getattr(record, name) for name in names}
-
-
-_NAMES: dict[type, tuple[str, ...]] = {}
+    """All counters of the core that the server reports."""
+    return {name: getattr(record, name) for name in counters_of(record) if name not in _NOT_TOLD}
 
 
 def _latencies(recent: LatencyUs | None) -> dict[Literal["read", "write"], dict[str, float | None]]:

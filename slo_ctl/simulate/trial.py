@@ -7,11 +7,10 @@ from typing import Any
 
 from slo_ctl.simulate.checks import CHECKS, Violation, by_check, check
 from slo_ctl.simulate.entitlement import Ledger, Measure
-from slo_ctl.simulate.named import DEFAULT_SIZE, scenario
-from slo_ctl.simulate.random_scenarios import random_scenario
 from slo_ctl.simulate.result import Result
 from slo_ctl.simulate.run import simulate
 from slo_ctl.simulate.scenario import Scenario
+from slo_ctl.simulate.scenarios import DEFAULT_SIZE, random_scenario, scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class MemoryActuator:
         self.broken: dict[Knob, ActError] = {}
 
     def owns(self, knob: Knob) -> bool:
-        return not knob.place.startswith("/elsewhere")
+        return knob.lever in self.levers and not knob.place.startswith("/elsewhere")
 
     def read(self, knob: Knob) -> float | None:
         self.reads += 1

@@ -40,7 +40,7 @@ class Host:
         (self.cgroup / "io.cost.model").write_text("")
         self.writes = 0
         self.choose(scheduler)
-        monkeypatch.setattr("slo_ctl.act.queue._write_raw", self.write)
+        monkeypatch.setattr("slo_ctl.act.queue.write_line", self.write)
 
     def choose(self, scheduler: str) -> None:
         listed = [f"[{name}]" if name == scheduler else name for name in PARAMETERS]

@@ -45,7 +45,7 @@ WINDOW = StreamWindow(
     ops_bytes=200,
 )
 VIEW = VmView((WINDOW,), ("vda",), target_share=0.5, target_iops=100.0)
-SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", total_iops=200.0, vms={"web": VIEW})
+SSD = DeviceView("ssd0", "emulated", "isolated OPS", "proportional", 10.0, 200.0, vms={"web": VIEW})
 
 
 def resolved(source: str = "vm set", **fields: float) -> ResolvedSlo:
@@ -175,7 +175,7 @@ def test_a_vm_on_a_drive_that_is_shared_as_a_whole() -> None:
     on_two = replace(
         VIEW, target_share=0.4, target_iops=200.0, drive_iops=200.0, remark="limited to 200 IOPS"
     )
-    device = DeviceView("fast-n1", "block", "", "", total_iops=150.0, drive_iops=500.0, vms={"web": on_two})
+    device = DeviceView("fast-n1", "block", "", "", 10.0, 150.0, drive_iops=500.0, vms={"web": on_two})
     _, row = build(device, slo=resolved(weight=4.0, min_iops=190.0))
     assert (row.verdict, row.iops, row.share) == (Verdict.OK, 100.0, 0.4)
     assert row.reason == "200 IOPS, minimum 190; limited to 200 IOPS"

@@ -10,8 +10,8 @@ from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Sett
 
 SDA = DeviceNumber(8, 0)
 DEVICES = (
-    DeviceView("sda", "block", "", "", vms={"web": VmView((), disks=("vda", "vdb")), "db": VmView(())}),
-    DeviceView("ssd0", "emulated", "", "", moved_s=1.5, moved_blocks=7, vms={"web": VmView(())}),
+    DeviceView("sda", "block", "", "", 10.0, vms={"web": VmView((), disks=("vda", "vdb")), "db": VmView(())}),
+    DeviceView("ssd0", "emulated", "", "", 10.0, moved_s=1.5, moved_blocks=7, vms={"web": VmView(())}),
 )
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import HeldBack, Split, Splits, Wanted, scale_weights, settings_for
+from slo_ctl.decide.levers import HeldBack, Wanted, scale_weights, settings_for
+from slo_ctl.decide.limit_split import Split, Splits
 from slo_ctl.model import (
     DeviceNumber,
     Disk,

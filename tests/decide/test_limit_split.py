@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import FLOOR, Split, first_split, next_split
+from slo_ctl.decide.limit_split import FLOOR, ReadWriteSplits, Split, first_split, next_split
+from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 rates = st.floats(0, 1e6)
 shares = st.floats(FLOOR, 1 - FLOOR)
@@ -78,3 +79,34 @@ def test_a_side_that_was_starved_gets_more_when_both_are_held_back() -> None:
     for _ in range(120):
         split = next_split(split, *split.limits(1000.0), 1000.0, 1.0)
     assert split.read_share == pytest.approx(0.9)
+
+
+# All VMs, from the counters of their cgroups.
+
+DISK, OTHER = DeviceNumber(8, 0), DeviceNumber(8, 16)
+SLOS = {"web": Slo(max_iops=100), "free": Slo()}
+
+
+def stream(vm: str, reads: int, writes: int, device: DeviceNumber = DISK) -> Stream:
+    return Stream(vm, None, f"/{vm}", device, IoCounters(reads=reads, writes=writes))
+
+
+def test_limits_follow_what_a_vm_does() -> None:
+    now_s = [10.0]
+    mixes = ReadWriteSplits()
+
+    def read_share(reads: int, writes: int) -> float:
+        streams = [stream("web", reads, writes), stream("free", 5, 5), stream("web", 9, 9, OTHER)]
+        mixes.observe(streams, SLOS, {DISK}, {}, now_s[0])
+        assert set(mixes.splits) == {("web", DISK)}
+        now_s[0] += 1.0
+        return mixes.splits["web", DISK].iops.read_share
+
+    assert read_share(300, 100) == 0.75
+    held = mixes.splits
+    assert read_share(300, 100) == 0.75
+    assert mixes.splits is held
+    # Throttled on writes, with room for reads: at once.
+    assert read_share(325, 125) == 0.5
+    # A group of that name that began anew did nothing that would count.
+    assert read_share(0, 0) == 0.5

@@ -9,8 +9,7 @@ import pytest
 from made_drive import BLOCK, MadeDrive
 from xml_domains import XmlDomains
 
-from slo_ctl.act.mapping import MappingRun, MappingStore
-from slo_ctl.act.namespaces import Namespaces
+from slo_ctl.act.mapping import MappingRun, MappingStore, Namespaces
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.namespace_plan import (
     MapRequest,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_ctl.act.namespaces import stable_path
+from slo_ctl.act.mapping import stable_path
 
 UUID = "nvme-uuid.4b0aa1c4-8c9d-4a9e-8a6a-0d2b5c6f7a88"
 WITH_NSID, OF_THE_DRIVE = "nvme-QEMU_NVMe_Ctrl_S0_3", "nvme-QEMU_NVMe_Ctrl_S0"

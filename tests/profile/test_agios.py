@@ -8,7 +8,7 @@ from made_up import measured
 from slo_ctl.base.errors import UserError
 from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, analyse, draw_points
 from slo_ctl.model.measurement import SEQ_READ
-from slo_ctl.profile.agios import to_agios
+from slo_ctl.profile.store import to_agios
 
 MEASURED = measured(draw_points(DEFAULT_INTERVALS, 2, 0), 2)
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
 from slo_ctl.model.measurement import Order
-from slo_ctl.profile.virtual_drive import EmulatedDrive
 from slo_ctl.profile.write_unit import (
     Closeness,
     Finding,
@@ -24,7 +23,7 @@ from slo_ctl.profile.write_unit import (
     judge,
     next_size,
 )
-from slo_ctl.profile.write_unit_session import PassWriter, Search, passes_at_most, search
+from slo_ctl.profile.write_unit_session import EmulatedDrive, PassWriter, Search, passes_at_most, search
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = doubled_sizes(8 * KIB, 16 * MIB)
@@ -58,6 +57,10 @@ class Noisy:
     def write_pass(self, order: Order, request_bytes: int, number: int) -> float:
         exact = self._drive.write_pass(order, request_bytes, number)
         return float(exact * np.exp(self._noise * self._rng.standard_normal()))
+
+
+def pair(size_bytes: int, sequential_bytes_s: float, random_bytes_s: float) -> Pair:
+    return Pair(size_bytes=size_bytes, sequential_bytes_s=sequential_bytes_s, random_bytes_s=random_bytes_s)
 
 
 def found_on(writer: PassWriter, rule: Rule = RULE, sizes: tuple[int, ...] = SIZES) -> tuple[Finding, Search]:
@@ -136,7 +139,7 @@ def test_verdicts_hold_as_often_as_they_say() -> None:
         rng = np.random.default_rng(seed)
         pairs: list[Pair] = []
         while next_size(pairs, SIZES[:1], RULE) is not None:
-            pairs.append(Pair(SIZES[0], 100.0 * math.exp(edge + 0.02 * rng.standard_normal()), 100.0))
+            pairs.append(pair(SIZES[0], 100.0 * math.exp(edge + 0.02 * rng.standard_normal()), 100.0))
         wrong += judge(pairs, RULE).closeness is Closeness.EQUAL
     assert wrong <= 42
 
@@ -152,7 +155,7 @@ def test_what_is_not_reached_and_not_measured() -> None:
 
 
 def test_random_writes_that_are_faster_are_no_merges() -> None:
-    pairs = [Pair(8 * KIB, 50e6, 100e6), Pair(8 * KIB, 51e6, 100e6)]
+    pairs = [pair(8 * KIB, 50e6, 100e6), pair(8 * KIB, 51e6, 100e6)]
     assert judge(pairs, RULE).closeness is Closeness.EQUAL
 
 

@@ -21,7 +21,7 @@ from waiting import until
 
 from slo_ctl.cli.app import run as slo_ctl
 from slo_ctl.drives.control import ControlError
-from slo_ctl.replay.recording_sources import TRACEFS
+from slo_ctl.replay.recording import TRACEFS
 from traces import Batch, Op, open_trace
 
 PAGE = 4096

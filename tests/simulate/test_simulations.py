@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from slo_ctl.simulate.named import DRIVES, NAMES
-from slo_ctl.simulate.random_scenarios import random_scenario
 from slo_ctl.simulate.run import simulate
 from slo_ctl.simulate.scenario import Drive, Load, Scenario, SimulatedVm
+from slo_ctl.simulate.scenarios import DRIVES, NAMES, random_scenario
 from slo_ctl.simulate.trial import Order, tried
 
 KEPT = ("epochs", "status", "restored")
@@ -38,7 +37,7 @@ def test_the_same_seed_gives_the_same_run_to_the_bit() -> None:
 def test_another_process_comes_to_the_same() -> None:
     program = (
         "from dataclasses import replace\n"
-        "from slo_ctl.simulate.random_scenarios import random_scenario\n"
+        "from slo_ctl.simulate.scenarios import random_scenario\n"
         "from slo_ctl.simulate.run import simulate\n"
         "print(simulate(replace(random_scenario(6), length_s=90.0)).digest())\n"
     )

@@ -1,17 +1,19 @@
-"""A node at work: opens its target, and does what it is given until the master is gone. A process of its
-own.
-"""
+"""Nodes at work, each a process that opens its target: of this machine, or behind the ranks of an MPI job."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
+import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import wait
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Self
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
 
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import Silent
@@ -23,6 +25,9 @@ from slo_ctl.profile.store import Conditioning
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
+
+
+# One node: it does what it is given until the master is gone.
 
 
 def work_for_master(
@@ -124,9 +129,7 @@ class LocalNodes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -191,3 +194,221 @@ class LocalNodes:
                 process.kill()
                 process.join()
             self._pipes.pop(node).close()
+
+
+# Nodes that are the ranks of an MPI job. Rank 0 is the master, and has its own device measured, too.
+#
+# Every rank only passes messages on between MPI and a process of its own that measures: it always answers,
+# and a rank that sends nothing is dead. Only single messages are used: a collective operation would wait for
+# the dead. Open MPI 4 ends the whole job when a rank dies, unless `mpirun --enable-recovery` says otherwise;
+# MPI itself then cannot be ended in an orderly way, and is not.
+
+MASTER = 0
+ALIVE_EVERY_S = 1.0
+SILENT_S = 15.0
+"""After this a rank is taken for dead; it speaks every ALIVE_EVERY_S."""
+MASTER_SILENT_S = 30.0
+"""The master is given more time: it writes profiles to disk in between."""
+_LOOK_EVERY_S = 0.02
+_FAREWELL_S = 3.0
+_RECOVERY = "OMPI_MCA_orte_enable_recovery"
+"""Environment that mpirun --enable-recovery gives its ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Dismissed:
+    """No more work."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    orderly: bool
+    """Everybody is there to end MPI together."""
+
+
+class World:
+    """All ranks of the job, as one of them sees it."""
+
+    def __init__(self) -> None:
+        """Join it. Raises UserError when there is no MPI."""
+        try:
+            configuration: Any = importlib.import_module("mpi4py")
+            configuration.rc.finalize = False
+            configuration.rc.thread_level = "funneled"
+            self._mpi: Any = importlib.import_module("mpi4py.MPI")
+        except (ImportError, RuntimeError) as error:
+            raise UserError(
+                f"--mpi: mpi4py cannot be used: {error}",
+                "install Open MPI and the extra `mpi` (mpi4py), or name targets of this machine with --node",
+            ) from None
+        self._all: Any = self._mpi.COMM_WORLD
+        self._sending: list[Any] = []
+        self.rank: Node = self._all.Get_rank()
+        self.size: int = self._all.Get_size()
+
+    @property
+    def survives(self) -> bool:
+        """The job continues when a rank dies."""
+        return os.environ.get(_RECOVERY) == "1"
+
+    def send(self, rank: Node, message: object) -> bool:
+        """Send without waiting; False: MPI says that it cannot."""
+        try:
+            self._sending = [each for each in self._sending if not each.Test()]
+            self._sending.append(self._all.isend(message, dest=rank))
+        except self._mpi.Exception:
+            return False
+        return True
+
+    def receive(self) -> tuple[Node, Any] | None:
+        """A message that is there, and who it is from."""
+        try:
+            status = self._mpi.Status()
+            if not self._all.iprobe(source=self._mpi.ANY_SOURCE, status=status):
+                return None
+            source = status.Get_source()
+            return source, self._all.recv(source=source)
+        except self._mpi.Exception:
+            return None  # Half a message of a rank that died: found by its silence.
+
+    def leave(self, orderly: bool) -> None:
+        """The last thing to do."""
+        deadline_s = time.monotonic() + _FAREWELL_S
+        while time.monotonic() < deadline_s and not self._sent():
+            time.sleep(_LOOK_EVERY_S)
+        if orderly:
+            self._mpi.Finalize()
+
+    def _sent(self) -> bool:
+        try:
+            return all(each.Test() for each in self._sending)
+        except self._mpi.Exception:
+            return True
+
+
+class MpiNodes:
+    """The Transport of rank 0."""
+
+    def __init__(self, world: World, request: Request, around: Surroundings) -> None:
+        self._world = world
+        self._own = LocalNodes([request], around, MASTER)
+        self._hosts = {MASTER: socket.gethostname()}
+        now_s = time.monotonic()
+        self._heard_s = dict.fromkeys(range(1, world.size), now_s)
+        self._dead: set[Node] = set()
+        self._heartbeat_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Ranks and hosts."""
+        return [
+            f"rank {rank} on {self._hosts[rank]}" if rank in self._hosts else f"rank {rank}"
+            for rank in range(self._world.size)
+        ]
+
+    def give(self, node: Node, work: Work) -> None:
+        """Send it to the rank."""
+        if node == MASTER:
+            self._own.give(node, work)
+        else:
+            self._world.send(node, work)
+
+    def dismiss(self, node: Node) -> None:
+        """The rank stays, for MPI's sake, and measures no more."""
+        if node == MASTER:
+            self._own.dismiss(node)
+        elif node not in self._dead:
+            self._world.send(node, _Dismissed())
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        """The next message of a rank, or that one sends nothing any more."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._tell_that_we_live()
+            while (message := self._world.receive()) is not None:
+                rank, said = message
+                self._heard_s[rank] = time.monotonic()
+                if isinstance(said, _Alive):
+                    self._hosts[rank] = said.host
+                elif rank not in self._dead:
+                    event: Event = said
+                    return event
+            for rank, heard_s in self._heard_s.items():
+                if rank not in self._dead and time.monotonic() - heard_s > SILENT_S:
+                    self._dead.add(rank)
+                    return Lost(rank, f"nothing was heard of it for {SILENT_S:.0f} s")
+            if (own := self._own.next_event(_LOOK_EVERY_S)) is not None:
+                return own
+            if time.monotonic() >= deadline_s:
+                return None
+
+    def now_s(self) -> float:
+        """Real time."""
+        return time.monotonic()
+
+    def close(self) -> None:
+        """End every rank."""
+        orderly = not self._dead
+        for rank in range(1, self._world.size):
+            self._world.send(rank, _End(orderly))
+        self._own.close()
+        self._world.leave(orderly)
+
+    def _tell_that_we_live(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._heartbeat_s < ALIVE_EVERY_S:
+            return
+        self._heartbeat_s = now_s
+        for rank in range(1, self._world.size):
+            if rank not in self._dead:
+                self._world.send(rank, _Alive(""))
+
+
+def serve_rank(world: World, request: Request, around: Surroundings) -> None:
+    """What every rank but the master does: pass work on to a process of its own, and back what comes of it.
+
+    Ends when the master says so. Raises UserError when nothing is heard of the master any more.
+    """
+    with LocalNodes([request], around, world.rank) as own:
+        end = _pass_messages(world, own)
+    world.leave(end is not None and end.orderly)
+    if end is None:
+        raise UserError(
+            f"rank {MASTER}, which hands out the work, is lost: nothing was heard of it for "
+            f"{MASTER_SILENT_S:.0f} s",
+            "what was measured is kept on its host: the same command again continues from there",
+        )
+
+
+def _pass_messages(world: World, own: LocalNodes) -> _End | None:
+    """Until the master ends it; None: it sends nothing any more."""
+    host = socket.gethostname()
+    heard_s, told_s = time.monotonic(), 0.0
+    while time.monotonic() - heard_s < MASTER_SILENT_S:
+        if time.monotonic() - told_s >= ALIVE_EVERY_S:
+            told_s = time.monotonic()
+            world.send(MASTER, _Alive(host))
+        while (message := world.receive()) is not None:
+            heard_s = time.monotonic()
+            said = message[1]
+            if isinstance(said, _End):
+                return said
+            if isinstance(said, _Dismissed):
+                own.close()
+            elif not isinstance(said, _Alive):
+                own.give(world.rank, said)
+        event = own.next_event(_LOOK_EVERY_S)
+        if event is not None:
+            world.send(MASTER, event)
+    return None

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftl_emul import Disks, DriveError, disk_presets
-from slo_ctl.base.progress import Silent
-from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
-from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Direction
-from slo_ctl.profile.models import (
+from papers.serra_devices import (
     BARRACUDA_XT,
     CHEETAH_15K7,
     ArrayParameters,
@@ -18,6 +15,9 @@ from slo_ctl.profile.models import (
     SataSsd,
     measure_completely,
 )
+from slo_ctl.base.progress import Silent
+from slo_ctl.decide.profile_fit import DEFAULT_INTERVALS, Fit, all_sizes, analyse, draw_points
+from slo_ctl.model.measurement import ACCESSES, RAND_READ, RAND_WRITE, SEQ_READ, SEQ_WRITE, Direction
 from slo_ctl.profile.sweep import Plan, StoppingRule, run
 
 MIB = 1 << 20

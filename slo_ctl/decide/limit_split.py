@@ -1,0 +1,176 @@
+"""One maximum as two limits, of reads and of writes, where the kernel has none for their sum. Pure.
+
+Both limits add up to the maximum, so that no mix passes it. A VM's mix reaches the maximum where its limits
+are in the same proportion: they follow what it does. At once where one side is throttled while the other
+leaves room, as then the split is what keeps the VM below its maximum; otherwise slowly, for the day on which
+it will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from slo_ctl.decide.limit_control import at_limit
+from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
+
+FLOOR = 0.01
+"""Of the maximum, for the side that does nothing: its first requests must not wait for ever."""
+EVEN = 0.5
+"""The share of reads of a VM that was not seen yet."""
+_ROOM_BELOW = 0.97
+"""Part of the maximum: a VM that does less in total is below it."""
+_SLOWLY_S = 60.0
+"""Time constant of what is not urgent."""
+_WORTH_IT = 0.05
+"""Change of the share that limits are set again for, when it is not urgent."""
+_EXPLORED_BELOW = 0.1
+_EXPLORING_PER_S = 0.05
+"""A side this small that is throttled, as the other is, may want more: nothing else would ever show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a maximum is divided."""
+
+    read_share: float
+    """Share of reads in force, within FLOOR and 1 - FLOOR."""
+    mix: float
+    """The share of reads as it was observed, smoothed."""
+
+    def limits(self, maximum: float) -> tuple[float, float]:
+        """Limits of reads and of writes; they add up to `maximum`."""
+        reads = maximum * self.read_share
+        return reads, maximum - reads
+
+
+UNSEEN = Split(EVEN, EVEN)
+
+
+def first_split(reads: float, writes: float) -> Split:
+    """The split of all that the VM has ever done there; even without any I/O."""
+    mix = _mix(reads, writes)
+    return UNSEEN if mix is None else Split(_bounded(mix), mix)
+
+
+def next_split(split: Split, reads: float, writes: float, maximum: float, length_s: float) -> Split:
+    """After an epoch of `length_s` in which the VM did `reads` and `writes` a second."""
+    mix = _mix(reads, writes)
+    if mix is None or maximum <= 0 or length_s <= 0:
+        return split
+    read_limit, write_limit = split.limits(maximum)
+    reads_held, writes_held = at_limit(reads, read_limit), at_limit(writes, write_limit)
+    if (reads_held or writes_held) and reads + writes < _ROOM_BELOW * maximum:
+        return Split(_bounded(mix), mix)
+    if reads_held and writes_held:
+        return _explored(split, length_s)
+    smoothed = split.mix + (mix - split.mix) * min(1.0, length_s / _SLOWLY_S)
+    if abs(_bounded(smoothed) - split.read_share) >= _WORTH_IT:
+        return Split(_bounded(smoothed), smoothed)
+    return Split(split.read_share, smoothed)
+
+
+def _explored(split: Split, length_s: float) -> Split:
+    smaller = min(split.read_share, 1 - split.read_share)
+    if smaller >= _EXPLORED_BELOW:
+        return split
+    smaller = min(_EXPLORED_BELOW, smaller * (1 + _EXPLORING_PER_S * length_s))
+    share = smaller if split.read_share < EVEN else 1 - smaller
+    return Split(share, share)
+
+
+def _mix(reads: float, writes: float) -> float | None:
+    total = reads + writes
+    return reads / total if total > 0 else None
+
+
+def _bounded(share: float) -> float:
+    return min(1 - FLOOR, max(FLOOR, share))
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How the maximums of one VM on one device are divided between reads and writes."""
+
+    iops: Split = UNSEEN
+    bytes_s: Split = UNSEEN
+
+
+# The splits of all VMs, from the counters of their cgroups.
+
+_Key = tuple[str, DeviceNumber]
+
+
+class ReadWriteSplits:
+    """The splits of all VMs with a maximum, from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self.splits: dict[_Key, Splits] = {}
+        """Splits by VM and device; the same object as before when nothing has changed."""
+        self._last: dict[_Key, IoCounters] = {}
+        self._looked_at_s = 0.0
+
+    def observe(
+        self,
+        streams: Iterable[Stream],
+        slos: Mapping[str, Slo],
+        devices: Collection[DeviceNumber],
+        held_iops: Mapping[_Key, float],
+        now_s: float,
+    ) -> None:
+        """Take the counters of a look into account; `held_iops` are limits for others' sake. `now_s` is
+        monotonic time."""
+        length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
+        counted: dict[_Key, IoCounters] = {}
+        for stream in streams:
+            if stream.device is None or stream.counters is None or stream.device not in devices:
+                continue
+            slo, key = slos.get(stream.vm), (stream.vm, stream.device)
+            if slo is None:
+                continue
+            if key in held_iops or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
+                # Several disks on one device share its counters.
+                counted[key] = stream.counters
+        splits = {}
+        for key, counters in counted.items():
+            known, last = self.splits.get(key), self._last.get(key)
+            if known is None or last is None:
+                splits[key] = _first(counters)
+            elif counters is last:
+                splits[key] = known
+            else:
+                slo = slos[key[0]]
+                limits = [slo.max_iops, held_iops.get(key)]
+                most = min((limit for limit in limits if limit is not None), default=None)
+                splits[key] = _next(known, replace(slo, max_iops=most), last, counters, length_s)
+        self._last = counted
+        if splits != self.splits:
+            self.splits = splits
+
+
+def _first(counters: IoCounters) -> Splits:
+    return Splits(
+        first_split(counters.reads or 0, counters.writes or 0),
+        first_split(counters.read_bytes or 0, counters.written_bytes or 0),
+    )
+
+
+def _next(known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float) -> Splits:
+    iops, bytes_s = known.iops, known.bytes_s
+    if length_s <= 0:
+        return known
+    if slo.max_iops is not None:
+        rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
+        iops = next_split(iops, *rates, slo.max_iops, length_s)
+    if slo.max_bandwidth_bytes_s is not None:
+        rates = (
+            _rate(last.read_bytes, now.read_bytes, length_s),
+            _rate(last.written_bytes, now.written_bytes, length_s),
+        )
+        bytes_s = next_split(bytes_s, *rates, slo.max_bandwidth_bytes_s, length_s)
+    return Splits(iops, bytes_s)
+
+
+def _rate(last: int | None, now: int | None, length_s: float) -> float:
+    """A second; a counter that was reset has no rate."""
+    return max(0, (now or 0) - (last or 0)) / length_s

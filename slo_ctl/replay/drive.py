@@ -1,0 +1,124 @@
+"""An emulated drive in this process as policies see it and set it: samples from it, decisions to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ftl_emul import Device, DriveError
+from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Slo, VmSample
+from slo_ctl.observe.ssd import Blocks, VmInForce, VmReading, vm_sample
+
+
+class PlayedDrive:
+    """One window after the other; remembers which limits and weights are in force."""
+
+    def __init__(
+        self,
+        device: Device,
+        tenants: Mapping[str, int],
+        timing: FlashTiming,
+        held_blocks: int,
+        *,
+        clocked: bool,
+    ) -> None:
+        """`tenants` are numbers by VM; `held_blocks` of each are kept free for GC and are nobody's OPS."""
+        self._device = device
+        self._tenants = dict(tenants)
+        self._timing = timing
+        self._held_blocks = held_blocks
+        self._clocked = clocked
+        self.limits_iops: dict[str, float | None] = dict.fromkeys(tenants)
+        self._scheduler_weights: dict[str, float] = dict.fromkeys(tenants, 1.0)
+        self._last = self.read()
+
+    def read(self) -> dict[str, VmReading]:
+        """The counters of every VM now."""
+        return {vm: read_vm(self._device, t, clocked=self._clocked) for vm, t in self._tenants.items()}
+
+    def sample(self, slos: Mapping[str, Slo], running: Collection[str]) -> DeviceSample:
+        """The window since the last sample."""
+        now, last = self.read(), self._last
+        self._last = now
+        vms = tuple(
+            self._vm(vm, slos[vm], reading.since(last[vm]), running=vm in running)
+            for vm, reading in now.items()
+        )
+        return DeviceSample(timing=self._timing, vms=vms)
+
+    def _vm(self, vm: str, slo: Slo, window: VmReading, *, running: bool) -> VmSample:
+        space = self._device.space(self._tenants[vm])
+        blocks = Blocks(
+            logical=space.logical_blocks,
+            ops=space.ops_blocks - self._held_blocks,
+            min_ops=space.min_ops_blocks - self._held_blocks,
+        )
+        in_force = VmInForce(slo, running, self.limits_iops[vm], self._scheduler_weights[vm])
+        p99_us = self._p99_us(vm) if self._clocked and slo.p99_latency_us is not None else None
+        return vm_sample(vm, in_force, window, blocks, self._timing.pages_per_block, p99_us=p99_us)
+
+    def _p99_us(self, vm: str) -> float | None:
+        recent = self._device.take_recent_latency_us(self._tenants[vm], [99.0])
+        return max([*recent.read, *recent.write], default=None)
+
+    def apply(self, decision: Decision) -> list[str]:
+        """Do what was decided; returns a sentence for each part that the device refused."""
+        refusals = self._move(decision.moves)
+        if not self._clocked:
+            return refusals
+        for vm, limit in decision.limits_iops.items():
+            self._device.set_limit(self._tenants[vm], iops=limit)
+            self.limits_iops[vm] = limit
+        for vm, weight in decision.scheduler_weights.items():
+            self._device.set_weight(self._tenants[vm], weight)
+            self._scheduler_weights[vm] = weight
+        return refusals
+
+    def _move(self, moves: tuple[OpsMove, ...]) -> list[str]:
+        # While earlier blocks are under way, the sample that led to these moves did not know where they end.
+        if not moves or self._device.advance_moves(0).pending_blocks:
+            return []
+        refusals = []
+        for move in moves:
+            ends = [None if vm is None else self._tenants[vm] for vm in (move.source, move.target)]
+            try:
+                self._device.request_move(ends[0], ends[1], move.blocks)
+            except DriveError as refusal:
+                refusals.append(f"unapplied: {move}: {refusal}")
+        return refusals
+
+    def finish_moves(self) -> None:
+        """Hand over the blocks of all moves, collecting as much as that takes."""
+        while self._device.advance_moves(1024).gc_passes:
+            pass
+
+
+def read_vm(device: Device, tenant: int, *, clocked: bool) -> VmReading:
+    """The counters of one tenant now; queue counters are 0 on a device without a clock."""
+    flash = device.counters(tenant)
+    queue = device.queue_counters(tenant) if clocked else None
+    return VmReading(
+        now_ns=device.now_ns,
+        reads=queue.reads if queue else 0,
+        writes=queue.writes if queue else 0,
+        other_requests=queue.trims + queue.write_zeroes + queue.flushes if queue else 0,
+        read_bytes=queue.read_bytes if queue else 0,
+        write_bytes=queue.write_bytes if queue else 0,
+        latency_ns=queue.latency_ns if queue else 0,
+        throttled_ns=queue.throttled_ns if queue else 0,
+        backlog_ns=queue.backlog_ns if queue else 0,
+        device_ns=queue.device_ns if queue else 0,
+        queued_ns=queue.queued_ns if queue else 0,
+        host_page_writes=flash.host_page_writes,
+        host_page_reads=flash.host_page_reads + flash.unmapped_page_reads,
+        gc_page_writes=flash.gc_page_writes,
+        victims=flash.victims,
+        victim_valid_pages=flash.victim_valid_pages,
+        moved_pages_of=tuple(flash.moved_pages_of),
+        switch_merges=flash.switch_merges,
+        partial_merges=flash.partial_merges,
+        full_merges=flash.full_merges,
+        merged_blocks=flash.merged_blocks,
+        switch_merge_ns=flash.switch_merge_ns,
+        partial_merge_ns=flash.partial_merge_ns,
+        full_merge_ns=flash.full_merge_ns,
+    )
