@@ -25,15 +25,16 @@ from slo_ctl.observe.block import BlockDevice, StreamWindow
 # One real block device of the host: what its VMs did, and what they are due.
 
 _SERVED_BUSY_FROM = 0.5
-"""The same for a VM for whose sake others are throttled, on a namespace that it has for itself."""
+"""Part of the time that a namespace is busy: with less, its only VM is no longer believed to want more while
+others are throttled for it."""
 _BUSY_MS_FIELD = 9
 """Of `/sys/dev/block/M:N/stat`: time with requests on the device, in milliseconds."""
 _MS_PER_S = 1e3
 SHARE_TOLERANCE = 0.15
-"""bfq is no more exact over some seconds."""
+"""Part of a share that may be missed: bfq is no more exact over some seconds."""
 
 
-class BlockPart:
+class ManagedBlock:
     """Looked up again each time: a device may be detached, and come back under another number."""
 
     kind = "block"
@@ -251,7 +252,7 @@ class Pool:
     """From epoch to epoch; block devices come and go."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.parts: tuple[BlockPart, ...] = ()
+        self.devices: tuple[ManagedBlock, ...] = ()
         self.guard = Throttler(clock)
         self.capacity = Capacity()
         self.slos: dict[str, Slo] = {}
@@ -261,21 +262,21 @@ class Pool:
     @property
     def name(self) -> str:
         """Name of the device that reports a problem."""
-        return self.parts[0].name
+        return self.devices[0].name
 
     @property
     def reports_ops(self) -> bool:
         """Whether it is a drive that reports the OPS of its namespaces."""
-        return any(part.seen.ops is not None for part in self.parts)
+        return any(device.seen.ops is not None for device in self.devices)
 
     def observe(self, streams: Sequence[Stream], delays: Mapping[str, BlockDelay]) -> None:
         """Take an epoch into account; after the parts did."""
-        there = {part.number: part.path for part in self.parts if part.number is not None}
+        there = {device.number: device.path for device in self.devices if device.number is not None}
         self.guard.observe(there, streams, delays)
-        self._windows = together(part.windows for part in self.parts)
+        self._windows = together(device.windows for device in self.devices)
         total = total_iops(self._windows.values())
         if total is not None:
-            self.capacity.add(total, asked_for_more=any(part.asked_for_more for part in self.parts))
+            self.capacity.add(total, asked_for_more=any(device.asked_for_more for device in self.devices))
 
     def left_out(self, slos: Mapping[str, Slo], weighted: Collection[str]) -> str:
         """Part that a dry run omits, as limits are found by applying them; may be empty."""
@@ -302,7 +303,7 @@ class Pool:
         was set; `unapplied` are those whose limit could not be applied.
         """
         here = {vm: slos[vm] for vm in self._windows if vm in slos}
-        can = {vm for vm in here if all((vm, part.name) in limitable for part in self._on(vm))}
+        can = {vm for vm in here if all((vm, device.name) in limitable for device in self._on(vm))}
         self.guard.decide(
             here,
             can,
@@ -314,21 +315,21 @@ class Pool:
     def _is_shared_by_limits(self, vms: Iterable[str], weighted: Collection[str]) -> bool:
         """Whether VMs on several namespaces ask for shares: on one alone the kernel's weights count."""
         active = [vm for vm in vms if self._on(vm)]
-        used = {part.name for vm in active for part in self._on(vm)}
+        used = {device.name for vm in active for device in self._on(vm)}
         return len(active) > 1 and len(used) > 1 and any(vm in weighted for vm in active)
 
-    def _on(self, vm: str) -> list[BlockPart]:
+    def _on(self, vm: str) -> list[ManagedBlock]:
         """Where it did anything in the status window."""
-        return [part for part in self.parts if vm in part.active]
+        return [device for device in self.devices if vm in device.active]
 
     def _looks_busy(self, vm: str) -> bool:
         served = self.guard.serves(vm)
-        return any(part.looks_busy(vm, served=served) for part in self._on(vm))
+        return any(device.looks_busy(vm, served=served) for device in self._on(vm))
 
     def wants_more(self, vm: str) -> tuple[bool, bool]:
         """Whether a VM would have taken more, and whether that is a guess."""
         # What threads wait for is known of all devices together.
-        waited = next((waits for part in self._on(vm) if (waits := part.waits(vm)) is not None), None)
+        waited = next((waits for device in self._on(vm) if (waits := device.waits(vm)) is not None), None)
         if waited is not None:
             return waited, False
         # What waits for its own limit keeps no device busy.
@@ -342,9 +343,9 @@ class Pool:
         """IOPS on all of them."""
         return self._windows[vm].iops if vm in self._windows else None
 
-    def shared(self, part: BlockPart) -> Shared:
-        """Where VMs of a part are judged: the drive where shares of it are kept, else that block device."""
-        windows = self._windows if self.guard.by_weight else part.windows
+    def shared(self, device: ManagedBlock) -> Shared:
+        """Where VMs on a device are judged: the drive where shares of it are kept, else that block device."""
+        windows = self._windows if self.guard.by_weight else device.windows
         total = total_iops(windows.values())
         asking = {vm: self.slos[vm] for vm, window in windows.items() if vm in self.slos and window.iops}
         return Shared(shares_of(asking, total), total, self.guard.by_weight)

@@ -13,7 +13,7 @@ from slo_ctl.base.clock import SYSTEM_CLOCK, Clock
 from slo_ctl.config import Config
 from slo_ctl.config.settings import DeviceConfig
 from slo_ctl.daemon import occupants
-from slo_ctl.daemon.block import BlockPart, Pool
+from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_problem
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeWatches
@@ -101,7 +101,7 @@ class BlockDevices:
     def __init__(
         self, places: Places, sys: Path, run: Path, problems: Problems, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self.parts: dict[str, BlockPart] = {}
+        self.devices: dict[str, ManagedBlock] = {}
         self.policies = DevicePolicies(places, sys)
         self.notes: tuple[str, ...] = ()
         """Configured devices that cannot be used."""
@@ -129,16 +129,16 @@ class BlockDevices:
         self._wishes = {
             name: ConfiguredScheduler(place.path, place.scheduler) for name, place in found.items()
         }
-        for name, part in list(self.parts.items()):
-            if changed or name not in self._wishes or self._wishes[name].path != str(part.path):
-                self.parts.pop(name).close()
+        for name, device in list(self.devices.items()):
+            if changed or name not in self._wishes or self._wishes[name].path != str(device.path):
+                self.devices.pop(name).close()
                 if name not in self._wishes:
-                    log.info("device %s (%s) is not managed any more", name, part.path)
+                    log.info("device %s (%s) is not managed any more", name, device.path)
         if changed:
             self._watches = NvmeWatches(self._sys, self._window_s)
         for name, place in found.items():
-            if name not in self.parts:
-                self.parts[name] = BlockPart(
+            if name not in self.devices:
+                self.devices[name] = ManagedBlock(
                     *(name, Path(place.path), self._sys, self._window_s, self._watches),
                     self._clock.monotonic_s,
                 )
@@ -148,17 +148,19 @@ class BlockDevices:
     @property
     def numbers(self) -> dict[str, DeviceNumber]:
         """Numbers of the present devices."""
-        return {part.name: part.number for part in self.parts.values() if part.number is not None}
+        return {device.name: device.number for device in self.devices.values() if device.number is not None}
 
     def observe(self, inventory: Inventory, observer: Observer) -> None:
         """Take an epoch into account."""
-        parts = self.parts.values()
+        devices = self.devices.values()
         # Of VMs that do nothing on any of them it does not matter what they wait for.
-        active = set().union(*(part.active for part in parts))
+        active = set().union(*(device.active for device in devices))
         delays = observer.delays(inventory, active)[0] if active else {}
         latencies = self._latencies(inventory.vms, observer)
-        for part in parts:
-            self._problems.guarded(part.name, partial(_look_at, part, inventory.streams, delays, latencies))
+        for device in devices:
+            self._problems.guarded(
+                device.name, partial(_look_at, device, inventory.streams, delays, latencies)
+            )
         self._form_pools()
         for pool in self._pools.values():
             self._problems.guarded(pool.name, partial(pool.observe, inventory.streams, delays))
@@ -185,12 +187,12 @@ class BlockDevices:
         return found
 
     def _form_pools(self) -> None:
-        members: dict[str, list[BlockPart]] = {}
-        for part in self.parts.values():
-            members.setdefault(_pool_of(part), []).append(part)
+        members: dict[str, list[ManagedBlock]] = {}
+        for device in self.devices.values():
+            members.setdefault(_pool_of(device), []).append(device)
         self._pools = {key: self._pools.get(key) or Pool(self._clock.monotonic_s) for key in members}
-        for key, parts in members.items():
-            self._pools[key].parts = tuple(parts)
+        for key, devices in members.items():
+            self._pools[key].devices = tuple(devices)
 
     def decide_ops(self, slos: Mapping[str, Slo], policy: str) -> None:
         """Decide about the OPS of drives that report it; after `observe`."""
@@ -201,14 +203,14 @@ class BlockDevices:
         }
         for key, control in self._ops.items():
             pool = self._pools[key]
-            on = {part.nsid: part.windows.keys() for part in pool.parts if part.nsid is not None}
+            on = {device.nsid: device.windows.keys() for device in pool.devices if device.nsid is not None}
             there = occupants.on_nvme(on, slos)
-            self._problems.guarded(pool.name, partial(control.observe, pool.parts[0].seen, there, policy))
+            self._problems.guarded(pool.name, partial(control.observe, pool.devices[0].seen, there, policy))
 
     def move_ops(self, journal: Journal) -> None:
         """Have the drives move what was decided."""
         for key, control in self._ops.items():
-            self._pools[key].parts[0].move_ops(control.requests(journal))
+            self._pools[key].devices[0].move_ops(control.requests(journal))
 
     def wanted(
         self,
@@ -231,14 +233,14 @@ class BlockDevices:
             *(host_state, numbers, capabilities, self._splits.splits),
             default_weight=default_weight,
             held=held,
-            drives={name: _pool_of(part) for name, part in self.parts.items()},
+            drives={name: _pool_of(device) for name, device in self.devices.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
             measured=self._measured(host_state.vms),
         )
 
     def _measured(self, vms: Sequence[Vm]) -> set[tuple[str, str]]:
         """VMs whose p99 is known, or will be once the histograms count, with the device."""
-        known = {(vm, part.name) for part in self.parts.values() for vm in part.with_histogram}
+        known = {(vm, device.name) for device in self.devices.values() for vm in device.with_histogram}
         if self._histograms:
             for name, number in self.numbers.items():
                 known |= {(setting.vm, name) for setting in histograms_for(vms, {number})}
@@ -258,17 +260,18 @@ class BlockDevices:
 
     def _pools_left_out(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, tuple[str, ...]]:
         return {
-            part.name: (sentence,)
+            device.name: (sentence,)
             for pool in self._pools.values()
             if (sentence := pool.left_out(slos, weighted))
-            for part in pool.parts
+            for device in pool.devices
         }
 
     @property
     def plans(self) -> list[DevicePlan]:
         """Decisions about each device as a whole, if any."""
         reasons = {
-            name: (*self.policies.reasons.get(name, ()), *self._left_out.get(name, ())) for name in self.parts
+            name: (*self.policies.reasons.get(name, ()), *self._left_out.get(name, ()))
+            for name in self.devices
         }
         return [
             DevicePlan(name, self.policies.label(name), (), each) for name, each in reasons.items() if each
@@ -287,38 +290,38 @@ class BlockDevices:
         """Views for the status."""
         views = []
         for pool in self._pools.values():
-            names = {part.name for part in pool.parts}
-            pool.slos = {vm: slos[vm] for vm, device in wanted.backends if device in names}
-        for part in self.parts.values():
-            used = {vm: slos[vm] for vm, device in wanted.backends if device == part.name}
+            names = {device.name for device in pool.devices}
+            pool.slos = {vm: slos[vm] for vm, on in wanted.backends if on in names}
+        for device in self.devices.values():
+            used = {vm: slos[vm] for vm, on in wanted.backends if on == device.name}
             disks = {
-                vm.name: tuple(disk.target for disk in vm.disks if disk.device == part.number)
+                vm.name: tuple(disk.target for disk in vm.disks if disk.device == device.number)
                 for vm in vms
                 if vm.name in used
             }
-            key = _pool_of(part)
-            make = partial(part.view, used, disks, wanted, self._pools[key], self._ops.get(key))
-            view = view_or_problem(part.name, part.kind, make, self._problems)
-            reasons = (*self.policies.reasons.get(part.name, ()), *view.reasons)
-            views.append(replace(view, policy=self.policies.label(part.name), reasons=reasons))
+            key = _pool_of(device)
+            make = partial(device.view, used, disks, wanted, self._pools[key], self._ops.get(key))
+            view = view_or_problem(device.name, device.kind, make, self._problems)
+            reasons = (*self.policies.reasons.get(device.name, ()), *view.reasons)
+            views.append(replace(view, policy=self.policies.label(device.name), reasons=reasons))
         return views
 
     def close(self) -> None:
         """Stop using all devices."""
-        for part in self.parts.values():
-            part.close()
+        for device in self.devices.values():
+            device.close()
 
 
 def _look_at(
-    part: BlockPart,
+    device: ManagedBlock,
     streams: Sequence[Stream],
     delays: Mapping[str, BlockDelay],
     latencies: Mapping[str, Mapping[DeviceNumber, Sequence[DiskLatency]]],
 ) -> None:
-    part.find()
-    part.observe(streams, delays, latencies)
+    device.find()
+    device.observe(streams, delays, latencies)
 
 
-def _pool_of(part: BlockPart) -> str:
+def _pool_of(device: ManagedBlock) -> str:
     """The drive of a namespace; any other device is one by itself."""
-    return part.drive or part.name
+    return device.drive or device.name

@@ -36,8 +36,7 @@ from slo_ctl.daemon.log import REMEMBERED, EpochLog, decided, fields_of, outcome
 from slo_ctl.daemon.settings import Actuators, HostState
 from slo_ctl.daemon.slos import Groups, Metadata, Resolver, VmSet, named_by
 from slo_ctl.daemon.ssd_devices import EmulatedDevices
-from slo_ctl.daemon.status import VerdictChanges, status_of
-from slo_ctl.daemon.tally import Tally
+from slo_ctl.daemon.status import Tally, VerdictChanges, status_of
 from slo_ctl.decide.levers import Wanted
 from slo_ctl.decide.slo_sources import DEFAULT
 from slo_ctl.drives.control import Connect, ControlClient
@@ -321,10 +320,10 @@ class Daemon:
     def plan(self) -> Plan:
         """Changes that would be made now, by the last epoch's observations."""
         devices = []
-        for part in self._emulated.parts.values():
+        for device in self._emulated.devices.values():
             # What was decided in an epoch is carried out in it: only a dry run leaves it to be done.
-            left = list(decided(part.decision)) if self._dry_run else [*part.refusals, *part.moving()]
-            devices.append(DevicePlan(part.name, part.policy, tuple(left), part.decision.reasons))
+            left = list(decided(device.decision)) if self._dry_run else [*device.refusals, *device.moving()]
+            devices.append(DevicePlan(device.name, device.policy, tuple(left), device.decision.reasons))
         devices += self._blocks.plans
         status = self.controller.status()
         outcomes = [each for each in self._keeper.plan(self._settings) if self._can_act_on(each.setting)]
@@ -354,8 +353,8 @@ class Daemon:
     def _restore_all(self) -> list[Outcome]:
         self._actuators.wait_longer()
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
-        for part in self._emulated.parts.values():
-            self._problems.guarded(part.name, partial(part.actuator.restore_ops, deadline_s))
+        for device in self._emulated.devices.values():
+            self._problems.guarded(device.name, partial(device.actuator.restore_ops, deadline_s))
         self._actuators.add_drives(self._journal)
         outcomes = self._keeper.undo()
         answered = []
@@ -387,11 +386,11 @@ class Daemon:
         now_s = self._clock.monotonic_s()
         notes = [*self._emulated.notes, *self._blocks.notes]
         self._problems.begin()
-        for part in self._emulated.parts.values():
-            there, taken = occupants.on_emulated(part.name, inventory.streams, slos, part.occupants)
+        for device in self._emulated.devices.values():
+            there, taken = occupants.on_emulated(device.name, inventory.streams, slos, device.occupants)
             notes += taken
-            self._problems.guarded(part.name, partial(part.observe, there, now_s))
-            notes += part.without_vm()
+            self._problems.guarded(device.name, partial(device.observe, there, now_s))
+            notes += device.without_vm()
         self._blocks.observe(inventory, self._observer)
         self._blocks.decide_ops(slos, self.config.daemon.drive_policy)
         return notes
@@ -399,11 +398,11 @@ class Daemon:
     # Acting.
 
     def _act(self, tree: CgroupTree | None, wanted: Wanted, for_devices: Sequence[Setting]) -> None:
-        self._actuators.choose(tree, self.config.libvirt.uri, self._emulated.parts.values())
+        self._actuators.choose(tree, self.config.libvirt.uri, self._emulated.devices.values())
         settings = [*for_devices]
         settings += [setting for setting in wanted.settings if self._can_act_on(setting)]
-        for part in self._emulated.parts.values():
-            self._problems.guarded(part.name, lambda part=part: settings.extend(part.settings()))  # type: ignore[misc]
+        for device in self._emulated.devices.values():
+            self._problems.guarded(device.name, lambda device=device: settings.extend(device.settings()))  # type: ignore[misc]
         self._settings = settings
         if self._dry_run:
             outcomes = self._keeper.plan(settings)
@@ -411,8 +410,8 @@ class Daemon:
             outcomes = self._keeper.apply(settings, verify_all=bool(self._observer.take_tuned()))
         self.outcomes = [outcome for outcome in outcomes if self._can_act_on(outcome.setting)]
         if not self._dry_run:
-            for part in self._emulated.parts.values():
-                self._problems.guarded(part.name, part.move)
+            for device in self._emulated.devices.values():
+                self._problems.guarded(device.name, device.move)
             self._blocks.move_ops(self._journal)
         self._log_epoch()
 
@@ -421,13 +420,13 @@ class Daemon:
         knob = setting.knob
         if knob.lever not in _FTL:
             return True
-        part = self._emulated.parts.get(knob.place.partition("/")[0])
-        return part is not None and part.timed
+        device = self._emulated.devices.get(knob.place.partition("/")[0])
+        return device is not None and device.timed
 
     def _log_epoch(self) -> None:
         self._epoch_log.wrong(self._problems.of, self.outcomes)
-        for part in self._emulated.parts.values():
-            self._epoch_log.decided(part.name, [*part.decision.reasons, *part.refusals])
+        for device in self._emulated.devices.values():
+            self._epoch_log.decided(device.name, [*device.decision.reasons, *device.refusals])
         for name, reasons in self._blocks.policies.reasons.items():
             self._epoch_log.decided(name, reasons, REMEMBERED)
 
@@ -446,9 +445,9 @@ class Daemon:
 
     def _views(self, wanted: Wanted, vms: Sequence[Vm], slos: Mapping[str, Slo]) -> list[DeviceView]:
         views = self._blocks.views(wanted, vms, slos)
-        for part in self._emulated.parts.values():
-            make = partial(part.view, self._epoch_log.recent(part.name))
-            views.append(view_or_problem(part.name, part.kind, make, self._problems))
+        for device in self._emulated.devices.values():
+            make = partial(device.view, self._epoch_log.recent(device.name))
+            views.append(view_or_problem(device.name, device.kind, make, self._problems))
         return sorted(views, key=lambda view: view.name)
 
     def _standing_notes(self) -> list[str]:

@@ -255,8 +255,8 @@ class Actuators:
             self.libvirt.systemd_maps_weights = systemd_maps_weights(tree, self._sys, self._run)
         here = (self._cgroups, self._systemd, self.libvirt, self._histograms)
         hosts: list[Actuator[Any]] = [each for each in here if each is not None]
-        served = [part for part in emulated if part.sample is not None]
-        answering = [actuator for part in served for actuator in (part.actuator, part.tenant_scheduler)]
+        served = [device for device in emulated if device.sample is not None]
+        answering = [actuator for device in served for actuator in (device.actuator, device.tenant_scheduler)]
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
         self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
 

@@ -1,4 +1,4 @@
-"""The emulated devices that are managed: which there are at the moment, each with its part of the work."""
+"""The emulated devices that are managed: which there are at the moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EmulatedDevices:
         clock: Clock = SYSTEM_CLOCK,
         connect: Connect = ControlClient,
     ) -> None:
-        self.parts: dict[str, EmulatedDevice] = {}
+        self.devices: dict[str, EmulatedDevice] = {}
         self.notes: list[str] = []
         """Configured devices that cannot be used."""
         self._store = DeviceStore(places)
@@ -48,20 +48,20 @@ class EmulatedDevices:
         there = set(self._store.names())
         for name in listed.keys() - there:
             self.notes.append(f"device {name} ({listed[name].source}): there is no emulated device {name}")
-        for name in self.parts.keys() - there:
+        for name in self.devices.keys() - there:
             self._drop(name)
         for name in sorted(there):
             policy = (listed[name].policy if name in listed else None) or config.daemon.policy
             if config.daemon.strict and policy == DEFAULT_POLICY:
                 policy = STRICT_POLICY
             self._refresh_emulated(name, policy, listed=name in listed, changed=changed)
-            if name in self.parts:
+            if name in self.devices:
                 wish = listed[name].scheduler if name in listed else "keep"
-                self.parts[name].scheduler_wish = wish
+                self.devices[name].scheduler_wish = wish
 
     def _refresh_emulated(self, name: str, policy: str, *, listed: bool, changed: bool) -> None:
         identity = self._identity(name)
-        known = self.parts.get(name)
+        known = self.devices.get(name)
         if known is not None and self._identities.get(name) == identity and not changed:
             known.choose(policy)
             return
@@ -80,15 +80,15 @@ class EmulatedDevices:
             self._drop(name)
         run = self._store.places.run_of(name)
         window_s, share_by, move_budget = self._general
-        part = EmulatedDevice(
+        device = EmulatedDevice(
             *(record, run, self._journal, policy, window_s, share_by),
             clock=self._clock,
             connect=self._connect,
         )
-        part.move_budget = move_budget
+        device.move_budget = move_budget
         if same_device:
-            part.take_over()
-        self.parts[name], self._identities[name] = part, identity
+            device.take_over()
+        self.devices[name], self._identities[name] = device, identity
 
     def _identity(self, name: str) -> _Identity:
         folder = self._store.places.device(name)
@@ -116,9 +116,9 @@ class EmulatedDevices:
         return changed
 
     def _drop(self, name: str) -> None:
-        self.parts.pop(name).close()
+        self.devices.pop(name).close()
 
     def close(self) -> None:
         """Hang up everywhere."""
-        for part in self.parts.values():
-            part.close()
+        for device in self.devices.values():
+            device.close()

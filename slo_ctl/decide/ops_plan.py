@@ -97,6 +97,7 @@ REFUTED_FROM = 0.05
 STEPS_PER_OPS = 256
 """A move takes this part of all OPS blocks at a time, so that a plan can be dropped at any moment."""
 _VICTIM_MEMORY_WINDOWS = 32.0
+"""u is an average over so many windows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ class Delivered:
     """It would have taken more; a VM that asks for less than its share misses nothing."""
     busy: bool | None = None
     """It had requests outstanding nearly all the time, so that a missed minimum is not of its own pace; None:
-    as
-    `wants_more`."""
+    as `wants_more`."""
     unit: str = "IOPS"
     """That shares are of."""
     guessed: bool = False

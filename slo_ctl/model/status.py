@@ -183,12 +183,12 @@ class VmSlo:
 
     vm: str
     slo: Slo
-    """The value in force."""
+    """In force."""
     slo_source: str
     vm_set: SloFields
     """Given by `slo-ctl vm set`, or by this API."""
     class_name: str | None = None
-    """The value in force."""
+    """In force."""
     vm_set_class: str | None = None
     """Given as `vm_set`."""
     group_name: str | None = None

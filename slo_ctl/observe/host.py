@@ -93,8 +93,7 @@ class HostObserver:
 
     def configure(self, named: Mapping[str, str], namespaces: Mapping[str, Sequence[str]]) -> None:
         """From the next look on: cgroups of VMs without libvirt, by the name of the VM; and
-        `DEVICE/NAMESPACE`s
-        by the name of the VM that uses them.
+        `DEVICE/NAMESPACE`s by the name of the VM that uses them.
         """
         self._named = {name: "/" + cgroup.strip("/") for name, cgroup in named.items()}
         self._namespaces = dict(namespaces)

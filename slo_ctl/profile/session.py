@@ -408,7 +408,7 @@ class Suited:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The program that measures."""
+        """Those that carry the choice out."""
         return settings_of(self.choice, self.facts)
 
 

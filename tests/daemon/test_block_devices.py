@@ -9,7 +9,7 @@ import pytest
 
 from slo_ctl.config.settings import Config, DaemonConfig
 from slo_ctl.daemon import block_devices as module
-from slo_ctl.daemon.block import BlockPart
+from slo_ctl.daemon.block import ManagedBlock
 from slo_ctl.daemon.block_devices import BlockDevices, BlockPlace
 from slo_ctl.daemon.device_view import Problems
 from slo_ctl.drives.record import places
@@ -37,17 +37,17 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, BlockPlace]:
     """What there is at the moment."""
     there: dict[str, BlockPlace] = {}
 
-    def find(part: BlockPart) -> None:
-        part.drive = _DRIVES[part.name]
+    def find(device: ManagedBlock) -> None:
+        device.drive = _DRIVES[device.name]
 
     monkeypatch.setattr(module, "block_places", lambda *_: (dict(there), ("a note",)))
-    monkeypatch.setattr("slo_ctl.daemon.block.BlockPart.find", find)
+    monkeypatch.setattr("slo_ctl.daemon.block.ManagedBlock.find", find)
     return there
 
 
 def pools(blocks: BlockDevices) -> list[set[str]]:
     blocks.observe(Inventory(None, None, (), (), ()), Observer())  # type: ignore[arg-type]
-    return sorted(({part.name for part in pool.parts} for pool in blocks._pools.values()), key=min)
+    return sorted(({device.name for device in pool.devices} for pool in blocks._pools.values()), key=min)
 
 
 def test_namespaces_come_and_go_and_those_of_a_drive_are_one_pool(
@@ -59,17 +59,17 @@ def test_namespaces_come_and_go_and_those_of_a_drive_are_one_pool(
     blocks.refresh(config)
     assert blocks.notes == ("a note",)
     assert pools(blocks) == [{"db", "fast-n1"}, {"disk"}, {"other-n1"}]
-    kept, pool = blocks.parts["db"], blocks._pools["nqn.a"]
+    kept, pool = blocks.devices["db"], blocks._pools["nqn.a"]
 
     found["fast-n2"] = place("fast-n2")
     del found["fast-n1"], found["other-n1"]
     blocks.refresh(config)
     assert pools(blocks) == [{"db", "fast-n2"}, {"disk"}]
     # What is known of a drive and of the namespaces that stay is not forgotten.
-    assert blocks.parts["db"] is kept
+    assert blocks.devices["db"] is kept
     assert blocks._pools["nqn.a"] is pool
 
     longer = dataclasses.replace(config, daemon=DaemonConfig(window_s=60.0))
     blocks.refresh(longer)
-    assert blocks.parts["db"] is not kept
+    assert blocks.devices["db"] is not kept
     blocks.close()

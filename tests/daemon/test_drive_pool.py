@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from slo_ctl.daemon.block import BlockPart, Pool
+from slo_ctl.daemon.block import ManagedBlock, Pool
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 from slo_ctl.observe.block import BlockDevice, StreamWindow
 
@@ -17,7 +17,7 @@ _DRIVE_IOPS = 1000.0
 
 @dataclass
 class Namespace:
-    """As much of a BlockPart as a pool asks for."""
+    """As much of a ManagedBlock as a pool asks for."""
 
     device: BlockDevice
     idle: bool = False
@@ -73,7 +73,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self.pool = Pool(lambda: self.now_s)
-        self.parts = {
+        self.devices = {
             minor: Namespace(
                 BlockDevice(
                     f"fast-n{minor}", Path(f"/dev/nvme0n{minor}"), DeviceNumber(259, minor), clock=self._clock
@@ -81,7 +81,7 @@ class Host:
             )
             for minor in {minor for _, minor in self.queues}
         }
-        self.pool.parts = cast("tuple[BlockPart, ...]", tuple(self.parts.values()))
+        self.pool.devices = cast("tuple[ManagedBlock, ...]", tuple(self.devices.values()))
 
     def _clock(self) -> float:
         return self.now_s
@@ -94,11 +94,11 @@ class Host:
                 Stream(vm, None, f"/{vm}", DeviceNumber(259, minor), IoCounters(reads=0, writes=round(done)))
                 for (vm, minor), done in self.done.items()
             ]
-            for part in self.parts.values():
-                part.device.update(streams)
+            for device in self.devices.values():
+                device.device.update(streams)
             self.pool.observe(streams, {})
-            limitable = {(vm, part.name) for vm in self.slos for part in self.parts.values()} - {
-                (vm, part.name) for vm in self.unlimitable for part in self.parts.values()
+            limitable = {(vm, device.name) for vm in self.slos for device in self.devices.values()} - {
+                (vm, device.name) for vm in self.unlimitable for device in self.devices.values()
             }
             self.second += 1
             self.pool.protect(self.slos, limitable, self.weighted, self._unapplied())
@@ -158,7 +158,7 @@ def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
     assert host.pool.guard.reasons({"a"}) == ("a is limited to 100 IOPS for c",)
     assert host.pool.guard.reasons({"c"}) == ()
     host.pool.slos = host.slos
-    shared = host.pool.shared(host.pool.parts[0])
+    shared = host.pool.shared(host.pool.devices[0])
     assert shared.of_drive
     assert shared.total_iops == pytest.approx(1000, rel=0.01)
     assert shared.shares["c"] == pytest.approx(0.6)
@@ -173,7 +173,7 @@ def test_where_nobody_was_given_a_weight_nothing_is_done() -> None:
     assert not host.pool.guard.by_weight
     assert host.pool.guard.held == {}
     host.pool.slos = host.slos
-    assert host.pool.shared(host.pool.parts[0]).shares == {"a": 1.0}
+    assert host.pool.shared(host.pool.devices[0]).shares == {"a": 1.0}
     # Equal weights that somebody set are kept as any others.
     host.weighted = {"b"}
     host.run(40)

@@ -324,7 +324,7 @@ def test_one_device_going_wrong_is_told_once_and_stops_nobody(
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("slo_ctl.daemon.block.BlockPart.find", fail)
+    monkeypatch.setattr("slo_ctl.daemon.block.ManagedBlock.find", fail)
     caplog.set_level(logging.INFO, "slo_ctl.daemon")
     with daemon_on(tmp_path, FakeObserver(), load(tmp_path)) as daemon:
         for _ in range(3):

@@ -29,10 +29,10 @@ class Followed:
         self._devices = EmulatedDevices(places(root), Journal(root / "journal"))
         self._config = Config(devices=(DeviceConfig("d", path=None, policy=None),))
 
-    def part(self) -> EmulatedDevice:
+    def device(self) -> EmulatedDevice:
         self._devices.refresh(self._config)
         assert self._devices.notes == []
-        return self._devices.parts["d"]
+        return self._devices.devices["d"]
 
     def change(self, *words: str) -> None:
         """`slo-ctl device`."""
@@ -51,42 +51,42 @@ def followed() -> Iterator[Followed]:
     shutil.rmtree(root)
 
 
-def names(part: EmulatedDevice) -> list[str]:
-    return [each.name for each in part.record.namespace]
+def names(device: EmulatedDevice) -> list[str]:
+    return [each.name for each in device.record.namespace]
 
 
 def test_a_device_is_taken_up_again_when_namespaces_come_or_go_and_only_then(followed: Followed) -> None:
-    first = followed.part()
+    first = followed.device()
     assert names(first) == ["a"]
-    assert followed.part() is first
+    assert followed.device() is first
     followed.change("add", "d", "--namespace", "name=b,size=16MiB")
-    second = followed.part()
+    second = followed.device()
     assert second is not first
     assert names(second) == ["a", "b"]
     # The settings changed, not which namespaces there are.
     followed.change("resize", "d/b", "18MiB")
-    assert followed.part() is second
+    assert followed.device() is second
     followed.change("remove", "d/b", "--yes")
-    third = followed.part()
+    third = followed.device()
     assert third is not second
     assert names(third) == ["a"]
 
 
 def test_another_namespace_of_the_same_name_is_noticed(followed: Followed) -> None:
     followed.change("add", "d", "--namespace", "name=b,size=16MiB")
-    before = followed.part()
+    before = followed.device()
     followed.change("remove", "d/b", "--yes")
     followed.change("add", "d", "--namespace", "name=b,size=8MiB")
-    after = followed.part()
+    after = followed.device()
     assert after is not before
     assert [each.size_bytes >> 20 for each in after.record.namespace] == [32, 8]
 
 
 def test_one_that_comes_while_settings_cannot_be_read_is_found_afterwards(followed: Followed) -> None:
-    before, settings = followed.part(), followed.settings
+    before, settings = followed.device(), followed.settings
     followed.change("add", "d", "--namespace", "name=b,size=16MiB")
     kept = settings.read_bytes()
     settings.write_bytes(b"{")
-    assert followed.part() is before
+    assert followed.device() is before
     settings.write_bytes(kept)
-    assert names(followed.part()) == ["a", "b"]
+    assert names(followed.device()) == ["a", "b"]

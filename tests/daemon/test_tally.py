@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from slo_ctl.daemon.device_view import DeviceView, VmView
-from slo_ctl.daemon.tally import Tally
+from slo_ctl.daemon.status import Tally
 from slo_ctl.model import DeviceNumber, Knob, Lever, Outcome, OutcomeState, Setting, SettingValue
 
 SDA = DeviceNumber(8, 0)

@@ -16,11 +16,17 @@ from slo_ctl.decide.policies.interface import without_pacing
 from slo_ctl.model import Decision, DeviceSample, FlashTiming, OpsMove, Placement, TimingModel, VmSample
 
 _WORTH_MOVING = 0.003
-"""Share of all GC writes that a correction is expected to save at least."""
+"""Part of all GC writes that a correction is expected to save at least."""
 _SETTLED_POOL_SHARE = 0.5
+"""u of a VM is measured once it has written this part of the pages it owns since its OPS changed."""
 _GAIN = 0.7
+"""Part of the way to the best split that a plan goes: curves are refitted where it ends."""
 _RATE_MEMORY_SAMPLES = 8.0
+"""Rates and u are averages over so many windows."""
+_WRITES_FROM = 0.02
+"""Part of all writes from which on a VM's u has to be settled."""
 _WORTH_RESCHEDULING = 0.02
+"""Relative change of a weight from which on weights are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ def _plan(
     if under_way:
         return plan, ()
     rates = {v.vm: tracks[v.vm].host_page_writes for v in sample.vms}
-    writers = [tracks[vm] for vm, rate in rates.items() if rate > 0.02 * sum(rates.values())]
+    writers = [tracks[vm] for vm, rate in rates.items() if rate > _WRITES_FROM * sum(rates.values())]
     if not newcomers and not all(t.written_pool_share >= _SETTLED_POOL_SHARE for t in writers):
         return {}, ()
     best = _best(rates, tracks, sample)

@@ -41,6 +41,8 @@ SERVICE_MEMORY_WINDOWS = 12.0
 """Times of requests are means over so many windows."""
 LEAST_OPS = 0.01
 """OPS that an active VM keeps, relative to its logical size: below, GC thrashes."""
+KEPT_FROM = 0.97
+"""Part of a minimum that OPS has to be able to give, else it is reported."""
 WORTH_LEVEL = 0.01
 """Relative gain of everybody's level that OPS is moved for."""
 _US_PER_S = 1e6
@@ -467,7 +469,7 @@ def _needs(state: StrictState, sample: DeviceSample) -> tuple[dict[str, int], tu
     notes = tuple(
         f"{v.vm}: min_iops overcommitted, OPS cannot give it {v.min_iops:,.0f} IOPS"
         for v in vms
-        if v.min_iops > 0.0 and v.level(sample.timing, wanted[v.vm]) * v.weight < 0.97 * v.min_iops
+        if v.min_iops > 0.0 and v.level(sample.timing, wanted[v.vm]) * v.weight < KEPT_FROM * v.min_iops
     )
     now = {v.vm: v.ops_blocks for v in sample.vms}
     reached = min((v.level(sample.timing, now[v.vm]) for v in vms if v.max_iops == math.inf), default=0.0)
