@@ -1,4 +1,4 @@
-"""The SLO fields in libvirt metadata, read again only where a domain's XML has changed."""
+"""Which SLO is in force for every VM, and its part of its group's bounds; worked out when it changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slo_ctl.record.slo_store import SloStore, StoredSlos
 
 
 class Metadata:
-    """SLO fields by VM."""
+    """SLO fields in libvirt metadata by VM, read again only where a domain's XML has changed."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
