@@ -256,9 +256,15 @@ class Actuators:
         here = (self._cgroups, self._systemd, self.libvirt, self._histograms)
         hosts: list[Actuator[Any]] = [each for each in here if each is not None]
         served = [device for device in emulated if device.sample is not None]
-        answering = [actuator for device in served for actuator in (device.actuator, device.tenant_scheduler)]
         cgroup_v2 = tree.root if tree is not None and tree.version == 2 and tree.io else None
-        self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2), *answering]
+        self.chosen[:] = [*hosts, BlockQueueActuator(self._sys, cgroup_v2)]
+        for device in served:
+            self.chosen += (device.actuator, device.tenant_scheduler)
+
+    def add_device(self, device: EmulatedDevice) -> None:
+        """Use one whose server did not answer in the last epoch. Raises ActError where it still does not."""
+        device.actuator.scheduler()
+        self.chosen += (device.actuator, device.tenant_scheduler)
 
     def add_drives(self, journal: Journal) -> None:
         """Use the NVMe drives whose OPS was moved, too: it is restored only."""

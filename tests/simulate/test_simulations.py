@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from slo_ctl.model import Verdict
 from slo_ctl.simulate.run import simulate
-from slo_ctl.simulate.scenario import Drive, Load, Scenario, SimulatedVm
+from slo_ctl.simulate.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 from slo_ctl.simulate.scenarios import DRIVES, NAMES, random_scenario
 from slo_ctl.simulate.trial import Order, tried
 
 KEPT = ("epochs", "status", "restored")
 """Checks that hold for every named scenario. `bench/simulate.py` shows how far the others are kept."""
-EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "44"))
+EXAMPLES = int(os.environ.get("SLO_CTL_SIMULATIONS", "100"))
 """Random scenarios, of the seeds from 0 on, each of which has to keep every check; two to three seconds of
 CPU for each."""
 
@@ -59,6 +60,15 @@ def test_another_process_comes_to_the_same() -> None:
 def test_named_scenarios_on_a_small_drive(name: str) -> None:
     # Two in three of their events come within the first 20 minutes; an hour is for bench/simulate.py.
     kept(Order(scenario=name, size="256MiB", hours=0.2, checks=KEPT))
+
+
+def test_a_server_that_answers_again_when_the_daemon_stops_has_all_restored() -> None:
+    vms = tuple(SimulatedVm(f"vm{n}", n, Load(queue_depth=16), (("weight", 1.0 + n),)) for n in range(2))
+    silence = Event(30.0, What.SILENCE, lasts_s=60.0)
+    run = simulate(Scenario("silence", Drive(DRIVES["256MiB"], 2), vms, (silence,), length_s=40.0))
+    assert any(command.op == "set_weight" for command in run.commands)
+    assert run.epochs[-1].status.vms[0].verdict is Verdict.NO_MECHANISM
+    assert run.not_restored == ()
 
 
 @pytest.mark.slow
