@@ -355,7 +355,7 @@ class Daemon:
         deadline_s = self._clock.monotonic_s() + _RESTORE_OPS_S
         for device in self._emulated.devices.values():
             if device.sample is None:
-                self._problems.guarded(device.name, partial(self._actuators.add_device, device))
+                self._actuators.add_device(device)
             self._problems.guarded(device.name, partial(device.actuator.restore_ops, deadline_s))
         self._actuators.add_drives(self._journal)
         outcomes = self._keeper.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import has_io_cost_on, systemd_maps_weights
 from slo_ctl.host.cgroup import CgroupTree
 from slo_ctl.model import DeviceNumber, Lever, Setting, Slo, Stream, Vm
+from slo_ctl.model.decision import ActError
 from slo_ctl.model.host import Capabilities
 from slo_ctl.profile.identity import Surroundings, block_facts, has_io_cost
 from slo_ctl.profile.session import Suited, suited
@@ -262,9 +264,10 @@ class Actuators:
             self.chosen += (device.actuator, device.tenant_scheduler)
 
     def add_device(self, device: EmulatedDevice) -> None:
-        """Use one whose server did not answer in the last epoch. Raises ActError where it still does not."""
-        device.actuator.scheduler()
-        self.chosen += (device.actuator, device.tenant_scheduler)
+        """Use one whose server did not answer in the last epoch, if it answers now."""
+        with suppress(ActError):
+            device.actuator.scheduler()
+            self.chosen += (device.actuator, device.tenant_scheduler)
 
     def add_drives(self, journal: Journal) -> None:
         """Use the NVMe drives whose OPS was moved, too: it is restored only."""
