@@ -243,8 +243,11 @@ class MappingWork:
 
 
 def _forget_hint(mapping: NamespaceMapping) -> str:
-    words = ["slo-ctl vm unmap", mapping.vm, *([str(mapping.nsid)] if mapping.nsid else []), "--forget"]
-    return f"remove the mapping: {' '.join(words)}"
+    return f"remove the mapping: {_unmap_command(mapping)} --forget"
+
+
+def _unmap_command(mapping: NamespaceMapping) -> str:
+    return " ".join(["slo-ctl vm unmap", mapping.vm, *([str(mapping.nsid)] if mapping.nsid else [])])
 
 
 _DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Show the steps; change nothing.")]
@@ -302,7 +305,7 @@ def map_(
         if unfinished:
             raise UserError(
                 f"{unfinished[0]} is unfinished",
-                f"complete it: slo-ctl vm map {name} --resume; or undo it: slo-ctl vm unmap {name}",
+                f"complete it: slo-ctl vm map {name} --resume; or undo it: {_unmap_command(unfinished[0])}",
             )
         if device is None:
             raise UserError("--device is missing", "such as --device /dev/nvme0, see `nvme list`")
@@ -345,8 +348,8 @@ def unmap(
     """Unmap a namespace from its VM. The data stay, unless --delete.
 
     Examples:
-    slo-ctl vm unmap web
-    slo-ctl vm unmap web --delete
+    slo-ctl vm unmap web 3
+    slo-ctl vm unmap web 3 --delete
     """
     from slo_ctl.decide.namespace_plan import plan_unmap
 

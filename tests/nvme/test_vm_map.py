@@ -123,6 +123,19 @@ def test_a_namespace_that_is_mapped_is_not_mapped_again(shell: Shell) -> None:
     assert "mapped to VM web" in err
 
 
+def test_an_unfinished_mapping_is_undone_by_the_command_that_is_named(shell: Shell, tmp_path: Path) -> None:
+    shell.json(*NEW, "--yes")
+    path = tmp_path / "root" / "mappings.json"
+    output = json.loads(path.read_text())
+    output["mappings"][0] |= {"done": 1}
+    path.write_text(json.dumps(output))
+    status, _, err = shell(*NEW, "--yes")
+    assert status == 2
+    assert err.rstrip().endswith("or undo it: slo-ctl vm unmap web 1")
+    assert shell("unmap", "web", "1", "--delete", "--yes")[0] == 0
+    assert shell.drive.namespaces == {}
+
+
 def test_nothing_is_gone_on_with_on_another_namespace(shell: Shell, tmp_path: Path) -> None:
     """Somebody deleted ours and made another with its NSID while we were interrupted."""
     shell.json(*NEW, "--yes")

@@ -114,6 +114,7 @@ class Guest:
             *("mitigations=off", "audit=0", "systemd.show_status=0", f"modprobe.blacklist={_NO_USE}"),
             "nvme_core.multipath=N",  # multipath disks have no scheduler and refuse io.cost
             "systemd.service_watchdogs=no",  # a guest that waits for a CPU feeds none in time
+            "no_timer_check",  # nor does its timer tick in time, and the kernel would panic
         ]
         return [
             *self._parts.program("usr/bin/qemu-system-x86_64"),

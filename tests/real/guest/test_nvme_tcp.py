@@ -18,10 +18,9 @@ from waiting import until
 
 from .guests import GENERAL
 from .machine import Guest
+from .nvme_tcp import connected_to
 
 GUEST = GENERAL
-_HOST = "10.0.2.2"
-"""This machine, as QEMU's user network has it."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,14 @@ def connected(booted: Guest) -> Iterator[Connected]:
     root = Path(tempfile.mkdtemp(prefix="slo-"))
     spec = "name=d,size=320MiB,op=20%,dies=2,unallocated=64MiB"
     make_device(root, spec, "name=a,size=192MiB", "name=b,size=32MiB")
-    booted.run("modprobe nvme-tcp")
     options = ("--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces,ops")
-    with served(root, "d", *options) as server:
-        with server.control() as control:
-            nvme = control.hello()["nvme_tcp"]
-        port = nvme["address"].rpartition(":")[2]
-        found = json.loads(booted.run(f"nvme discover -t tcp -a {_HOST} -s {port} -o json").stdout)
-        assert [each["subnqn"] for each in found["records"]] == [nvme["nqn"]]
+    with (
+        served(root, "d", *options) as server,
         # Digests as well: what the kernel sums up has to be what we do.
-        booted.run(f"nvme connect -t tcp -a {_HOST} -s {port} -n {nvme['nqn']} --hdr-digest --data-digest")
-        try:
-            (controller,) = booted.run(
-                f"basename -a $(dirname $(grep -l {nvme['nqn']} /sys/class/nvme/*/subsysnqn))"
-            ).stdout.split()
-            first, second = disks_by_nsid(booted, controller, 2)
-            yield Connected(booted, server, controller, (first, second))
-        finally:
-            booted.run(f"nvme disconnect -n {nvme['nqn']}", check=False)
+        connected_to(booted, server, "--hdr-digest", "--data-digest") as controller,
+    ):
+        first, second = disks_by_nsid(booted, controller, 2)
+        yield Connected(booted, server, controller, (first, second))
     shutil.rmtree(root, ignore_errors=True)
 
 

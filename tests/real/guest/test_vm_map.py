@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bare_guest import disk_line
+from serving import make_device, served
 
 from .guests import LIMITED
 from .machine import Guest, Result
 from .nested import NestedVms
+from .nvme_tcp import connected_to
 
 GUEST = LIMITED
 _SIZE_BYTES = 128 << 20
@@ -200,3 +205,34 @@ def test_a_slice_killed_in_the_middle_of_mapping_and_of_unmapping(host: Host) ->
     assert host.attached() == {_FIRST, _SECOND}
     assert host.vms.disks("web", definition=True) == {}
     assert host.maps() == []
+
+
+def test_namespaces_are_created_for_vms_and_deleted_again(host: Host) -> None:
+    """On the emulated SSD over NVMe/TCP: QEMU's drive creates none."""
+    root = Path(tempfile.mkdtemp(prefix="slo-"))  # sockets have short names
+    make_device(root, "name=d,size=64MiB,op=30%,dies=2,unallocated=60MiB", "name=other")
+    options = ("--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces")
+    with served(root, "d", *options) as server, connected_to(host.guest, server) as drive:
+        mine = replace(host, drive=drive)
+        for vm, size in (("web", 16 << 20), ("db", 8 << 20)):
+            made = json.loads(mine.done(f"map {vm} --device /dev/{drive} --size {size} --yes --json"))
+            assert (made["complete"], made["created"], made["size_bytes"]) == (True, True, size)
+            assert mine.nsid_behind(made["path"]) == made["nsid"]
+            assert mine.vms.disks(vm, definition=True) == {made["target"]: made["path"]}
+        assert mine.attached() == {1, 2, 3}
+        mine.vms.start("web")
+        mine.vms.says("web", disk_line(16 << 20))
+        mine.vms.destroy("web")
+        with server.control() as control:
+            written = {
+                each["name"]: each["flash"]["host_page_writes"] for each in control.statistics()["namespaces"]
+            }
+        assert written["ns2"] > 0 == written["other"]
+        for vm, nsid in (("web", 2), ("db", 3)):
+            mine.done(f"unmap {vm} {nsid} --delete --yes")
+            assert mine.vms.disks(vm, definition=True) == {}
+        assert mine.maps() == []
+        with server.control() as control:
+            assert [each["nsid"] for each in control.statistics()["namespaces"]] == [1]
+        mine.vms.wait(f'[ "$(cat /sys/block/{drive}n*/nsid)" = 1 ]', "nvme list", 60)
+    shutil.rmtree(root, ignore_errors=True)
