@@ -1,6 +1,6 @@
 """A replay scenario, checked as a whole.
 
-`scenario_build` makes a Scenario of what was written, `scenario_command` the command line of a Scenario.
+`scenario_build` makes a Scenario of what was written, and the command line of a Scenario.
 """
 
 from __future__ import annotations
