@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError, require_packages
-from slo_ctl.base.files import check_writable, write_whole
+from slo_ctl.base.files import check_writable, writing
 from slo_ctl.cli import EXIT_INTERRUPTED
 from slo_ctl.cli.completion import complete_policy
 from slo_ctl.cli.options import JOBS, JSON, QUIET, check_plot
@@ -99,9 +99,10 @@ def command(
         rows, complete = sweep(base, points, out, jobs or os.cpu_count() or 1, progress, mpi=mpi)
     found = answers(rows)
     if plot is not None:
-        from slo_ctl.show.file_plots import sweep_svg
+        from slo_ctl.show.file_plots import save_sweep
 
-        write_whole("--plot", plot, sweep_svg(found))
+        with writing("--plot", plot):
+            save_sweep(found, plot)
     if json:
         print_json(
             {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -215,15 +213,13 @@ def _draw_spikes(axes: Axes, panel: Panel) -> None:
 # A sweep: how many VMs each drive carries, by OP.
 
 
-def sweep_svg(found: Sequence[Answer]) -> str:
-    """An SVG file: a group of bars for each OP, a bar for each drive and policy."""
+def save_sweep(found: Sequence[Answer], path: Path) -> None:
+    """A group of bars for each OP, a bar for each drive and policy. Raises OSError."""
     bars: dict[str, list[Answer]] = {}
     for each in found:
         bars.setdefault(f"{each.drive or 'scenario'}, {each.policy}", []).append(each)
     ops = list(dict.fromkeys(each.op or "scenario" for each in found))
-    with mpl.rc_context(FILE_STYLE):
-        figure = Figure(figsize=(5.2, 3.2), layout="constrained")
-        FigureCanvasSVG(figure)
+    with _drawn_to(path, 5.2, 3.2) as figure:
         axes = figure.add_subplot()
         width = 0.82 / max(1, len(bars))
         for index, (name, values) in enumerate(bars.items()):
@@ -234,6 +230,3 @@ def sweep_svg(found: Sequence[Answer]) -> str:
         axes.set_xlabel("over-provisioning")
         axes.set_ylabel("VMs with every SLO met (emulated)")
         axes.legend(loc="upper left")
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()

@@ -67,6 +67,9 @@ def test_a_sweep_continues_where_it_ended(scenario: Path, capsys: pytest.Capture
     out = scenario.with_suffix(".csv")
     assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out)) == 0
     first = out.read_text()
+    plot = scenario.with_suffix(".png")
+    assert run(str(scenario), "--vms", "1", "--policy", "shared", "--out", str(out), "--plot", str(plot)) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
     # A line that was cut short when the machine stopped, and a row that shows that it is not run again.
     out.write_text(first.replace(",shared,1,1,", ",shared,1,1,").rstrip() + "\n,,shared,2,1,9")
     assert run(str(scenario), "--vms", "1,2", "--policy", "shared", "--out", str(out)) == 0
