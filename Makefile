@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export V CARGO_TEST_ARGS
 
-.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom reproducible bench validate claims campaign fuzz man screenshots install uninstall deb rpm clean
+.PHONY: help setup setup-lint setup-test demo test test-quick test-versions lock lint fmt stubs sbom reproducible bench validate claims campaign fuzz man screenshots install uninstall deb rpm oci clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | column -t -s @
@@ -89,6 +89,9 @@ deb: setup ## Debian package in dist/, for Debian 13 and later
 
 rpm: setup ## RPM package in dist/, for Fedora 42 and later
 	@. build/env.sh && scripts/rpm.sh
+
+oci: setup ## OCI image archive in dist/, of the Debian package on Debian 13, for podman and docker
+	@. build/env.sh && scripts/oci.sh
 
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from installed_tree import TREE, script
+from installed_tree import TREE
 from test_install import EXPECTED
 
 from slo_ctl.config import DEFAULTS, load
 
+GROUP = "debian package"
 CONTROL = (TREE / "debian" / "control").read_text()
 EXAMPLE = TREE / "etc" / "slo-ctl.toml"
 VALUE = re.compile(r"^# (\[.*\]|\w+ = .*)$", re.MULTILINE)
@@ -64,25 +65,14 @@ def test_every_line_of_the_example_may_be_used(tmp_path: Path) -> None:
     assert (config.api_group, config.libvirt) == (DEFAULTS.api_group, DEFAULTS.libvirt)
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for program in ("dh", "dpkg-deb"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
-    folder = tmp_path_factory.mktemp("dist")
-    done = script("deb.sh", variables={"DEB_DIR": str(folder)})
-    assert done.returncode == 0, done.stderr
-    return folder / done.stdout.strip().rpartition("/")[2]
-
-
 def ask(package: Path, *options: str) -> str:
     done = subprocess.run(["dpkg-deb", *options, str(package)], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 @pytest.mark.slow
-def test_package_has_everything(package: Path) -> None:
-    files = {line.split()[5].removeprefix("./") for line in ask(package, "--contents").splitlines()}
+def test_package_has_everything(debian_package: Path) -> None:
+    files = {line.split()[5].removeprefix("./") for line in ask(debian_package, "--contents").splitlines()}
     moved = {
         "usr/share/doc/slo-ctl/LICENSE": "usr/share/doc/slo-ctl/copyright",
         "usr/share/zsh/site-functions/_slo-ctl": "usr/share/zsh/vendor-completions/_slo-ctl",
@@ -93,8 +83,10 @@ def test_package_has_everything(package: Path) -> None:
 
 
 @pytest.mark.slow
-def test_package_declares_its_configuration_and_enables_the_daemon(package: Path, tmp_path: Path) -> None:
-    subprocess.run(["dpkg-deb", "--control", str(package), str(tmp_path / "DEBIAN")], check=True)
+def test_package_declares_its_configuration_and_enables_the_daemon(
+    debian_package: Path, tmp_path: Path
+) -> None:
+    subprocess.run(["dpkg-deb", "--control", str(debian_package), str(tmp_path / "DEBIAN")], check=True)
     assert (tmp_path / "DEBIAN" / "conffiles").read_text().split() == [
         "/etc/libvirt/hooks/qemu.d/slo-ctl",
         "/etc/slo-ctl/slo-ctl.toml",
@@ -105,15 +97,15 @@ def test_package_declares_its_configuration_and_enables_the_daemon(package: Path
         "postrm": r"rm -rf /var/lib/slo-ctl",
     }.items():
         assert re.search(does, (tmp_path / "DEBIAN" / name).read_text()), name
-    assert ask(package, "--field").count("python3-pydantic (>= 2.7)") == 1
+    assert ask(debian_package, "--field").count("python3-pydantic (>= 2.7)") == 1
 
 
 @pytest.mark.slow
-def test_lintian_finds_no_error(package: Path) -> None:
+def test_lintian_finds_no_error(debian_package: Path) -> None:
     if shutil.which("lintian") is None:
         pytest.skip("lintian is not installed (scripts/setup.sh --real)")
     done = subprocess.run(
-        ["lintian", "--allow-root", "--fail-on", "error", str(package)],
+        ["lintian", "--allow-root", "--fail-on", "error", str(debian_package)],
         capture_output=True,
         text=True,
         check=False,
