@@ -91,7 +91,7 @@ export OCI_WORK=$work
 quietly mmdebstrap "${options[@]}" \
     --setup-hook='mkdir -p "$1$OCI_WORK" && cp "$OCI_WORK/slo-ctl.deb" "$1$OCI_WORK"' \
     --customize-hook='rm -r "$1$OCI_WORK" && mkdir "$1/data" && cp -r "$OCI_WORK/vendor" "$1/usr/lib/slo-ctl/"' \
-    --customize-hook='cd "$1/usr/lib/python3/dist-packages" && rm -r scipy sympy mpmath ../../../share/unicode &&
+    --customize-hook='cd "$1/usr/lib/python3/dist-packages" && rm -rf scipy sympy mpmath ../../../share/unicode &&
         find . -type d -name tests -prune -exec rm -r {} +' \
     --customize-hook='find "$1/usr/lib/python3" "$1/usr/lib/python3.13" -name "*.py" -newermt "@$SOURCE_DATE_EPOCH" |
         sed "s|^$1||" | chroot "$1" python3 -m compileall -q -f --invalidation-mode unchecked-hash -i - /usr/lib/slo-ctl' \
