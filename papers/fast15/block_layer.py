@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,7 +38,8 @@ _WAITS = ", waiting"
 _BFQ_WEIGHT = 100
 """Of weight 1, of at most 1,000."""
 _SYS = Path("/sys")
-_READY_S, _LEAD_S, _TAIL_S = 60.0, 2.0, 1.0
+_READY_S, _LEAD_S, _TAIL_S = 60.0, 4.0, 1.0
+_PAGE_BYTES = 4096
 _RECORDS = 65_536
 """Requests of the workload that a VM has; more than it gets done."""
 
@@ -126,7 +128,10 @@ class _Experiment:
             attach = [losetup, "--find", "--show", "--direct-io=on", str(file)]
             path = subprocess.run(attach, capture_output=True, text=True, check=True).stdout.strip()
             stack.callback(subprocess.run, [losetup, "--detach", path], check=False)
-            (_block(path) / "queue" / "rotational").write_text(str(int(rotates)))
+            queue = _block(path) / "queue"
+            for name, value in {"rotational": str(int(rotates)), "scheduler": "bfq"}.items():
+                stack.callback((queue / name).write_text, _chosen((queue / name).read_text()))
+                (queue / name).write_text(value)
             yield path
 
     def together(self, path: str, kind: str, seed: int, *, waits: bool) -> list[float]:
@@ -146,7 +151,8 @@ class _Experiment:
             began_s, before = time.monotonic(), self._bytes(path, groups)
             time.sleep(self._seconds)
             length_s, after = time.monotonic() - began_s, self._bytes(path, groups)
-        return [(b - a) / length_s for a, b in zip(before, after, strict=True)]
+        # A VM that got nothing, as on a machine that was too busy to start it, has a page.
+        return [max(_PAGE_BYTES, b - a) / length_s for a, b in zip(before, after, strict=True)]
 
     def _groups(self, stack: ExitStack) -> list[Path]:
         parent = self._tree.root / f"slo-paper-{os.getpid()}"
@@ -204,10 +210,14 @@ def _block(path: str) -> Path:
     return _SYS / "class" / "block" / Path(path).name
 
 
+def _chosen(setting: str) -> str:
+    """Of a line such as `none [bfq]`; or all of it."""
+    return re.sub(r".*\[(.+)\].*", r"\1", setting.strip())
+
+
 def _schedule(path: str, *, waits: bool) -> None:
     """Set bfq to wait for the next request of the VM whose turn it is, or to go on to another VM at once."""
     queue = _block(path) / "queue"
-    (queue / "scheduler").write_text("bfq")
     (queue / "iosched" / "low_latency").write_text("0")
     (queue / "iosched" / "strict_guarantees").write_text(str(int(waits)))
     (queue / "iosched" / "slice_idle").write_text("8" if waits else "0")
@@ -221,7 +231,10 @@ def _requests(path: str, kind: str, offset_bytes: int, size_bytes: int, seed: in
     for batch in workload(kind, span_bytes=size_bytes, seed=seed):
         for op, start, length in zip(batch.op, batch.offset_bytes, batch.length_bytes, strict=True):
             if op in (Op.READ, Op.WRITE) and len(lines) < _RECORDS:
-                place, size = offset_bytes + int(start) // 4096 * 4096, -(-int(length) // 4096) * 4096
+                place, size = (
+                    offset_bytes + int(start) // _PAGE_BYTES * _PAGE_BYTES,
+                    -(-int(length) // _PAGE_BYTES) * _PAGE_BYTES,
+                )
                 lines.append(f"{path} {'write' if op == Op.WRITE else 'read'} {place} {size}")
         if len(lines) >= _RECORDS:
             break
