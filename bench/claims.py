@@ -125,7 +125,11 @@ CLAIMS = (
         "docs/specification.md",
         f"{_TEST} tests/real/test_vhost_user.py tests/real/guest/test_vhost_user.py",
     ),
-    Claim("namespaces for VMs, on a mock drive", "docs/nvme.md", f"{_TEST} tests/nvme"),
+    Claim(
+        "namespaces for VMs, on emulated drives and a mock drive",
+        "docs/nvme.md",
+        f"{_TEST} tests/nvme tests/real/guest/test_vm_map.py",
+    ),
     Claim(
         "hybrid FTLs and hard disks are served",
         "docs/device.md",

@@ -2,8 +2,9 @@
 # cargo test, then pytest: in several processes, or in one with the arguments that are given.
 #   scripts/test.sh [--quick] [PYTEST ARGUMENT...]     --quick leaves out the tests that boot a guest
 # pytest comes last so that its closing line ends the output. Tests that boot a guest come before the others: two
-# processes have a guest each, which keeps a CPU busy and must not wait for one. Most of the others wait for devices and
-# daemons more than they compute, so that there are more processes than CPUs (tests/conftest.py).
+# processes have a guest each, which keeps a CPU busy and must not wait for one. Those that measure in real time follow, one
+# at a time. Most of the others wait for devices and daemons more than they compute, so that there are more processes than
+# CPUs (tests/conftest.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=/dev/null
@@ -44,5 +45,6 @@ if [ -z "$quick" ]; then
     pytest -m guest "${parallel[@]}" 2 || status=$?
     [ "$status" = 0 ] || echo "tests of guests failed, see above; the other tests follow"
 fi
-pytest -m 'not guest' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
+pytest -m alone || status=$?
+pytest -m 'not guest and not alone' "${parallel[@]}" $(($(nproc) * 2 + 2)) || status=$?
 exit "$status"

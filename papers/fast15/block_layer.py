@@ -46,7 +46,7 @@ _RECORDS = 65_536
 
 def weights_of_the_block_layer(trial: Trial) -> list[Panel]:
     """Four VMs with the same workload, one request at a time each."""
-    experiment = _Experiment(12.0 if trial.quick else 20.0)
+    experiment = _Experiment(8.0 if trial.quick else 20.0)
     workloads = dict(list(WORKLOADS.items())[:1]) if trial.quick else WORKLOADS
     ratios: dict[tuple[str, str], float] = {}
     waiting: dict[tuple[str, str], float] = {}

@@ -152,16 +152,18 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def podman(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman(archive: Path) -> Iterator[Podman]:
     for program in ("podman", "runc"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (scripts/setup.sh --real)")
-    podman = Podman(tmp_path_factory.mktemp("podman"), f"localhost/slo-ctl:{archive.name.split('-')[2]}")
-    loaded = podman("load", "--input", str(archive))
-    assert loaded.returncode == 0, loaded.stderr
-    assert podman.image in loaded.stdout
-    yield podman
-    podman("rmi", "--force", podman.image)
+    # Podman wants a short name.
+    with tempfile.TemporaryDirectory(prefix="slo-podman-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        podman = Podman(Path(folder), f"localhost/slo-ctl:{archive.name.split('-')[2]}")
+        loaded = podman("load", "--input", str(archive))
+        assert loaded.returncode == 0, loaded.stderr
+        assert podman.image in loaded.stdout
+        yield podman
+        podman("rmi", "--force", podman.image)
 
 
 @pytest.fixture

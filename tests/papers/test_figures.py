@@ -9,7 +9,12 @@ from papers.outcome import Agreement, judge, run_figures
 from papers.registry import FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
-RUN = [key for key, figure in FIGURES.items() if figure.run is not None]
+IN_REAL_TIME = {"fast15:1"}
+RUN = [
+    pytest.param(key, marks=pytest.mark.alone if key in IN_REAL_TIME else ())
+    for key, figure in FIGURES.items()
+    if figure.run is not None
+]
 
 
 @pytest.mark.parametrize("key", RUN)
