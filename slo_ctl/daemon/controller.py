@@ -56,12 +56,12 @@ class Waker:
     """Wakes the loop from other threads and from signal handlers."""
 
     def __init__(self) -> None:
-        self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wake(self) -> None:
         """End the loop's wait, now or when it begins."""
         try:
-            os.write(self._writer, b"\0")
+            os.write(self.writer, b"\0")
         except BlockingIOError:
             # It is full of wake-ups already.
             return
@@ -77,7 +77,7 @@ class Waker:
     def close(self) -> None:
         """No waking after this."""
         os.close(self.reader)
-        os.close(self._writer)
+        os.close(self.writer)
 
 
 class DaemonController:

@@ -155,8 +155,11 @@ def _signals(daemon: Daemon) -> Iterator[_Asked]:
 
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    # Handlers in Python run only once a wait that has just begun is over: the signal itself has to end it.
+    wakeup_fd = signal.set_wakeup_fd(daemon.waker.writer, warn_on_full_buffer=False)
     try:
         yield asked
     finally:
+        signal.set_wakeup_fd(wakeup_fd)
         for number, handler in before.items():
             signal.signal(number, handler)
