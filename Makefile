@@ -20,7 +20,7 @@ setup-lint:
 setup-test:
 	@scripts/setup.sh --real
 
-demo: setup ## three VMs on one aged SSD, mixed and isolated: table and HTML report (DEMO_ARGS=)
+demo: setup ## three VMs on one preconditioned SSD, mixed and isolated: table and HTML report (DEMO_ARGS=)
 	@. build/env.sh && .venv/bin/slo-ctl demo $(DEMO_ARGS)
 
 test: setup-test ## cargo test and pytest, with all they need installed if this is root (PYTEST_ARGS=, CARGO_TEST_ARGS=)
@@ -96,4 +96,4 @@ oci: setup ## OCI image archive in dist/, of the Debian package on Debian 13, fo
 clean: ## remove everything the other targets made, .venv and target/ too
 	rm -rf build dist target debian/slo-ctl debian/.debhelper .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f ftl_emul/_core*.so
-	find slo_ctl fsim ftl_emul papers traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find slo_ctl daemon_sim fsim ftl_emul papers traces tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -137,11 +137,11 @@ def row_of(mix: str, depth: int, levers: str, run: RunResult, unit: ShareBy) -> 
 
 
 def rows(mix: str, depth: int, duration: str) -> Iterator[Row]:
-    """Every variant on copies of one aged drive."""
+    """Every variant on copies of one preconditioned drive."""
     drive = Drive(trio(MIXES[mix], f"qd={depth}", WEIGHTS))
-    with PreparedDrive(drive) as aged:
+    with PreparedDrive(drive) as preconditioned:
         for variant in VARIANTS:
-            run = aged.run(variant.policy, variant.scheduler, duration, exact=False)
+            run = preconditioned.run(variant.policy, variant.scheduler, duration, exact=False)
             strict = isinstance(getattr(variant.policy, "inner", variant.policy), ProportionalStrict)
             unit = ShareBy.REQUESTS if strict else ShareBy.PAGES
             yield row_of(mix, depth, variant.name, run, unit)

@@ -50,9 +50,9 @@ def slo_ctl(*words: str) -> str:
 
 
 def make_drive(root: Path, size: str) -> str:
-    """The preconditioned drive of README's `A live host`, below `root`; what ageing came to."""
+    """The preconditioned drive of README's `A live host`, below `root`; what preconditioning came to."""
     names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
-    spec = f"name={DEVICE},preset=fast15,size={size},op=15%,age=yes"
+    spec = f"name={DEVICE},preset=fast15,size={size},op=15%,precondition=yes"
     reply = slo_ctl("device", "create", spec, *names, "--root", str(root))
     return next((line for line in reply.splitlines() if "WAF" in line), reply)
 

@@ -92,7 +92,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps({"format_version": 1, "core": core, "trace_readers": readers}, indent=2))
         return 0
-    print("4 KiB uniform random writes, aged emulated SSD, S_f .15, millions per CPU-second; medians of 3")
+    print("4 KiB uniform random writes, preconditioned EMULATED SSD, S_f .15, millions per CPU-second")
     print(f"{'GiB':>5} {'WAF':>6} {'count-only':>11} {'timed':>7} {'memory limit':>13} {'ratio':>6}")
     for row in core:
         limit = row["dram_updates_per_cpu_s"] / row["waf"]

@@ -249,9 +249,9 @@ def main() -> int:
         for each in scenarios(Path(folder)):
             if not re.search(options.only, each.name) or (options.quick and "tlc" in each.name):
                 continue
-            with PreparedDrive(each.drive) as aged:
-                run = aged.run(Proportional(), "wfq", each.duration)
-                shared = aged.run(Shared(), "fifo", each.duration)
+            with PreparedDrive(each.drive) as preconditioned:
+                run = preconditioned.run(Proportional(), "wfq", each.duration)
+                shared = preconditioned.run(Shared(), "fifo", each.duration)
             found.append(compare_runs(each.name, run, shared))
             print("\n".join(lines(found[-1])), file=out, flush=True)
     if options.markdown:

@@ -23,6 +23,8 @@ from pathlib import Path
 import checkout  # noqa: F401 - finds the packages of this checkout
 from PIL import Image
 
+from daemon_sim import run as simulation
+from daemon_sim.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 from slo_ctl.daemon.loop import Daemon
 from slo_ctl.model import HostStatus
 from slo_ctl.model.status_json import to_json
@@ -31,8 +33,6 @@ from slo_ctl.show.history_report import render_history_report
 from slo_ctl.show.history_summary import HostReport
 from slo_ctl.show.status import DaemonOutage
 from slo_ctl.show.top import TopApp
-from slo_ctl.simulate import run as simulation
-from slo_ctl.simulate.scenario import Drive, Event, Load, Scenario, SimulatedVm, What
 
 LENGTH_S = 1800.0
 SCENARIO = Scenario(

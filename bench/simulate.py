@@ -20,9 +20,9 @@ from dataclasses import replace
 
 import checkout  # noqa: F401 - finds the packages of this checkout
 
-from slo_ctl.simulate.checks import CHECKS
-from slo_ctl.simulate.scenarios import DEFAULT_SIZE, DRIVES, NAMES, described
-from slo_ctl.simulate.trial import MEASURES, Order, Trial, tried
+from daemon_sim.checks import CHECKS
+from daemon_sim.scenarios import DEFAULT_SIZE, DRIVES, NAMES, described
+from daemon_sim.trial import MEASURES, Order, Trial, tried
 
 SHOWN = 3
 """Violations of each check and seed, where there are many seeds."""

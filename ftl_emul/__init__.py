@@ -6,13 +6,13 @@ numpy columns, records come out, and the GIL is released in between.
 """
 
 from ftl_emul._core import (
-    Ageing,
     Device,
     DiskPreset,
     Disks,
     LatencyUs,
     Moved,
     MoveRecord,
+    Preconditioning,
     Preset,
     QueueRecord,
     SpaceRecord,
@@ -27,7 +27,6 @@ from ftl_emul.config import LEAST_LOG_BLOCKS, Config
 
 __all__ = [
     "LEAST_LOG_BLOCKS",
-    "Ageing",
     "Config",
     "Device",
     "DiskPreset",
@@ -36,6 +35,7 @@ __all__ = [
     "LatencyUs",
     "MoveRecord",
     "Moved",
+    "Preconditioning",
     "Preset",
     "QueueRecord",
     "SpaceRecord",

@@ -10,19 +10,7 @@ from numpy.typing import NDArray
 from os import PathLike
 from typing import Literal, SupportsFloat, SupportsIndex, final
 
-__all__ = ["Ageing", "Device", "DiskPreset", "Disks", "LatencyUs", "MoveRecord", "Moved", "Preset", "QueueRecord", "SpaceRecord", "TenantRecord", "disk_presets", "mappings", "presets", "schedulers", "victim_policies"]
-
-@final
-class Ageing:
-    """
-    How ageing went.
-    """
-    @property
-    def host_page_writes(self, /) -> int: ...
-    @property
-    def settled(self, /) -> bool: ...
-    @property
-    def waf(self, /) -> list[float]: ...
+__all__ = ["Device", "DiskPreset", "Disks", "LatencyUs", "MoveRecord", "Moved", "Preconditioning", "Preset", "QueueRecord", "SpaceRecord", "TenantRecord", "disk_presets", "mappings", "presets", "schedulers", "victim_policies"]
 
 @final
 class Device:
@@ -31,11 +19,6 @@ class Device:
     """
     def __new__(cls, /, config: Config) -> Device: ...
     def advance_moves(self, /, max_gc_passes: SupportsIndex) -> Moved: ...
-    def age(self, /, seed: SupportsIndex, progress: Callable[[float], object] | None = None) -> Ageing:
-        """
-        Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
-        what it raises ends the ageing.
-        """
     def apply(self, /, tenant: NDArray[uint16], op: NDArray[uint8], offset_bytes: NDArray[uint64], length_bytes: NDArray[uint64]) -> None:
         """
         Applies requests in order, without a clock. Columns of equal length.
@@ -85,6 +68,11 @@ class Device:
         """
     def outstanding(self, /, tenant: SupportsIndex) -> int: ...
     def pause(self, /, tenant: SupportsIndex, paused: bool) -> None: ...
+    def precondition(self, /, seed: SupportsIndex, progress: Callable[[float], object] | None = None) -> Preconditioning:
+        """
+        Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
+        what it raises ends the preconditioning.
+        """
     def queue_counters(self, /, tenant: SupportsIndex) -> QueueRecord: ...
     def request_move(self, /, source: SupportsIndex | None, target: SupportsIndex | None, blocks: SupportsIndex) -> None: ...
     def resize_tenant(self, /, tenant: SupportsIndex, pages: SupportsIndex) -> None: ...
@@ -230,6 +218,18 @@ class Moved:
     def moved_blocks(self, /) -> int: ...
     @property
     def pending_blocks(self, /) -> int: ...
+
+@final
+class Preconditioning:
+    """
+    How preconditioning went.
+    """
+    @property
+    def host_page_writes(self, /) -> int: ...
+    @property
+    def settled(self, /) -> bool: ...
+    @property
+    def waf(self, /) -> list[float]: ...
 
 @final
 class Preset:

@@ -13,7 +13,7 @@ from slo_ctl.base.progress import Silent
 from slo_ctl.drives.build import PAPER_DRIVES
 from slo_ctl.model.measurement import Order
 from slo_ctl.profile.write_cost import fit_passes, measure
-from slo_ctl.profile.write_unit_session import EmulatedDrive, Request, find_on_emulated
+from slo_ctl.profile.write_size_session import EmulatedDrive, Request, find_on_emulated
 
 _MIB = 1 << 20
 _DRIVES = ("emulated SSD with log blocks, after table I",)

@@ -107,17 +107,17 @@ class DiskArray:
         return int(np.random.default_rng(which).integers(0, max(room, 0) + 1)) // 4096 * 4096
 
 
-# The emulated SSD in virtual time: the timed translation layer of `slo-ctl replay`, aged, at queue depth 1.
+# The emulated SSD in virtual time: the timed FTL of `slo-ctl replay`, preconditioned, at queue depth 1.
 
 _SLICE = 64
 """Requests given at once to a test that may be cut short."""
 
 
 class EmulatedSsd:
-    """A Benchmark on a drive that is as full and as worn-in as ageing makes it."""
+    """A Benchmark on a drive that is as full and as worn-in as preconditioning makes it."""
 
     def __init__(self, spec: str, file_bytes: int, seed: int, one_file: bool = False) -> None:
-        """Make the drive that `spec` (keys of `replay --device`) describes and age it. Raises UserError.
+        """Make and precondition the drive of `spec` (keys of `replay --device`). Raises UserError.
 
         With `one_file` all tests share one file, which is written first (in the time that is counted), as
         `slo-ctl device profile` does; else each repetition has one of its own, as IOzone does.
@@ -128,7 +128,7 @@ class EmulatedSsd:
         self._device: Device
         self._device, tenants = plan.create(isolated=True)
         self._tenant = tenants[0]
-        self._device.age(seed)
+        self._device.precondition(seed)
         self._file_bytes = file_bytes
         self._room_pages = plan.total_pages - -(-file_bytes // self._page_bytes)
         if self._room_pages < 0:

@@ -1,11 +1,11 @@
 //! The emulated SSD in steady state: by counting, and in virtual time.
 
 use cpu_time::ProcessTime;
-use ftl_core::ageing::age;
 use ftl_core::convert::{exact, whole};
 use ftl_core::count::{Requests, apply};
 use ftl_core::engine::{Arrival, Engine, PageCosts, SchedulerPolicy, Stopped, TimingModel, Until};
 use ftl_core::geometry::preset;
+use ftl_core::preconditioning::precondition;
 use ftl_core::{FtlError, Geometry, Mapping, PageMapping, PageMappingOptions, Placement, TenantId};
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -32,12 +32,12 @@ fn shape(pages: u64, spare_factor: f64, dies: u32, tenants: u64) -> (Geometry, u
     (geometry, (blocks + held) / tenants - geometry.blocks_for(pages / tenants))
 }
 
-/// Isolated tenants on an empty drive, aged.
+/// Isolated tenants on an empty drive, preconditioned.
 fn populate<M: Mapping>(mapping: &mut M, pages: u64, tenants: u64, ops: u64) -> Vec<TenantId> {
     let ids = (0..tenants)
         .map(|_| mapping.create_tenant(pages / tenants, Placement::Isolated, ops).expect("blocks enough"))
         .collect();
-    age(mapping, 1, |_| true);
+    precondition(mapping, 1, |_| true);
     ids
 }
 
@@ -61,7 +61,7 @@ pub struct Counting<M = PageMapping> {
 
 impl<M: Mapping> Counting<M> {
     /// A drive in steady state, on one die, with the mapping that `make` makes of its geometry.
-    pub fn aged(pages: u64, spare_factor: f64, make: impl FnOnce(Geometry) -> Result<M, FtlError>) -> Self {
+    pub fn preconditioned(pages: u64, spare_factor: f64, make: impl FnOnce(Geometry) -> Result<M, FtlError>) -> Self {
         let (geometry, ops) = shape(pages, spare_factor, 1, 1);
         let mut mapping = make(geometry).expect("a valid geometry");
         let tenant = populate(&mut mapping, pages, 1, ops)[0];
@@ -96,7 +96,7 @@ pub struct Timed {
 
 impl Timed {
     /// A drive in steady state.
-    pub fn aged(pages: u64, spare_factor: f64) -> Self {
+    pub fn preconditioned(pages: u64, spare_factor: f64) -> Self {
         let (mapping, tenants) = drive(pages, spare_factor, 8, TENANTS);
         let timing = preset("fast15").expect("a preset").timing;
         let costs = PageCosts::new(mapping.geometry(), &timing, TimingModel::Full { copyback: true });

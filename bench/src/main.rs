@@ -41,8 +41,8 @@ struct Row {
 fn measure(gib: u64) -> Row {
     let pages = (gib << 30) / 4096;
     let mut memory = dram::Table::new(pages);
-    let mut counting = ftl::Counting::aged(pages, SPARE_FACTOR, mappings::page);
-    let mut timed = ftl::Timed::aged(pages, SPARE_FACTOR);
+    let mut counting = ftl::Counting::preconditioned(pages, SPARE_FACTOR, mappings::page);
+    let mut timed = ftl::Timed::preconditioned(pages, SPARE_FACTOR);
     let mut columns: [Vec<f64>; 5] = Default::default();
     let mut waf = 0.0;
     for _ in 0..ROUNDS {

@@ -16,8 +16,8 @@ pub fn page(geometry: Geometry) -> Result<PageMapping, FtlError> {
 /// Measures one round; returns host page writes per CPU-second and the WAF.
 type Measure = Box<dyn FnMut() -> (f64, f64)>;
 
-fn aged<M: Mapping + 'static>(pages: u64, make: impl FnOnce(Geometry) -> Result<M, FtlError>) -> Measure {
-    let mut counting = Counting::aged(pages, SPARE_FACTOR, make);
+fn preconditioned<M: Mapping + 'static>(pages: u64, make: impl FnOnce(Geometry) -> Result<M, FtlError>) -> Measure {
+    let mut counting = Counting::preconditioned(pages, SPARE_FACTOR, make);
     Box::new(move || counting.writes_per_s())
 }
 
@@ -32,10 +32,10 @@ pub fn compare(sizes: &[u64], json: bool) {
         let log_block = LogBlockOptions::default();
         let dftl = |geometry| DftlMapping::new(geometry, DftlOptions::default());
         let mut drives: [(&str, Measure); 4] = [
-            ("page", aged(pages, page)),
-            ("bast", aged(pages, |geometry| BastMapping::new(geometry, log_block))),
-            ("fast", aged(pages, |geometry| FastMapping::new(geometry, log_block))),
-            ("dftl", aged(pages, dftl)),
+            ("page", preconditioned(pages, page)),
+            ("bast", preconditioned(pages, |geometry| BastMapping::new(geometry, log_block))),
+            ("fast", preconditioned(pages, |geometry| FastMapping::new(geometry, log_block))),
+            ("dftl", preconditioned(pages, dftl)),
         ];
         let mut rounds: [Vec<(f64, f64)>; 4] = Default::default();
         for _ in 0..ROUNDS {

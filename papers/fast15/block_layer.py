@@ -19,7 +19,7 @@ from papers.figure import Figure, Judged, NotPossibleError, Panel, Results, Rule
 from slo_ctl.drives.plan import plan_device
 from slo_ctl.drives.record import places
 from slo_ctl.drives.status import nbd_uri
-from slo_ctl.drives.store import DeviceStore, age
+from slo_ctl.drives.store import DeviceStore, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree, read_counters
 from slo_ctl.profile.identity import device_number
 from traces.batch import Op
@@ -28,9 +28,9 @@ from traces.synth import workload
 WEIGHTS = (1, 2, 5, 10)
 """The paper names VM-1 and VM-10; the two in between are ours."""
 _VMS = tuple(f"VM-{weight}" for weight in WEIGHTS)
-DISK, CLEAN, AGED = "disk", "clean SSD", "preconditioned SSD"
+DISK, CLEAN, PRECONDITIONED = "disk", "clean SSD", "preconditioned SSD"
 _SSD = "name=d,preset=fast15,size=1GiB,op=15%"
-_DEVICES = {DISK: "name=d,class=disk,size=8GiB", CLEAN: _SSD, AGED: _SSD}
+_DEVICES = {DISK: "name=d,class=disk,size=8GiB", CLEAN: _SSD, PRECONDITIONED: _SSD}
 """One namespace for all VMs, as on a drive that knows nothing of them."""
 _RATIOS, _WAITING = "Relative to VM-1", "Relative to VM-1 where the scheduler waits on SSDs, too"
 _DEVIATION, _BANDWIDTH = "Mean deviation from the weights", "Total bandwidth"
@@ -53,7 +53,9 @@ def weights_of_the_block_layer(trial: Trial) -> list[Panel]:
     deviation: dict[tuple[str, str], float] = {}
     total: dict[tuple[str, str], float] = {}
     for device, spec in _DEVICES.items():
-        with experiment.block_device(spec, rotates=device == DISK, preconditioned=device == AGED) as path:
+        with experiment.block_device(
+            spec, rotates=device == DISK, preconditioned=device == PRECONDITIONED
+        ) as path:
             for name, kind in workloads.items():
                 patient = experiment.together(path, kind, trial.seed, waits=True)
                 # CFQ, which the paper's kernel had, waits on disks and not on SSDs that have queues.
@@ -109,7 +111,7 @@ class _Experiment:
             record, store = plan_device(spec, ()), DeviceStore(places(root))
             store.create(record)
             if preconditioned:
-                age(store, record, lambda _drive_writes: None)
+                precondition(store, record, lambda _drive_writes: None)
             words = ("device", "serve", record.name, "--root", str(root), "--latency", "real")
             command = [sys.executable, "-m", "slo_ctl.cli", *words]
             server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -290,10 +292,10 @@ FIGURE_1 = Figure(
     (
         _close_on_disk(),
         _farther("On SSDs it deviates.", CLEAN, DISK, 0.1),
-        _farther("On SSDs it deviates.", AGED, DISK, 0.1),
+        _farther("On SSDs it deviates.", PRECONDITIONED, DISK, 0.1),
         _farther(
             "The deviation is worse on the preconditioned SSD.",
-            AGED,
+            PRECONDITIONED,
             CLEAN,
             0.1,
             "Without waiting the scheduler has nothing to choose from at one request of each VM: VMs "

@@ -59,7 +59,7 @@ _EQUAL = "read=0.2,bs=16KiB,read_bs=16KiB"
 def _clean(trial: Trial, *extra: str, keys: tuple[str, ...] = ()) -> dict[tuple[str, str], float]:
     """Each VM by itself and all at once on a clean drive, for less than it takes GC to begin."""
     cells = {}
-    with PreparedDrive(drive(trial, three(SATURATING, *extra), "age=no", *keys)) as prepared:
+    with PreparedDrive(drive(trial, three(SATURATING, *extra), "precondition=no", *keys)) as prepared:
         together = prepared.run(Shared(), "fifo", "0.9x", ("0x", "0.9x"))
         for name in NAMES:
             alone = prepared.run(Shared(), "fifo", "0.3x", ("0x", "0.3x"), only=name)
@@ -440,7 +440,7 @@ def mixed_and_separated(trial: Trial) -> list[Panel]:
         )
         cases = {"mixed": (vms, ()), "separated": ((vms[0], f"{vms[1]},start=stopped"), in_turn)}
         for case, (pair, events) in cases.items():
-            text = device(trial, "age=no", size_mib=512)
+            text = device(trial, "precondition=no", size_mib=512)
             with PreparedDrive(Drive(pair, text, events, seed=trial.seed)) as prepared:
                 run = prepared.run(Shared(), "fifo", end, window)
             row = f"6({panel}) {first} + {second}"

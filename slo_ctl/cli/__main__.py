@@ -2,4 +2,6 @@
 
 from slo_ctl.cli import main
 
-main()
+# Workers of mpi4py.futures import this module, too.
+if __name__ == "__main__":
+    main()

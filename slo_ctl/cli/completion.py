@@ -72,7 +72,7 @@ def complete_device_property(incomplete: str) -> list[str]:
         "placement": ("isolated", "shared"),
         "scheduler": ("wfq", "fifo", "rr"),
         "class": ("disk", "raid0"),
-        "age": ("yes", "no"),
+        "precondition": ("yes", "no"),
     }
     return _pairs(values, ("name", "size", "op", "channels", "dies", "page", "block"), incomplete)
 

@@ -14,7 +14,7 @@ from slo_ctl.base.errors import UserError
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
-from slo_ctl.cli import device_policy, profile, write_unit
+from slo_ctl.cli import device_policy, profile, write_size
 from slo_ctl.cli.completion import (
     complete_device,
     complete_device_property,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slo_ctl.drives.record import DeviceRecord, RunPlaces
     from slo_ctl.drives.server import ServeOptions
     from slo_ctl.drives.status import DriveStatus
-    from slo_ctl.drives.store import Aged, DeviceStore
+    from slo_ctl.drives.store import DeviceStore, Preconditioned
 
 _LABORATORY = "Laboratory"
 _SOCKETS_S = 5.0
@@ -41,7 +41,7 @@ _PLACE = Annotated[
 ]
 
 app = typer.Typer(
-    help="Manage emulated SSDs served over NBD; show and profile drives.\n\nExamples:\n"
+    help="Create and serve emulated drives; show and profile real ones.\n\nExamples:\n"
     "slo-ctl device create ssd0 --size 8GiB\nslo-ctl device show /dev/nvme0",
     rich_markup_mode=None,
 )
@@ -79,7 +79,7 @@ def create(
         str | None, typer.Option(metavar="SHARE", help="Same as op=: over-provisioning, such as 15%.")
     ] = None,
     precondition: Annotated[
-        bool, typer.Option("--precondition", help="Same as age=yes: bring it to steady state.")
+        bool, typer.Option("--precondition", help="Same as precondition=yes: bring it to steady state.")
     ] = False,
     root: ROOT = None,
 ) -> None:
@@ -90,14 +90,14 @@ def create(
     slo-ctl device create ssd0 --namespace name=web --namespace name=db,size=2GiB
     slo-ctl device create name=raid0,class=raid0,disks=4
     """
-    from slo_ctl.drives.plan import plan_device, wants_ageing
+    from slo_ctl.drives.plan import plan_device, wants_preconditioning
     from slo_ctl.drives.serving import find_server
 
-    options = {"preset": preset, "size": size, "op": op, "age": "yes" if precondition else None}
+    options = {"preset": preset, "size": size, "op": op, "precondition": "yes" if precondition else None}
     spec = _spec_of(words, {key: value for key, value in options.items() if value is not None})
     store = _store(root)
     record = plan_device(spec, namespace or [])
-    settled_first = wants_ageing(spec)
+    settled_first = wants_preconditioning(spec)
     if settled_first:
         # Before the device is created.
         find_server()
@@ -106,7 +106,7 @@ def create(
     namespaces = counted(len(record.namespace), "namespace")
     print_lines(f"created device {record.name} (EMULATED) with {namespaces} in {folder}")
     if settled_first:
-        print_lines(_age_text(_age(store, record, quiet=False)))
+        print_lines(_precondition_text(_precondition(store, record, quiet=False)))
     print_lines(f"serve it with: slo-ctl device serve {record.name}{root_option}")
 
 
@@ -345,7 +345,7 @@ def _print_ready(store: DeviceStore, name: str, options: ServeOptions) -> None:
 
 
 @app.command()
-def age(
+def precondition(
     name: DEVICE,
     root: ROOT = None,
     quiet: QUIET = False,
@@ -357,29 +357,40 @@ def age(
     device is neither read nor written.
 
     Examples:
-    slo-ctl device age ssd0
+    slo-ctl device precondition ssd0
     """
     from slo_ctl.drives.status import FORMAT_VERSION
 
     store = _store(root)
-    aged = _age(store, store.load(name), quiet=quiet)
+    done = _precondition(store, store.load(name), quiet=quiet)
     if json_:
-        print_json({"format_version": FORMAT_VERSION, "device": name, "emulated": True, **aged.model_dump()})
+        print_json(
+            {
+                "format_version": FORMAT_VERSION,
+                "device": name,
+                "emulated": True,
+                **done.model_dump(),
+            }
+        )
     else:
-        print_lines(f"device {name} (EMULATED): {_age_text(aged)}")
+        print_lines(f"device {name} (EMULATED): {_precondition_text(done)}")
 
 
-def _age(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Aged:
-    from slo_ctl.drives.store import age as age_device
+def _precondition(store: DeviceStore, record: DeviceRecord, *, quiet: bool) -> Preconditioned:
+    from slo_ctl.drives.store import precondition as precondition_device
     from slo_ctl.show.terminal import drive_writes_on_stderr
 
     with drive_writes_on_stderr(f"preconditioning {record.name}", quiet=quiet) as advance:
-        return age_device(store, record, advance)
+        return precondition_device(store, record, advance)
 
 
-def _age_text(aged: Aged) -> str:
-    settled = "preconditioned to steady state" if aged.settled else "preconditioned, but WAF has not settled"
-    return f"{settled}: WAF {aged.waf:.2f} after {aged.drive_writes:.1f} drive writes"
+def _precondition_text(preconditioned: Preconditioned) -> str:
+    settled = (
+        "preconditioned to steady state"
+        if preconditioned.settled
+        else "preconditioned, but WAF has not settled"
+    )
+    return f"{settled}: WAF {preconditioned.waf:.2f} after {preconditioned.drive_writes:.1f} drive writes"
 
 
 @app.command()
@@ -503,8 +514,8 @@ def delete(
 
 app.command("policy")(device_policy.policy)
 app.command("profile")(profile.profile)
-app.command("logical-block", rich_help_panel=_LABORATORY)(write_unit.logical_block)
-app.command("write-cost", rich_help_panel=_LABORATORY)(write_unit.device_write_cost)
+app.command("write-size", rich_help_panel=_LABORATORY)(write_size.write_size)
+app.command("write-cost", rich_help_panel=_LABORATORY)(write_size.device_write_cost)
 
 
 def _split(place: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from slo_ctl.cli.options import (
     time_s_of,
 )
 from slo_ctl.cli.output import print_json, terminable, warn
-from slo_ctl.cli.write_unit import print_stored
+from slo_ctl.cli.write_size import print_stored
 
 if TYPE_CHECKING:
     from slo_ctl.decide.profile_fit import Fit

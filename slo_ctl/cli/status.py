@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_INTERVAL_S = 2.0
 _TOP_TIMEOUT_S = 5.0
-_NO_VMS = (
-    "no VMs found: start VMs of libvirt with disks on these devices, or define clients in slo-ctl.toml as "
-    "[vm.NAME] with their cgroup or their namespaces; see `slo-ctl vm list`"
-)
 
 
 class WatchCommand(Command):
@@ -160,12 +156,19 @@ def _parts(console: Console, status: HostStatus, shown: tuple[VmStatus, ...]) ->
 
     from slo_ctl.show.status import group_lines, header_lines, problem_lines, status_table
     from slo_ctl.show.terminal import width_for_tables
+    from slo_ctl.show.vms import NO_VMS
 
     parts: list[RenderableType] = [*header_lines(status), ""]
     if shown:
         parts.append(status_table(status, shown, width_for_tables(console)))
     else:
-        parts.append(Text("no VM matches" if status.vms else _NO_VMS))
+        parts.append(
+            Text(
+                "no VM matches"
+                if status.vms
+                else f"{NO_VMS}; disks have to be on managed devices, see `slo-ctl vm list`"
+            )
+        )
     groups = list(group_lines(status, shown))
     problems = list(problem_lines(shown))
     return [*parts, *([""] if groups else []), *groups, *([""] if problems else []), *problems]

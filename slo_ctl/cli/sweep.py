@@ -48,7 +48,8 @@ def command(
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds, from 1 on.")] = 1,
     jobs: JOBS = None,
     mpi: Annotated[
-        bool, typer.Option("--mpi", help="Run on the ranks of `mpiexec python -m mpi4py.futures`.")
+        bool,
+        typer.Option("--mpi", help="Run on the ranks of `mpirun python -m mpi4py.futures`."),
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Plot VMs by OP for each drive and policy.")
@@ -63,16 +64,17 @@ def command(
     Examples:
     slo-ctl sweep web.toml --op 7%,15%,28% --vms 1..8 --out web.csv
     slo-ctl sweep web.toml --drive preset=tlc --drive preset=qlc --vms 1..4 --out web.csv --plot web.svg
-    mpiexec -n 9 python -m mpi4py.futures $(which slo-ctl) sweep web.toml --mpi --seeds 9 --out web.csv
+    mpirun -n 9 python -m mpi4py.futures $(which slo-ctl) sweep web.toml --mpi --seeds 9 --out web.csv
     """
     from slo_ctl.decide.policies import POLICIES
-    from slo_ctl.replay.scenario_build import read_toml
+    from slo_ctl.replay.scenario_build import check_on_any_drive, read_toml
     from slo_ctl.replay.sweep import Point, answers, scenario_text, sweep
     from slo_ctl.show.terminal import progress_on_stderr
 
     base = read_toml(scenario)
     if not base.vms:
         raise UserError(f"{scenario}: there is no VM", "add a [[vm]] table")
+    check_on_any_drive(base)
     policies = _words("--policy", policy)
     for name in policies:
         if name not in POLICIES:

@@ -22,7 +22,7 @@ from slo_ctl.drives.record import places
 from slo_ctl.drives.server import StopRequest
 from slo_ctl.drives.serving import find_server
 from slo_ctl.drives.status import nbd_uri
-from slo_ctl.drives.store import Aged, DeviceStore, age
+from slo_ctl.drives.store import DeviceStore, Preconditioned, precondition
 from slo_ctl.host.cgroup import CgroupTree, find_tree
 from slo_ctl.model import HostStatus
 from slo_ctl.model.status_json import from_json
@@ -59,11 +59,11 @@ class TryHost:
 
     # Starting.
 
-    def make_drive(self, spec: str, progress: Callable[[float], None]) -> Aged:
+    def make_drive(self, spec: str, progress: Callable[[float], None]) -> Preconditioned:
         """Make and precondition the drive, with a namespace for each VM."""
         record = plan_device(f"name={DEVICE},{spec}", [f"name={vm}" for vm in self._vms])
         self.store.create(record)
-        return age(self.store, record, progress)
+        return precondition(self.store, record, progress)
 
     def start_server(self) -> None:
         """Serve the drive with the latency of the modelled one; it takes clients when this returns."""

@@ -270,8 +270,8 @@ class Meter:
 
 def _make_drive(host: TryHost) -> None:
     with drive_writes_on_stderr("preconditioning the drive") as advance:
-        aged = host.make_drive(DRIVE, advance)
-    _say(f"garbage collection is in its steady state: WAF {numbers.decimal(aged.waf)}")
+        preconditioned = host.make_drive(DRIVE, advance)
+    _say(f"garbage collection is in its steady state: WAF {numbers.decimal(preconditioned.waf)}")
 
 
 def _steps(host: TryHost, seconds: float) -> Iterator[float]:

@@ -117,7 +117,7 @@ def _print_inventory(inventory: Inventory) -> None:
     from rich.text import Text
 
     from slo_ctl.show.terminal import console_for
-    from slo_ctl.show.vms import stream_table, where_line
+    from slo_ctl.show.vms import NO_VMS, stream_table, where_line
 
     console = console_for(sys.stdout)
     console.print(Text(where_line(inventory)), soft_wrap=True)
@@ -125,7 +125,7 @@ def _print_inventory(inventory: Inventory) -> None:
         console.print()
         console.print(stream_table(inventory))
     else:
-        console.print(Text("no VMs found"))
+        console.print(Text(NO_VMS), soft_wrap=True)
 
 
 def _status(host: VmHost) -> list[dict[str, Any]] | None:

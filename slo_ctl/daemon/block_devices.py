@@ -225,11 +225,14 @@ class BlockDevices:
         slos, streams, numbers = host_state.slos, host_state.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
-        held = {} if dry_run else self._held(host_state, weighted)
+        steps_iops = self._limit_steps_iops()
+        held = {} if dry_run else self._held(host_state, weighted, steps_iops)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
         held_iops = {key: each.iops for key, each in held.items()}
-        self._splits.observe(streams, slos, set(numbers.values()), held_iops, self._clock.monotonic_s())
-        return self._wanted_settings.of(
+        self._splits.observe(
+            streams, slos, set(numbers.values()), held_iops, self._clock.monotonic_s(), steps_iops
+        )
+        wanted = self._wanted_settings.of(
             *(host_state, numbers, capabilities, self._splits.splits),
             default_weight=default_weight,
             held=held,
@@ -237,6 +240,9 @@ class BlockDevices:
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
             measured=self._measured(host_state.vms),
         )
+        for pool in self._pools.values():
+            pool.guard.granted_iops = wanted.granted_iops
+        return wanted
 
     def _measured(self, vms: Sequence[Vm]) -> set[tuple[str, str]]:
         """VMs whose p99 is known, or will be once the histograms count, with the device."""
@@ -246,8 +252,18 @@ class BlockDevices:
                 known |= {(setting.vm, name) for setting in histograms_for(vms, {number})}
         return known
 
-    def _held(self, host_state: HostState, weighted: Set[str]) -> dict[tuple[str, DeviceNumber], HeldBack]:
-        """Limits for others' sake."""
+    def _limit_steps_iops(self) -> dict[tuple[str, DeviceNumber], float]:
+        """Steps in which limits act, as of the last time."""
+        numbers, limitable = self.numbers, self._wanted_settings.limitable
+        return {(vm, numbers[name]): step for (vm, name), step in limitable.items() if name in numbers}
+
+    def _held(
+        self,
+        host_state: HostState,
+        weighted: Set[str],
+        steps_iops: Mapping[tuple[str, DeviceNumber], float],
+    ) -> dict[tuple[str, DeviceNumber], HeldBack]:
+        """Limits for others' sake, such as are granted completely; none below the VM's own minimum."""
         limitable = self._wanted_settings.limitable
         held = {}
         for pool in self._pools.values():
@@ -255,8 +271,12 @@ class BlockDevices:
                 pool.name, partial(pool.protect, host_state.slos, limitable, weighted, host_state.unapplied)
             )
             held.update(pool.guard.held)
-        there = set(self.numbers.values())
-        return {(vm, number): limit for (vm, number), limit in held.items() if number in there}
+        there, slos = set(self.numbers.values()), host_state.slos
+        return {
+            (vm, number): each.rounded(steps_iops.get((vm, number), 0.0), slos[vm].min_iops or 0.0)
+            for (vm, number), each in held.items()
+            if number in there
+        }
 
     def _pools_left_out(self, slos: Mapping[str, Slo], weighted: Set[str]) -> dict[str, tuple[str, ...]]:
         return {

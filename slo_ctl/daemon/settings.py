@@ -53,8 +53,8 @@ class WantedSettings:
         self._wanted = Wanted()
 
     @property
-    def limitable(self) -> frozenset[tuple[str, str]]:
-        """By VM and device, whose IOPS there could be limited, as of the last time."""
+    def limitable(self) -> Mapping[tuple[str, str], float]:
+        """By VM and device, whose IOPS there could be limited and in what steps, as of the last time."""
         return self._wanted.limitable
 
     def of(

@@ -77,6 +77,8 @@ class Throttler:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.by_weight = False
         """Whether it keeps shares by weight, too."""
+        self.granted_iops: Mapping[tuple[str, DeviceNumber], float] = {}
+        """What limits in force really grant, by VM and device; where it is not known, all of them."""
         self._recent: dict[DeviceNumber, BlockDevice] = {}
         self._windows: dict[str, StreamWindow] = {}
         self._demand = BlockDemand(WINDOW_S)
@@ -155,7 +157,8 @@ class Throttler:
         waited = self._demand.wants_more(vm)
         asks = bool(window.iops) and (busy if waited is None else waited)
         known = [p99 for p99 in (window.p99_read_us, window.p99_write_us) if p99 is not None]
-        return Contender(vm, slo, window.iops or 0.0, asks, limitable, max(known, default=None))
+        granted = sum(self._granted(vm).values()) if vm in self._parts else None
+        return Contender(vm, slo, window.iops or 0.0, asks, limitable, max(known, default=None), granted)
 
     def _new_device(self, number: DeviceNumber, path: Path) -> BlockDevice:
         return BlockDevice("", path, number, window_s=WINDOW_S, clock=self._clock)
@@ -163,7 +166,12 @@ class Throttler:
     def _split(self, vm: str, limit_iops: float) -> dict[DeviceNumber, float]:
         on = {number: each.windows[vm] for number, each in self._recent.items() if vm in each.windows}
         iops = {number: window.iops or 0.0 for number, window in on.items()}
-        return split_limit(limit_iops, iops, self._parts.get(vm, {}))
+        return split_limit(limit_iops, iops, self._parts.get(vm, {}), self._granted(vm))
+
+    def _granted(self, vm: str) -> dict[DeviceNumber, float]:
+        """What is granted of each part of its limit."""
+        parts = self._parts.get(vm, {})
+        return {number: self.granted_iops.get((vm, number), part) for number, part in parts.items()}
 
     @property
     def held(self) -> dict[tuple[str, DeviceNumber], HeldBack]:
@@ -190,14 +198,14 @@ class Throttler:
 
     def remark(self, vm: str) -> str:
         """Remark added to a VM's verdict; may be empty."""
-        limits = self._protection.limits
-        if vm in limits:
-            return f"limited to {limits[vm]:,.0f} IOPS for {and_list(self._protection.state.beneficiaries)}"
+        if vm in self._parts:
+            granted = sum(self._granted(vm).values())
+            return f"limited to {granted:,.0f} IOPS for {and_list(self._protection.state.beneficiaries)}"
         return self._limited() if vm in self._protection.served else ""
 
     def _limited(self, vms: Collection[str] | None = None) -> str:
-        protection = self._protection
-        return limits_text(protection.limits, protection.state.beneficiaries, vms)
+        limits = {vm: sum(self._granted(vm).values()) for vm in self._parts}
+        return limits_text(limits, self._protection.state.beneficiaries, vms)
 
 
 def together(devices: Iterable[Mapping[str, StreamWindow]]) -> dict[str, StreamWindow]:

@@ -11,6 +11,7 @@ from slo_ctl.model.mapping import NamespaceMapping, NamespacePlacement, SpareOwn
 from slo_ctl.model.nvme import EnduranceGroup, Isolation, NvmeDevice, NvmeNamespace, OfferedPlacement
 
 WHOLE_DRIVE = "drive"
+_OWN_OPS = "a namespace with OPS of its own"
 _ENOUGH = 2
 """One of anything keeps nobody apart."""
 
@@ -30,6 +31,8 @@ class Pool:
     """Nobody but the VM in question is in it, and it is not the whole drive."""
     fdp: bool = False
     unused_handles: tuple[int, ...] = ()
+    own_ops: bool = False
+    """Each namespace has flash blocks of its own."""
 
     @property
     def spare_owner(self) -> SpareOwner:
@@ -41,6 +44,8 @@ class Pool:
         """By the pool alone."""
         if self.alone:
             return NamespacePlacement(Isolation.ISOLATED, self.mechanism)
+        if self.own_ops:
+            return NamespacePlacement(Isolation.ISOLATED, _OWN_OPS)
         return NamespacePlacement(Isolation.CAPACITY, "a namespace")
 
     @staticmethod
@@ -126,6 +131,7 @@ def _pool(
         alone=alone and enough,
         fdp=in_group is not None and in_group.fdp_enabled,
         unused_handles=_unused(in_group),
+        own_ops=device.has_own_ops,
     )
 
 
@@ -152,7 +158,7 @@ def handles_for(pool: Pool, places_handles: bool) -> tuple[tuple[int, ...], list
 
 
 def strongest(device: NvmeDevice) -> OfferedPlacement:
-    """By what the drive has: NVM sets, endurance groups, FDP, namespaces, or nothing."""
+    """By what the drive has: NVM sets, endurance groups, OPS of namespaces, FDP, namespaces, or nothing."""
     controller = device.controller
     if len(device.sets) >= _ENOUGH:
         return OfferedPlacement(
@@ -170,6 +176,15 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
             "the controller and its interface; dies, where the drive puts groups on the same ones",
             f"{len(device.groups)} endurance groups (ctratt bit 4)",
         )
+    several = controller.namespace_management or len(device.namespaces) >= _ENOUGH
+    if device.has_own_ops and several:
+        return OfferedPlacement(
+            Isolation.ISOLATED,
+            "namespaces with OPS of their own",
+            "flash blocks, garbage collection, OPS and write amplification of each namespace",
+            "the controller, its interface and its dies; what is left unallocated is the drive's",
+            "the drive reports the OPS of each namespace (log page E0h)",
+        )
     group = max(
         (each for each in device.groups if each.fdp_enabled),
         key=lambda each: max((config.handles for config in each.fdp_configs), default=0),
@@ -184,7 +199,7 @@ def strongest(device: NvmeDevice) -> OfferedPlacement:
             "over-provisioning and garbage collection: one stream's can still raise the WAF of the others",
             f"{handles} reclaim unit handles in endurance group {group.id} (ctratt bit 19, enabled)",
         )
-    if controller.namespace_management or len(device.namespaces) >= _ENOUGH:
+    if several:
         why = []
         if controller.namespace_management:
             why.append("it claims namespace management (oacs bit 3)")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
 import numpy as np
 
-from slo_ctl.decide.limit_split import Splits
+from slo_ctl.decide.limit_split import Splits, nearest_granted
 from slo_ctl.model import DeviceNumber, FoundBy, Knob, Lever, Setting, Slo, Stream, Vm
 from slo_ctl.model.host import BlockCapability, Capabilities, WeightScale
 
@@ -150,6 +150,11 @@ class Use:
         return bool((self.by_libvirt and self.targets) or (self.can.limits and self.place))
 
     @property
+    def limit_step_iops(self) -> float:
+        """That in which limits of its IOPS act there; 0: QEMU, which grants all of them."""
+        return 0.0 if self.by_libvirt and self.targets else self.can.limit_step_iops
+
+    @property
     def key(self) -> tuple[str, str]:
         """Names of the VM and of the device."""
         return (self.vm.name, self.device)
@@ -222,6 +227,11 @@ class HeldBack:
     of_drive_iops: float | None = None
     """The limit on all namespaces of a drive together, where this is a part of it."""
 
+    def rounded(self, step_iops: float, min_iops: float) -> HeldBack:
+        """To what is granted completely where limits act in steps, of a VM with this minimum."""
+        part = 1.0 if self.of_drive_iops is None else self.iops / self.of_drive_iops
+        return replace(self, iops=nearest_granted(self.iops, step_iops, part * min_iops))
+
 
 def latency_of(use: Use, *, measured: bool) -> tuple[list[Setting], list[str]]:
     """The kernel's latency target; without one, a p99 that is `measured` can still be judged."""
@@ -270,8 +280,8 @@ def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Set
             lacking.append(f"{maximum}: {use.vm.name} has no cgroup that could be limited")
         else:
             # Neither version of cgroups limits the sum: two limits that add up to it do.
-            split = splits.iops if kind == "iops" else splits.bytes_s
-            for side, limit in zip(("read", "write"), split.limits(value), strict=True):
+            split, step = (splits.iops, use.limit_step_iops) if kind == "iops" else (splits.bytes_s, 0.0)
+            for side, limit in zip(("read", "write"), split.limits(value, step), strict=True):
                 knob = Knob(use.limit_lever, use.place, f"{side}_{kind}", str(use.can.device))
                 reason = f"{maximum}, {split.read_share:.0%} of it for reads as it was used"
                 settings.append(Setting(knob, limit, use.vm.name, reason))
@@ -281,8 +291,8 @@ def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Set
 def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
     """What is set or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
     found = []
-    most = use.slo.max_iops
-    if held is not None and (most is None or held.iops < most):
+    most = _most_iops(use, held)
+    if held is not None and most != use.slo.max_iops:
         part = "" if held.of_drive_iops is None else f" (part of {held.of_drive_iops:.0f} on the drive)"
         found.append((f"{held.iops:.0f} IOPS{part} for {', '.join(held.served)}", "iops", held.iops))
     elif most is not None:
@@ -292,9 +302,12 @@ def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
     return found
 
 
-_KERNEL_SLACK_IOPS = 20.0
-"""The kernel admits whole requests in slices of a tenth of a second, so that reads and writes may each fall
-short of their limit by ten a second."""
+def _most_iops(use: Use, held: HeldBack | None) -> float | None:
+    """Its maximum, or the limit for others' sake where that is tighter."""
+    limits = [use.slo.max_iops, None if held is None else held.iops]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 _NO_DRIVES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -309,8 +322,10 @@ class Wanted:
     """Lever of a VM on a block device, or `none`."""
     notes: tuple[str, ...] = ()
     """Reasons why the outcome is inexact, one sentence each."""
-    limitable: frozenset[tuple[str, str]] = frozenset()
-    """Whose IOPS can be limited."""
+    limitable: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Whose IOPS can be limited, and the step in which such limits act."""
+    granted_iops: dict[tuple[str, DeviceNumber], float] = field(default_factory=dict)
+    """What limits on IOPS really grant, by VM and device."""
     maximum_slack: dict[tuple[str, str], float] = field(default_factory=dict)
     """Of those whose maximums are enforced, and who have no p99 that nothing measures: how far below its
     limits the mechanism keeps a VM, in IOPS."""
@@ -353,14 +368,18 @@ def settings_for(
     weights, notes = _weights(uses, default_weight)
     settings.extend(weights)
     unequal = _with_unequal_weights(uses)
-    limitable = frozenset(use.key for use in uses if use.limitable)
+    limitable = {use.key: use.limit_step_iops for use in uses if use.limitable}
+    granted_iops: dict[tuple[str, DeviceNumber], float] = {}
     on_drive: dict[str, list[Use]] = defaultdict(list)
     for use in uses:
         on_drive[drives.get(use.device, use.device)].append(use)
     for use in uses:
         key = (use.vm.name, use.can.device)
-        limits, lacking = limits_of(use, (splits or {}).get(key, Splits()), (held or {}).get(key))
+        divided, held_back = (splits or {}).get(key, Splits()), (held or {}).get(key)
+        limits, lacking = limits_of(use, divided, held_back)
         settings.extend(limits)
+        if use.limitable and (most := _most_iops(use, held_back)) is not None:
+            granted_iops[key] = divided.iops.granted(most, use.limit_step_iops)
         latency, without_latency = latency_of(use, measured=use.key in measured)
         settings.extend(latency)
         drive = drives.get(use.device, use.device)
@@ -370,8 +389,8 @@ def settings_for(
         else:
             weight = _without_weights(use, unequal)
         if limits and not lacking and not without_latency:
-            exact = all(setting.knob.name.startswith("total_") for setting in limits)
-            maximum_slack[use.key] = 0.0 if exact else _KERNEL_SLACK_IOPS
+            # Reads and writes may each fall short of their limit by one step.
+            maximum_slack[use.key] = 2.0 * use.limit_step_iops
         lacking = [*weight, *minimum, *lacking, *without_latency]
         if lacking:
             no_mechanism[use.key] = "; ".join(lacking)
@@ -379,7 +398,10 @@ def settings_for(
     backends = {use.key: _backend(use, capabilities) for use in uses}
     # They are about shares: nothing is wrong where nobody was given a larger one.
     cautions = dict.fromkeys(caution for use in uses if use.device in unequal for caution in use.can.cautions)
-    return Wanted(tuple(settings), no_mechanism, backends, (*notes, *cautions), limitable, maximum_slack)
+    notes = [*notes, *cautions]
+    return Wanted(
+        tuple(settings), no_mechanism, backends, tuple(notes), limitable, granted_iops, maximum_slack
+    )
 
 
 def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting], list[str]]:

@@ -45,9 +45,14 @@ RETRY_AFTER, LONGEST_RETRY = 60, 600
 """Windows for which limits that did not help are not tried again: at first, and at most."""
 
 
-def at_limit(iops: float, limit_iops: float | None) -> bool:
-    """Whether a VM's limit, and not the device, sets its rate."""
-    return limit_iops is not None and iops >= AT_LIMIT * limit_iops
+def at_limit(iops: float, limit_iops: float | None, granted_iops: float | None = None) -> bool:
+    """Whether a VM's limit, if it has one, sets its rate, and not the device.
+
+    `granted_iops` is what the limit really grants; None: all of it.
+    """
+    if limit_iops is None:
+        return False
+    return iops >= AT_LIMIT * (limit_iops if granted_iops is None else granted_iops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class Bounded:
     limitable: bool = True
     effect_windows: int = 1
     """Window of its figures: the effect of a change is seen only after so long."""
+    granted_iops: float | None = None
+    """What its limit in force really grants; None: all of it."""
 
     @property
     def objective_iops(self) -> float:
@@ -97,6 +104,10 @@ class Bounded:
     def misses_share_alone(self) -> bool:
         """Whether all that it misses is a share."""
         return self.keeps_share and not self.misses_p99 and self.min_iops <= (1.0 + MISSED_FROM) * self.iops
+
+    def is_held(self, limits: Mapping[str, float]) -> bool:
+        """Whether one of these limits, by VM, sets its rate."""
+        return at_limit(self.iops, limits.get(self.vm), self.granted_iops)
 
     @property
     def protected(self) -> bool:
@@ -171,7 +182,7 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]
     short = [
         v
         for v in protected
-        if v.busy and v.miss > missed_from and (v.misses_p99 or not at_limit(v.iops, state.limits.get(v.vm)))
+        if v.busy and v.miss > missed_from and (v.misses_p99 or not v.is_held(state.limits))
     ]
     state = replace(state, missed_windows=state.missed_windows + 1 if short else 0)
     # Who reaches what limits aim at is helped by them.
@@ -267,7 +278,7 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     if short.misses_p99:
         return before - short.miss > LEAST_HELP * (1.0 + before)
     gained = {v.vm: v.iops - state.before.get(v.vm, v.iops) for v in vms}
-    taken = -sum(gained[v.vm] for v in vms if at_limit(v.iops, state.limits.get(v.vm)) and gained[v.vm] < 0.0)
+    taken = -sum(gained[v.vm] for v in vms if v.is_held(state.limits) and gained[v.vm] < 0.0)
     if taken <= LEAST_HELP * sum(v.iops for v in vms):
         return True
     if short.misses_share_alone:
@@ -299,7 +310,7 @@ def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitStat
 def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]) -> tuple[LimitState, str]:
     """Restore what can be spared."""
     rates = {v.vm: v.iops for v in vms}
-    held = {vm for vm, limit in state.limits.items() if at_limit(rates[vm], limit)}
+    held = {v.vm for v in vms if v.is_held(state.limits)}
     sharing = [v for v in protected if v.keeps_share]
     # A VM has to take what the device has to spare; and a limit may have become too low for a share.
     idle = bool(sharing) and all(v.vm in held for v in sharing)
@@ -318,7 +329,9 @@ def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounde
     if spare and not idle and not low:
         growth = min(growth, 1.0 + GAIN * max(0.0, min(spare)) / sum(state.limits.values()))
     raised = {vm: growth * limit for vm, limit in state.limits.items()}
-    kept = {vm: limit for vm, limit in raised.items() if limit < LIFT_FROM * max(rates[vm], 1.0)}
+    kept = {
+        vm: limit for vm, limit in raised.items() if vm in held or limit < LIFT_FROM * max(rates[vm], 1.0)
+    }
     state = replace(
         state,
         limits=kept,

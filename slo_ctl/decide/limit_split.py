@@ -4,12 +4,17 @@ Both limits add up to the maximum, so that no mix passes it. A VM's mix reaches 
 are in the same proportion: they follow what it does. At once where one side is throttled while the other
 leaves room, as then the split is what keeps the VM below its maximum; otherwise slowly, for the day on which
 it will be.
+
+The kernel grants whole requests in each slice of time, and what is left of a slice is lost. So a limit acts
+in steps: where slices last 100 ms, 25 requests a second are 20.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from slo_ctl.decide.limit_control import at_limit
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
@@ -27,6 +32,37 @@ _WORTH_IT = 0.05
 _EXPLORED_BELOW = 0.1
 _EXPLORING_PER_S = 0.05
 """A side this small that is throttled, as the other is, may want more: nothing else would ever show it."""
+_WHOLE_FROM = 0.75
+"""Of one step: such a limit is nearer to one than to a half."""
+_LEAST_SIDE = 2.0
+"""Requests per second for the side that does nothing, beside whole steps: the lowest limit of io.max."""
+
+
+def granted_iops(limit: float, step: float) -> float:
+    """What a VM that wants more gets under the kernel's limit; `step` is one request per slice, 0: all of it.
+
+    Below one step a request needs several slices. Older kernels lose one of them with each; newer ones do
+    not, so that it is the least.
+    """
+    if step <= 0.0:
+        return limit
+    if limit >= step:
+        return math.floor(limit / step) * step
+    return step / (math.ceil(2.0 * step / limit) - 1) if limit > 0.0 else 0.0
+
+
+def nearest_granted(limit: float, step: float, least: float = 0.0) -> float:
+    """The nearest limit of whole steps, but at least `least`; or one of half a step at most."""
+    if step <= 0.0:
+        return limit
+    if limit < _WHOLE_FROM * step and least <= 0.0:
+        return _never_passed(limit, step)
+    return max(round(limit / step), math.ceil(least / step), 1) * step
+
+
+def _never_passed(limit: float, step: float) -> float:
+    """Between half a step and one, Linux 6.18 grants up to 1.75 times a limit (9 IOPS became 16)."""
+    return min(limit, step / 2.0) if limit < step else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +74,33 @@ class Split:
     mix: float
     """The share of reads as it was observed, smoothed."""
 
-    def limits(self, maximum: float) -> tuple[float, float]:
-        """Limits of reads and of writes; they add up to `maximum`."""
+    def limits(self, maximum: float, step: float = 0.0) -> tuple[float, float]:
+        """Limits of reads and of writes; they add up to `maximum`.
+
+        Where limits act in steps, whole steps for the larger side, as many as grant most to this mix. A side
+        that does hardly anything may come on top then, with 2 requests a second.
+        """
         reads = maximum * self.read_share
-        return reads, maximum - reads
+        if step <= 0.0:
+            return reads, maximum - reads
+        whole = math.floor(max(reads, maximum - reads) / step)
+        sides = [(_never_passed(reads, step), _never_passed(maximum - reads, step))]
+        for larger in (whole * step, (whole + 1) * step):
+            if 0.0 < larger <= maximum:
+                smaller = max(_never_passed(maximum - larger, step), _LEAST_SIDE)
+                sides.append((larger, smaller) if self.read_share > EVEN else (smaller, larger))
+        return max(sides, key=lambda each: self._granted_of(each, maximum, step))
+
+    def granted(self, maximum: float, step: float) -> float:
+        """What a VM of this mix that wants more gets under these limits."""
+        return self._granted_of(self.limits(maximum, step), maximum, step)
+
+    def _granted_of(self, limits: tuple[float, float], maximum: float, step: float) -> float:
+        granted = [granted_iops(limit, step) for limit in limits]
+        shares = (self.read_share, 1.0 - self.read_share)
+        # A side that does hardly anything holds up nothing; 1 - 0.99 is a little more than 0.01.
+        by_side = [each / share for each, share in zip(granted, shares, strict=True) if share > FLOOR + 1e-9]
+        return min(maximum, sum(granted), *by_side)
 
 
 UNSEEN = Split(EVEN, EVEN)
@@ -53,12 +112,17 @@ def first_split(reads: float, writes: float) -> Split:
     return UNSEEN if mix is None else Split(_bounded(mix), mix)
 
 
-def next_split(split: Split, reads: float, writes: float, maximum: float, length_s: float) -> Split:
-    """After an epoch of `length_s` in which the VM did `reads` and `writes` a second."""
+def next_split(
+    split: Split, reads: float, writes: float, maximum: float, length_s: float, step: float = 0.0
+) -> Split:
+    """After an epoch of `length_s` in which the VM did `reads` and `writes` a second.
+
+    `step`: that in which the limits of `maximum` act.
+    """
     mix = _mix(reads, writes)
     if mix is None or maximum <= 0 or length_s <= 0:
         return split
-    read_limit, write_limit = split.limits(maximum)
+    read_limit, write_limit = (granted_iops(limit, step) for limit in split.limits(maximum, step))
     reads_held, writes_held = at_limit(reads, read_limit), at_limit(writes, write_limit)
     if (reads_held or writes_held) and reads + writes < _ROOM_BELOW * maximum:
         return Split(_bounded(mix), mix)
@@ -99,6 +163,7 @@ class Splits:
 # The splits of all VMs, from the counters of their cgroups.
 
 _Key = tuple[str, DeviceNumber]
+_EXACT: Mapping[_Key, float] = MappingProxyType({})
 
 
 class ReadWriteSplits:
@@ -117,9 +182,10 @@ class ReadWriteSplits:
         devices: Collection[DeviceNumber],
         held_iops: Mapping[_Key, float],
         now_s: float,
+        steps_iops: Mapping[_Key, float] = _EXACT,
     ) -> None:
-        """Take the counters of a look into account; `held_iops` are limits for others' sake. `now_s` is
-        monotonic time."""
+        """Take the counters of a look into account; `held_iops` are limits for others' sake, `steps_iops`
+        those in which limits act. `now_s` is monotonic time."""
         length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
         counted: dict[_Key, IoCounters] = {}
         for stream in streams:
@@ -142,7 +208,8 @@ class ReadWriteSplits:
                 slo = slos[key[0]]
                 limits = [slo.max_iops, held_iops.get(key)]
                 most = min((limit for limit in limits if limit is not None), default=None)
-                splits[key] = _next(known, replace(slo, max_iops=most), last, counters, length_s)
+                bounded, step = replace(slo, max_iops=most), steps_iops.get(key, 0.0)
+                splits[key] = _next(known, bounded, last, counters, length_s, step)
         self._last = counted
         if splits != self.splits:
             self.splits = splits
@@ -155,13 +222,15 @@ def _first(counters: IoCounters) -> Splits:
     )
 
 
-def _next(known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float) -> Splits:
+def _next(
+    known: Splits, slo: Slo, last: IoCounters, now: IoCounters, length_s: float, step_iops: float
+) -> Splits:
     iops, bytes_s = known.iops, known.bytes_s
     if length_s <= 0:
         return known
     if slo.max_iops is not None:
         rates = (_rate(last.reads, now.reads, length_s), _rate(last.writes, now.writes, length_s))
-        iops = next_split(iops, *rates, slo.max_iops, length_s)
+        iops = next_split(iops, *rates, slo.max_iops, length_s, step_iops)
     if slo.max_bandwidth_bytes_s is not None:
         rates = (
             _rate(last.read_bytes, now.read_bytes, length_s),

@@ -283,10 +283,10 @@ def plan_unmap(
 
 
 def _placement(pool: Pool, *, own_handles: bool) -> NamespacePlacement:
-    """Where a namespace ends up; handles that no other has count where its pool is not its own anyway."""
-    return (
-        NamespacePlacement(Isolation.SEPARATION, "FDP") if own_handles and not pool.alone else pool.placement
-    )
+    """Where a namespace ends up; handles that no other has count where nothing more is its own."""
+    if own_handles and pool.placement.isolation != Isolation.ISOLATED:
+        return NamespacePlacement(Isolation.SEPARATION, "FDP")
+    return pool.placement
 
 
 def _part_of(namespace: NvmeNamespace, request: MapRequest) -> int:

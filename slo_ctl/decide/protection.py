@@ -8,9 +8,10 @@ and limits for those that miss it (`decide.limit_control`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from slo_ctl.decide.entitlement import Entitlements, claim_of, entitle
-from slo_ctl.decide.limit_control import AT_LIMIT, Bounded, LimitState, at_limit, control
+from slo_ctl.decide.limit_control import Bounded, LimitState, at_limit, control
 from slo_ctl.model import DeviceNumber, Slo
 
 FADES_PER_WINDOW = 0.05
@@ -30,6 +31,8 @@ class Contender:
     """Whether its IOPS can be limited there."""
     p99_us: float | None = None
     """The worse one of reads and writes; None: not measured."""
+    granted_iops: float | None = None
+    """What its limit in force really grants; None: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def step(
     `by_weight`: shares by weight have to be kept too, as nothing else does it. After `effect_steps` the
     contenders' figures show what a change has brought.
     """
-    held = {v.vm for v in vms if at_limit(v.iops, before.limits.get(v.vm))}
+    held = {v.vm for v in vms if at_limit(v.iops, before.limits.get(v.vm), v.granted_iops)}
     known = sum(v.iops for v in vms)
     if before.limits:
         known = max(known, (1.0 - FADES_PER_WINDOW) * before.known_iops)
@@ -83,6 +86,7 @@ def step(
             max_p99_us=v.slo.p99_latency_us,
             limitable=v.limitable,
             effect_windows=effect_steps,
+            granted_iops=v.granted_iops,
         )
         for v in vms
     ]
@@ -110,6 +114,7 @@ def _owed_iops(vm: Contender, due: Entitlements) -> float:
 
 # A limit of a VM on a whole drive, divided among the namespaces that it uses.
 
+_ALL: Mapping[DeviceNumber, float] = MappingProxyType({})
 _LEAST_PART = 0.05
 """Of the limit, for each namespace: a VM that begins to use one is not stopped there."""
 _ROOM_BELOW = 0.9
@@ -117,20 +122,24 @@ _ROOM_BELOW = 0.9
 
 
 def split_limit(
-    limit_iops: float, iops: Mapping[DeviceNumber, float], before: Mapping[DeviceNumber, float]
+    limit_iops: float,
+    iops: Mapping[DeviceNumber, float],
+    before: Mapping[DeviceNumber, float],
+    granted: Mapping[DeviceNumber, float] = _ALL,
 ) -> dict[DeviceNumber, float]:
     """Parts by namespace that add up to `limit_iops`, in proportion to what the VM does on each.
 
     `iops` is what it does, by namespace; `before` are the parts in force, whose proportion stays unless the
-    VM is throttled on one namespace while it leaves room on another. A namespace that it did nothing on gets
-    no part, and is not limited, until it does; one with a part keeps it.
+    VM is throttled on one namespace while it leaves room on another; `granted` is what they really grant. A
+    namespace that it did nothing on gets no part, and is not limited, until it does; one with a part keeps
+    it.
     """
     known = {name: before[name] for name in before if name in iops}
     used = [name for name, each in iops.items() if each > 0 or name in known]
     if len(used) < 2:
         return dict.fromkeys(used or iops.keys(), limit_iops)
     total = sum(iops[name] for name in used)
-    held = any(iops[name] >= AT_LIMIT * part for name, part in known.items())
+    held = any(at_limit(iops[name], part, granted.get(name)) for name, part in known.items())
     if len(known) == len(used) and not (held and total < _ROOM_BELOW * sum(known.values())):
         return _scaled(known, limit_iops)
     if total <= 0:

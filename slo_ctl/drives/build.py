@@ -122,7 +122,7 @@ def device_spec(fields: Fields) -> DeviceSpec:
         cached_entries=fields.count("cmt"),
         victim=_victim(fields),
         separate_gc_frontier=None if frontier is None else frontier == "separate",
-        preconditioned=fields.flag("age") is not False,
+        preconditioned=fields.flag("precondition") is not False,
     )
     fields.finish()
     return spec
@@ -163,7 +163,7 @@ def device_pairs(device: DeviceSpec) -> dict[str, str]:
     if device.separate_gc_frontier is not None:
         pairs["frontier"] = "separate" if device.separate_gc_frontier else "shared"
     if not device.preconditioned:
-        pairs["age"] = "no"
+        pairs["precondition"] = "no"
     return pairs
 
 

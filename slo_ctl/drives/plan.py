@@ -35,7 +35,7 @@ _DEFAULT_STRIPE_BYTES = 64 << 10
 MAX_DISKS = 64
 _SECTOR_BYTES = 512
 _DEFAULT_SCHEDULER = "wfq"
-_OWN_KEYS = ("name", "class", "placement", "scheduler", "age", "unallocated")
+_OWN_KEYS = ("name", "class", "placement", "scheduler", "precondition", "unallocated")
 """Keys of a device besides those of the drive, which a replay has, too."""
 _NOUN = "namespace"
 _UNALLOCATED = "unallocated="
@@ -59,7 +59,7 @@ def plan_device(spec: str, namespaces: Sequence[str]) -> DeviceRecord:
     if _is_disk(pairs):
         return _plan_disk(spec, pairs, namespaces)
     own = Fields("device", {key: value for key, value in pairs.items() if key in _OWN_KEYS})
-    own.flag("age")
+    own.flag("precondition")
     own.choice("class", CLASSES)
     name = _name("device", own, "ssd0")
     isolated = own.choice("placement", ("isolated", "shared")) != "shared"
@@ -119,12 +119,16 @@ def drive_pairs(pairs: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in pairs.items() if key not in _OWN_KEYS}
 
 
-def wants_ageing(spec: str) -> bool:
-    """Whether the device is to be aged as soon as it is made (`age=yes`). Raises UserError."""
+def wants_preconditioning(spec: str) -> bool:
+    """Whether the device is to be preconditioned as soon as it is made. Raises UserError."""
     pairs = split_pairs("device", spec)
     if _is_disk(pairs):
         return False
-    return bool(Fields("device", {"age": pairs["age"]} if "age" in pairs else {}).flag("age"))
+    return bool(
+        Fields("device", {"precondition": pairs["precondition"]} if "precondition" in pairs else {}).flag(
+            "precondition"
+        )
+    )
 
 
 def _ops_blocks(plan: DrivePlan, *, isolated: bool) -> tuple[int, ...]:
@@ -244,7 +248,7 @@ def _laid_out(device: str, parts: Sequence[Part], size_bytes: int) -> tuple[Name
     sizes = [share if part.size_bytes is None else part.size_bytes for part in parts]
     for part, size in zip(parts, sizes, strict=True):
         if size % _SECTOR_BYTES:
-            raise UserError(f"--namespace {part.name}: {size} bytes are no whole sectors of 512", "try 1GiB")
+            raise UserError(f"--namespace {part.name}: {size} bytes is not a multiple of 512", "try 1GiB")
     return tuple(
         Namespace(name=part.name, size_bytes=size, weight=part.weight, ops_blocks=0)
         for part, size in zip(parts, sizes, strict=True)

@@ -284,7 +284,7 @@ class SsdRecord(DeviceRecord):
 
 
 class DiskRecord(DeviceRecord):
-    """An emulated hard disk, or several as RAID-0. It has no flash: no placement, no OPS, no ageing."""
+    """An emulated hard disk, or several as RAID-0. No flash: no placement, no OPS, no preconditioning."""
 
     array: Array
     disk: Disk

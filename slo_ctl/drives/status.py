@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from slo_ctl.drives.control import ControlClient, ControlError
 from slo_ctl.drives.record import DeviceRecord, DiskRecord, SsdRecord, read_settings
-from slo_ctl.drives.store import Aged, DeviceStore, read_aged
+from slo_ctl.drives.store import DeviceStore, Preconditioned, read_preconditioned
 
 FORMAT_VERSION = 1
 
@@ -62,14 +62,16 @@ class DriveStatus:
     namespaces: tuple[NamespaceStatus, ...]
     statistics: dict[str, Any] | None
     """The server's reply to `stats`; None while it is not served."""
-    aged: Aged | None
+    preconditioned: Preconditioned | None
     """How its placement was brought to a steady state; None where it was not."""
     problem: str | None
     """Why there are no statistics although it is served."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self) | {"aged": None if self.aged is None else self.aged.model_dump()}
+        return asdict(self) | {
+            "preconditioned": None if self.preconditioned is None else self.preconditioned.model_dump()
+        }
 
 
 def nbd_uri(socket: Path, export: str = "") -> str:
@@ -121,7 +123,7 @@ def device_status(store: DeviceStore, record: DeviceRecord) -> DriveStatus:
         all_exports_socket=str(run.all_exports),
         namespaces=tuple(namespaces),
         statistics=statistics,
-        aged=read_aged(folder),
+        preconditioned=read_preconditioned(folder),
         problem=problem,
     )
 

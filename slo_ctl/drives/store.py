@@ -37,7 +37,7 @@ from slo_ctl.drives.record import (
 from slo_ctl.drives.serving import find_server
 
 _LOCK = "lock"
-_FILES = ("placement", "serving", "settings.json", "ageing.json")
+_FILES = ("placement", "serving", "settings.json", "preconditioned.json")
 """Files of the server besides the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
 _LOCK_PAUSE_S = 0.02
@@ -297,7 +297,7 @@ def resize(
     page = needs_flash(record, "`device resize`").geometry.page_bytes
     if size_bytes <= 0 or size_bytes % page:
         raise UserError(
-            f"{size_bytes} bytes are no whole number of pages of {page}",
+            f"{size_bytes} bytes is not a multiple of the page size, {page}",
             f"try {max(1, round(size_bytes / page)) * page}",
         )
     fields: dict[str, object] = {
@@ -325,7 +325,7 @@ def add_namespace(
         raise UserError(
             f"device {record.name} has no room for a namespace"
             if size_bytes is None
-            else f"{wanted} bytes are no whole number of pages of {page}",
+            else f"{wanted} bytes is not a multiple of the page size, {page}",
             f"{format_bytes_exact(free)} are free: delete a namespace, or make one smaller",
         )
     fields: dict[str, object] = {"name": name, "size_bytes": wanted, "weight": weight}
@@ -385,12 +385,12 @@ def _refusal(message: str) -> UserError:
     return UserError(message, hint)
 
 
-# Ageing a device: its placement is brought to the steady state in which garbage collection matters.
+# Preconditioning a device: its placement is brought to the steady state in which garbage collection matters.
 
-FILE = "ageing.json"
+FILE = "preconditioned.json"
 
 
-class Aged(BaseModel):
+class Preconditioned(BaseModel):
     """Result of the last preconditioning."""
 
     model_config = ConfigDict(frozen=True)
@@ -398,35 +398,38 @@ class Aged(BaseModel):
     waf: float
     """(host + GC) / host page writes over the last capacity written, of all namespaces together."""
     settled: bool
-    """False when the WAF still moved after the most that ageing writes."""
+    """False when the WAF still moved after the most that preconditioning writes."""
     drive_writes: float
     """Capacities written, the first fill included."""
     at_s: int
     """When, seconds since 1970."""
 
 
-def read_aged(folder: Path) -> Aged | None:
-    """How the placement of the device in `folder` was aged; None where it was not, or that is not known."""
+def read_preconditioned(folder: Path) -> Preconditioned | None:
+    """How the device in `folder` was preconditioned; None where it was not, or that is not known."""
     try:
-        return Aged.model_validate_json(read_regular(folder / FILE))
+        return Preconditioned.model_validate_json(read_regular(folder / FILE))
     except (FileNotFoundError, ValidationError):
         return None
 
 
-def age(store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]) -> Aged:
+def precondition(
+    store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]
+) -> Preconditioned:
     """Age a device that is not served; `progress` gets the capacities written so far.
 
     Guest data is neither read nor written. Raises UserError while the device is served.
     """
-    needs_flash(record, "`device age`")
+    needs_flash(record, "`device precondition`")
     try:
         reply = carry_out(
-            store, record, {"op": "age"}, lambda answer: progress(float(answer["drive_writes"]))
+            store, record, {"op": "precondition"}, lambda answer: progress(float(answer["drive_writes"]))
         )
     except ServedError:
         raise UserError(
-            f"device {record.name} is being served", "stop `slo-ctl device serve` first: ageing takes seconds"
+            f"device {record.name} is being served",
+            "stop `slo-ctl device serve` first: it takes seconds",
         ) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the placement is as it was") from None
-    return Aged.model_validate_json(json.dumps(reply["aged"]))
+    return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))

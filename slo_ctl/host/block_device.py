@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from slo_ctl.base.kernel_files import read_bounded
@@ -53,16 +55,32 @@ def is_held(path: Path) -> bool:
 
 # What the kernel can do for cgroups on a block device. Changes nothing.
 
+_SLICES_PER_S, _SHORT_SLICES_PER_S = 10.0, 50.0
+_SHORT_SLICES_FROM: tuple[int, ...] = (6, 10)
+_SHORT_SLICES_UNTIL: tuple[int, ...] = (6, 19)
+"""Releases of Linux in which the throttle of devices that are not rotational has slices of 20 ms."""
+_SHORT_SLICES_FIXED: dict[tuple[int, ...], tuple[int, ...]] = {
+    (6, 12): (6, 12, 63),
+    (6, 17): (6, 17, 13),
+    (6, 18): (6, 18, 2),
+}
+"""The first of each stable series that has commit f76581f9f1d2, "Fix throttle slice time for SSDs"."""
+_VERSION = re.compile(r"\d+")
 _SUBSYSTEM = "nvme-subsystem"
 """The class of devices in whose folders the kernel puts the heads of NVMe multipath."""
 
 
 def probe(
-    tree: CgroupTree | None, sys: Path, devices: Iterable[DeviceNumber], run: Path | None = None
+    tree: CgroupTree | None,
+    sys: Path,
+    devices: Iterable[DeviceNumber],
+    run: Path | None = None,
+    kernel: str = "",
 ) -> Capabilities:
     """Features of each device; reads files below the tree's root and `sys`, and never fails.
 
-    `run` is where systemd says that it runs; None: it does not matter.
+    `run` is where systemd says that it runs; None: it does not matter. `kernel` is a release of Linux, by
+    default this one.
 
     Which weights take effect is the device's affair: those of bfq where it schedules the device, those of
     io.cost where it is enabled for it. Writing any others succeeds and changes nothing.
@@ -73,7 +91,13 @@ def probe(
             None, {device: BlockCapability(device, "", None, False, why) for device in devices}
         )
     latency = _has_latency(tree)
-    found = {device: _of(tree, sys, device, latency) for device in devices}
+    release = kernel or os.uname().release
+    found = {
+        device: replace(
+            _of(tree, sys, device, latency), limit_step_iops=_limit_step_iops(sys, device, release)
+        )
+        for device in devices
+    }
     # On v1 systemd does not mind what is set on the groups of its units.
     return Capabilities(tree.version, found, tree.version == 2 and run is not None and _systemd_runs(run))
 
@@ -113,6 +137,15 @@ def _of(tree: CgroupTree, sys: Path, device: DeviceNumber, latency: bool) -> Blo
         return BlockCapability(device, name, None, limits, problem, latency)
     cautions = tuple(_cautions(folder / "queue" / "iosched", name)) if weights is BFQ else ()
     return BlockCapability(device, name, weights, limits, latency=latency, cautions=cautions)
+
+
+def _limit_step_iops(sys: Path, device: DeviceNumber, release: str) -> float:
+    """One request in each slice of the kernel's throttle."""
+    rotational = _text(sys / "dev" / "block" / str(device) / "queue" / "rotational").strip() == "1"
+    version = tuple(int(number) for number in _VERSION.findall(release)[:3])
+    fixed = version >= _SHORT_SLICES_FIXED.get(version[:2], _SHORT_SLICES_UNTIL)
+    short = version >= _SHORT_SLICES_FROM and not fixed and not rotational
+    return _SHORT_SLICES_PER_S if short else _SLICES_PER_S
 
 
 def _is_multipath_head(folder: Path) -> bool:

@@ -176,6 +176,8 @@ class BlockCapability:
     """A cgroup can have a latency target there, for which its neighbours are slowed down."""
     cautions: tuple[str, ...] = ()
     """Reasons why shares are inexact there, one sentence each with the fix."""
+    limit_step_iops: float = 10.0
+    """Limits on IOPS act in such steps: the kernel grants whole requests in each slice of time."""
 
 
 @dataclass(frozen=True, slots=True)

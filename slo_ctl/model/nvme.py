@@ -177,12 +177,24 @@ class NvmeDevice:
     sets: tuple[NvmSet, ...] = ()
     ocp: bool = False
     """Whether it has OCP's extended SMART log (C0h)."""
+    ops: DriveOps | None = None
+    """OPS of its namespaces; None: it does not report that."""
     notes: tuple[str, ...] = field(default=())
     """Reads that failed, one sentence each."""
 
     def namespace(self, nsid: int) -> NvmeNamespace | None:
         """The one with this NSID."""
         return next((each for each in self.namespaces if each.nsid == nsid), None)
+
+    @property
+    def has_own_ops(self) -> bool:
+        """Whether each namespace has flash blocks of its own; those of one pool report the blocks of all."""
+        sizes = {each.nsid: each.size_bytes for each in self.namespaces}
+        return self.ops is not None and all(
+            each.logical_blocks * self.ops.block_bytes < sizes[each.nsid] + self.ops.block_bytes
+            for each in self.ops.namespaces
+            if each.nsid in sizes
+        )
 
     def group(self, id_: int | None) -> EnduranceGroup | None:
         """The endurance group with this number."""

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +176,9 @@ class Fio:
         return (self._options.seed * 1_000_003 + repetition * 8191 + size_bytes // 512 * 4 + kind) % (1 << 31)
 
     def _run(self, options: Sequence[str], limit_s: float | None) -> dict[str, Any]:
-        command = [self._program, "--name=slo-ctl", *self._place(), *options, "--output-format=json"]
+        # Its job as a thread: one that is a process leaves the group, and may outlive a fio that is killed.
+        ours = ["--name=slo-ctl", "--thread", "--output-format=json"]
+        command = [self._program, *ours, *self._place(), *options]
         # In a session of its own: Ctrl-C reaches us alone, and we end fio.
         with subprocess.Popen(  # noqa: S603 - no shell
             command,
@@ -219,7 +223,9 @@ def _stop(process: subprocess.Popen[str]) -> None:
     try:
         process.communicate(timeout=_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        # With whatever it has started, which would keep the pipes open.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -265,7 +265,7 @@ def to_agios(analysis: Analysis, intervals: Sequence[Interval]) -> str:
     rows = [str(len(intervals))]
     for interval in intervals:
         if interval.low_bytes % _KB_BYTES or interval.high_bytes % _KB_BYTES:
-            raise UserError(f"--agios: {interval} is in no whole KB", "AGIOS counts in 1024 bytes")
+            raise UserError(f"--agios: {interval} is not in whole KiB", "AGIOS counts in 1024 bytes")
         rows.append(f"{interval.low_bytes // _KB_BYTES}\t{interval.high_bytes // _KB_BYTES}")
         for access in ACCESSES:
             curve = next((c for c in analysis.curves if (c.access, c.interval) == (access, interval)), None)

@@ -12,7 +12,7 @@ import numpy as np
 from slo_ctl.base.errors import UserError
 from slo_ctl.base.progress import ProgressSink
 from slo_ctl.base.quantity import format_bytes_exact
-from slo_ctl.decide.write_unit import WriteCost, fit_write_cost
+from slo_ctl.decide.write_size import WriteCost, fit_write_cost
 from slo_ctl.model.measurement import Order
 from traces.batch import Op
 from traces.formats.registry import FORMATS

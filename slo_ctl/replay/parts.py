@@ -1,4 +1,4 @@
-"""Replays of a policy of which only some levers are used, on copies of one aged drive.
+"""Replays of a policy of which only some levers are used, on copies of one preconditioned drive.
 
 `Parts` wraps a policy: from a given split of OPS on, with or without its moves, limits and weights of the
 fair queue. `PreparedDrive` runs any policy object on a scenario, which the engine does for policies with a
@@ -97,8 +97,8 @@ class Drive:
 
 
 class PreparedDrive:
-    """One scenario whose drive is aged once for each placement, or left clean (`age=no`); every run is on a
-    copy. A context manager."""
+    """One scenario whose drive is preconditioned once for each placement, or left clean (`precondition=no`);
+    every run is on a copy. A context manager."""
 
     def __init__(self, drive: Drive) -> None:
         text = ScenarioText()

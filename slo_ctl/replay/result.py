@@ -101,7 +101,7 @@ class VmResult(_Model):
     ops_blocks: OptionalCount = None
     """OPS owned at the end of the window; null where no VM owns OPS."""
     alone_iops: Number = None
-    """The same workload with the whole aged device to itself."""
+    """The same workload with the whole preconditioned device to itself."""
     alone_victim_u: Number = None
     min_iops: Number = None
     """Asked for."""
@@ -180,7 +180,7 @@ class WindowResult(_Model):
 
 
 class RunResult(_Model):
-    """One policy on the aged device."""
+    """One policy on the preconditioned device."""
 
     policy: str
     isolated: bool
@@ -242,7 +242,7 @@ class DeviceResult(_Model):
     """Dies that a block spans."""
     victim_policy: str
     timing: DeviceTiming
-    ageing_drive_writes: Number = None
+    preconditioning_drive_writes: Number = None
     """Written before anything was measured, until WAF settled."""
 
     @property

@@ -1,4 +1,4 @@
-"""One policy on one aged drive, epoch by epoch: observe, decide, act, record."""
+"""One policy on one preconditioned drive, epoch by epoch: observe, decide, act, record."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ class PolicyRun:
         return self._player.host_page_writes >= round(pages)
 
 
-# Running a scenario: age the drive, then every policy on a copy of it, and every VM by itself.
+# Running a scenario: precondition the drive, then every policy on a copy of it, and every VM by itself.
 
 _MERGED_FIRST = {"bast": "least recently written log block", "fast": "oldest log block"}
 _ALONE_PART = 0.25
@@ -270,7 +270,7 @@ def plan_of(scenario: Scenario) -> DrivePlan:
 
 
 def run(scenario: Scenario, progress: ProgressSink) -> Result:
-    """Run every policy of the scenario in turn, each on an equally aged drive.
+    """Run every policy of the scenario in turn, each on an equally preconditioned drive.
 
     Ctrl-C ends the run early with what was measured (`complete` is then False). Raises UserError and
     TraceError for what cannot be run, before anything has.
@@ -297,14 +297,14 @@ def run(scenario: Scenario, progress: ProgressSink) -> Result:
             scenario=scenario.echo(),
             command=command_line(scenario),
             seed=scenario.seed,
-            device=_describe(stage.plan, stage.ageing_drive_writes),
+            device=_describe(stage.plan, stage.preconditioning_drive_writes),
             runs=runs,
             complete=complete,
             notes=stage.notes,
         )
 
 
-def _describe(plan: DrivePlan, ageing_drive_writes: float | None) -> DeviceResult:
+def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> DeviceResult:
     config, timing, ops = plan.config, plan.timing, sum(plan.ops_blocks)
     usable = plan.logical_blocks + ops
     block_bytes = config.page_bytes * plan.block_pages
@@ -331,14 +331,14 @@ def _describe(plan: DrivePlan, ageing_drive_writes: float | None) -> DeviceResul
             transfer_us=timing.transfer_us,
             copyback=timing.copyback,
         ),
-        ageing_drive_writes=ageing_drive_writes,
+        preconditioning_drive_writes=preconditioning_drive_writes,
     )
 
 
 class Stage:
-    """What all runs start from: the VMs' requests, and drives aged once for each placement, then copied.
+    """What all runs start from: the VMs' requests, and a preconditioned drive for each placement.
 
-    A context manager, which keeps the aged drives in a folder.
+    A context manager, which keeps the preconditioned drives in a folder.
     """
 
     def __init__(self, scenario: Scenario, progress: ProgressSink) -> None:
@@ -351,7 +351,7 @@ class Stage:
             for index, (vm, pages) in enumerate(zip(scenario.vms, self.plan.logical_pages, strict=True))
         ]
         self.notes = [note for source in self.sources for note in source.notes]
-        self.ageing_drive_writes: float | None = None
+        self.preconditioning_drive_writes: float | None = None
         self._scenario = scenario
         self._progress = progress
         self._drives: dict[Placement, list[int]] = {}
@@ -380,7 +380,7 @@ class Stage:
         if not self._scenario.device.preconditioned:
             device.save(path, placement.value)
             return tenants
-        phase = self._progress.phase(f"ageing the drive ({placement.value})", None, "drive writes")
+        phase = self._progress.phase(f"preconditioning the drive ({placement.value})", None, "drive writes")
         reported = 0.0
 
         def report(drive_writes: float) -> None:
@@ -388,13 +388,13 @@ class Stage:
             phase.advance(drive_writes - reported)
             reported = drive_writes
 
-        ageing = device.age(self._scenario.seed, report)
+        preconditioning = device.precondition(self._scenario.seed, report)
         phase.done()
-        self.ageing_drive_writes = ageing.host_page_writes / self.plan.total_pages
-        if not ageing.settled:
+        self.preconditioning_drive_writes = preconditioning.host_page_writes / self.plan.total_pages
+        if not preconditioning.settled:
             self.notes.append(
                 f"the {placement.value} drive's WAF had not settled after "
-                f"{self.ageing_drive_writes:.1f} drive writes of ageing"
+                f"{self.preconditioning_drive_writes:.1f} drive writes of preconditioning"
             )
         device.save(path, placement.value)
         return tenants

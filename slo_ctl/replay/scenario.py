@@ -141,7 +141,7 @@ class Scenario:
     vms: tuple[VmSpec, ...]
     policy: str = DEFAULT_POLICY
     compare: tuple[str, ...] = ()
-    """Policies run before `policy`, on the same aged device, to compare it with."""
+    """Policies run before `policy`, on the same preconditioned device, to compare it with."""
     duration: Duration = field(default_factory=lambda: Duration(drive_writes=20.0))
     timing: TimingModel = TimingModel.FULL
     seed: int = 1
@@ -155,7 +155,7 @@ class Scenario:
     on_error: Literal["raise", "skip"] = "raise"
     """Handling of bad records of a trace: an error before the run, or left out and counted."""
     measure_alone: bool = True
-    """Also run every VM by itself on the whole aged device."""
+    """Also run every VM by itself on the whole preconditioned device."""
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:

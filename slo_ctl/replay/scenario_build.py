@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -246,6 +246,14 @@ def build_scenario(text: ScenarioText) -> Scenario:
         on_error="skip" if _name(text, "on_error", "raise", ("raise", "skip")) == "skip" else "raise",
         measure_alone=_name(text, "alone", "yes", ("yes", "no", "true", "false")) in ("yes", "true"),
     )
+
+
+def check_on_any_drive(text: ScenarioText) -> None:
+    """Raise UserError for what is wrong on any drive and with any number of VMs."""
+    for where, values in text.vms:
+        Fields(where, values).size("size")
+        anywhere = {key: value for key, value in values.items() if key != "size"}
+        build_scenario(replace(text, vms=[(where, anywhere)], events=[]))
 
 
 def _vms(tables: Sequence[tuple[str, Mapping[str, object]]], device_bytes: int) -> tuple[VmSpec, ...]:

@@ -205,7 +205,7 @@ def sweep(
     """Run the points that `out` has not, and add each to it when it is done.
 
     Returns the rows of `points`, and whether none is missing. Ctrl-C ends it with what was done. `mpi`: on
-    the ranks of `mpiexec ... python -m mpi4py.futures` in place of local processes.
+    the ranks of `mpirun ... python -m mpi4py.futures` in place of local processes.
     """
     there = {row.point: row for row in read_rows(out)}
     lines = lines_of(out)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.drives.status import DriveStatus, NamespaceStatus
-    from slo_ctl.model.nvme import EnduranceGroup, NvmeDevice, NvmeNamespace, OfferedPlacement
+    from slo_ctl.model.nvme import DriveOps, EnduranceGroup, NvmeDevice, NvmeNamespace, OfferedPlacement
 
 FORMAT_VERSION = 1
 _MULTIPATH = "the kernel's multipath: its disks have no I/O scheduler, and io.cost refuses them"
@@ -49,8 +49,14 @@ def nvme_json(device: NvmeDevice, offered: OfferedPlacement, tool: str) -> dict[
         "endurance_groups": [asdict(each) for each in device.groups],
         "nvm_sets": [asdict(each) for each in device.sets],
         "ocp": device.ocp,
+        "ops": _ops(device.ops),
         "notes": list(device.notes),
     }
+
+
+def _ops(ops: DriveOps | None) -> dict[str, Any] | None:
+    """Without the moment at which it was read."""
+    return None if ops is None else {name: each for name, each in asdict(ops).items() if name != "at_s"}
 
 
 def print_nvme(console: Console, device: NvmeDevice, offered: OfferedPlacement, tool: str) -> None:
@@ -247,12 +253,12 @@ def _disk_facts(device: DriveStatus) -> dict[str, str]:
 
 
 def _preconditioned(device: DriveStatus) -> str:
-    aged = device.aged
-    if aged is None:
-        return f"no (slo-ctl device age {device.name}, while it is not served)"
-    when = datetime.fromtimestamp(aged.at_s, UTC).date().isoformat()
-    how = "steady state" if aged.settled else "not settled"
-    return f"{how}, WAF {numbers.decimal(aged.waf)} after {aged.drive_writes:.1f} drive writes ({when})"
+    done = device.preconditioned
+    if done is None:
+        return f"no (slo-ctl device precondition {device.name}, while it is not served)"
+    when = datetime.fromtimestamp(done.at_s, UTC).date().isoformat()
+    how = "steady state" if done.settled else "not settled"
+    return f"{how}, WAF {numbers.decimal(done.waf)} after {done.drive_writes:.1f} drive writes ({when})"
 
 
 def _served(device: DriveStatus) -> str:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from slo_ctl.decide.profile_fit import Analysis
-    from slo_ctl.decide.write_unit import WriteCost
+    from slo_ctl.decide.write_size import WriteCost
     from slo_ctl.profile.store import Profile
-    from slo_ctl.profile.write_unit import LogicalBlockRecord
+    from slo_ctl.profile.write_size import WriteSizeRecord
     from slo_ctl.replay.sweep import Answer
 
 _SPIKE_COLUMNS = 3
@@ -121,7 +121,7 @@ def _draw_ratios(axes: Axes, analysis: Analysis) -> None:
 # The search for the optimal write size.
 
 
-def save_write_unit(record: LogicalBlockRecord, emulated: bool, path: Path) -> None:
+def save_write_size(record: WriteSizeRecord, emulated: bool, path: Path) -> None:
     """Raises OSError."""
     finding = record.finding()
     with _drawn_to(path, 5.4, 3.4) as figure:

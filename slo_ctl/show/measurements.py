@@ -14,10 +14,10 @@ from rich.text import Text
 from slo_ctl.base import numbers
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import printable
-from slo_ctl.decide.write_unit import Advice, advise
+from slo_ctl.decide.write_size import Advice, advise
 from slo_ctl.model.measurement import Access, Direction, Order
 from slo_ctl.profile.store import age_text
-from slo_ctl.profile.write_unit import Finding, Outcome
+from slo_ctl.profile.write_size import Finding, Outcome
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slo_ctl.decide.profile_fit import Analysis, Ratio, RatioSummary
-    from slo_ctl.decide.write_unit import Band, Estimate, WriteCost
+    from slo_ctl.decide.write_size import Band, Estimate, WriteCost
     from slo_ctl.profile.store import Found, Profile
-    from slo_ctl.profile.write_unit import FoundLogicalBlock, LogicalBlockRecord, SizeVerdict
+    from slo_ctl.profile.write_size import FoundWriteSize, SizeVerdict, WriteSizeRecord
 
 
 FORMAT_VERSION = 1
@@ -198,8 +198,8 @@ def _advice(finding: Finding) -> tuple[Advice, ...]:
     return advise(finding.block_bytes) if finding.block_bytes is not None and finding.sure else ()
 
 
-def write_unit_json(
-    record: LogicalBlockRecord, emulated: bool, found: FoundLogicalBlock | None = None
+def write_size_json(
+    record: WriteSizeRecord, emulated: bool, found: FoundWriteSize | None = None
 ) -> dict[str, Any]:
     """One JSON object; `pair` has the raw measurements."""
     finding = record.finding()
@@ -208,15 +208,15 @@ def write_unit_json(
     plain["emulated_in_virtual_time"] = emulated
     plain["validity"] = None if found is None else {"age_s": found.age_s, "stale": found.stale or None}
     plain["outcome"] = finding.outcome.value
-    plain["logical_block_bytes"] = finding.block_bytes
+    plain["optimal_write_bytes"] = finding.block_bytes
     plain["sure"] = finding.sure
-    plain["sizes"] = [_write_unit_size_json(size) for size in finding.sizes]
+    plain["sizes"] = [_write_size_size_json(size) for size in finding.sizes]
     plain["advice"] = [asdict(each) for each in _advice(finding)]
     return plain
 
 
-def print_write_unit(
-    console: Console, record: LogicalBlockRecord, emulated: bool, found: FoundLogicalBlock | None = None
+def print_write_size(
+    console: Console, record: WriteSizeRecord, emulated: bool, found: FoundWriteSize | None = None
 ) -> None:
     """The drive, the sizes, the result and recommended settings."""
     finding = record.finding()
@@ -226,11 +226,11 @@ def print_write_unit(
         Text(printable(f"{'EMULATED, virtual time: ' if emulated else ''}{title}"), style="bold"),
         soft_wrap=True,
     )
-    for line in _write_unit_circumstances(record, found):
+    for line in _write_size_circumstances(record, found):
         console.print(Text(printable(line)))
     if finding.sizes:
         console.print()
-        console.print(_write_unit_table(finding))
+        console.print(_write_size_table(finding))
         console.print()
     for line in finding_lines(record, finding):
         console.print(Text(line))
@@ -241,7 +241,7 @@ def print_write_unit(
             console.print(Text(f"  {command}", style="bold"), soft_wrap=True)
 
 
-def finding_lines(record: LogicalBlockRecord, finding: Finding) -> list[str]:
+def finding_lines(record: WriteSizeRecord, finding: Finding) -> list[str]:
     """The result in words."""
     confidence = (
         f"with {100 * record.confidence:.4g} % confidence at each size"
@@ -272,7 +272,7 @@ def finding_lines(record: LogicalBlockRecord, finding: Finding) -> list[str]:
             return ["optimal write size: not known yet; run the command again to resume"]
 
 
-def _write_unit_circumstances(record: LogicalBlockRecord, found: FoundLogicalBlock | None) -> list[str]:
+def _write_size_circumstances(record: WriteSizeRecord, found: FoundWriteSize | None) -> list[str]:
     lines = [
         (
             f"target {record.target}, {numbers.size(record.span_bytes)} written by each pass, queue depth "
@@ -286,7 +286,7 @@ def _write_unit_circumstances(record: LogicalBlockRecord, found: FoundLogicalBlo
     return lines
 
 
-def _write_unit_table(finding: Finding) -> Table:
+def _write_size_table(finding: Finding) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("SIZE", "SEQUENTIAL", "RANDOM", "RATIO", "BETWEEN", "REPEATED"):
         table.add_column(heading, justify="right")
@@ -305,7 +305,7 @@ def _write_unit_table(finding: Finding) -> Table:
     return table
 
 
-def _write_unit_size_json(size: SizeVerdict) -> dict[str, Any]:
+def _write_size_size_json(size: SizeVerdict) -> dict[str, Any]:
     plain = asdict(size)
     plain["closeness"] = size.closeness.value
     plain["high"] = size.high if math.isfinite(size.high) else None

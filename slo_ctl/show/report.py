@@ -153,6 +153,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("Timing", f"{timing.model}: {latencies}" if latencies else timing.model),
         ("Seed", str(result.seed)),
     ]
-    if device.ageing_drive_writes is not None:
-        facts.append(("Preconditioning", f"{device.ageing_drive_writes:.3g} drive writes until WAF settled"))
+    if device.preconditioning_drive_writes is not None:
+        facts.append(
+            ("Preconditioning", f"{device.preconditioning_drive_writes:.3g} drive writes until WAF settled")
+        )
     return [(name, printable(value)) for name, value in facts]

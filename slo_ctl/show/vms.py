@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from slo_ctl.observe.streams import Inventory
 
 FORMAT_VERSION = 1
+NO_VMS = (
+    "no VMs found: start VMs of libvirt, or define clients in slo-ctl.toml as "
+    "[vm.NAME] with their cgroup or their namespaces"
+)
 
 
 def where_line(inventory: Inventory) -> str:

@@ -199,6 +199,33 @@ def test_which_weights_take_effect(tree: Tree) -> None:
     assert found() == IO_COST.mechanism
 
 
+@pytest.mark.parametrize(
+    ("release", "rotational", "step"),
+    [
+        ("6.1.0-40-amd64", "0", 10),
+        ("6.9.12", "0", 10),
+        ("6.10-rc1", "0", 50),
+        ("6.12.0-124.8.1.el10_1.x86_64", "0", 50),
+        ("6.12.57+deb13-amd64", "0", 50),
+        ("6.12.57+deb13-amd64", "1", 10),
+        ("6.12.63+deb13-amd64", "0", 10),
+        ("6.14.0-36-generic", "0", 50),
+        ("6.17.12", "0", 50),
+        ("6.17.13", "0", 10),
+        ("6.18.2", "0", 10),
+        ("6.19.0", "0", 10),
+        ("7.0", "0", 10),
+        ("", "0", 10),
+    ],
+)
+def test_the_step_of_limits_is_a_request_in_each_slice_of_the_kernel(
+    tree: Tree, release: str, rotational: str, step: float
+) -> None:
+    (tree.queue / "rotational").write_text(f"{rotational}\n")
+    found = probe(tree.tree, tree.sys, [NVME], kernel=release or "unknown")
+    assert found.devices[NVME].limit_step_iops == step
+
+
 def test_io_latency_is_found_below_the_root(tree: Tree) -> None:
     def found() -> bool:
         return probe(tree.tree, tree.sys, [NVME]).devices[NVME].latency

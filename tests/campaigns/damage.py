@@ -39,7 +39,15 @@ window = "1s"
 uri = "none"
 """
 _FORK = multiprocessing.get_context("fork")
-DEVICE_FILES = ("device.toml", "settings.json", "placement", "serving", "ageing.json", "lock", "a.img")
+DEVICE_FILES = (
+    "device.toml",
+    "settings.json",
+    "placement",
+    "serving",
+    "preconditioned.json",
+    "lock",
+    "a.img",
+)
 DAEMON_FILES = ("slo-ctl.toml", "promises.json", "journal.json", "history.db", "mappings.json")
 LOCKS = ("run/daemon.lock", ".promises.json.lock")
 
@@ -135,7 +143,7 @@ def damage(root: Path, random: Random, tally: Tally) -> None:
         where = f"{path} as {harm}"
         if file in DEVICE_FILES:
             _serve(damaged, where, path)
-            commands = [("device", "show", "d"), ("device", "list"), ("device", "age", "d")]
+            commands = [("device", "show", "d"), ("device", "list"), ("device", "precondition", "d")]
         else:
             commands = [("vm", "set", "web", "weight=3", "--force"), ("status",), ("history", "web")]
         for words in [*commands, ("daemon", "--once"), ("apply", "--undo")]:
@@ -148,7 +156,7 @@ def damage(root: Path, random: Random, tally: Tally) -> None:
 def _make_healthy(root: Path) -> None:
     """A device that was served and killed, with settings; a daemon that ran, with an SLO."""
     root.mkdir()
-    make_drive(root, "mapping=page,age=yes")
+    make_drive(root, "mapping=page,precondition=yes")
     tables = [f'[vm.{name}]\nnamespaces = ["d/{name}"]\n' for name in NAMES]
     (root / "slo-ctl.toml").write_text(_CONFIG + "[vm.web]\n" + "".join(tables))
     server = Server(root, "d", "--latency", "real")

@@ -7,8 +7,9 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -26,6 +27,7 @@ from .server_kill import verify_all
 
 _LOST = (errno.EIO, errno.EPERM, errno.ENOSPC)
 """NBD has EPERM for EROFS."""
+_SMALL_JUMP_S, _LARGE_JUMP_S = 3600, 5 * 86400
 _CONFIG = """
 [daemon]
 epoch = "100ms"
@@ -93,7 +95,7 @@ def _data_lost(scene: Scene, disk: LoopDisk) -> Iterator[DeviceLoad]:
             ledger.lose_unflushed()
         due = load.changer.check_kept()
         scene.restart()
-        verify_all(scene.server, scene.ledgers, due, aged=False, may_be_rebuilt=True)
+        verify_all(scene.server, scene.ledgers, due, preconditioned=False, may_be_rebuilt=True)
         check(scene.server.stop() == 0, f"the clean stop failed: {scene.server.log()}")
         scene.restart()
         scene.works()
@@ -123,20 +125,59 @@ def _stop_for(scene: Scene, *pids: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-@contextmanager
-def _with_daemon(root: Path, random: Random, tally: Tally) -> Iterator[tuple[Scene, DaemonProcess]]:
-    """A daemon that knows the share of each VM, and whose minimum is kept, before and after."""
+def clock_jumps(root: Path, random: Random, tally: Tally) -> None:
+    """The wall clock of the daemon is set, forward or back: it goes on deciding, and reports the new time."""
+    clock = root / "clock"
 
-    def sound(status: HostStatus) -> bool:
-        return len(status.vms) == len(NAMES) and all(
-            vm.share is not None and vm.iops and vm.verdict is not Verdict.INSUFFICIENT for vm in status.vms
-        )
+    def set_clock(offset_s: int) -> None:
+        new = clock.with_suffix(".new")
+        new.write_text(f"{offset_s:+d}")
+        new.replace(clock)
+
+    set_clock(0)
+    faked = {
+        "LD_PRELOAD": str(fake_clock()),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    with _with_daemon(root, random, tally, faked) as (_, daemon):
+        for _ in range(3):
+            offset_s = random.choice((-1, 1)) * random.randint(_SMALL_JUMP_S, _LARGE_JUMP_S)
+            set_clock(offset_s)
+            tally["jumps"] += 1
+            check(daemon.epochs_in(1) > 0, f"no epoch in a second after {offset_s:+d} s")
+            daemon.eventually(f"shares {offset_s:+d} s away", partial(_sound_at, time.time() + offset_s))
+        set_clock(0)
+
+
+def _sound_at(begun_s: float, status: HostStatus) -> bool:
+    return 0 < status.at - begun_s < _SMALL_JUMP_S and sound(status)
+
+
+def fake_clock() -> Path | None:
+    """The library that gives a process another time (package faketime)."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+def sound(status: HostStatus) -> bool:
+    """Each VM has a share, and none misses its minimum."""
+    return len(status.vms) == len(NAMES) and all(
+        vm.share is not None and vm.iops and vm.verdict is not Verdict.INSUFFICIENT for vm in status.vms
+    )
+
+
+@contextmanager
+def _with_daemon(
+    root: Path, random: Random, tally: Tally, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[Scene, DaemonProcess]]:
+    """A daemon that knows the share of each VM, and whose minimum is kept, before and after."""
 
     scene = Scene(root, random, tally)
     tables = [f'[vm.{name}]\nweight = 1\nmin_iops = 1\nnamespaces = ["d/{name}"]\n' for name in NAMES]
     (root / "slo-ctl.toml").write_text(_CONFIG + "".join(tables))
     try:
-        with running(root) as daemon, scene.load(changes=False):
+        with running(root, environment=environment) as daemon, scene.load(changes=False):
             daemon.eventually("shares", sound)
             yield scene, daemon
             stopped_at = time.time()
@@ -190,6 +231,7 @@ FAULTS: dict[str, Round] = {
     "stopped server": stopped_server,
     "stopped daemon": stopped_daemon,
     "descriptor limit": descriptor_limit,
+    "clock jumps": clock_jumps,
 }
 
 

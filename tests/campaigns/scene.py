@@ -65,13 +65,13 @@ class Scene:
         with self.load() as load:
             pass
         check(load.changer.is_connected, f"changes came to an end; {self.server.log()}")
-        verify_all(self.server, self.ledgers, self.due, aged=False)
+        verify_all(self.server, self.ledgers, self.due, preconditioned=False)
 
     def works_after_restart(self) -> None:
         """Likewise."""
         check(self.server.stop() == 0, f"the clean stop failed: {self.server.log()}")
         self.restart()
-        verify_all(self.server, self.ledgers, self.due, aged=False)
+        verify_all(self.server, self.ledgers, self.due, preconditioned=False)
 
     def ailments(self) -> dict[str, str]:
         """What the server reports of its namespaces."""

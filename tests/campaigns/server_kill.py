@@ -25,7 +25,7 @@ from .faults import READY_S, Tally, check, succeed
 from .front_ends import OPTIONS, Disk, VhostUserDisk, disks_of, nbd_disks
 from .load import NAMES, PAGES, DeviceLoad
 
-MAPPINGS = ("page", "page,age=yes", "bast", "fast,cluster=2", "dftl")
+MAPPINGS = ("page", "page,precondition=yes", "bast", "fast,cluster=2", "dftl")
 KILLS = 6
 TIMED = ("--latency", "real", "--time-scale", "0.01", "--threads", "4")
 """Options with which the device has weights and limits; requests hardly wait."""
@@ -48,7 +48,7 @@ def server_kill(root: Path, random: Random, tally: Tally) -> None:
                 tally["kills while starting"] += 1
             server = Server(root, "d", *options)
             resume(server, clients, tally)
-            verify_all(server, ledgers, due, aged="age=yes" in mapping, disks_of=disks_of)
+            verify_all(server, ledgers, due, preconditioned="precondition=yes" in mapping, disks_of=disks_of)
         check(server.stop() == 0, f"the clean stop failed: {server.log()}")
     finally:
         server.stop()
@@ -97,7 +97,7 @@ def verify_all(
     ledgers: dict[str, Ledger],
     due: States,
     *,
-    aged: bool,
+    preconditioned: bool,
     may_be_rebuilt: bool = False,
     disks_of: Callable[[Server, str, int], list[Disk]] = nbd_disks,
 ) -> None:
@@ -109,7 +109,7 @@ def verify_all(
     # A device that was never checkpointed has no placement yet that could be kept.
     rebuilt = hello["placement"].startswith("rebuilt") and "there is no checkpoint" not in hello["placement"]
     check(may_be_rebuilt or not rebuilt, f"placement {hello['placement']}")
-    check(bool(hello["aged"]) == aged, f"preconditioning: {hello['aged']}")
+    check(bool(hello["preconditioned"]) == preconditioned, f"preconditioning: {hello['preconditioned']}")
     for name, ledger in ledgers.items():
         with NbdClient(server.run.export(name), name) as client:
             check(client.size == due[name].size_bytes, f"{name} has {client.size} bytes, not {due[name]}")

@@ -148,7 +148,7 @@ def test_a_package_that_is_not_installed_is_named(
         ["replay", "--device", "size=64MiB,op=20%", "--vm", "name=a,workload=uniform,total=4MiB", "-q"],
         [
             "device",
-            "logical-block",
+            "write-size",
             "--emulated",
             "size=64MiB",
             "--bytes",

@@ -131,7 +131,7 @@ def test_names_that_would_break_a_command_line_are_left_out() -> None:
 
 
 def test_values_of_properties_are_completed() -> None:
-    assert completion.complete_device_property("ssd0,pre") == ["ssd0,preset="]
+    assert completion.complete_device_property("ssd0,pres") == ["ssd0,preset="]
     assert completion.complete_device_property("preset=f") == ["preset=fast15"]
     assert completion.complete_device_property("size=8GiB,mapping=b") == ["size=8GiB,mapping=bast"]
     assert completion.complete_device_property("size=8") == []

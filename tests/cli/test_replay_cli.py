@@ -30,7 +30,7 @@ class Engine:
 
     def run(self, scenario: Scenario, progress: ProgressSink) -> Result:
         self.scenarios.append(scenario)
-        phase = progress.phase("ageing", 10, "page writes")
+        phase = progress.phase("preconditioning", 10, "page writes")
         phase.advance(10)
         phase.done()
         return fake_result(
@@ -61,7 +61,7 @@ def test_tables_by_default(engine: Engine, capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr()
     assert "EMULATED SSD" in shown.out
     assert "policy shared" in shown.out
-    assert "ageing: done" in shown.err
+    assert "preconditioning: done" in shown.err
     assert engine.scenarios[0].policies == ("shared", "proportional")
 
 

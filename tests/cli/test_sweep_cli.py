@@ -94,6 +94,16 @@ def test_refusals_name_the_option(
     assert reason in capsys.readouterr().err
 
 
+def test_a_mistake_in_the_scenario_is_not_taken_for_a_drive_that_is_too_small(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line, reason in (("queue_depth = 8", "unknown key queue_depth"), ('min = "few"', "min")):
+        scenario.write_text(SCENARIO.replace("min = 120", line))
+        assert run(str(scenario), "--out", str(scenario.with_suffix(".csv"))) == 2
+        assert reason in capsys.readouterr().err
+    assert not scenario.with_suffix(".csv").exists()
+
+
 def test_a_file_of_something_else_is_kept(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = scenario.with_suffix(".csv")
     other.write_text(SCENARIO)

@@ -119,7 +119,7 @@ WRONG = [
     ("device resize ssd0/web 100GiB", "choose a smaller size"),
     ("device resize ssd0 32MiB", "write ssd0/NAMESPACE"),
     ("device resize ssd0/nosuch 32MiB", "known: db, web"),
-    ("device age nosuch", "known: ssd0"),
+    ("device precondition nosuch", "known: ssd0"),
     ("device serve nosuch", "known: ssd0"),
     ("device serve ssd0 --latency sometimes", "known: real, none"),
     ("device serve ssd0 --nvme-tcp here", "write one such as 127.0.0.1:4420 or [::1]:4420"),

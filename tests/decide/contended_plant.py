@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from slo_ctl.decide.limit_split import granted_iops, nearest_granted
 from slo_ctl.decide.protection import Contender, Protection, step
 from slo_ctl.model import Slo
 
@@ -28,13 +30,15 @@ class Plant:
     noise: float = 0.0
     seed: int = 1
     limits: Mapping[str, float] = field(default_factory=dict)
+    limit_step: float = 0.0
+    """That in which limits act, as the kernel's do."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)  # noqa: S311 - noise that can be repeated
 
     def iops(self) -> dict[str, float]:
         left = self.capacity
-        caps = {n: min(v.demand, self.limits.get(n, float("inf"))) for n, v in self.vms.items()}
+        caps = {n: min(v.demand, self.granted(n)) for n, v in self.vms.items()}
         got: dict[str, float] = {}
         while rest := {n: v for n, v in self.vms.items() if n not in got}:
             queues = sum(v.queue for v in rest.values())
@@ -46,6 +50,10 @@ class Plant:
                 got[n] = caps[n]
             left -= sum(caps[n] for n in capped)
         return {n: g * (1 + self._random.gauss(0, self.noise)) for n, g in got.items()}
+
+    def granted(self, name: str) -> float:
+        """What its limit grants; infinite without one."""
+        return granted_iops(self.limits[name], self.limit_step) if name in self.limits else math.inf
 
 
 @dataclass
@@ -59,6 +67,8 @@ class Loop:
     notes: set[str] = field(default_factory=set)
     guessing: bool = False
     """The observer takes everybody for wanting more, as it does where it only sees a busy device."""
+    knows_steps: bool = True
+    """The controller is told what limits grant, and takes those that are granted completely."""
     by_weight: bool = False
     """Every VM has a namespace of its own: shares are kept by limits, and a VM that is throttled by one looks
     as if it wanted no more, since its namespace is not busy."""
@@ -69,16 +79,24 @@ class Loop:
             iops = plant.iops()
             self.history.append((iops, dict(plant.limits)))
             vms = [
-                Contender(name, vm.slo, max(0.0, iops[name]), self._wants_more(name, iops[name]))
+                Contender(
+                    *(name, vm.slo, max(0.0, iops[name]), self._wants_more(name, iops[name])),
+                    granted_iops=plant.granted(name) if self.knows_steps else None,
+                )
                 for name, vm in plant.vms.items()
             ]
             self.protection = step(self.protection, vms, by_weight=self.by_weight)
-            plant.limits = self.protection.limits
+            plant.limits = {
+                name: nearest_granted(
+                    limit, plant.limit_step if self.knows_steps else 0.0, plant.vms[name].slo.min_iops or 0.0
+                )
+                for name, limit in self.protection.limits.items()
+            }
             self.notes.update(self.protection.notes)
         return self
 
     def _wants_more(self, name: str, iops: float) -> bool:
-        if self.by_weight and iops > 0.95 * self.plant.limits.get(name, float("inf")):
+        if self.by_weight and iops > 0.95 * self.plant.granted(name):
             return False
         return self.guessing or iops < 0.93 * self.plant.vms[name].demand
 

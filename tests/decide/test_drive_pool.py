@@ -37,6 +37,41 @@ def test_simulated_weights_settle_and_do_not_oscillate(
         assert all(0.75 < after[vm] / before[vm] < 1.3 for vm in before.keys() & after.keys())
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.permutations([1, 8, 32]),
+    st.sampled_from([(1.0, 3.0, 6.0), (1.0, 1.0, 1.0), (1.0, 2.0, 2.0)]),
+    st.floats(50, 1000),
+)
+def test_simulated_weights_on_a_slow_drive_are_kept_within_half_a_step(
+    seed: int, queues: list[float], weights: tuple[float, float, float], capacity: float
+) -> None:
+    """The kernel's limits act in steps of 10 IOPS."""
+    vms = weighted(tuple(queues), **dict(zip("abc", weights, strict=True)))
+    loop = Loop(Plant(vms, capacity, 0.02, seed, limit_step=10.0), by_weight=True).run(200)
+    for vm, weight in zip("abc", weights, strict=True):
+        due = weight / sum(weights) * capacity
+        # Who is not limited has what the half steps of both others leave.
+        assert loop.mean(vm, 100) == pytest.approx(due, abs=2 * 5.0 + 0.15 * due)
+    assert sum(loop.mean(vm, 100) for vm in vms) >= 0.95 * capacity
+    assert loop.changes(100) <= 10
+
+
+def test_simulated_limits_that_grant_less_than_they_say_and_nobody_knows() -> None:
+    """Why the controller is told: who is throttled was taken for content, its limit was lifted again and
+    again, and weights 1:3:6 came out as 26:28:46."""
+
+    def shares(*, knows_steps: bool) -> list[float]:
+        plant = Plant(weighted((8, 8, 8), a=1, b=3, c=6), 92, 0.02, limit_step=10.0)
+        loop = Loop(plant, by_weight=True, knows_steps=knows_steps).run(200)
+        assert (loop.changes(100) > 50) is not knows_steps
+        return [loop.mean(vm, 100) / 92 for vm in "abc"]
+
+    assert shares(knows_steps=False)[0] > 0.2
+    assert shares(knows_steps=True) == [pytest.approx(each, abs=0.05) for each in (0.1, 0.3, 0.6)]
+
+
 def test_simulated_equal_queues_settle_within_ten_seconds_and_stay() -> None:
     loop = Loop(Plant(weighted((8, 8, 8), a=1, b=3, c=6), 1000), by_weight=True).run(60)
     first = next(at for at, (iops, _) in enumerate(loop.history) if iops["a"] == pytest.approx(100, rel=0.15))
@@ -128,6 +163,9 @@ def test_a_limit_is_divided_by_what_the_vm_does_and_stays_so() -> None:
         ONE: pytest.approx(20, rel=0.05),
         TWO: pytest.approx(380, rel=0.05),
     }
+    # It is throttled too where the limit grants less than it says.
+    assert split_limit(400, {ONE: 5.0, TWO: 60.0}, parts) == parts
+    assert split_limit(400, {ONE: 5.0, TWO: 60.0}, parts, {ONE: 300.0, TWO: 60.0}) != parts
     # The proportion stays when the limit changes.
     assert split_limit(200, {ONE: 290.0, TWO: 99.0}, parts) == {ONE: 150.0, TWO: 50.0}
     assert split_limit(200, {ONE: 290.0, TWO: 0.0}, {}) == {ONE: 200.0}

@@ -233,14 +233,14 @@ def test_a_minimum_is_kept_by_holding_others_back_where_they_can_be() -> None:
     slos = {"a": Slo(min_iops=100), "b": Slo()}
     wanted = decide([group("a"), group("b")], slos)
     assert not wanted.no_mechanism
-    assert wanted.limitable == {("a", "fast"), ("b", "fast")}
+    assert wanted.limitable == {("a", "fast"): 10.0, ("b", "fast"): 10.0}
     unlimited = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, False)})
     reason = "min_iops 100: no other VM on fast can be limited in its favour"
     assert decide([group("a"), group("b")], slos, unlimited).no_mechanism == {("a", "fast"): reason}
     others = Vm("b", FoundBy.LIBVIRT, VmState.RUNNING, "uuid-b", 1, "/m/b", (disk("vda", kind="vhostuser"),))
     wanted = decide([group("a"), others], slos)
     assert wanted.no_mechanism == {("a", "fast"): reason}
-    assert wanted.limitable == {("a", "fast")}
+    assert wanted.limitable == {("a", "fast"): 10.0}
 
 
 def test_who_is_held_back_gets_the_tighter_limit() -> None:
@@ -262,6 +262,37 @@ def test_who_is_held_back_gets_the_tighter_limit() -> None:
         ("/slo/a", "write_iops"): 100,
         ("uuid-web", "total_iops"): 200,
     }
+
+
+def test_limits_of_the_kernel_act_in_steps_and_those_of_qemu_do_not() -> None:
+    vms = [group("a"), domain("web", disk("vda")), group("b")]
+    can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, limit_step_iops=50.0)})
+    writes = {("a", FAST): Splits(iops=Split(0.01, 0.0)), ("b", FAST): Splits(iops=Split(0.01, 0.0))}
+    held = {("a", FAST): HeldBack(130, ("b",)).rounded(50.0, 0.0), ("web", FAST): HeldBack(130, ("b",))}
+    slos = {"a": Slo(max_iops=1000), "web": Slo(), "b": Slo(max_iops=180)}
+    wanted = settings_for(vms, slos, (), DEVICES, can, splits=writes, held=held)
+    limits = {(s.vm, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
+    assert limits == {
+        ("a", "read_iops"): 2,
+        ("a", "write_iops"): 150,
+        ("web", "total_iops"): 130,
+        ("b", "read_iops"): 25,
+        ("b", "write_iops"): 150,
+    }
+    assert wanted.granted_iops == {
+        ("a", FAST): pytest.approx(150, rel=0.02),
+        ("web", FAST): 130,
+        ("b", FAST): pytest.approx(150, rel=0.02),
+    }
+    assert wanted.limitable == {("a", "fast"): 50.0, ("web", "fast"): 0.0, ("b", "fast"): 50.0}
+
+
+def test_a_limit_is_not_rounded_below_the_vms_own_minimum() -> None:
+    assert HeldBack(123, ("b",)).rounded(10.0, 0.0).iops == 120
+    assert HeldBack(123, ("b",)).rounded(10.0, 121).iops == 130
+    # A third of the limit on the drive has to keep a third of the minimum.
+    assert HeldBack(41, ("b",), 123).rounded(10.0, 120).iops == 40
+    assert HeldBack(41, ("b",), 123).rounded(10.0, 121).iops == 50
 
 
 def test_a_latency_is_left_to_the_kernel_where_it_can_keep_it() -> None:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slo_ctl.decide.limit_split import FLOOR, ReadWriteSplits, Split, first_split, next_split
+from slo_ctl.decide.limit_split import (
+    FLOOR,
+    ReadWriteSplits,
+    Split,
+    first_split,
+    granted_iops,
+    nearest_granted,
+    next_split,
+)
 from slo_ctl.model import DeviceNumber, IoCounters, Slo, Stream
 
 rates = st.floats(0, 1e6)
 shares = st.floats(FLOOR, 1 - FLOOR)
 maximums = st.floats(1, 1e9)
+steps = st.sampled_from((10.0, 50.0))
+"""One request in each slice of the kernel's, of 100 or 20 ms."""
 
 
-def served(split: Split, maximum: float, reads: float, writes: float, *, paired: bool) -> tuple[float, float]:
+def served(
+    split: Split, maximum: float, reads: float, writes: float, *, paired: bool, step: float = 0.0
+) -> tuple[float, float]:
     """What gets through of a demand; `paired` requests keep their mix, others do not wait for each other."""
-    limits = split.limits(maximum)
+    limits = tuple(granted_iops(limit, step) for limit in split.limits(maximum, step))
     if not paired:
         return min(reads, limits[0]), min(writes, limits[1])
     part = min(1.0, *(limit / want for limit, want in zip(limits, (reads, writes), strict=True) if want > 0))
@@ -58,6 +70,82 @@ def test_no_mix_stays_below_the_maximum_for_long(
         # 3 % below its maximum a VM counts as capped.
         assert 0.97 * maximum <= sum(got) <= maximum * (1 + 1e-9)
         split = next_split(split, *got, maximum, 1.0)
+
+
+@given(shares, st.floats(0, 1), st.floats(100, 1e5), st.booleans(), steps)
+def test_no_mix_stays_more_than_two_steps_below_the_maximum(
+    share: float, mix: float, maximum: float, paired: bool, step: float
+) -> None:
+    """As above, where limits act in steps: reads and writes may each miss one."""
+    split, wants = Split(share, share), (2 * maximum * mix, 2 * maximum * (1 - mix))
+    for _ in range(40):
+        got = served(split, maximum, *wants, paired=paired, step=step)
+        split = next_split(split, *got, maximum, 1.0, step)
+    for _ in range(200):
+        got = served(split, maximum, *wants, paired=paired, step=step)
+        assert 0.97 * maximum - 2 * step <= sum(got) <= maximum + 2
+        split = next_split(split, *got, maximum, 1.0, step)
+
+
+@given(shares, st.floats(1, 1e6), steps)
+def test_limits_in_steps_pass_the_maximum_by_no_more_than_the_lowest_limit(
+    share: float, maximum: float, step: float
+) -> None:
+    split = Split(share, share)
+    reads, writes = split.limits(maximum, step)
+    assert min(reads, writes) > 0
+    assert reads + writes <= maximum + 2 + 1e-6
+    granted = granted_iops(reads, step), granted_iops(writes, step)
+    assert split.granted(maximum, step) <= sum(granted) <= reads + writes
+
+
+def requests_granted(limit: int, slices: int, step: int) -> int:
+    """Of a VM that always has more, in so many slices: by what blk-throttle counts, in a model of our own.
+
+    A request passes if all so far are at most what the slices begun allow. After a request, slices that are
+    over are forgotten with the whole requests that they allowed, unless they allowed none.
+    """
+    passed = since = counted = 0
+    for now in range(slices):
+        while counted + 1 <= limit * (now + 1 - since) // step:
+            passed, counted = passed + 1, counted + 1
+            if over := limit * (now - since) // step:
+                since, counted = now, max(0, counted - over)
+    return passed
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 1500), st.sampled_from((10, 50)))
+def test_what_the_kernel_grants_of_a_limit(limit: int, step: int) -> None:
+    granted = granted_iops(limit, step)
+    assert limit / 2 < granted <= limit
+    seconds = 40 + 4000 // limit
+    assert requests_granted(limit, seconds * step, step) / seconds == pytest.approx(granted, rel=0.02)
+
+
+@given(st.floats(1, 1e5), steps, st.just(0.0) | st.floats(1, 1000))
+def test_the_nearest_limit_is_granted_and_near(limit: float, step: float, least: float) -> None:
+    chosen = nearest_granted(limit, step, least)
+    granted = granted_iops(chosen, step)
+    assert granted >= least
+    if limit >= step and least <= limit - step:
+        assert granted == chosen == pytest.approx(limit, abs=step / 2 + 1e-6)
+    elif not least:
+        assert 0.4 * limit <= granted <= 1.4 * limit
+
+
+def test_limits_of_whole_steps_for_who_only_writes() -> None:
+    writer = Split(FLOOR, 0.0)
+    assert writer.limits(120, 10) == (2, 120)
+    assert writer.limits(30, 10) == (2, 30)
+    assert writer.limits(119, 10) == (5, 110)
+    assert writer.limits(1000, 10) == (10, 990)
+    assert writer.granted(30, 10) == pytest.approx(30, rel=0.02)
+    reader = Split(1 - FLOOR, 1.0)
+    assert reader.limits(120, 10) == (120, 2)
+    assert reader.granted(120, 10) == 120
+    # One that does both gets no more than one of its limits lets it.
+    assert Split(0.5, 0.5).granted(50, 10) == 40
 
 
 @given(shares, shares, maximums)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.decide.drive_pool import strongest
 from slo_ctl.decide.namespace_plan import GRANULARITY_BYTES, MapPlan, MapRequest, Surroundings, plan_map
 from slo_ctl.model.mapping import (
     AttachNamespace,
@@ -20,8 +21,10 @@ from slo_ctl.model.mapping import (
     SpareOwner,
 )
 from slo_ctl.model.nvme import (
+    DriveOps,
     EnduranceGroup,
     Isolation,
+    NamespaceOps,
     NvmeController,
     NvmeDevice,
     NvmeNamespace,
@@ -109,6 +112,35 @@ def test_with_fdp_it_gets_a_handle_that_nobody_has() -> None:
     used = replace(group, handles_used=(True, True))
     none_left = plan(replace(device, groups=(used,)), MapRequest("web", GIB), places_handles=True)
     assert any("every reclaim unit handle is in use" in note for note in none_left.notes)
+
+
+def reporting_ops(blocks_of_size: int, *namespaces: NvmeNamespace, **more: Any) -> NvmeDevice:
+    """A drive with blocks of 1 GiB that reports OPS, and as the size of each namespace so many of them."""
+    entries = tuple(NamespaceOps(each.nsid, 2, 1, blocks_of_size, 0, 0, 0, 0) for each in namespaces)
+    return drive(*namespaces, ops=DriveOps(0.0, GIB, 4096, 5, 0, entries), **more)
+
+
+def test_on_a_drive_with_ops_of_each_namespace_its_ops_is_isolated() -> None:
+    group = EnduranceGroup(1, fdp_enabled=True, handles_used=(True, False))
+    device = reporting_ops(10, namespace(1), groups=(group,))
+    offered = strongest(device)
+    assert (offered.isolation, offered.by) == (Isolation.ISOLATED, "namespaces with OPS of their own")
+    assert "OPS" in offered.isolates
+    assert "OPS" not in offered.shares
+    mapping = plan(device, MapRequest("web", 10 * GIB, spare_bytes=GIB), places_handles=True).mapping
+    assert (mapping.placement.isolation, mapping.placement.by) == (
+        "isolated OPS",
+        "a namespace with OPS of its own",
+    )
+    # What is left unallocated serves the drive all the same.
+    assert mapping.spare.owner is SpareOwner.DRIVE
+
+
+def test_namespaces_that_report_the_blocks_of_one_pool_share_their_ops() -> None:
+    device = reporting_ops(20, namespace(1), namespace(2))
+    assert strongest(device).isolation is Isolation.CAPACITY
+    assert "over-provisioning" in strongest(device).shares
+    assert plan(device, MapRequest("web", 10 * GIB)).mapping.placement.isolation == "capacity partition"
 
 
 def test_spares_of_earlier_mappings_stay_unallocated() -> None:

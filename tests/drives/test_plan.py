@@ -8,7 +8,7 @@ import pytest
 
 from ftl_emul import Config, Device
 from slo_ctl.base.errors import UserError
-from slo_ctl.drives.plan import plan_device, wants_ageing
+from slo_ctl.drives.plan import plan_device, wants_preconditioning
 from slo_ctl.drives.record import DiskRecord, SsdRecord, needs_flash, read_record, to_toml
 
 GIB = 1 << 30
@@ -104,7 +104,7 @@ def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) ->
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave nothing"),
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "namespaces' sizes"),
         ("name=d,size=1GiB", ["name=a,weight=0"], "weight=0"),
-        ("name=d,age=maybe", [], "age=maybe"),
+        ("name=d,precondition=maybe", [], "precondition=maybe"),
         ("name=d,mapping=nftl", [], "mapping=nftl"),
         ("name=d,mapping=page,cluster=2,dies=2", [], "no clustered blocks"),
         ("name=d,mapping=bast,cluster=3,dies=4", [], "cluster=3"),
@@ -136,7 +136,7 @@ def test_a_preset_is_a_whole_disk() -> None:
         300_000_000_000 // 65536 * 65536,
     )
     assert (record.disk.seek_average_ns, record.disk.rotation_ns) == (3_400_000, 4_000_000)
-    assert not wants_ageing("name=hdd0,preset=cheetah-15k7")
+    assert not wants_preconditioning("name=hdd0,preset=cheetah-15k7")
 
 
 def test_raid0_and_its_parts() -> None:
@@ -170,12 +170,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("name=d,class=disk,stripe=1000", (), "stripe"),
         ("name=d,class=disk,size=3TiB", (), "more than the disks hold"),
         ("name=d,class=disk,op=20%", (), "op"),
-        ("name=d,class=disk,age=yes", (), "age"),
+        ("name=d,class=disk,precondition=yes", (), "precondition"),
         ("name=d,class=disk,size=1GiB", ("name=a,size=2GiB",), "larger"),
         ("name=d,class=disk,size=1GiB", ("name=a,size=1GiB", "name=b"), "larger"),
         ("name=d,class=disk,size=1GiB", ("name=a", "name=a"), "twice"),
         ("name=d,class=disk,size=1GiB", ("size=1GiB",), "no name"),
-        ("name=d,class=disk,size=1GiB", ("name=a,size=1000",), "sectors"),
+        ("name=d,class=disk,size=1GiB", ("name=a,size=1000",), "not a multiple of 512"),
     ],
 )
 def test_bad_disk_specifications_are_refused(spec: str, namespaces: tuple[str, ...], said: str) -> None:
@@ -185,4 +185,4 @@ def test_bad_disk_specifications_are_refused(spec: str, namespaces: tuple[str, .
 
 def test_a_disk_has_no_flash() -> None:
     with pytest.raises(UserError, match="hard disk"):
-        needs_flash(plan("name=d,class=disk"), "`device age`")
+        needs_flash(plan("name=d,class=disk"), "`device precondition`")

@@ -216,7 +216,7 @@ def test_a_lock_that_is_not_a_file(replace: Callable[[Path], None], tmp_path: Pa
         assert caught.value.hint == "move it away: an empty file is made in its place"
 
 
-@pytest.mark.parametrize("name", ["placement", "settings.json", "ageing.json", "serving"])
+@pytest.mark.parametrize("name", ["placement", "settings.json", "preconditioned.json", "serving"])
 @pytest.mark.parametrize("make", [_directory, os.mkfifo], ids=["directory", "fifo"])
 def test_a_file_of_the_server_that_is_not_one(
     name: str, make: Callable[[Path], None], tmp_path: Path

@@ -1,13 +1,15 @@
-"""`python -m fuzz NAME`: coverage-guided fuzzing of one parser, or of all in turn. Needs the package atheris.
+"""`python -m fuzz NAME`: coverage-guided fuzzing of one parser, or of all in turn.
 
-New inputs are kept in build/fuzz/NAME. One that a parser does not survive is written to
-build/fuzz/NAME.crash-*; put it into tests/fuzz/corpus/NAME, where `make test` reads it.
+Parsers in Python need the package atheris, front ends of the server a C++ compiler. New inputs are kept in
+build/fuzz/NAME. One that a parser does not survive is written to build/fuzz/NAME.crash-*; put it into
+tests/fuzz/corpus/NAME or ftl_emul/fuzz/corpus/NAME, where `make test` reads it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,16 @@ FOUND = ROOT / "build" / "fuzz"
 MEMORY_MIB = 1024
 """Of a process: a small input must not take more."""
 SECONDS_PER_INPUT = 5
+SERVER = ROOT / "ftl_emul" / "fuzz"
+FRONT_ENDS = tuple(sorted(path.name for path in (SERVER / "corpus").iterdir()))
+"""Of the server, in Rust: `Door` in ftl_emul/serve/src/hostile.rs."""
+FRONT_END_BYTES = 4096
+RUST_FLAGS = (
+    "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 "
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table "
+    "-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
+)
+"""What libFuzzer follows: which edges were taken, and what was compared with what."""
 
 
 def fuzz(name: str, seconds: float, seed: int) -> None:
@@ -37,19 +49,63 @@ def fuzz(name: str, seconds: float, seed: int) -> None:
     for number, data in enumerate(target.seeds):
         (seeds / str(number)).write_bytes(data)
     committed = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
-    options = [
+    words = [name, *options(name, target.max_bytes, seconds, seed), str(found), str(seeds), *committed]
+    atheris.Setup(words, lambda data: target.check(data, scratch))
+    atheris.Fuzz()
+
+
+def options(name: str, max_bytes: int, seconds: float, seed: int) -> list[str]:
+    """Of libFuzzer."""
+    return [
         f"-max_total_time={seconds:.0f}",
-        f"-max_len={target.max_bytes}",
+        f"-max_len={max_bytes}",
         f"-rss_limit_mb={MEMORY_MIB}",
         f"-timeout={SECONDS_PER_INPUT}",
         f"-seed={seed}",
         f"-artifact_prefix={FOUND / name}.",
         "-print_final_stats=1",
     ]
-    atheris.Setup(
-        [name, *options, str(found), str(seeds), *committed], lambda data: target.check(data, scratch)
+
+
+def build_server() -> Path:
+    """Build the program that fuzzes front ends. Ends this one where that fails."""
+    if shutil.which("c++") is None:
+        sys.exit("fuzz: libFuzzer needs a C++ compiler: apt-get install g++")
+    about = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
+    rust_target = about.split("host: ")[1].split()[0]
+    place = ROOT / "build" / "fuzz-target"
+    # With a target named, build scripts are built without the flags.
+    command = ["cargo", "build", "--release", "--quiet", "--target", rust_target]
+    done = subprocess.run(
+        [*command, "--manifest-path", str(SERVER / "Cargo.toml"), "--target-dir", str(place)],
+        env=os.environ | {"RUSTFLAGS": RUST_FLAGS},
+        check=False,
     )
-    atheris.Fuzz()
+    if done.returncode:
+        sys.exit("fuzz: the front ends could not be built, see above")
+    return place / rust_target / "release" / "ftl-fuzz"
+
+
+def run(name: str, seconds: float, seed: int, server: Path | None) -> subprocess.CompletedProcess[str]:
+    """In a process of its own. `server`: the program, for a front end."""
+    if server is None:
+        words = [
+            sys.executable,
+            "-m",
+            "fuzz",
+            name,
+            "--here",
+            "--minutes",
+            str(seconds / 60),
+            "--seed",
+            str(seed),
+        ]
+    else:
+        (FOUND / name).mkdir(parents=True, exist_ok=True)
+        words = [str(server), *options(name, FRONT_END_BYTES, seconds, seed)]
+        words += [str(FOUND / name), str(SERVER / "corpus" / name)]
+    env = os.environ | {"FRONT_END": name}
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, env=env)
 
 
 def main() -> int:
@@ -65,15 +121,15 @@ def main() -> int:
         fuzz(given.name, 60 * given.minutes, given.seed)
     from .targets import TARGETS
 
-    if given.name not in ("all", *TARGETS):
-        parser.error(f"{given.name} is not one of: all, {', '.join(TARGETS)}")
+    every = [*TARGETS, *FRONT_ENDS]
+    if given.name not in ("all", *every):
+        parser.error(f"{given.name} is not one of: all, {', '.join(every)}")
+    names = every if given.name == "all" else [given.name]
+    server = build_server() if set(names) & set(FRONT_ENDS) else None
     failed = []
-    for name in TARGETS if given.name == "all" else [given.name]:
+    for name in names:
         began_s, cpu_s = time.monotonic(), os.times().children_user
-        words = [sys.executable, "-m", "fuzz", name, "--here", "--minutes", str(given.minutes)]
-        done = subprocess.run(
-            [*words, "--seed", str(given.seed)], capture_output=True, text=True, check=False
-        )
+        done = run(name, 60 * given.minutes, given.seed, server if name in FRONT_ENDS else None)
         lines = done.stderr.splitlines()
         figures = dict(line.split(": ", 1) for line in lines if line.startswith("stat::"))
         covered = [line.split("cov: ")[1].split()[0] for line in lines if "cov: " in line]

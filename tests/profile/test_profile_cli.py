@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import fake_fio
 import pytest
 from command_line import CommandLine
 
+READY_S = 60.0
 SMALL = ("--interval", "8k-64k/8k", "--file-size", "1MiB", "--quiet")
 
 
@@ -238,6 +241,37 @@ def test_fio_is_killed_and_what_was_measured_is_kept(
     shown = cli.answer(str(place), "--show")
     assert len(shown["measurement"]) == 9, "one of the ten wrote the file"
     assert shown["complete"] is False
+
+
+def test_an_interruption_ends_jobs_that_fio_left_behind(place: Path, tmp_path: Path) -> None:
+    """Processes that fio has started keep its pipes open."""
+    left_behind = """
+if options["rw"] != "write":
+    if os.fork() == 0:
+        time.sleep(600)
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+"""
+    fake_fio.install(tmp_path / "bin", left_behind)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "slo_ctl.cli",
+            "device",
+            "profile",
+            str(place),
+            *SMALL,
+            "--root",
+            str(tmp_path),
+        ],
+        env=os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        stdout=subprocess.DEVNULL,
+        timeout=READY_S,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert list(place.iterdir()) == []
 
 
 def test_failure_of_fio_is_reported(cli: CommandLine, fio: Path, place: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ def row_of(status: HostStatus, vm: str) -> VmStatus:
 class DaemonProcess(OwnProcess):
     """A daemon below `root`, ready."""
 
-    def __init__(self, root: Path, *options: str) -> None:
-        super().__init__("daemon", "--root", str(root), *options)
+    def __init__(self, root: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__("daemon", "--root", str(root), *options, environment=environment)
         self.root = root
         self.api = ApiClient(DaemonPlaces(root).api_socket, timeout_s=READY_S)
 
@@ -73,8 +73,10 @@ class DaemonProcess(OwnProcess):
 
 
 @contextmanager
-def running(root: Path, *options: str) -> Iterator[DaemonProcess]:
-    daemon = DaemonProcess(root, *options)
+def running(
+    root: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[DaemonProcess]:
+    daemon = DaemonProcess(root, *options, environment=environment)
     try:
         yield daemon
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
 READY_S = 300
 """For whatever is asked to begin or to end: many times what it takes on a busy machine."""
@@ -14,14 +16,18 @@ READY_S = 300
 class OwnProcess:
     """It said that it is ready."""
 
-    def __init__(self, *words: str) -> None:
-        """`words` follow `slo-ctl`. Raises AssertionError with its stderr when it ends instead."""
+    def __init__(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
+        """`words` follow `slo-ctl`; `environment` is added to our own.
+
+        Raises AssertionError with its stderr when it ends instead.
+        """
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "slo_ctl.cli", *words],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            env=os.environ | dict(environment or {}),
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -92,7 +92,8 @@ def test_plan_apply_and_undo(
     # By what it has read so far, if that was counted: recent kernels begin once a limit is set.
     limits = [int(each) for each in re.findall(r"unset -> (\d+) +applied", output)]
     assert len(limits) == 2, output
-    assert sum(limits) == 500
+    # An idle side has 2 IOPS, the lowest io.max, beside the whole maximum (docs/hosts.md, "Steps of limits").
+    assert 500 <= sum(limits) <= 502
     assert throttled(group) != ""
     assert throttled(stranger) == ""
     assert slo_ctl(root, "plan") == 0

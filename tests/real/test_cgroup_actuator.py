@@ -17,6 +17,7 @@ from yardstick import Yardstick
 from slo_ctl.act.cgroup import CgroupActuator
 from slo_ctl.act.journal import Journal
 from slo_ctl.act.keeper import SettingKeeper
+from slo_ctl.decide.limit_split import granted_iops
 from slo_ctl.host.block_device import probe
 from slo_ctl.model import DeviceNumber, Knob, Lever, OutcomeState, Setting
 from slo_ctl.model.decision import ActError
@@ -213,3 +214,23 @@ def test_limit_is_kept_by_the_kernel(tmp_path: Path) -> None:
         keeper.undo()
         free = fio(reader, path, "--rw=randread", "--iodepth=16", "--runtime=2", "--size=32M")
         assert iops_of(free, "read") > 2 * 400
+
+
+@pytest.mark.slow
+def test_a_limit_grants_what_its_steps_say(tmp_path: Path) -> None:
+    """Whole requests in each slice, as many slices a second as the daemon takes this kernel to have."""
+    tree, limits = io_tree(), (19, 25, 38)
+    if tree.version != 1:
+        pytest.skip("cgexec is called as for v1 here")
+    with loop_device(64 * MIB) as (path, device), groups(tree, "a", "b", "c") as readers:
+        step = probe(tree, SYS, [device]).devices[device].limit_step_iops
+        keeper = SettingKeeper([CgroupActuator(tree)], Journal(tmp_path / "journal.json"))
+        knobs = [Knob(Lever.CGROUP_LIMIT, reader, "read_iops", str(device)) for reader in readers]
+        keeper.apply([Setting(knob, limit, "vm", "test") for knob, limit in zip(knobs, limits, strict=True)])
+        options = ("--rw=randread", "--iodepth=8", "--runtime=10", "--size=32M")
+        jobs = [fio(reader, path, *options) for reader in readers]
+        found = [iops_of(job, "read") for job in jobs]
+        keeper.undo()
+    parts = [each / granted_iops(limit, step) for each, limit in zip(found, limits, strict=True)]
+    # Less where others keep the CPUs busy; by the limits alone it would be 1.25 to 1.9.
+    assert all(0.85 <= part <= 1.1 for part in parts), found

@@ -40,7 +40,7 @@ def slo_ctl(*words: str) -> str:
 
 def make_drive(root: Path, extra: str = "channels=2,dies=2") -> None:
     names = [word for vm in VMS for word in ("--namespace", f"name={vm}")]
-    spec = f"name=ssd0,preset=fast15,size=96MiB,op=25%,age=yes,{extra}"
+    spec = f"name=ssd0,preset=fast15,size=96MiB,op=25%,precondition=yes,{extra}"
     slo_ctl("device", "create", spec, *names, "--root", str(root))
 
 

@@ -68,7 +68,7 @@ def test_a_small_cache_of_dftl_costs_accesses_to_the_map(root: Path) -> None:
 
 def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("fio")
-    spec = "name=d,size=64MiB,op=25%,dies=4,block=256KiB,cluster=4,mapping=fast,age=yes"
+    spec = "name=d,size=64MiB,op=25%,dies=4,block=256KiB,cluster=4,mapping=fast,precondition=yes"
     assert app.run(["device", "create", spec, "--root", str(root)]) == 0
     with served(root, "d", "--latency", "real", "--time-scale", "0.05") as server:
         run(
@@ -89,7 +89,7 @@ def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[s
 
 def test_log_blocks_move_while_it_is_served(root: Path) -> None:
     """The giver's log blocks are merged to be given; the taker then has more of them."""
-    spec = "name=d,size=32MiB,op=40%,dies=2,block=128KiB,mapping=fast,age=yes"
+    spec = "name=d,size=32MiB,op=40%,dies=2,block=128KiB,mapping=fast,precondition=yes"
     assert (
         app.run(
             ["device", "create", spec, "--namespace", "name=a", "--namespace", "name=b", "--root", str(root)]

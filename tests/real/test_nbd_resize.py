@@ -85,7 +85,7 @@ def test_namespace_of_a_served_device_is_resized(made: Path, capsys: pytest.Capt
         ("d", "1MiB", "does not name a namespace"),
         ("d/c", "1MiB", "no namespace c"),
         ("e/a", "1MiB", "no device e"),
-        ("d/a", "1000", "whole number of pages"),
+        ("d/a", "1000", "not a multiple of the page size"),
         ("d/a", "large", "is not a size"),
     ],
 )

@@ -64,12 +64,15 @@ def asking(server: Server, namespace: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where the metrics of a daemon are whose two VMs write to an aged SSD."""
+    """Where the metrics of a daemon are whose two VMs write to a preconditioned SSD."""
     require("fio")
     with tempfile.TemporaryDirectory(prefix="slo-") as folder, ExitStack() as stack:
         root = Path(folder)
         make_device(
-            root, "name=ssd0,preset=fast15,size=32MiB,op=25%,channels=1,dies=2,age=yes", "name=web", "name=db"
+            root,
+            "name=ssd0,preset=fast15,size=32MiB,op=25%,channels=1,dies=2,precondition=yes",
+            "name=web",
+            "name=db",
         )
         server = stack.enter_context(served(root, "ssd0", "--latency", "real"))
         for namespace in ("web", "db"):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from serra_hosts import HOSTS, Hosts, require_mpi
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "serra"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "profile"))
 import fake_fio
 
 pytestmark = pytest.mark.slow

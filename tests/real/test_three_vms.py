@@ -32,7 +32,7 @@ GROUP = "libvirt"
 
 pytestmark = pytest.mark.slow
 
-DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,age=yes"
+DEVICE = "name=ssd0,preset=fast15,size=32MiB,block=128KiB,op=25%,channels=1,dies=1,precondition=yes"
 TIME_SCALE = "1.5"
 WEIGHTS = {"web": 1, "db": 3, "mail": 6}
 CONVERGE_S = 120.0

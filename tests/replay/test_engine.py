@@ -74,8 +74,10 @@ def test_a_vm_that_starts_stopped_waits_for_its_event() -> None:
 
 
 def test_a_clean_drive_collects_no_garbage_until_it_is_full() -> None:
-    result = replay(duration="0.9x", window="all", policy="shared", device="size=64MiB,dies=2,age=no")
-    assert result.device.ageing_drive_writes is None
+    result = replay(
+        duration="0.9x", window="all", policy="shared", device="size=64MiB,dies=2,precondition=no"
+    )
+    assert result.device.preconditioning_drive_writes is None
     assert result.runs[0].waf == 1.0
 
 

@@ -207,7 +207,7 @@ def test_the_command_repeats_the_scenario(tmp_path: Path) -> None:
     run = scenario(
         f"name=d b,trace={doubled},weight=.5,format=spc",
         "name=web,workload=zipf,theta=.99,bs=16k,start=stopped",
-        device="op=.1234567,size=1000MB,frontier=separate,read_us=55.5,age=no",
+        device="op=.1234567,size=1000MB,frontier=separate,read_us=55.5,precondition=no",
         events=("at=10x,vm=web,action=start", "at=12x,vm=web,action=weight,weight=6"),
         compare="shared",
         alone="no",

@@ -42,7 +42,7 @@ def fake_device(**changes: Any) -> DeviceResult:
         "timing": DeviceTiming(
             model="full", read_us=60, program_us=800, erase_us=1500, transfer_us=102, copyback=True
         ),
-        "ageing_drive_writes": 3.2,
+        "preconditioning_drive_writes": 3.2,
     }
     return DeviceResult(**(values | changes))
 

@@ -22,25 +22,28 @@ class Clock:
 
 def test_lines_come_now_and_then() -> None:
     out, clock = io.StringIO(), Clock()
-    phase = Lines(out, clock).phase("ageing", 1000, "page writes")
+    phase = Lines(out, clock).phase("preconditioning", 1000, "page writes")
     for second in range(1, 21):
         clock.now = float(second)
         phase.advance(25)
     phase.done()
     assert out.getvalue().splitlines() == [
-        "ageing: 1,000 page writes",
-        "ageing: 25%, about 30 s left",
-        "ageing: 50%, about 20 s left",
-        "ageing: done in 20.0 s",
+        "preconditioning: 1,000 page writes",
+        "preconditioning: 25%, about 30 s left",
+        "preconditioning: 50%, about 20 s left",
+        "preconditioning: done in 20.0 s",
     ]
 
 
 def test_lines_without_a_total() -> None:
     out, clock = io.StringIO(), Clock()
-    phase = Lines(out, clock).phase("ageing\x1b", None, "page writes")
+    phase = Lines(out, clock).phase("preconditioning\x1b", None, "page writes")
     clock.now = 11
     phase.advance(25)
-    assert out.getvalue().splitlines() == ["ageing\\x1b: page writes", "ageing\\x1b: 25 page writes"]
+    assert out.getvalue().splitlines() == [
+        "preconditioning\\x1b: page writes",
+        "preconditioning\\x1b: 25 page writes",
+    ]
 
 
 def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_the_equation_gives_the_emulators_time_of_a_write(copyback: bool, model:
     device = Device(config)
     pages, writes = 480 * PAGES_PER_BLOCK, 100_000
     tenant = device.create_tenant(pages, True, 100)
-    device.age(1)
+    device.precondition(1)
     offsets = np.random.default_rng(1).integers(0, pages, writes, dtype=np.uint64) * 4096
     device.open_queue(tenant, 1)
     before = device.counters(tenant)

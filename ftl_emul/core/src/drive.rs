@@ -2,7 +2,6 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use crate::ageing::{self, AgeingReport};
 use crate::count::{self, Requests};
 use crate::engine::{
     Arrival, Completion, Engine, LatencyRecord, Limit, MoveStatus, PageCosts, QueueCounters, SchedulerPolicy, Stopped,
@@ -19,6 +18,7 @@ use crate::mapping::page::PageMapping;
 use crate::mapping::snapshot_file::{PROLOGUE_BYTES, snapshot_code};
 use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
 use crate::op::{Op, TenantId};
+use crate::preconditioning::{self, PreconditioningReport};
 
 /// Everything that makes a drive behave as it does, beyond its geometry and its mapping's options.
 #[derive(Debug, Clone, Copy)]
@@ -236,9 +236,9 @@ impl Drive {
         with_mapping!(&self.mapping, m => m.check())
     }
 
-    /// See [`ageing::age`].
-    pub fn age(&mut self, seed: u64, progress: impl FnMut(f64) -> bool) -> AgeingReport {
-        with_mapping!(&mut self.mapping, m => ageing::age(m, seed, progress))
+    /// See [`preconditioning::precondition`].
+    pub fn precondition(&mut self, seed: u64, progress: impl FnMut(f64) -> bool) -> PreconditioningReport {
+        with_mapping!(&mut self.mapping, m => preconditioning::precondition(m, seed, progress))
     }
 
     /// See [`count::apply`].

@@ -2,7 +2,7 @@
 //!
 //! The parts, from the flash upwards: [`geometry`] (what a drive is made of), [`mapping`] (where pages live, GC,
 //! tenants, moves of OPS blocks), [`nand`] (the seam between mapping and time), [`engine`] (queues, scheduler, virtual
-//! time), [`count`] (runs without a clock), [`ageing`], and [`drive`], which is all of it behind one face. [`disk`] has
+//! time), [`count`] (runs without a clock), [`preconditioning`], and [`drive`], which is all of it behind one face. [`disk`] has
 //! hard disks, without any flash. Nothing in here performs I/O.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -19,7 +19,6 @@
 )]
 
 pub mod address;
-pub mod ageing;
 mod block;
 pub mod convert;
 pub mod count;
@@ -33,6 +32,7 @@ pub mod namespace;
 pub mod nand;
 pub mod op;
 mod pool;
+pub mod preconditioning;
 pub mod table;
 mod victim;
 

@@ -1,5 +1,6 @@
 //! Namespaces: each tenant's logical pages as segments of one device-wide page number space, so that the mapping
-//! tables stay flat while tenants come, go and change size.
+//! tables stay flat while tenants come, go and change size. The page mapping has segments of one size on every drive;
+//! to mappings with log blocks, a segment is a logical block.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,14 +26,52 @@ struct Namespace {
 }
 
 /// Which tenant has which logical pages.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Namespaces {
     tenants: Vec<Option<Namespace>>,
     owners: Vec<u16>,
     free_segments: Vec<u32>,
+    #[serde(skip, default = "segment_pages")]
+    segment_pages: u64,
+}
+
+fn segment_pages() -> u64 {
+    SEGMENT_PAGES
+}
+
+impl Default for Namespaces {
+    /// No tenants; as many segments as they will need.
+    fn default() -> Self {
+        Self { tenants: Vec::new(), owners: Vec::new(), free_segments: Vec::new(), segment_pages: SEGMENT_PAGES }
+    }
 }
 
 impl Namespaces {
+    /// No tenants, and so many segments of `segment_pages`, which tenants never need more than.
+    pub fn with_segments(segments: u32, segment_pages: u32) -> Self {
+        Self {
+            owners: vec![NOBODY; segments as usize],
+            free_segments: (0..segments).rev().collect(),
+            segment_pages: u64::from(segment_pages),
+            ..Self::default()
+        }
+    }
+
+    /// The same segments divided among tenants: pages and segments of each. What does not fit [`Self::check`] finds.
+    pub fn divided(&self, tenants: Vec<Option<(u64, Vec<u32>)>>, free_segments: Vec<u32>) -> Self {
+        let mut owners = vec![NOBODY; self.owners.len()];
+        for (tenant, (_, segments)) in (0..NOBODY).zip(&tenants).filter_map(|(n, t)| Some((n, t.as_ref()?))) {
+            for &segment in segments {
+                if let Some(owner) = owners.get_mut(segment as usize) {
+                    *owner = tenant;
+                }
+            }
+        }
+        let namespace = |(pages, segments)| Namespace { pages, segments };
+        let tenants = tenants.into_iter().map(|tenant| tenant.map(namespace)).collect();
+        Self { tenants, owners, free_segments, ..*self }
+    }
+
     /// Device-wide page numbers needed for drives of `physical_pages`, whatever the tenants.
     pub fn page_numbers(physical_pages: u64) -> u64 {
         (physical_pages.div_ceil(SEGMENT_PAGES) + MAX_TENANTS as u64) * SEGMENT_PAGES
@@ -67,7 +106,7 @@ impl Namespaces {
     pub fn set_pages(&mut self, tenant: TenantId, pages: u64) {
         let Some(Some(namespace)) = self.tenants.get_mut(tenant.0 as usize) else { return };
         namespace.pages = pages;
-        let needed = exact::<usize>(pages.div_ceil(SEGMENT_PAGES));
+        let needed = exact::<usize>(pages.div_ceil(self.segment_pages));
         while namespace.segments.len() > needed {
             if let Some(segment) = namespace.segments.pop() {
                 self.owners[segment as usize] = NOBODY;
@@ -101,26 +140,47 @@ impl Namespaces {
         self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).map_or(0, |n| n.pages)
     }
 
+    /// The segments of a tenant, in the order of its pages.
+    #[inline(always)]
+    pub fn segments(&self, tenant: TenantId) -> &[u32] {
+        match &self.tenants[tenant.0 as usize] {
+            Some(namespace) => &namespace.segments,
+            None => &[],
+        }
+    }
+
+    /// Segments that belong to no tenant, the next to be given out last.
+    pub fn free_segments(&self) -> &[u32] {
+        &self.free_segments
+    }
+
     /// The device-wide page that is a tenant's page, which must exist.
     #[inline(always)]
     pub fn global(&self, tenant: TenantId, page: u64) -> LogicalPage {
-        let segments = match &self.tenants[tenant.0 as usize] {
-            Some(namespace) => &namespace.segments[..],
-            None => &[],
-        };
-        let segment = segments[(page >> SEGMENT_SHIFT) as usize];
+        let segment = self.segments(tenant)[(page >> SEGMENT_SHIFT) as usize];
         LogicalPage((segment << SEGMENT_SHIFT) | ((page & (SEGMENT_PAGES - 1)) as u32))
     }
 
     /// The tenant that has the device-wide page.
     #[inline(always)]
     pub fn owner(&self, page: LogicalPage) -> TenantId {
-        TenantId(self.owners[(page.0 >> SEGMENT_SHIFT) as usize])
+        self.owner_of_segment(page.0 >> SEGMENT_SHIFT)
+    }
+
+    /// The tenant that has a segment.
+    #[inline(always)]
+    pub fn owner_of_segment(&self, segment: u32) -> TenantId {
+        TenantId(self.owners[segment as usize])
     }
 
     /// True when no tenant has the device-wide page.
     pub fn is_nobodys(&self, page: LogicalPage) -> bool {
-        self.owners.get((page.0 >> SEGMENT_SHIFT) as usize).is_none_or(|&owner| owner == NOBODY)
+        self.is_free(page.0 >> SEGMENT_SHIFT)
+    }
+
+    /// True when no tenant has the segment.
+    pub fn is_free(&self, segment: u32) -> bool {
+        self.owners.get(segment as usize).is_none_or(|&owner| owner == NOBODY)
     }
 
     /// Tenants in the order of their numbers.
@@ -140,7 +200,7 @@ impl Namespaces {
         };
         for (number, namespace) in self.tenants.iter().enumerate() {
             let Some(namespace) = namespace else { continue };
-            if namespace.pages.div_ceil(SEGMENT_PAGES) != namespace.segments.len() as u64 {
+            if namespace.pages.div_ceil(self.segment_pages) != namespace.segments.len() as u64 {
                 return Err(format!("tenant {number} has {} segments for its pages", namespace.segments.len()));
             }
             namespace.segments.iter().try_for_each(|&segment| claim(segment, exact::<u16>(number)))?;

@@ -64,7 +64,7 @@ pub trait Nand {
     fn pay(&mut self, _pool: usize, _die: DieId) {}
 }
 
-/// Flash without a clock: for count-only runs, ageing and validation.
+/// Flash without a clock: for count-only runs, preconditioning and validation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Untimed;
 

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::{Column, Progress, Reason};
 use crate::config::ConfigArgument;
-use crate::records::{Ageing, LatencyUs, MoveRecord, Moved, QueueRecord, SpaceRecord, TenantRecord};
+use crate::records::{LatencyUs, MoveRecord, Moved, Preconditioning, QueueRecord, SpaceRecord, TenantRecord};
 use crate::{DriveError, refused};
 
 /// An emulated SSD. Every refusal raises `DriveError` and changes nothing.
@@ -151,12 +151,12 @@ impl Device {
     }
 
     /// Brings the drive to a steady state. `progress`, if given, is called with the capacities written so far;
-    /// what it raises ends the ageing.
+    /// what it raises ends the preconditioning.
     #[pyo3(signature = (seed, progress=None))]
-    fn age(&mut self, py: Python<'_>, seed: u64, progress: Option<Progress>) -> PyResult<Ageing> {
+    fn precondition(&mut self, py: Python<'_>, seed: u64, progress: Option<Progress>) -> PyResult<Preconditioning> {
         let mut raised = Ok(());
         let report = py.detach(|| {
-            self.drive.age(seed, |capacities| {
+            self.drive.precondition(seed, |capacities| {
                 raised = Python::attach(|py| {
                     py.check_signals()?;
                     progress.as_ref().map_or(Ok(()), |progress| progress.report(py, capacities))

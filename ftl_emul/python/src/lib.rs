@@ -34,7 +34,9 @@ mod _core {
     #[pymodule_export]
     use super::disks::{DiskPresetRecord, Disks};
     #[pymodule_export]
-    use super::records::{Ageing, LatencyUs, MoveRecord, Moved, PresetRecord, QueueRecord, SpaceRecord, TenantRecord};
+    use super::records::{
+        LatencyUs, MoveRecord, Moved, Preconditioning, PresetRecord, QueueRecord, SpaceRecord, TenantRecord,
+    };
 
     /// The drives that need no further description.
     #[pyfunction]

@@ -1,7 +1,7 @@
 //! Records handed to Python: plain, frozen, all fields readable.
 
-use ftl_core::ageing::AgeingReport;
 use ftl_core::engine::{LatencyRecord, QueueCounters};
+use ftl_core::preconditioning::PreconditioningReport;
 use ftl_core::{Drive, MappingCounters, MoveProgress, Placement, Preset, TenantCounters, TenantId, TenantSpace};
 use pyo3::prelude::*;
 
@@ -174,16 +174,16 @@ impl From<&Drive> for MoveRecord {
     }
 }
 
-/// How ageing went.
+/// How preconditioning went.
 #[pyclass(frozen, get_all)]
-pub struct Ageing {
+pub struct Preconditioning {
     waf: Vec<f64>,
     host_page_writes: u64,
     settled: bool,
 }
 
-impl From<AgeingReport> for Ageing {
-    fn from(r: AgeingReport) -> Self {
+impl From<PreconditioningReport> for Preconditioning {
+    fn from(r: PreconditioningReport) -> Self {
         Self { waf: r.waf, host_page_writes: r.host_page_writes, settled: r.settled }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Placement may be rebuilt, data never. A checkpoint of a clean stop whose files have not changed since is taken as
 //! it is. Any other readable checkpoint is corrected: sizes and OPS blocks become what was set, pages that hold data
-//! but are not mapped are written, pages that are mapped but hold none are trimmed (not on an aged drive, where every
+//! but are not mapped are written, pages that are mapped but hold none are trimmed (not on a preconditioned drive, where every
 //! page was mapped whether it held data or not). Without a readable one, a new drive is filled from the files.
 
 mod reconcile;
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use ftl_core::{Drive, FtlError};
 use serde::{Deserialize, Serialize};
 
-use crate::ageing::Aged;
 use crate::atomic_file;
 use crate::config::{DeviceConfig, FlashConfig};
 use crate::division;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
+use crate::preconditioning::Preconditioned;
 use crate::settings::Settings;
 use reconcile::reconcile;
 
@@ -33,9 +33,9 @@ struct Label {
     format_version: u32,
     /// Nothing was written after it.
     clean: bool,
-    /// How the placement was aged, where it was.
+    /// How the placement was preconditioned, where it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    aged: Option<Aged>,
+    preconditioned: Option<Preconditioned>,
     namespaces: Vec<LabelNamespace>,
 }
 
@@ -102,7 +102,7 @@ pub fn mark_stopped(folder: &Path) -> Result<(), ServeError> {
 pub fn take<N: Borrow<Namespace>>(
     drive: &mut Drive,
     namespaces: &[N],
-    aged: Option<&Aged>,
+    preconditioned: Option<&Preconditioned>,
     clean: bool,
 ) -> Result<Vec<u8>, ServeError> {
     let describe = |namespace: &Namespace| -> io::Result<LabelNamespace> {
@@ -116,7 +116,8 @@ pub fn take<N: Borrow<Namespace>>(
     };
     let described: io::Result<Vec<_>> = namespaces.iter().map(|namespace| describe(namespace.borrow())).collect();
     let described = described.map_err(|e| ServeError::File(format!("cannot examine a backing file: {e}")))?;
-    let label = Label { format_version: FORMAT_VERSION, clean, aged: aged.cloned(), namespaces: described };
+    let label =
+        Label { format_version: FORMAT_VERSION, clean, preconditioned: preconditioned.cloned(), namespaces: described };
     let label = serde_json::to_string(&label).map_err(|e| ServeError::Refused(e.to_string()))?;
     let mut state = Vec::new();
     drive.checkpoint(&label, &mut state)?;
@@ -135,8 +136,8 @@ pub struct Placed {
     pub drive: Drive,
     /// How it came about.
     pub origin: Origin,
-    /// How it was aged, where it was.
-    pub aged: Option<Aged>,
+    /// How it was preconditioned, where it was.
+    pub preconditioned: Option<Preconditioned>,
     /// OPS blocks of every namespace, once moves under way have been carried out: as they were set, unless the drive
     /// cannot have them so.
     pub ops_blocks: Vec<u64>,
@@ -152,22 +153,22 @@ pub fn load(
     let flash = config.flash()?;
     let set = division::ops_blocks_set(namespaces, settings);
     let restored = restore(folder, flash, namespaces, &set);
-    let (mut drive, aged, because) = match restored {
-        Ok((drive, aged, exact)) => (drive, aged, if exact { None } else { Some(None) }),
+    let (mut drive, preconditioned, because) = match restored {
+        Ok((drive, preconditioned, exact)) => (drive, preconditioned, if exact { None } else { Some(None) }),
         Err(why) => (division::new_drive(flash, namespaces, &set)?, None, Some(Some(why))),
     };
     let origin = match because {
         None => Origin::Exact,
-        Some(None) => Origin::Corrected(reconcile(&mut drive, namespaces, aged.is_some())?),
+        Some(None) => Origin::Corrected(reconcile(&mut drive, namespaces, preconditioned.is_some())?),
         Some(Some(why)) => Origin::Rebuilt(reconcile(&mut drive, namespaces, false)?, why),
     };
     let ops_blocks = division::ops_blocks_of(&drive, flash.placement(), namespaces, &set)?;
-    Ok(Placed { drive, origin, aged, ops_blocks })
+    Ok(Placed { drive, origin, preconditioned, ops_blocks })
 }
 
-type Restored = (Drive, Option<Aged>, bool);
+type Restored = (Drive, Option<Preconditioned>, bool);
 
-/// The drive of the checkpoint with the namespaces, sizes and blocks that were set, how it was aged, and whether it and
+/// The drive of the checkpoint with the namespaces, sizes and blocks that were set, how it was preconditioned, and whether it and
 /// the files are as they were when it was taken.
 fn restore(folder: &Path, config: &FlashConfig, namespaces: &mut [Namespace], set: &[u64]) -> Result<Restored, String> {
     let file = match File::open(path_in(folder)) {
@@ -203,7 +204,7 @@ fn restore(folder: &Path, config: &FlashConfig, namespaces: &mut [Namespace], se
         && namespaces.iter().zip(found).all(untouched);
     let all: Vec<&Namespace> = namespaces.iter().collect();
     division::bring_about(&mut drive, config.placement(), &all, set, !exact).map_err(|e| e.to_string())?;
-    Ok((drive, label.aged, exact))
+    Ok((drive, label.preconditioned, exact))
 }
 
 /// Gives namespaces the tenants that the checkpoint has for them, deletes those of others, and creates those that it

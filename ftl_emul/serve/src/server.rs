@@ -16,7 +16,6 @@ use ftl_core::engine::Limit;
 use ftl_core::{Drive, TenantId};
 use serde::Serialize;
 
-use crate::ageing::{self, Aged};
 use crate::checkpoint::{self, Origin, Placed};
 use crate::config::{DeviceConfig, Medium, scheduler_named};
 use crate::device_lock;
@@ -25,6 +24,7 @@ use crate::error::{ServeError, refuse};
 use crate::model::{Clock, Counted, Model, Timed};
 use crate::namespace::Namespace;
 use crate::parameters::{Latency, Parameters};
+use crate::preconditioning::{self, Preconditioned};
 use crate::recent::{History, Throttled};
 use crate::recording::Recorder;
 use crate::settings::{Created, Settings};
@@ -58,7 +58,7 @@ pub struct Server {
     pub nvme_tcp: OnceLock<NvmeTcp>,
     /// Whether its requests are being recorded.
     is_recorded: Arc<AtomicBool>,
-    aged: Mutex<Option<Aged>>,
+    preconditioned: Mutex<Option<Preconditioned>>,
     folder: PathBuf,
     settings: Mutex<Settings>,
     checkpoint_interval: Duration,
@@ -83,7 +83,7 @@ impl Server {
         };
         let mut namespaces: Vec<Namespace> =
             settings.present(&config)?.into_iter().map(open).collect::<Result<_, _>>()?;
-        let Modelled { model, origin, aged, ops_blocks } =
+        let Modelled { model, origin, preconditioned, ops_blocks } =
             model(parameters, &folder, &config, &settings, &mut namespaces)?;
         let time_scale = model.timed().map(|_| parameters.time_scale);
         let server = Self {
@@ -95,7 +95,7 @@ impl Server {
             history: History::default(),
             nvme_tcp: OnceLock::new(),
             is_recorded: Arc::default(),
-            aged: Mutex::new(aged),
+            preconditioned: Mutex::new(preconditioned),
             folder,
             settings: Mutex::new(settings),
             checkpoint_interval: Duration::from_secs_f64(parameters.checkpoint_s),
@@ -224,15 +224,15 @@ impl Server {
         lock_anyway(&self.settings)
     }
 
-    /// How the placement was aged, where it was.
-    pub fn aged(&self) -> Option<Aged> {
-        lock_anyway(&self.aged).clone()
+    /// How the placement was preconditioned, where it was.
+    pub fn preconditioned(&self) -> Option<Preconditioned> {
+        lock_anyway(&self.preconditioned).clone()
     }
 
     /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is told the capacities
     /// written so far and says whether to continue. Holds every request up meanwhile, so it is for devices that are not
     /// served.
-    pub fn age(&self, progress: impl FnMut(f64) -> bool) -> Result<Aged, ServeError> {
+    pub fn precondition(&self, progress: impl FnMut(f64) -> bool) -> Result<Preconditioned, ServeError> {
         let mut going_on = true;
         let mut progress = progress;
         let mut watched = |written: f64| {
@@ -243,14 +243,14 @@ impl Server {
         let (report, pages) = self.model.with(|drive| {
             let pages = |t: TenantId| drive.space(t).map_or(0, |space| space.logical_pages);
             let pages = self.namespaces().iter().map(|n| pages(n.tenant)).sum();
-            (drive.age(seed, &mut watched), pages)
+            (drive.precondition(seed, &mut watched), pages)
         })?;
         if !going_on {
-            return refuse("nobody waits for the ageing any more; the placement stays as it was");
+            return refuse("nobody waits for the preconditioning any more; the placement stays as it was");
         }
-        let aged = Aged::of(&report, pages);
-        *lock_anyway(&self.aged) = Some(aged.clone());
-        Ok(aged)
+        let preconditioned = Preconditioned::of(&report, pages);
+        *lock_anyway(&self.preconditioned) = Some(preconditioned.clone());
+        Ok(preconditioned)
     }
 }
 
@@ -259,7 +259,7 @@ struct Modelled {
     model: Model,
     /// How its placement came about, where it has one; likewise the others.
     origin: Option<Origin>,
-    aged: Option<Aged>,
+    preconditioned: Option<Preconditioned>,
     ops_blocks: Option<Vec<u64>>,
 }
 
@@ -281,15 +281,15 @@ fn model(
             None => Model::Still,
             Some(clock) => Model::Disks(Arc::new(Timed::new(disks, clock)?)),
         };
-        return Ok(Modelled { model, origin: None, aged: None, ops_blocks: None });
+        return Ok(Modelled { model, origin: None, preconditioned: None, ops_blocks: None });
     }
-    let Placed { drive, origin, aged, ops_blocks } = checkpoint::load(folder, config, settings, namespaces)?;
-    ageing::save(folder, aged.as_ref())?;
+    let Placed { drive, origin, preconditioned, ops_blocks } = checkpoint::load(folder, config, settings, namespaces)?;
+    preconditioning::save(folder, preconditioned.as_ref())?;
     let model = match clock {
         None => Model::Counted(Box::new(Counted::new(drive))),
         Some(clock) => Model::Timed(Arc::new(Timed::new(drive, clock)?)),
     };
-    Ok(Modelled { model, origin: Some(origin), aged, ops_blocks: Some(ops_blocks) })
+    Ok(Modelled { model, origin: Some(origin), preconditioned, ops_blocks: Some(ops_blocks) })
 }
 
 /// Data behind these locks is changed in one step, so that a panic elsewhere leaves it whole.

@@ -206,7 +206,7 @@ impl Settings {
     fn check(&self) -> Result<(), String> {
         let named = self.created.iter().map(|each| &each.config.name);
         if let Some(name) = named.chain(&self.files_to_remove).find(|name| !is_name(name)) {
-            return Err(format!("{name:?} is no name of a namespace"));
+            return Err(format!("{name:?} is not a valid name of a namespace"));
         }
         for each in &self.created {
             let name = &each.config.name;

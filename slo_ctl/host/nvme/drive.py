@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from slo_ctl.base.kernel_files import read_bounded
 from slo_ctl.host.block_device import device_behind, is_held
 from slo_ctl.host.nvme import pages
 from slo_ctl.host.nvme.command import NvmeCommandError, NvmeError, NvmeTool
+from slo_ctl.host.nvme.ops import DriveOpsLog
 from slo_ctl.model import DeviceNumber, Vm
 from slo_ctl.model.nvme import (
+    DriveOps,
     EnduranceGroup,
     MediaCounters,
     NvmeController,
@@ -164,8 +167,13 @@ class _Discovery:
             groups=groups,
             sets=self._sets() if controller.nvm_sets else (),
             ocp=self._has_ocp_log(),
+            ops=self._try(lambda: self._ops(controller), "OPS of namespaces"),
             notes=tuple(self._notes),
         )
+
+    def _ops(self, controller: NvmeController) -> DriveOps | None:
+        log = DriveOpsLog.find(self._tool, controller, time.monotonic)
+        return None if log is None else log.read()
 
     def _names(self, controller: NvmeController, blocks: list[Block]) -> dict[int, str]:
         """Block devices by NSID."""

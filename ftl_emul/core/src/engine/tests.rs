@@ -66,7 +66,7 @@ fn one_outstanding_write_gives_the_iops_of_equation_1() {
     {
         let (mut mapping, mut engine) = device(2, model, SchedulerPolicy::Fifo);
         let tenant = mapping.create_tenant(128 * 1200, Placement::Isolated, 300).unwrap();
-        crate::ageing::age(&mut mapping, 3, |_| true);
+        crate::preconditioning::precondition(&mut mapping, 3, |_| true);
         engine.open_queue(tenant, Arrival::Closed { queue_depth: 1 }).unwrap();
         let before = mapping.counters(tenant).unwrap().clone();
         random_writes(&mut engine, &mapping, tenant, 300_000, 4);
@@ -86,7 +86,7 @@ fn weighted_fair_queueing_divides_device_time_by_weight() {
     let (mut mapping, mut engine) = device(4, TimingModel::Full { copyback: true }, SchedulerPolicy::WeightedFair);
     let tenants: Vec<TenantId> =
         (0..3).map(|_| mapping.create_tenant(128 * 500, Placement::Isolated, 150).unwrap()).collect();
-    crate::ageing::age(&mut mapping, 3, |_| true);
+    crate::preconditioning::precondition(&mut mapping, 3, |_| true);
     for (i, &tenant) in tenants.iter().enumerate() {
         engine.open_queue(tenant, Arrival::Closed { queue_depth: 16 }).unwrap();
         engine.set_weight(tenant, [1.0, 3.0, 6.0][i]).unwrap();
@@ -257,7 +257,7 @@ fn the_end_of_a_submitted_request_is_told_as_soon_as_it_is_known() {
 fn two_tenants(policy: SchedulerPolicy, ops_blocks: u64) -> (PageMapping, Engine, [TenantId; 2]) {
     let (mut mapping, engine) = device(4, TimingModel::Full { copyback: true }, policy);
     let tenants = [0; 2].map(|_| mapping.create_tenant(128 * 1000, Placement::Isolated, ops_blocks).unwrap());
-    crate::ageing::age(&mut mapping, 3, |_| true);
+    crate::preconditioning::precondition(&mut mapping, 3, |_| true);
     (mapping, engine, tenants)
 }
 

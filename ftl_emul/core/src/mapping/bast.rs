@@ -23,7 +23,7 @@ impl LogScheme for Bast {
     const SNAPSHOT_CODE: u8 = 0xB1;
 
     fn write_to_log<N: Nand>(store: &mut Store<Self>, write: Write, nand: &mut N) {
-        let domain = store.domain_of_logical(write.logical);
+        let domain = store.tenant(write.cause).domain;
         let own = store.logical[write.logical].log;
         if own != BlockId::NONE && store.log_use[own].written < store.pages_of_block() {
             store.move_log_to_end(domain, own);
@@ -53,7 +53,7 @@ impl LogScheme for Bast {
     fn release<N: Nand>(store: &mut Store<Self>, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
         let log = std::mem::replace(&mut store.logical[logical].log, BlockId::NONE);
         if log != BlockId::NONE {
-            let domain = store.domain_of_logical(logical);
+            let domain = store.blocks[log].pool;
             store.unlist_log(domain, log);
             store.note_victim(cause, 0);
             store.erase_log(log, cause, nand);

@@ -13,6 +13,9 @@
 //! Whoever touches a page loads its entry first. An entry that goes dirty out of the CMT costs reading and programming
 //! its translation page, with all other dirty entries of that page. GC that moves pages whose entries are not cached
 //! does the same, once for each translation page concerned.
+//!
+//! [`MappingCounters`]: crate::mapping::MappingCounters
+//! [`TenantCounters`]: crate::mapping::TenantCounters
 
 mod cache;
 mod snapshot;
@@ -27,7 +30,8 @@ use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::page::{PageMapping, PageMappingOptions};
-use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::mapping::tenancy::Tenancy;
+use crate::mapping::{Mapping, MoveProgress, Placement, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -56,8 +60,6 @@ pub struct DftlMapping {
     translation_tenant: Option<TenantId>,
     entries_per_page: u64,
     cache: Cache,
-    /// By tenant number.
-    counters: Vec<MappingCounters>,
     /// Pages that GC has just moved; kept to spare the allocation.
     moved: Vec<LogicalPage>,
 }
@@ -69,16 +71,7 @@ impl DftlMapping {
         data.keep_moved();
         let translation = PageMapping::new(translation_geometry(&geometry), PageMappingOptions::default())?;
         let (cache, entries_per_page) = cache(&geometry, &options)?;
-        Ok(Self {
-            options,
-            data,
-            translation,
-            translation_tenant: None,
-            entries_per_page,
-            cache,
-            counters: Vec::new(),
-            moved: Vec::new(),
-        })
+        Ok(Self { options, data, translation, translation_tenant: None, entries_per_page, cache, moved: Vec::new() })
     }
 
     /// How it works.
@@ -136,13 +129,14 @@ impl Mapping for DftlMapping {
         self.data.geometry()
     }
 
-    #[inline]
-    fn pages(&self, tenant: TenantId) -> u64 {
-        self.data.pages(tenant)
+    #[inline(always)]
+    fn tenancy(&self) -> &Tenancy {
+        self.data.tenancy()
     }
 
-    fn tenants(&self) -> Vec<TenantId> {
-        self.data.tenants()
+    #[inline(always)]
+    fn tenancy_mut(&mut self) -> &mut Tenancy {
+        self.data.tenancy_mut()
     }
 
     #[inline]
@@ -195,10 +189,6 @@ impl Mapping for DftlMapping {
             self.data.delete_tenant(tenant)?;
             return Err(refusal);
         }
-        if self.counters.len() <= tenant.0 as usize {
-            self.counters.resize(tenant.0 as usize + 1, MappingCounters::default());
-        }
-        self.counters[tenant.0 as usize] = MappingCounters::default();
         Ok(tenant)
     }
 
@@ -220,39 +210,10 @@ impl Mapping for DftlMapping {
         self.fit_translation()
     }
 
-    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
-        self.data.request_move(from, to, blocks)
-    }
-
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
         let progress = self.data.advance_moves(max_gc_passes, nand);
         self.follow_moves(None, nand);
         progress
-    }
-
-    #[inline]
-    fn moves_pending(&self) -> bool {
-        self.data.moves_pending()
-    }
-
-    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
-        self.data.pending_moves()
-    }
-
-    fn cancel_moves(&mut self) {
-        self.data.cancel_moves();
-    }
-
-    fn spare_blocks(&self) -> u64 {
-        self.data.spare_blocks()
-    }
-
-    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
-        self.data.counters(tenant)
-    }
-
-    fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
-        self.data.counters(tenant).map(|_| self.counters[tenant.0 as usize])
     }
 
     fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
@@ -263,10 +224,6 @@ impl Mapping for DftlMapping {
         self.data.check()?;
         self.translation.check().map_err(|e| format!("translation blocks: {e}"))?;
         self.cache.check()?;
-        let slots = self.data.tenants().last().map_or(0, |t| t.0 as usize + 1);
-        if self.counters.len() < slots {
-            return Err("a tenant has no counters of its map".into());
-        }
         let needed = self.data.namespaces().used_page_numbers().div_ceil(self.entries_per_page);
         let there = self.translation_tenant.map_or(0, |t| self.translation.pages(t));
         if there < needed {

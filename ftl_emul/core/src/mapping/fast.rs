@@ -28,7 +28,7 @@ impl LogScheme for Fast {
     const SNAPSHOT_CODE: u8 = 0xFA;
 
     fn write_to_log<N: Nand>(store: &mut Store<Self>, write: Write, nand: &mut N) {
-        let domain = store.domain_of_logical(write.logical);
+        let domain = store.tenant(write.cause).domain;
         let sequential = store.domains[domain as usize].sequential_log;
         if write.offset == 0 {
             merge_sequential(store, domain, write.cause, Purpose::Collect, nand);
@@ -85,7 +85,7 @@ impl LogScheme for Fast {
     }
 
     fn release<N: Nand>(store: &mut Store<Self>, logical: LogicalBlockId, cause: TenantId, nand: &mut N) {
-        let domain = store.domain_of_logical(logical);
+        let domain = store.blocks[store.logical[logical].data].pool;
         let sequential = store.domains[domain as usize].sequential_log;
         if sequential != BlockId::NONE && store.log_use[sequential].logical == logical {
             store.domains[domain as usize].sequential_log = BlockId::NONE;

@@ -2,7 +2,7 @@
 //! is overwritten goes to *log blocks* until a *merge* brings both together again.
 //!
 //! Here is what such mappings have in common: blocks and who owns them, data blocks, log blocks, the three kinds of
-//! merge, tenants, moves of OPS blocks. Which log block a write goes to, and which is merged when, is the affair of a
+//! merge. Which log block a write goes to, and which is merged when, is the affair of a
 //! [`LogScheme`]: [`crate::mapping::bast`] and [`crate::mapping::fast`].
 //!
 //! A block is an erase block or, where `cluster_dies` says so, a *clustered* one: the same-numbered blocks of several
@@ -19,7 +19,6 @@ mod ownership;
 mod pages;
 mod scheme;
 mod snapshot;
-mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -31,15 +30,15 @@ use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
-use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
-use crate::mapping::wear::Wear;
-use crate::mapping::{Mapping, MappingCounters, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::mapping::ownership::Ownership;
+use crate::mapping::tenancy::{SHARED_DOMAIN, Tenancy, Tenant};
+use crate::mapping::{Mapping, MoveProgress, Placement, TenantSpace};
+use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
 use crate::pool::FreeBlocks;
 use crate::table::{Table, prefetch_line};
 pub(super) use merge::Purpose;
-use pages::NOBODY;
 pub(super) use pages::{LogUse, LogicalBlock};
 pub use scheme::{LogScheme, Write};
 
@@ -58,18 +57,12 @@ impl Default for LogBlockOptions {
     }
 }
 
-/// The blocks that one isolated tenant, or all sharing tenants, own.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Domain {
-    in_use: bool,
-    /// Blocks owned, in whatever state.
-    blocks: u64,
-    /// Sum of the tenants' logical sizes in blocks, each rounded up.
-    logical_blocks: u64,
+/// What is kept of a domain besides: where its blocks are.
+#[derive(Debug, Clone)]
+pub(super) struct LogDomain {
     data_blocks: u64,
     /// Log blocks in `logs`.
     pub log_blocks: u64,
-    pending_out_blocks: u64,
     /// Erased blocks of each cluster of dies.
     free: Vec<FreeBlocks>,
     /// Log blocks in the order in which they are to be merged.
@@ -78,22 +71,6 @@ pub(super) struct Domain {
     pub sequential_log: BlockId,
     /// Where the next block is opened if its dies are idle.
     next_cluster: u32,
-    /// Counted anew when a snapshot is restored.
-    #[serde(skip)]
-    wear: Wear,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Tenant {
-    pub domain: u32,
-    pages: u64,
-    /// Its logical blocks, in the order of its pages.
-    logical: Vec<LogicalBlockId>,
-    mapped_pages: u64,
-    counters: TenantCounters,
-    merges: MappingCounters,
-    /// Written pages of erased blocks that do not make up a whole victim yet.
-    victim_remainder_pages: u64,
 }
 
 /// A mapping with log blocks.
@@ -115,12 +92,11 @@ pub struct Store<S> {
     /// Data blocks are `Full`, log blocks `Open`; only log blocks stand in lists.
     pub(super) blocks: Table<Block>,
     pub(super) log_use: Table<LogUse>,
-    pub(super) domains: Vec<Domain>,
-    tenants: Vec<Option<Tenant>>,
-    /// Blocks of each cluster of dies that nobody owns.
-    spare: Vec<FreeBlocks>,
-    free_logical: Vec<LogicalBlockId>,
-    transfers: Vec<Transfer>,
+    /// Spare blocks in it are by cluster of dies; segments of namespaces are logical blocks.
+    tenancy: Tenancy,
+    pub(super) domains: Vec<LogDomain>,
+    /// By tenant: written pages of erased blocks that do not make up a whole victim yet.
+    victim_remainder_pages: Vec<u64>,
     /// Copies of the merge at hand by (source die, die of the target's cluster); kept to spare the allocation.
     copies: Vec<u32>,
     /// What is really on the flash, kept by tests to be held against what is believed.
@@ -160,11 +136,15 @@ impl<S: LogScheme> Store<S> {
             reverse: Table::zeroed(exact::<usize>(geometry.pages()))?,
             blocks: Table::zeroed(blocks)?,
             log_use: Table::zeroed(blocks)?,
+            tenancy: Tenancy::new(
+                block_pages,
+                // The free floor, one log block, and the sequential one.
+                u64::from(options.free_floor) + 1 + S::SEQUENTIAL_LOG_BLOCKS,
+                Namespaces::with_segments(exact::<u32>(blocks), block_pages),
+                FreeBlocks::of_new_drive(clusters, geometry.blocks_per_die),
+            ),
             domains: Vec::new(),
-            tenants: Vec::new(),
-            spare: FreeBlocks::of_new_drive(clusters, geometry.blocks_per_die),
-            free_logical: (0..exact::<u32>(blocks)).rev().map(LogicalBlockId).collect(),
-            transfers: Vec::new(),
+            victim_remainder_pages: Vec::new(),
             copies: vec![0; (geometry.dies() * width) as usize],
             #[cfg(test)]
             flash: tests::Flash::new(blocks, block_pages),
@@ -173,8 +153,7 @@ impl<S: LogScheme> Store<S> {
         mapping.logical.fill(LogicalBlock::NONE);
         mapping.log_use.fill(LogUse::NONE);
         mapping.blocks.fill(Block::SPARE);
-        mapping.add_domain();
-        mapping.domains[SHARED_DOMAIN as usize].in_use = true;
+        mapping.reset_domain(SHARED_DOMAIN);
         Ok(mapping)
     }
 
@@ -189,19 +168,17 @@ impl<S: LogScheme> Store<S> {
     fn locate(&self, tenant: TenantId, page: u64) -> (LogicalBlockId, u32) {
         let number = self.division.quotient(page);
         let offset = exact::<u32>(page - u64::from(number) * u64::from(self.block_pages));
-        let logical = match &self.tenants[tenant.0 as usize] {
-            Some(t) => t.logical[number as usize],
-            None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
-        };
-        (logical, offset)
+        (LogicalBlockId(self.tenancy.namespaces.segments(tenant)[number as usize]), offset)
     }
 
     #[inline(always)]
     pub(super) fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
-        match &mut self.tenants[tenant.0 as usize] {
-            Some(t) => t,
-            None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
-        }
+        self.tenancy.tenant(tenant)
+    }
+
+    /// The tenant that has a logical block.
+    pub(super) fn owner_of_logical(&self, logical: LogicalBlockId) -> TenantId {
+        self.tenancy.namespaces.owner_of_segment(logical.0)
     }
 }
 
@@ -210,17 +187,14 @@ impl<S: LogScheme> Mapping for Store<S> {
         &self.geometry
     }
 
-    fn block_pages(&self) -> u32 {
-        self.block_pages
+    #[inline(always)]
+    fn tenancy(&self) -> &Tenancy {
+        &self.tenancy
     }
 
-    #[inline]
-    fn pages(&self, tenant: TenantId) -> u64 {
-        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).map_or(0, |t| t.pages)
-    }
-
-    fn tenants(&self) -> Vec<TenantId> {
-        (0..exact::<u16>(self.tenants.len())).map(TenantId).filter(|t| self.tenants[t.0 as usize].is_some()).collect()
+    #[inline(always)]
+    fn tenancy_mut(&mut self) -> &mut Tenancy {
+        &mut self.tenancy
     }
 
     #[inline]
@@ -289,7 +263,10 @@ impl<S: LogScheme> Mapping for Store<S> {
     }
 
     fn create_tenant(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
-        self.create(pages, placement, ops_blocks)
+        let tenant = self.create(pages, placement, ops_blocks)?;
+        self.victim_remainder_pages.resize(self.tenancy.tenants.len(), 0);
+        self.victim_remainder_pages[tenant.0 as usize] = 0;
+        Ok(tenant)
     }
 
     fn delete_tenant(&mut self, tenant: TenantId) -> Result<(), FtlError> {
@@ -300,37 +277,8 @@ impl<S: LogScheme> Mapping for Store<S> {
         self.resize(tenant, pages)
     }
 
-    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
-        self.start_move(from, to, blocks)
-    }
-
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
         self.hand_over(max_gc_passes, nand)
-    }
-
-    #[inline]
-    fn moves_pending(&self) -> bool {
-        !self.transfers.is_empty()
-    }
-
-    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
-        self.unfinished_moves()
-    }
-
-    fn cancel_moves(&mut self) {
-        self.cancel_all_moves();
-    }
-
-    fn spare_blocks(&self) -> u64 {
-        self.spare.iter().map(|cluster| u64::from(cluster.len())).sum()
-    }
-
-    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
-        Ok(&self.known(tenant)?.counters)
-    }
-
-    fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
-        Ok(self.known(tenant)?.merges)
     }
 
     fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
@@ -339,20 +287,5 @@ impl<S: LogScheme> Mapping for Store<S> {
 
     fn check(&self) -> Result<(), String> {
         self.check_invariants()
-    }
-}
-
-impl<S> Store<S> {
-    fn known(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
-        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).ok_or(FtlError::UnknownTenant(tenant.0))
-    }
-
-    /// The domain that owns a logical block, which must belong to a tenant.
-    #[inline(always)]
-    pub(super) fn domain_of_logical(&self, logical: LogicalBlockId) -> u32 {
-        match &self.tenants[self.logical[logical].tenant as usize] {
-            Some(t) => t.domain,
-            None => unreachable!("a logical block in use belongs to a tenant"),
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Mappings: where logical pages live on flash. The engine, the ageing and the Python face speak to a mapping only
+//! Mappings: where logical pages live on flash. The engine, the preconditioning and the Python face speak to a mapping only
 //! through [`Mapping`], so that block and hybrid mappings fit beside the page mapping.
 
 pub mod bast;
@@ -14,6 +14,7 @@ pub mod move_pace;
 mod ownership;
 pub mod page;
 pub(crate) mod snapshot_file;
+mod tenancy;
 mod wear;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::nand::Nand;
 use crate::op::TenantId;
+pub use tenancy::Tenancy;
 
 /// Where a tenant's pages may be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,16 +134,27 @@ pub trait Mapping {
     /// The drive below.
     fn geometry(&self) -> &Geometry;
 
+    /// Tenants, their blocks, and moves of these under way.
+    fn tenancy(&self) -> &Tenancy;
+
+    /// The same, to be changed.
+    fn tenancy_mut(&mut self) -> &mut Tenancy;
+
     /// Pages of a block as tenants own and move them: an erase block, or a clustered block of several dies.
     fn block_pages(&self) -> u32 {
-        self.geometry().pages_per_block
+        self.tenancy().block_pages()
     }
 
     /// Pages of a tenant's namespace; 0 when there is no such tenant.
-    fn pages(&self, tenant: TenantId) -> u64;
+    #[inline]
+    fn pages(&self, tenant: TenantId) -> u64 {
+        self.tenancy().namespaces.pages(tenant)
+    }
 
     /// Tenants in the order of their numbers.
-    fn tenants(&self) -> Vec<TenantId>;
+    fn tenants(&self) -> Vec<TenantId> {
+        self.tenancy().namespaces.tenants().collect()
+    }
 
     /// Writes one page, collecting garbage first where there is no room.
     fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);
@@ -177,29 +190,43 @@ pub trait Mapping {
 
     /// Starts a move of OPS blocks of `from` to `to` (None: the device's spare). Refused when `from` could not work
     /// without them. They change hands in [`Mapping::advance_moves`].
-    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError>;
+    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
+        self.tenancy_mut().request_move(from, to, blocks)
+    }
 
     /// Hands over the blocks of moves, collecting at most `max_gc_passes` victims to free them.
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress;
 
     /// True when moves have blocks to hand over.
-    fn moves_pending(&self) -> bool;
+    #[inline]
+    fn moves_pending(&self) -> bool {
+        !self.tenancy().transfers.is_empty()
+    }
 
     /// Moves under way: from, to (None: the spare), blocks still to come.
-    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)>;
+    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
+        let transfers = self.tenancy().transfers.iter();
+        transfers.filter(|t| t.blocks > 0).map(|t| (t.from, t.to, t.blocks)).collect()
+    }
 
     /// Cancels what moves have not handed over yet.
-    fn cancel_moves(&mut self);
+    fn cancel_moves(&mut self) {
+        self.tenancy_mut().transfers.clear();
+    }
 
     /// Blocks that no tenant owns.
-    fn spare_blocks(&self) -> u64;
+    fn spare_blocks(&self) -> u64 {
+        self.tenancy().spare_blocks()
+    }
 
     /// Counters of a tenant since its creation.
-    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError>;
+    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
+        Ok(&self.tenancy().known(tenant)?.counters)
+    }
 
     /// What a tenant's merges and accesses to the map on flash were; all 0 where a mapping has neither.
     fn mapping_counters(&self, tenant: TenantId) -> Result<MappingCounters, FtlError> {
-        self.counters(tenant).map(|_| MappingCounters::default())
+        Ok(self.tenancy().known(tenant)?.mapping_counters)
     }
 
     /// What a tenant has.

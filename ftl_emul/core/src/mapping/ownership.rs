@@ -1,150 +1,122 @@
-//! Who owns how many blocks, whatever the mapping, and how OPS blocks change hands while the drive runs.
+//! How tenants come, go and change size, and how blocks change hands while the drive runs, whatever the mapping.
 //!
-//! Blocks are owned by *domains*: one for each isolated tenant, one for all sharing tenants. A move is first requested,
-//! which checks that the giver can live without the blocks, and then handed over block by block. A block is handed over
-//! erased; where the giver has none to spare, its own GC or merges free one, a bounded number of times a call, so that
-//! no call takes long and the floor of free blocks always stands.
+//! A move of OPS blocks is first requested, which checks that the giver can live without the blocks, and then handed
+//! over block by block. A block is handed over erased; where the giver has none to spare, its own GC or merges free
+//! one, a bounded number of times a call, so that no call takes long and the floor of free blocks always stands.
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::address::BlockId;
-use crate::convert::signed;
+use crate::block::{Block, BlockState};
+use crate::convert::exact;
 use crate::error::FtlError;
-use crate::mapping::{Mapping, MoveProgress, Placement};
+use crate::mapping::tenancy::{Domain, SHARED_DOMAIN, Transfer};
+use crate::mapping::wear::Wear;
+use crate::mapping::{Mapping, MoveProgress, Placement, TenantSpace};
 use crate::nand::{Nand, Untimed};
 use crate::op::TenantId;
-use crate::pool::FreeBlocks;
+use crate::pool::SPARE;
 
-/// Domain of the sharing tenants.
-pub(in crate::mapping) const SHARED_DOMAIN: u32 = 0;
-
-/// Blocks that a move has not handed over yet; None as an end is the spare.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(in crate::mapping) struct Transfer {
-    pub from: Option<TenantId>,
-    pub to: Option<TenantId>,
-    pub blocks: u64,
-}
-
-/// Counts of a domain's blocks.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::mapping) struct DomainBlocks {
-    /// Blocks owned, in whatever state.
-    pub owned: u64,
-    /// Sum of the tenants' logical sizes in blocks, each rounded up.
-    pub logical: u64,
-    /// Blocks that moves have not handed over to others yet.
-    pub pending_out: u64,
-}
-
-/// What became of one attempt to hand over one block.
-pub(in crate::mapping) enum Step<P> {
-    HandedOver,
+/// What a giver has for a taker.
+pub(in crate::mapping) enum Offer<P> {
+    /// An erased block, which is in none of the giver's lists any more.
+    Block(BlockId),
     /// The giver has to free a block there first.
     NeedsRoom(P),
     /// There is nothing to give at the moment.
-    Waits,
+    Nothing,
 }
 
-/// A mapping whose blocks belong to domains.
+/// What only the mapping knows about the blocks of its domains.
 pub(in crate::mapping) trait Ownership: Mapping {
     /// Where a giver frees a block.
     type Place;
 
-    /// Domains there are, in use or not.
-    fn domains(&self) -> u32;
-
-    /// The domain of a tenant.
-    fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError>;
-
-    /// What a domain has.
-    fn blocks_of(&self, domain: u32) -> DomainBlocks;
-
-    /// A domain's count of blocks not handed over yet.
-    fn pending_out_of(&mut self, domain: u32) -> &mut u64;
-
-    /// The fewest OPS blocks with which a domain works.
-    fn min_ops_blocks(&self) -> u64;
-
-    /// Erased blocks that nobody owns, by die or cluster of dies.
-    fn spare(&mut self) -> &mut [FreeBlocks];
-
-    /// Changes the owner of an erased block that stands in no list; None makes it spare.
-    fn assign(&mut self, block: BlockId, domain: Option<u32>);
-
-    /// Moves under way.
-    fn transfers(&self) -> &[Transfer];
+    /// The drive's blocks.
+    fn blocks(&self) -> &[Block];
 
     /// The same, to be changed.
-    fn transfers_mut(&mut self) -> &mut Vec<Transfer>;
+    fn blocks_mut(&mut self) -> &mut [Block];
 
-    /// Hands over one block from domain to domain, if there is one to give; None is the spare.
-    fn hand_over_one(&mut self, giver: Option<u32>, taker: Option<u32>) -> Step<Self::Place>;
+    /// The domain that owns a block; None is the spare. The block may be of a damaged snapshot.
+    fn domain_of_block(&self, block: &Block) -> Option<u32>;
+
+    /// Which of the places that [`super::tenancy::Tenancy::spare`] has is a block's.
+    fn place_of(&self, block: BlockId) -> usize;
+
+    /// Makes what is kept of a domain that of one without blocks, in place of anything that was kept of it.
+    fn reset_domain(&mut self, domain: u32);
+
+    /// Puts an erased block, which is spare and in no list, in a domain.
+    fn put_in_domain(&mut self, block: BlockId, domain: u32);
+
+    /// Takes an erased block from a domain, or from the spare (None), if there is one to give to the taker.
+    fn offer(&mut self, giver: Option<u32>, taker: Option<u32>) -> Offer<Self::Place>;
 
     /// Frees a block for a move; false when nothing there can be freed.
     fn make_room_at<N: Nand>(&mut self, place: Self::Place, cause: TenantId, nand: &mut N) -> bool;
 
-    /// Blocks that so many pages fill.
-    fn blocks_for(&self, pages: u64) -> u64 {
-        pages.div_ceil(u64::from(self.block_pages()))
+    /// Erased blocks of a domain.
+    fn free_blocks(&self, domain: u32) -> u64;
+
+    /// Pages left in a domain's open blocks that host writes go to; 0 where there are none such.
+    fn open_pages(&self, _domain: u32) -> u64 {
+        0
     }
 
-    /// Blocks that a domain owns beyond what its tenants' sizes fill.
-    fn ops_blocks(&self, domain: u32) -> i64 {
-        let DomainBlocks { owned, logical, .. } = self.blocks_of(domain);
-        signed(owned) - signed(logical)
+    /// Has a domain keep to fewer OPS blocks, after a tenant has grown.
+    fn fit_ops(&mut self, _domain: u32, _cause: TenantId) {}
+
+    /// See [`Mapping::create_tenant`].
+    fn create(&mut self, pages: u64, placement: Placement, ops_blocks: u64) -> Result<TenantId, FtlError> {
+        let (tenant, needed) = self.tenancy_mut().add_tenant(pages, placement, ops_blocks)?;
+        let domain = self.tenancy().domain_of(tenant)?;
+        if placement == Placement::Isolated {
+            self.reset_domain(domain);
+        }
+        self.take_spare(domain, needed);
+        Ok(tenant)
     }
 
-    /// Refuses what would leave a domain fewer OPS blocks than it needs.
-    fn require_ops(&self, would_keep: i64) -> Result<(), FtlError> {
-        let minimum = self.min_ops_blocks();
-        if would_keep < signed(minimum) {
-            return Err(FtlError::BelowMinimumOps { would_keep, minimum });
+    /// See [`Mapping::delete_tenant`].
+    fn delete(&mut self, tenant: TenantId) -> Result<(), FtlError> {
+        let domain = self.tenancy().domain_of(tenant)?;
+        self.tenancy_mut().cancel_moves_of(tenant);
+        self.trim_pages(tenant, 0..self.pages(tenant));
+        if !self.tenancy_mut().remove_tenant(tenant)? {
+            self.dissolve(domain);
         }
         Ok(())
     }
 
-    /// The blocks that a new tenant's size fills, and those that it needs with its OPS blocks. Refuses a tenant that
-    /// the spare cannot provide for.
-    fn require_blocks_to_create(
-        &self,
-        pages: u64,
-        placement: Placement,
-        ops_blocks: u64,
-    ) -> Result<(u64, u64), FtlError> {
-        require_pages(pages)?;
-        let logical = self.blocks_for(pages);
-        let needed = logical.saturating_add(ops_blocks);
-        let available = self.available_spare();
-        if needed > available {
-            return Err(FtlError::NotEnoughBlocks { needed, available, what: "logical size and over-provisioning" });
-        }
-        let joined = if placement == Placement::Shared { self.ops_blocks(SHARED_DOMAIN) } else { 0 };
-        self.require_ops(joined + signed(ops_blocks))?;
-        Ok((logical, needed))
+    /// See [`Mapping::resize_tenant`].
+    fn resize(&mut self, tenant: TenantId, pages: u64) -> Result<(), FtlError> {
+        let from_spare = self.tenancy().blocks_to_resize(tenant, pages)?;
+        let domain = self.tenancy().domain_of(tenant)?;
+        self.trim_pages(tenant, pages..self.pages(tenant));
+        self.take_spare(domain, from_spare);
+        self.tenancy_mut().set_pages(tenant, pages)?;
+        self.fit_ops(domain, tenant);
+        Ok(())
     }
 
-    /// Spare blocks that a new size of a tenant takes; OPS blocks provide the rest. Refuses a size that they cannot
-    /// provide for.
-    fn require_blocks_to_resize(&self, domain: u32, old_pages: u64, pages: u64) -> Result<u64, FtlError> {
-        require_pages(pages)?;
-        let extra = self.blocks_for(pages).saturating_sub(self.blocks_for(old_pages));
-        let from_spare = extra.min(self.available_spare());
-        let pending = signed(self.blocks_of(domain).pending_out);
-        self.require_ops(self.ops_blocks(domain) - pending - signed(extra - from_spare))?;
-        Ok(from_spare)
-    }
-
-    /// Gives spare blocks to a domain, from where most of them are.
-    fn take_spare(&mut self, domain: u32, count: u64) {
-        for _ in 0..count {
-            let spare = self.spare();
-            let fullest = (0..spare.len()).rev().max_by_key(|&place| spare[place].len());
-            let Some(block) = fullest.and_then(|place| spare[place].pop()) else { return };
-            self.assign(block, Some(domain));
-        }
+    /// See [`Mapping::space`].
+    fn space_of(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
+        let tenancy = self.tenancy();
+        let known = tenancy.known(tenant)?;
+        let domain = &tenancy.domains[known.domain as usize];
+        Ok(TenantSpace {
+            placement: if known.domain == SHARED_DOMAIN { Placement::Shared } else { Placement::Isolated },
+            logical_pages: self.pages(tenant),
+            mapped_pages: known.mapped_pages,
+            logical_blocks: domain.logical_blocks,
+            ops_blocks: tenancy.ops_blocks(known.domain),
+            min_ops_blocks: tenancy.min_ops_blocks,
+            open_pages: self.open_pages(known.domain),
+            free_blocks: self.free_blocks(known.domain),
+            erases_min_max: domain.wear.min_max(),
+            pending_out_blocks: tenancy.pending_out_blocks(known.domain),
+        })
     }
 
     /// Unmaps pages of a tenant, in no time.
@@ -154,83 +126,75 @@ pub(in crate::mapping) trait Ownership: Mapping {
         }
     }
 
-    /// Cancels the moves from and to a tenant.
-    fn cancel_moves_of(&mut self, tenant: TenantId) {
-        self.transfers_mut().retain(|t| t.from != Some(tenant) && t.to != Some(tenant));
-        self.recount_pending_out();
-    }
-
-    /// Cancels all moves.
-    fn cancel_all_moves(&mut self) {
-        self.transfers_mut().clear();
-        self.recount_pending_out();
-    }
-
-    /// Moves that have blocks to hand over.
-    fn unfinished_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
-        self.transfers().iter().filter(|t| t.blocks > 0).map(|t| (t.from, t.to, t.blocks)).collect()
-    }
-
-    /// Starts a move, if the giver can live without the blocks.
-    fn start_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
-        let (giver, taker) = (self.domain_of_end(from)?, self.domain_of_end(to)?);
-        if giver == taker || blocks == 0 {
-            return Ok(());
+    /// Gives spare blocks to a domain, from where most of them are.
+    fn take_spare(&mut self, domain: u32, count: u64) {
+        for _ in 0..count {
+            let spare = &mut self.tenancy_mut().spare;
+            let fullest = (0..spare.len()).rev().max_by_key(|&place| spare[place].len());
+            let Some(block) = fullest.and_then(|place| spare[place].pop()) else { return };
+            self.assign(block, Some(domain));
         }
-        match giver {
-            Some(domain) => {
-                let leaves = self.blocks_of(domain).pending_out.saturating_add(blocks);
-                let leaves = i64::try_from(leaves).unwrap_or(i64::MAX);
-                self.require_ops(self.ops_blocks(domain).saturating_sub(leaves))?;
+    }
+
+    /// Changes the owner of an erased block that is in no list; None makes it spare.
+    fn assign(&mut self, block: BlockId, domain: Option<u32>) {
+        let entry = &mut self.blocks_mut()[block];
+        entry.pool = SPARE;
+        let erases = entry.erases;
+        match domain {
+            None => {
+                let place = self.place_of(block);
+                self.tenancy_mut().spare[place].push(erases, block);
             }
-            None => self.require_spare(blocks)?,
+            Some(domain) => {
+                let owner = &mut self.tenancy_mut().domains[domain as usize];
+                owner.blocks += 1;
+                owner.wear.add(erases);
+                self.put_in_domain(block, domain);
+            }
         }
-        self.transfers_mut().push(Transfer { from, to, blocks });
-        self.recount_pending_out();
-        Ok(())
     }
 
-    /// Spare blocks that no move takes.
-    fn available_spare(&self) -> u64 {
-        let taken: u64 = self.transfers().iter().filter(|t| t.from.is_none()).map(|t| t.blocks).sum();
-        self.spare_blocks().saturating_sub(taken)
-    }
-
-    /// Refuses what the spare cannot give beyond what moves take already.
-    fn require_spare(&self, needed: u64) -> Result<(), FtlError> {
-        let available = self.available_spare();
-        if needed > available {
-            return Err(FtlError::NotEnoughBlocks { needed, available, what: "a move from the spare" });
+    /// Returns every block of a domain without data to the spare, erasing what was written.
+    fn dissolve(&mut self, domain: u32) {
+        self.reset_domain(domain);
+        for block in (0..exact::<u32>(self.blocks().len())).map(BlockId) {
+            if self.domain_of_block(&self.blocks()[block]) == Some(domain) {
+                let entry = &mut self.blocks_mut()[block];
+                let erases = entry.erases + u32::from(entry.state != BlockState::Free);
+                *entry = Block { erases, ..Block::SPARE };
+                self.assign(block, None);
+            }
         }
-        Ok(())
+        self.tenancy_mut().domains[domain as usize] = Domain { in_use: domain == SHARED_DOMAIN, ..Domain::default() };
     }
 
-    /// After a sharing tenant is gone, what its logical size filled goes back to the spare.
-    fn return_shared_to_spare(&mut self, blocks: u64) -> Result<(), FtlError> {
-        let remaining = self.tenants().into_iter().find(|&t| self.domain_of(t).is_ok_and(|d| d == SHARED_DOMAIN));
-        self.start_move(remaining, None, blocks)
-    }
-
-    /// Hands over the blocks of moves, freeing at most `max_gc_passes` of them by GC or merges.
+    /// See [`Mapping::advance_moves`].
     fn hand_over<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
         let mut progress = MoveProgress::default();
         let mut index = 0;
-        while let Some(&Transfer { from, to, blocks }) = self.transfers().get(index) {
+        while let Some(&Transfer { from, to, blocks }) = self.tenancy().transfers.get(index) {
             if blocks == 0 {
-                self.transfers_mut().remove(index);
+                self.tenancy_mut().transfers.remove(index);
                 continue;
             }
-            let step = match (self.domain_of_end(from), self.domain_of_end(to)) {
-                (Ok(giver), Ok(taker)) => self.hand_over_one(giver, taker),
-                _ => Step::Waits,
+            let (Ok(giver), Ok(taker)) = (self.tenancy().domain_of_end(from), self.tenancy().domain_of_end(to)) else {
+                index += 1;
+                continue;
             };
-            match step {
-                Step::HandedOver => {
+            match self.offer(giver, taker) {
+                Offer::Block(block) => {
+                    if let Some(giver) = giver {
+                        let erases = self.blocks()[block].erases;
+                        let giver = &mut self.tenancy_mut().domains[giver as usize];
+                        giver.blocks -= 1;
+                        giver.wear.remove(erases);
+                    }
+                    self.assign(block, taker);
                     progress.moved_blocks += 1;
-                    self.transfers_mut()[index].blocks -= 1;
-                    self.recount_pending_out();
+                    self.tenancy_mut().transfers[index].blocks -= 1;
                 }
-                Step::NeedsRoom(place) => {
+                Offer::NeedsRoom(place) => {
                     if progress.gc_passes == max_gc_passes {
                         break;
                     }
@@ -239,35 +203,21 @@ pub(in crate::mapping) trait Ownership: Mapping {
                         index += 1;
                     }
                 }
-                Step::Waits => index += 1,
+                Offer::Nothing => index += 1,
             }
         }
-        progress.pending_blocks = self.transfers().iter().map(|t| t.blocks).sum();
+        progress.pending_blocks = self.tenancy().transfers.iter().map(|t| t.blocks).sum();
         progress
     }
 
-    /// The domain of an end of a move; None is the spare.
-    fn domain_of_end(&self, end: Option<TenantId>) -> Result<Option<u32>, FtlError> {
-        end.map(|tenant| self.domain_of(tenant)).transpose()
-    }
-
-    /// Has every domain's `pending_out_blocks` agree with the moves under way.
-    fn recount_pending_out(&mut self) {
-        for domain in 0..self.domains() {
-            *self.pending_out_of(domain) = 0;
-        }
-        for index in 0..self.transfers().len() {
-            let Transfer { from, blocks, .. } = self.transfers()[index];
-            if let Ok(Some(domain)) = self.domain_of_end(from) {
-                *self.pending_out_of(domain) += blocks;
+    /// The wear of each domain's blocks, from the blocks themselves.
+    fn count_wear(&self) -> Vec<Wear> {
+        let mut wear = vec![Wear::default(); self.tenancy().domains.len()];
+        for block in self.blocks() {
+            if let Some(wear) = self.domain_of_block(block).and_then(|domain| wear.get_mut(domain as usize)) {
+                wear.add(block.erases);
             }
         }
+        wear
     }
-}
-
-fn require_pages(pages: u64) -> Result<(), FtlError> {
-    if pages == 0 {
-        return Err(FtlError::Invalid { field: "size", reason: "a namespace needs at least one page".into() });
-    }
-    Ok(())
 }

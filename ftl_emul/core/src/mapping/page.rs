@@ -1,15 +1,14 @@
 //! Page mapping: any logical page may live in any page of its domain's blocks.
 //!
-//! Blocks are owned by *domains* (one for each isolated tenant, one for all sharing tenants), and inside a domain by
-//! a *pool* for each die. GC, frontiers and the free-block floor belong to the pool; a host write picks the pool, by
-//! preference on an idle die, in rotation, and never on a die that is running out of reclaimable space.
+//! Blocks are owned by domains (see [`crate::mapping::tenancy`]), and inside a domain by a *pool* for each die. GC,
+//! frontiers and the free-block floor belong to the pool; a host write picks the pool, by preference on an idle die, in
+//! rotation, and never on a die that is running out of reclaimable space.
 
 mod check;
 mod gc;
 mod ownership;
 mod placing;
 mod snapshot;
-mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -23,9 +22,9 @@ use crate::convert::exact;
 use crate::error::{FtlError, invalid};
 use crate::geometry::Geometry;
 use crate::mapping::block_division::BlockDivision;
-use crate::mapping::ownership::{Ownership, SHARED_DOMAIN, Transfer};
-use crate::mapping::wear::Wear;
-use crate::mapping::{Mapping, MoveProgress, Placement, TenantCounters, TenantSpace};
+use crate::mapping::ownership::Ownership;
+use crate::mapping::tenancy::{SHARED_DOMAIN, Tenancy};
+use crate::mapping::{Mapping, MoveProgress, Placement, TenantSpace};
 use crate::namespace::Namespaces;
 use crate::nand::Nand;
 use crate::op::TenantId;
@@ -48,6 +47,14 @@ pub struct PageMappingOptions {
     pub seed: u64,
 }
 
+impl PageMappingOptions {
+    /// Blocks of a pool that hold no reclaimable space: the free floor and the open blocks.
+    #[inline(always)]
+    fn held_blocks(&self) -> u32 {
+        self.free_floor + 1 + u32::from(self.separate_gc_frontier)
+    }
+}
+
 impl Default for PageMappingOptions {
     fn default() -> Self {
         Self {
@@ -60,30 +67,13 @@ impl Default for PageMappingOptions {
     }
 }
 
-/// The blocks that one isolated tenant, or all sharing tenants, own; its pools are `dies` in a row.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Domain {
-    in_use: bool,
+/// What is kept of a domain besides; its pools are `dies` in a row.
+#[derive(Debug, Clone, Copy)]
+struct PageDomain {
     /// Where the next host write goes if that die is idle and has slack.
     next_die: u32,
     /// Pages that may still become valid: over all pools, (blocks - held) x pages per block - valid.
     slack_pages: i64,
-    /// Sum of the tenants' logical sizes in blocks, each rounded up.
-    logical_blocks: u64,
-    /// Blocks over all pools.
-    blocks: u64,
-    /// Blocks that moves have not handed over to others yet.
-    pending_out_blocks: u64,
-    /// Counted anew when a snapshot is restored.
-    #[serde(skip)]
-    wear: Wear,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Tenant {
-    domain: u32,
-    mapped_pages: u64,
-    counters: TenantCounters,
 }
 
 /// The page mapping.
@@ -99,13 +89,10 @@ pub struct PageMapping {
     blocks: Table<Block>,
     /// Last invalidation of each block; kept for cost-benefit only, else empty.
     stamps: Vec<u64>,
+    /// Spare blocks in it are by die.
+    tenancy: Tenancy,
+    domains: Vec<PageDomain>,
     pools: Vec<Pool>,
-    domains: Vec<Domain>,
-    namespaces: Namespaces,
-    tenants: Vec<Option<Tenant>>,
-    /// Spare blocks of each die.
-    spare: Vec<FreeBlocks>,
-    transfers: Vec<Transfer>,
     /// Host page writes so far: the clock of block ages.
     write_clock: u64,
     rng: Xoshiro256PlusPlus,
@@ -141,12 +128,15 @@ impl PageMapping {
             valid: Table::zeroed(block_count * division.words_per_block)?,
             blocks: Table::zeroed(block_count)?,
             stamps: Vec::new(),
-            pools: Vec::new(),
+            tenancy: Tenancy::new(
+                geometry.pages_per_block,
+                // On each die what is held, and a block's worth of slack.
+                u64::from(geometry.dies()) * (u64::from(options.held_blocks()) + 1),
+                Namespaces::default(),
+                FreeBlocks::of_new_drive(geometry.dies(), geometry.blocks_per_die),
+            ),
             domains: Vec::new(),
-            namespaces: Namespaces::default(),
-            tenants: Vec::new(),
-            spare: FreeBlocks::of_new_drive(geometry.dies(), geometry.blocks_per_die),
-            transfers: Vec::new(),
+            pools: Vec::new(),
             write_clock: 0,
             rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
             scratch: Vec::with_capacity(geometry.pages_per_block as usize),
@@ -156,8 +146,7 @@ impl PageMapping {
         if options.victim == VictimPolicy::CostBenefit {
             mapping.stamps = vec![0; block_count];
         }
-        mapping.add_domain();
-        mapping.domains[SHARED_DOMAIN as usize].in_use = true;
+        mapping.reset_domain(SHARED_DOMAIN);
         Ok(mapping)
     }
 
@@ -184,15 +173,13 @@ impl PageMapping {
     /// Who has which device-wide logical page.
     #[inline(always)]
     pub(in crate::mapping) fn namespaces(&self) -> &Namespaces {
-        &self.namespaces
+        &self.tenancy.namespaces
     }
 
+    /// A tenant's page as a page of the device.
     #[inline(always)]
-    fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
-        match &mut self.tenants[tenant.0 as usize] {
-            Some(t) => t,
-            None => unreachable!("pages were checked against the namespace, which is empty without a tenant"),
-        }
+    fn global(&self, tenant: TenantId, page: u64) -> LogicalPage {
+        self.tenancy.namespaces.global(tenant, page)
     }
 }
 
@@ -201,25 +188,26 @@ impl Mapping for PageMapping {
         &self.geometry
     }
 
-    #[inline]
-    fn pages(&self, tenant: TenantId) -> u64 {
-        self.namespaces.pages(tenant)
+    #[inline(always)]
+    fn tenancy(&self) -> &Tenancy {
+        &self.tenancy
     }
 
-    fn tenants(&self) -> Vec<TenantId> {
-        self.namespaces.tenants().collect()
+    #[inline(always)]
+    fn tenancy_mut(&mut self) -> &mut Tenancy {
+        &mut self.tenancy
     }
 
     #[inline]
     fn write_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
-        let logical = self.namespaces.global(tenant, page);
+        let logical = self.global(tenant, page);
         // The old copy dies before GC can run for the new one; otherwise GC would move a dead page.
         let old = self.map[logical];
         if let Some(physical) = old.get() {
             self.invalidate(physical);
         }
         self.write_clock += 1;
-        let owner = self.tenant(tenant);
+        let owner = self.tenancy.tenant(tenant);
         owner.mapped_pages += u64::from(!old.is_some());
         owner.counters.host_page_writes += 1;
         let domain = owner.domain;
@@ -235,17 +223,17 @@ impl Mapping for PageMapping {
     }
 
     fn rewrite_page_in_part<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {
-        if let Some(physical) = self.map[self.namespaces.global(tenant, page)].get() {
+        if let Some(physical) = self.map[self.global(tenant, page)].get() {
             nand.read_for_rewrite(self.die_of(physical));
-            self.tenant(tenant).counters.rmw_page_reads += 1;
+            self.tenancy.tenant(tenant).counters.rmw_page_reads += 1;
         }
         self.write_page(tenant, page, nand);
     }
 
     #[inline]
     fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId> {
-        let physical = self.map[self.namespaces.global(tenant, page)].get();
-        let counters = &mut self.tenant(tenant).counters;
+        let physical = self.map[self.global(tenant, page)].get();
+        let counters = &mut self.tenancy.tenant(tenant).counters;
         let Some(physical) = physical else {
             counters.unmapped_page_reads += 1;
             return None;
@@ -257,15 +245,15 @@ impl Mapping for PageMapping {
     }
 
     fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
-        self.map[self.namespaces.global(tenant, page)].is_some()
+        self.map[self.global(tenant, page)].is_some()
     }
 
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, _nand: &mut N) {
-        let logical = self.namespaces.global(tenant, page);
+        let logical = self.global(tenant, page);
         if let Some(physical) = self.map[logical].get() {
             self.invalidate(physical);
             self.map[logical] = MapEntry::NONE;
-            let owner = self.tenant(tenant);
+            let owner = self.tenancy.tenant(tenant);
             owner.mapped_pages -= 1;
             owner.counters.trimmed_pages += 1;
         }
@@ -273,12 +261,12 @@ impl Mapping for PageMapping {
 
     #[inline(always)]
     fn prefetch(&self, tenant: TenantId, page: u64) {
-        self.map.prefetch(self.namespaces.global(tenant, page).index());
+        self.map.prefetch(self.global(tenant, page).index());
     }
 
     #[inline(always)]
     fn prefetch_overwrite(&self, tenant: TenantId, page: u64) {
-        let physical = self.map[self.namespaces.global(tenant, page)].page_or_last();
+        let physical = self.map[self.global(tenant, page)].page_or_last();
         let block = self.division.block(physical);
         let page_of_block = self.division.page_of_block(block, physical) as usize;
         self.valid.prefetch(block.index() * self.division.words_per_block + page_of_block / 64);
@@ -297,33 +285,8 @@ impl Mapping for PageMapping {
         self.resize(tenant, pages)
     }
 
-    fn request_move(&mut self, from: Option<TenantId>, to: Option<TenantId>, blocks: u64) -> Result<(), FtlError> {
-        self.start_move(from, to, blocks)
-    }
-
     fn advance_moves<N: Nand>(&mut self, max_gc_passes: u64, nand: &mut N) -> MoveProgress {
         self.hand_over(max_gc_passes, nand)
-    }
-
-    #[inline]
-    fn moves_pending(&self) -> bool {
-        !self.transfers.is_empty()
-    }
-
-    fn pending_moves(&self) -> Vec<(Option<TenantId>, Option<TenantId>, u64)> {
-        self.unfinished_moves()
-    }
-
-    fn cancel_moves(&mut self) {
-        self.cancel_all_moves();
-    }
-
-    fn spare_blocks(&self) -> u64 {
-        self.spare.iter().map(|die| u64::from(die.len())).sum()
-    }
-
-    fn counters(&self, tenant: TenantId) -> Result<&TenantCounters, FtlError> {
-        Ok(&self.known(tenant)?.counters)
     }
 
     fn space(&self, tenant: TenantId) -> Result<TenantSpace, FtlError> {
@@ -344,9 +307,5 @@ impl PageMapping {
     #[inline(always)]
     fn die_of_block(&self, block: BlockId) -> DieId {
         DieId(block.0 / self.geometry.blocks_per_die)
-    }
-
-    fn known(&self, tenant: TenantId) -> Result<&Tenant, FtlError> {
-        self.tenants.get(tenant.0 as usize).and_then(Option::as_ref).ok_or(FtlError::UnknownTenant(tenant.0))
     }
 }

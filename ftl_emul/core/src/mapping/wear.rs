@@ -2,24 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::block::Block;
-
 /// Blocks by how often they have been erased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::mapping) struct Wear(BTreeMap<u32, u32>);
 
 impl Wear {
-    /// The wear of each of so many domains; `domain_of` says whose a block is.
-    pub fn of_domains(domains: usize, blocks: &[Block], domain_of: impl Fn(&Block) -> Option<usize>) -> Vec<Self> {
-        let mut wear = vec![Self::default(); domains];
-        for block in blocks {
-            if let Some(wear) = domain_of(block).and_then(|domain| wear.get_mut(domain)) {
-                wear.add(block.erases);
-            }
-        }
-        wear
-    }
-
     /// A block joins the domain.
     pub fn add(&mut self, erases: u32) {
         *self.0.entry(erases).or_default() += 1;
@@ -38,6 +25,11 @@ impl Wear {
     pub fn erased(&mut self, erases: u32) {
         self.remove(erases - 1);
         self.add(erases);
+    }
+
+    /// Blocks of the domain.
+    pub fn blocks(&self) -> u64 {
+        self.0.values().map(|&blocks| u64::from(blocks)).sum()
     }
 
     /// Erases of the least and of the most worn block; (`u32::MAX`, 0) without blocks.

@@ -73,7 +73,7 @@ enum Command {
     /// Delete a namespace and its data.
     DeleteNamespace { namespace: String },
     /// Bring the placement to its steady state; not while the device is served.
-    Age {},
+    Precondition {},
     /// Write the placement to disk now.
     Checkpoint {},
     /// Record the requests of these namespaces, or of all, until `recording_stop` or the end of the connection. For the
@@ -158,13 +158,13 @@ impl Session {
     }
 }
 
-/// The reply to one line for a device that is not served; `progress` is told the capacities written by ageing.
+/// The reply to one line for a device that is not served; `progress` is told the capacities written by preconditioning.
 pub fn answer_offline(server: &Server, command: &[u8], progress: impl FnMut(f64) -> bool) -> Vec<u8> {
     reply_to(command, |command| match command {
-        Command::Age {} => {
-            let aged = server.age(progress)?;
+        Command::Precondition {} => {
+            let preconditioned = server.precondition(progress)?;
             server.stop()?;
-            Ok(json!({ "aged": aged }))
+            Ok(json!({ "preconditioned": preconditioned }))
         }
         command => {
             let reply = carry_out(server, command)?;
@@ -258,7 +258,9 @@ fn carry_out(server: &Server, command: Command) -> Result<Value, ServeError> {
             server.delete_namespace(&namespace)?;
             Ok(json!({}))
         }
-        Command::Age {} => refuse("a device cannot be aged while it is served; stop serving it first"),
+        Command::Precondition {} => {
+            refuse("a device cannot be preconditioned while it is served; stop serving it first")
+        }
         Command::Checkpoint {} => {
             server.checkpoint(false)?;
             Ok(json!({}))

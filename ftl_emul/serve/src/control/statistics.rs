@@ -27,7 +27,7 @@ pub fn hello(server: &Server) -> Value {
         "time_scale": server.time_scale,
         "kind": kind(server),
         "placement": server.origin.as_ref().map(ToString::to_string),
-        "aged": server.aged(),
+        "preconditioned": server.preconditioned(),
         "namespaces": names,
         "nvme_tcp": server.nvme_tcp.get(),
     })
@@ -105,7 +105,7 @@ fn flash_parts(
     let described: Result<Vec<Value>, ServeError> = namespaces.iter().map(of).collect();
     let (geometry, flash) = (drive.geometry(), server.config.flash()?);
     Ok(json!({
-        "aged": server.aged(),
+        "preconditioned": server.preconditioned(),
         "now_ns": server.time_scale.map(|_| drive.now_ns()),
         "page_bytes": geometry.page_bytes,
         "mapping": flash.mapping.kind,

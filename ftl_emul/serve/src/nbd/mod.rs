@@ -228,15 +228,18 @@ impl Socket {
         }
         let (stream, only) = (Arc::new(stream), self.only.clone());
         self.connections.push(Arc::downgrade(&stream));
-        let serve = move || {
-            // Who breaks off during the handshake is not logged.
-            if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only.as_deref()) {
-                Connection::serve(front, stream, agreed);
-            }
-        };
+        let serve = move || converse(front, stream, only.as_deref());
         if let Err(e) = thread::Builder::new().name("slo-ctl nbd".into()).spawn(serve) {
             refused.say(|| format!("refused a connection: cannot start a thread: {e}"));
         }
+    }
+}
+
+/// Serves a client until it leaves. With `only`, that namespace is all it may see.
+pub fn converse(front: &'static Front, stream: Arc<UnixStream>, only: Option<&str>) {
+    // Who breaks off during the handshake is not logged.
+    if let Ok(Some(agreed)) = negotiation::negotiate(front, Arc::clone(&stream), only) {
+        Connection::serve(front, stream, agreed);
     }
 }
 

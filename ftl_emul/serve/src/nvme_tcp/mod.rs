@@ -7,7 +7,7 @@
 
 mod admin;
 mod command;
-mod connection;
+pub mod connection;
 mod controller;
 mod identify;
 mod io;

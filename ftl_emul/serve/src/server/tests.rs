@@ -1,7 +1,6 @@
 //! What was acknowledged survives: at every step of every change the device starts again, as it was or as it was to be.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
 
@@ -10,30 +9,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::faults;
+use crate::hostile;
+pub use crate::hostile::{NAMES, PAGE, PAGES};
 use crate::namespace::Flags;
 
-/// Bytes of a page, and pages of each namespace.
-pub const PAGE: u64 = 4096;
-pub const PAGES: u64 = 320;
-const NAMES: [&str; 3] = ["a", "b", "c"];
-
-/// A device of 2 dies with 64 blocks of 16 pages each, and no spare block but those that `spare` leaves.
+/// See [`hostile::make`].
 pub fn make(folder: &Path, kind: &str, isolated: bool, spare: u64) {
-    let ops = (128 - spare - 3 * PAGES.div_ceil(16)) / 3;
-    let mut text = format!(
-        "format_version = 1\nname = \"d\"\nemulated = true\nspec = \"\"\ncreated = \"\"\n[geometry]\npage_bytes = 4096\n\
-         pages_per_block = 16\nblocks_per_die = 64\nchannels = 2\ndies_per_channel = 1\nplanes = 1\n[timing]\n\
-         read_ns = 1\nprogram_ns = 1\nerase_ns = 1\ntransfer_ns = 1\n[mapping]\nkind = \"{kind}\"\nvictim = \"greedy\"\n\
-         separate_gc_frontier = false\nfree_floor = 1\ncopyback = true\nscheduler = \"fifo\"\nisolated = {isolated}\n\
-         seed = 1\n"
-    );
-    for name in NAMES {
-        let size = PAGES * PAGE;
-        write!(text, "[[namespace]]\nname = \"{name}\"\nsize_bytes = {size}\nweight = 1.0\nops_blocks = {ops}\n")
-            .unwrap();
-        File::create(folder.join(format!("{name}.img"))).unwrap().set_len(size).unwrap();
-    }
-    std::fs::write(folder.join("device.toml"), text).unwrap();
+    hostile::make(folder, kind, isolated, spare).unwrap();
 }
 
 /// Opens it, to be served without a clock.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use ftl_core::Drive;
 
-use crate::ageing;
 use crate::backing::Ailment;
 use crate::checkpoint;
 use crate::error::ServeError;
 use crate::namespace::Namespace;
+use crate::preconditioning;
 use crate::server::{Server, lock_anyway};
 
 /// How often gathered requests are applied, blocks of moves handed over and the checkpoint considered.
@@ -72,14 +72,15 @@ impl Server {
             return Ok(());
         }
         self.checkpoint(true)?;
-        ageing::save(&self.folder, self.aged().as_ref())?;
+        preconditioning::save(&self.folder, self.preconditioned().as_ref())?;
         checkpoint::mark_stopped(&self.folder)
     }
 
     /// Writes where every page lies.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
-        let aged = self.aged();
-        let state = self.model.with(|drive| checkpoint::take(drive, &self.namespaces(), aged.as_ref(), clean))??;
+        let preconditioned = self.preconditioned();
+        let state =
+            self.model.with(|drive| checkpoint::take(drive, &self.namespaces(), preconditioned.as_ref(), clean))??;
         checkpoint::write(&self.folder, &state)
     }
 

@@ -6,11 +6,11 @@
 
 mod in_flight;
 mod memory;
-mod request;
+pub mod request;
 mod session;
 #[cfg(test)]
 mod tests;
-mod virtqueue;
+pub mod virtqueue;
 mod workers;
 
 use std::io;
@@ -114,7 +114,7 @@ impl VhostUser {
     /// Serves a namespace on a socket, unless it has one.
     pub fn add(self: &Arc<Self>, listener: UnixListener, namespace: Arc<Namespace>) -> Result<(), ServeError> {
         if listener.set_nonblocking(false).is_err() {
-            return Err(ServeError::File(format!("vhost-user: that is no socket for namespace {}", namespace.name)));
+            return Err(ServeError::File(format!("vhost-user: not a usable socket for namespace {}", namespace.name)));
         }
         let mut slots = lock(&self.slots);
         if slots.iter().any(|slot| Arc::ptr_eq(&slot.namespace, &namespace)) {

@@ -21,6 +21,7 @@ struct Head {
     translation_tenant: Option<TenantId>,
     /// Cached pages and whether they are dirty, the least recently used first.
     cached: Vec<(LogicalPage, bool)>,
+    /// By tenant number.
     counters: Vec<MappingCounters>,
 }
 
@@ -30,12 +31,13 @@ impl DftlMapping {
 
     /// Writes the whole state, and `label` with it.
     pub fn save(&mut self, label: &str, to: &mut impl Write) -> io::Result<()> {
+        let tenants = self.data.tenancy().tenants.iter();
         let head = Head {
             geometry: *self.data.geometry(),
             options: self.options,
             translation_tenant: self.translation_tenant,
             cached: self.cache.oldest_first().collect(),
-            counters: self.counters.clone(),
+            counters: tenants.map(|t| t.as_ref().map(|t| t.mapping_counters).unwrap_or_default()).collect(),
         };
         write_snapshot(Self::SNAPSHOT_CODE, &head, &[], to)?;
         self.data.save(label, to)?;
@@ -61,7 +63,13 @@ impl DftlMapping {
         (mapping.data, mapping.translation) = (data, translation);
         mapping.data.keep_moved();
         mapping.translation_tenant = head.translation_tenant;
-        mapping.counters = head.counters;
+        for (number, tenant) in mapping.data.tenancy_mut().tenants.iter_mut().enumerate() {
+            let Some(tenant) = tenant else { continue };
+            let Some(&counters) = head.counters.get(number) else {
+                return refuse("damaged: a tenant has no counters of its map");
+            };
+            tenant.mapping_counters = counters;
+        }
         for (page, dirty) in head.cached {
             if mapping.data.namespaces().is_nobodys(page) || mapping.cache.contains(page) {
                 return refuse(format!("damaged: the cached map entry of page {page}"));

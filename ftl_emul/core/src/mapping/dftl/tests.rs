@@ -5,6 +5,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::*;
 use crate::engine::{PageCosts, Timeline, TimingModel};
 use crate::geometry::NandTiming;
+use crate::mapping::MappingCounters;
 use crate::nand::Untimed;
 use crate::victim::below;
 

@@ -5,7 +5,7 @@ use crate::convert::exact;
 use crate::error::FtlError;
 use crate::geometry::Geometry;
 use crate::mapping::dftl::{DftlMapping, ENTRY_BYTES};
-use crate::mapping::page::{PageMapping, PageMappingOptions};
+use crate::mapping::page::PageMapping;
 use crate::mapping::{Mapping, Placement};
 use crate::namespace::Namespaces;
 use crate::nand::{Nand, Untimed};
@@ -31,7 +31,7 @@ impl DftlMapping {
         let Some(tenant) = self.translation_tenant else { return };
         let before = nand.overhead_ns();
         if self.translation.read_page(tenant, translation_page, &mut MapNand(nand)).is_some() {
-            let counters = &mut self.counters[cause.0 as usize];
+            let counters = &mut self.data.tenancy_mut().tenant(cause).mapping_counters;
             counters.map_reads += 1;
             counters.map_ns += nand.overhead_ns() - before;
         }
@@ -45,7 +45,7 @@ impl DftlMapping {
         let copied = |mapping: &PageMapping| mapping.counters(tenant).map_or(0, |c| c.gc_page_writes);
         let copied_before = copied(&self.translation);
         self.translation.write_page(tenant, translation_page, &mut MapNand(nand));
-        let counters = &mut self.counters[cause.0 as usize];
+        let counters = &mut self.data.tenancy_mut().tenant(cause).mapping_counters;
         counters.map_writes += 1 + copied(&self.translation) - copied_before;
         counters.map_ns += nand.overhead_ns() - before;
     }
@@ -79,8 +79,8 @@ impl DftlMapping {
     pub(super) fn fit_translation(&mut self) -> Result<(), FtlError> {
         let pages = self.data.namespaces().used_page_numbers().div_ceil(self.entries_per_page);
         let geometry = *self.translation.geometry();
-        let held = u64::from(geometry.dies()) * (u64::from(PageMappingOptions::default().free_floor) + 2);
-        let ops = held + geometry.blocks_for(pages).div_ceil(TRANSLATION_BLOCKS_PER_OPS);
+        let ops =
+            self.translation.tenancy().min_ops_blocks + geometry.blocks_for(pages).div_ceil(TRANSLATION_BLOCKS_PER_OPS);
         let Some(tenant) = self.translation_tenant else {
             self.translation_tenant = Some(self.translation.create_tenant(pages, Placement::Isolated, ops)?);
             return Ok(());

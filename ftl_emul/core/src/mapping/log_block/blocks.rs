@@ -3,7 +3,8 @@
 use crate::address::{BlockId, DieId, LogicalBlockId};
 use crate::block::{BlockList, BlockState};
 use crate::convert::exact;
-use crate::mapping::log_block::{Domain, LogScheme, LogUse, LogicalBlock, Store, Write};
+use crate::mapping::log_block::{LogDomain, LogScheme, LogUse, LogicalBlock, Store, Write};
+use crate::mapping::tenancy::Domain;
 use crate::nand::Nand;
 use crate::op::TenantId;
 
@@ -25,14 +26,14 @@ impl<S: LogScheme> Store<S> {
     /// Log blocks that the list of a domain may have: OPS, less the free floor and the sequential log block.
     #[inline(always)]
     pub(in crate::mapping) fn log_limit(&self, domain: u32) -> u64 {
-        let Domain { blocks, logical_blocks, .. } = self.domains[domain as usize];
+        let Domain { blocks, logical_blocks, .. } = self.tenancy.domains[domain as usize];
         blocks.saturating_sub(logical_blocks + u64::from(self.options.free_floor) + S::SEQUENTIAL_LOG_BLOCKS)
     }
 
     /// An erased block for new writes: of the next idle dies in rotation, or where most are.
     fn take_for_writes<N: Nand>(&mut self, domain: u32, nand: &N) -> BlockId {
-        let clusters = exact::<u32>(self.spare.len());
-        let Domain { next_cluster, free, .. } = &self.domains[domain as usize];
+        let clusters = exact::<u32>(self.tenancy.spare.len());
+        let LogDomain { next_cluster, free, .. } = &self.domains[domain as usize];
         let rotation = (0..clusters).map(|n| (next_cluster + n) % clusters);
         let idle = |&cluster: &u32| {
             free[cluster as usize].len() > 0 && nand.is_idle(DieId(cluster * self.options.cluster_dies))
@@ -52,7 +53,7 @@ impl<S: LogScheme> Store<S> {
     }
 
     fn take_from(&mut self, domain: u32, cluster: u32) -> BlockId {
-        let clusters = exact::<u32>(self.spare.len());
+        let clusters = exact::<u32>(self.tenancy.spare.len());
         let domain = &mut self.domains[domain as usize];
         domain.next_cluster = (cluster + 1) % clusters;
         let Some(block) = domain.free[cluster as usize].pop() else {
@@ -64,7 +65,7 @@ impl<S: LogScheme> Store<S> {
     /// Gives a logical block a data block.
     #[cold]
     pub(super) fn open_data<N: Nand>(&mut self, write: Write, nand: &N) {
-        let domain = self.domain_of_logical(write.logical);
+        let domain = self.tenant(write.cause).domain;
         let block = self.take_for_writes(domain, nand);
         self.domains[domain as usize].data_blocks += 1;
         self.blocks[block].state = BlockState::Full;
@@ -133,19 +134,19 @@ impl<S: LogScheme> Store<S> {
         entry.erases += 1;
         let (erases, domain) = (entry.erases, entry.pool);
         let cluster = self.cluster_of(block);
-        let owner = &mut self.domains[domain as usize];
-        owner.free[cluster as usize].push(erases, block);
-        owner.wear.erased(erases);
+        self.domains[domain as usize].free[cluster as usize].push(erases, block);
+        self.tenancy.domains[domain as usize].wear.erased(erases);
         if N::TIMED {
             let width = self.options.cluster_dies;
             (cluster * width..(cluster + 1) * width).for_each(|die| nand.erase(DieId(die)));
         }
         let block_pages = u64::from(self.block_pages);
-        let owner = self.tenant(cause);
-        owner.counters.erases += 1;
-        let written = owner.victim_remainder_pages + u64::from(programmed);
-        owner.counters.victims += written / block_pages;
-        owner.victim_remainder_pages = written % block_pages;
+        let remainder = &mut self.victim_remainder_pages[cause.0 as usize];
+        let written = *remainder + u64::from(programmed);
+        *remainder = written % block_pages;
+        let counters = &mut self.tenant(cause).counters;
+        counters.erases += 1;
+        counters.victims += written / block_pages;
     }
 
     /// Erases the blocks of a logical block once it holds no page any more.

@@ -2,13 +2,11 @@
 //! that a damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
 
 use crate::address::{BlockId, LogicalBlockId, MapEntry};
-use crate::block::{Block, BlockState};
+use crate::block::BlockState;
 use crate::convert::exact;
-use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
-use crate::mapping::log_block::{LogScheme, NOBODY, Store};
-use crate::mapping::wear::Wear;
-use crate::namespace::MAX_TENANTS;
+use crate::mapping::log_block::{LogScheme, Store};
+use crate::mapping::ownership::Ownership;
 use crate::pool::SPARE;
 
 impl<S: LogScheme> Store<S> {
@@ -22,35 +20,8 @@ impl<S: LogScheme> Store<S> {
 
     /// Every number that names something names something there is.
     fn check_references(&self) -> Result<(), String> {
-        ensure!(self.tenants.len() <= MAX_TENANTS, "{} tenants, at most {MAX_TENANTS}", self.tenants.len());
-        let blocks = self.blocks.len();
-        let mut owned = vec![false; blocks];
-        for (number, tenant) in self.tenants.iter().enumerate() {
-            let Some(tenant) = tenant else { continue };
-            let in_use = self.domains.get(tenant.domain as usize).is_some_and(|d| d.in_use);
-            ensure!(in_use, "tenant {number} is in domain {}, which does not exist", tenant.domain);
-            let needed = exact::<usize>(tenant.pages.div_ceil(u64::from(self.block_pages)));
-            ensure!(tenant.logical.len() == needed, "tenant {number} has not the logical blocks for its pages");
-            for &logical in &tenant.logical {
-                let owner = self.logical.get(logical.index()).map(|l| l.tenant as usize);
-                ensure!(owner == Some(number), "logical block {logical} is not tenant {number}'s");
-                let twice = std::mem::replace(&mut owned[logical.index()], true);
-                ensure!(!twice, "logical block {logical} is there twice");
-            }
-            let counters = &tenant.counters;
-            ensure!(
-                counters.moved_pages_of.len() == self.tenants.len()
-                    && counters.victim_histogram.len() == self.block_pages as usize + 1,
-                "counters of tenant {number} have the wrong shape"
-            );
-        }
-        for &logical in &self.free_logical {
-            let free = self.logical.get(logical.index()).is_some_and(|l| l.tenant == NOBODY);
-            ensure!(free, "logical block {logical} is not free");
-            ensure!(!std::mem::replace(&mut owned[logical.index()], true), "logical block {logical} is there twice");
-        }
-        ensure!(owned.iter().all(|&o| o), "a logical block is lost");
-        ensure!(self.domains.iter().all(|d| d.free.len() == self.spare.len()), "a domain has not all clusters");
+        self.tenancy.check_references()?;
+        ensure!(self.domains.iter().all(|d| d.free.len() == self.tenancy.spare.len()), "a domain has not all clusters");
         for (number, block) in self.blocks.iter().enumerate() {
             ensure!(
                 block.pool == SPARE || (block.pool as usize) < self.domains.len(),
@@ -62,8 +33,7 @@ impl<S: LogScheme> Store<S> {
                 "log block {number} is written beyond its end"
             );
             ensure!(
-                used.logical == LogicalBlockId::NONE
-                    || self.logical.get(used.logical.index()).is_some_and(|l| l.tenant != NOBODY),
+                used.logical == LogicalBlockId::NONE || !self.tenancy.namespaces.is_free(used.logical.0),
                 "log block {number} is for a logical block of nobody"
             );
         }
@@ -87,10 +57,10 @@ impl<S: LogScheme> Store<S> {
             ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
             Ok(())
         };
-        for spare in &self.spare {
+        for spare in &self.tenancy.spare {
             spare.iter().try_for_each(|b| visit(b, SPARE, BlockState::Free))?;
         }
-        for (number, domain) in (0..).zip(&self.domains) {
+        for ((number, domain), owned) in (0..).zip(&self.domains).zip(&self.tenancy.domains) {
             for free in &domain.free {
                 free.iter().try_for_each(|b| visit(b, number, BlockState::Free))?;
             }
@@ -101,10 +71,10 @@ impl<S: LogScheme> Store<S> {
                 visit(domain.sequential_log, number, BlockState::Open)?;
             }
             let limit = self.log_limit(number);
-            ensure!(!domain.in_use || domain.log_blocks <= limit, "domain {number} has more than {limit} log blocks");
+            ensure!(!owned.in_use || domain.log_blocks <= limit, "domain {number} has more than {limit} log blocks");
             let free: u64 = domain.free.iter().map(|f| u64::from(f.len())).sum();
             ensure!(
-                domain.blocks == 0 || free >= u64::from(self.options.free_floor),
+                owned.blocks == 0 || free >= u64::from(self.options.free_floor),
                 "domain {number} has {free} free blocks, floor {}",
                 self.options.free_floor
             );
@@ -115,7 +85,8 @@ impl<S: LogScheme> Store<S> {
                 ensure!(logical.log == BlockId::NONE, "logical block {number} has a log block but no data block");
                 continue;
             }
-            ensure!(logical.tenant != NOBODY, "logical block {number} has a data block but no owner");
+            let free = self.tenancy.namespaces.is_free(number.0);
+            ensure!(!free, "logical block {number} has a data block but no owner");
             visit(logical.data, self.domain_of_logical(number), BlockState::Full)?;
             data_of[logical.data.index()] = number;
             ensure!(
@@ -132,8 +103,9 @@ impl<S: LogScheme> Store<S> {
     fn check_pages(&self, data_of: &[LogicalBlockId]) -> Result<(), String> {
         let words = self.division.words_per_block;
         let mut valid = vec![0u32; self.blocks.len()];
-        let mut mapped_of = vec![0u64; self.tenants.len()];
+        let mut mapped_of = vec![0u64; self.tenancy.tenants.len()];
         for (number, logical) in (0..).map(LogicalBlockId).zip(self.logical.iter()) {
+            let mut held = 0;
             for offset in 0..exact::<u32>(words) * 64 {
                 let (word, mask) = self.bit(number, offset);
                 let in_data = self.bits[word] & mask != 0;
@@ -152,7 +124,7 @@ impl<S: LogScheme> Store<S> {
                 }
                 ensure!(!(in_data && in_log), "page {offset} of logical block {number} is in two places");
                 ensure!(logical.data != BlockId::NONE, "logical block {number} has pages but no data block");
-                mapped_of[logical.tenant as usize] += 1;
+                held += 1;
                 if in_data {
                     ensure!(offset < logical.next_page, "page {offset} of logical block {number} was not programmed");
                     valid[logical.data.index()] += 1;
@@ -172,6 +144,10 @@ impl<S: LogScheme> Store<S> {
                 );
                 valid[log.index()] += 1;
             }
+            ensure!((held == 0) == (logical.data == BlockId::NONE), "logical block {number} has blocks and no page");
+            if held > 0 {
+                mapped_of[self.owner_of_logical(number).0 as usize] += held;
+            }
         }
         for (number, block) in self.blocks.iter().enumerate() {
             ensure!(
@@ -187,34 +163,27 @@ impl<S: LogScheme> Store<S> {
                 data_of[number]
             );
         }
-        for (tenant, mapped) in self.tenants.iter().zip(mapped_of) {
+        for (tenant, mapped) in self.tenancy.tenants.iter().zip(mapped_of) {
             let counted = tenant.as_ref().map_or(0, |t| t.mapped_pages);
             ensure!(counted == mapped, "a tenant has {mapped} mapped pages, counted {counted}");
         }
         Ok(())
     }
 
-    /// The wear of each domain's blocks, from the blocks themselves.
-    pub(super) fn count_wear(&self) -> Vec<Wear> {
-        let domain_of = |block: &Block| (block.pool != SPARE).then_some(block.pool as usize);
-        Wear::of_domains(self.domains.len(), &self.blocks, domain_of)
-    }
-
     /// Counts kept along the way against counts taken now.
     fn check_counts(&self) -> Result<(), String> {
-        let wear = self.count_wear();
-        for ((number, domain), wear) in (0..).zip(&self.domains).zip(wear) {
-            ensure!(domain.wear == wear, "domain {number} counts {:?}, has {wear:?}", domain.wear);
-            let owned = self.blocks.iter().filter(|b| b.pool == number);
-            let data = owned.clone().filter(|b| b.state == BlockState::Full).count() as u64;
+        for (number, domain) in (0..).zip(&self.domains) {
+            let data = self.blocks.iter().filter(|b| b.pool == number && b.state == BlockState::Full).count() as u64;
             ensure!(data == domain.data_blocks, "domain {number} counts {} data blocks", domain.data_blocks);
-            ensure!(owned.count() as u64 == domain.blocks, "domain {number} counts {} blocks", domain.blocks);
-            let tenants = self.tenants.iter().flatten().filter(|t| t.domain == number);
-            let logical: u64 = tenants.map(|t| t.logical.len() as u64).sum();
-            ensure!(logical == domain.logical_blocks, "domain {number} counts {}", domain.logical_blocks);
         }
-        let owned: u64 = self.domains.iter().map(|d| d.blocks).sum();
-        ensure!(self.spare_blocks() + owned == self.blocks.len() as u64, "blocks were lost");
-        Ok(())
+        self.tenancy.check_counts(&self.count_wear(), self.blocks.len() as u64)
+    }
+
+    /// The domain of a logical block's owner, which must have one.
+    fn domain_of_logical(&self, logical: LogicalBlockId) -> u32 {
+        match self.tenancy.domain_of(self.owner_of_logical(logical)) {
+            Ok(domain) => domain,
+            Err(_) => unreachable!("a logical block in use belongs to a tenant"),
+        }
     }
 }

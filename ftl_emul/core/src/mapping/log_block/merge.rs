@@ -39,7 +39,7 @@ impl<S: LogScheme> Store<S> {
         self.replace_data(logical, log, written, copies, cause, nand);
         self.note_copies(logical, copies, cause, purpose);
         let took = nand.overhead_ns() - before;
-        let merges = &mut self.tenant(cause).merges;
+        let merges = &mut self.tenant(cause).mapping_counters;
         if copies == 0 {
             merges.switch_merges += 1;
             merges.switch_merge_ns += took;
@@ -58,18 +58,18 @@ impl<S: LogScheme> Store<S> {
         purpose: Purpose,
         nand: &mut N,
     ) {
-        let domain = self.domain_of_logical(logical);
-        let near = self.cluster_of(self.logical[logical].data);
+        let data = self.logical[logical].data;
+        let (domain, near) = (self.blocks[data].pool, self.cluster_of(data));
         let target = self.take_near(domain, near);
         let copies = self.copy_logical(logical, target, nand);
         self.replace_data(logical, target, 0, copies, cause, nand);
         self.note_copies(logical, copies, cause, purpose);
-        self.tenant(cause).merges.merged_blocks += 1;
+        self.tenant(cause).mapping_counters.merged_blocks += 1;
     }
 
     /// Counts a full merge, which began when copies and erases had taken `before`.
     pub(in crate::mapping) fn note_full_merge<N: Nand>(&mut self, cause: TenantId, before: u64, nand: &N) {
-        let merges = &mut self.tenant(cause).merges;
+        let merges = &mut self.tenant(cause).mapping_counters;
         merges.full_merges += 1;
         merges.full_merge_ns += nand.overhead_ns() - before;
     }
@@ -149,7 +149,7 @@ impl<S: LogScheme> Store<S> {
     }
 
     fn note_copies(&mut self, logical: LogicalBlockId, copies: u32, cause: TenantId, purpose: Purpose) {
-        let owner = self.logical[logical].tenant as usize;
+        let owner = self.owner_of_logical(logical).0 as usize;
         let counters = &mut self.tenant(cause).counters;
         counters.gc_page_writes += u64::from(copies);
         counters.victim_valid_pages += u64::from(copies);

@@ -2,11 +2,10 @@
 //! for each block that it gives away.
 
 use crate::address::BlockId;
-use crate::convert::exact;
-use crate::error::FtlError;
-use crate::mapping::log_block::{Domain, LogScheme, Purpose, Store};
-use crate::mapping::ownership::{DomainBlocks, Ownership, Step, Transfer};
-use crate::nand::Nand;
+use crate::block::{Block, BlockList};
+use crate::mapping::log_block::{LogDomain, LogScheme, LogUse, Purpose, Store};
+use crate::mapping::ownership::{Offer, Ownership};
+use crate::nand::{Nand, Untimed};
 use crate::op::TenantId;
 use crate::pool::{FreeBlocks, SPARE};
 
@@ -14,88 +13,76 @@ impl<S: LogScheme> Ownership for Store<S> {
     /// A domain.
     type Place = u32;
 
-    fn domains(&self) -> u32 {
-        exact::<u32>(self.domains.len())
+    fn blocks(&self) -> &[Block] {
+        &self.blocks
     }
 
-    fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
-        Ok(self.known(tenant)?.domain)
+    fn blocks_mut(&mut self) -> &mut [Block] {
+        &mut self.blocks
     }
 
-    fn blocks_of(&self, domain: u32) -> DomainBlocks {
-        let Domain { blocks, logical_blocks, pending_out_blocks, .. } = self.domains[domain as usize];
-        DomainBlocks { owned: blocks, logical: logical_blocks, pending_out: pending_out_blocks }
+    fn domain_of_block(&self, block: &Block) -> Option<u32> {
+        (block.pool != SPARE).then_some(block.pool)
     }
 
-    fn pending_out_of(&mut self, domain: u32) -> &mut u64 {
-        &mut self.domains[domain as usize].pending_out_blocks
+    fn place_of(&self, block: BlockId) -> usize {
+        self.cluster_of(block) as usize
     }
 
-    /// The fewest OPS blocks of a domain: the free floor, one log block, and the sequential one.
-    fn min_ops_blocks(&self) -> u64 {
-        u64::from(self.options.free_floor) + 1 + S::SEQUENTIAL_LOG_BLOCKS
-    }
-
-    fn spare(&mut self) -> &mut [FreeBlocks] {
-        &mut self.spare
-    }
-
-    fn assign(&mut self, block: BlockId, domain: Option<u32>) {
-        let cluster = self.cluster_of(block) as usize;
-        let erases = self.blocks[block].erases;
-        self.blocks[block].pool = domain.unwrap_or(SPARE);
-        self.free_of_mut(domain)[cluster].push(erases, block);
-        if let Some(domain) = domain {
-            let owner = &mut self.domains[domain as usize];
-            owner.blocks += 1;
-            owner.wear.add(erases);
+    fn reset_domain(&mut self, domain: u32) {
+        let empty = LogDomain {
+            data_blocks: 0,
+            log_blocks: 0,
+            free: vec![FreeBlocks::default(); self.tenancy.spare.len()],
+            logs: BlockList::EMPTY,
+            sequential_log: BlockId::NONE,
+            next_cluster: 0,
+        };
+        let Some(before) = self.domains.get_mut(domain as usize) else { return self.domains.push(empty) };
+        let LogDomain { logs, sequential_log, .. } = std::mem::replace(before, empty);
+        let sequential_log = (sequential_log != BlockId::NONE).then_some(sequential_log);
+        for log in logs.iter(&self.blocks).chain(sequential_log) {
+            self.log_use[log] = LogUse::NONE;
+            #[cfg(test)]
+            self.flash.wipe(log);
         }
     }
 
-    fn transfers(&self) -> &[Transfer] {
-        &self.transfers
+    fn put_in_domain(&mut self, block: BlockId, domain: u32) {
+        let cluster = self.cluster_of(block) as usize;
+        let entry = &mut self.blocks[block];
+        entry.pool = domain;
+        self.domains[domain as usize].free[cluster].push(entry.erases, block);
     }
 
-    fn transfers_mut(&mut self) -> &mut Vec<Transfer> {
-        &mut self.transfers
-    }
-
-    fn hand_over_one(&mut self, giver: Option<u32>, taker: Option<u32>) -> Step<u32> {
+    fn offer(&mut self, giver: Option<u32>, _taker: Option<u32>) -> Offer<u32> {
         if let Some(domain) = giver {
             if self.domains[domain as usize].log_blocks >= self.log_limit(domain) {
-                return Step::NeedsRoom(domain);
+                return Offer::NeedsRoom(domain);
             }
         }
-        let given = self.free_of(giver);
-        let fullest = (0..given.len()).max_by_key(|&cluster| given[cluster].len());
-        let Some(block) = fullest.and_then(|cluster| self.free_of_mut(giver)[cluster].pop()) else {
-            return Step::Waits;
+        let given = match giver {
+            None => &mut self.tenancy.spare,
+            Some(domain) => &mut self.domains[domain as usize].free,
         };
-        if let Some(domain) = giver {
-            let erases = self.blocks[block].erases;
-            let owner = &mut self.domains[domain as usize];
-            owner.blocks -= 1;
-            owner.wear.remove(erases);
-        }
-        self.assign(block, taker);
-        Step::HandedOver
+        let fullest = (0..given.len()).max_by_key(|&cluster| given[cluster].len());
+        fullest.and_then(|cluster| given[cluster].pop()).map_or(Offer::Nothing, Offer::Block)
     }
 
     fn make_room_at<N: Nand>(&mut self, domain: u32, cause: TenantId, nand: &mut N) -> bool {
         S::evict(self, domain, cause, Purpose::Reclaim, nand)
     }
-}
 
-impl<S: LogScheme> Store<S> {
-    /// Erased blocks of a domain, or of the spare (None), by cluster of dies.
-    fn free_of(&self, domain: Option<u32>) -> &[FreeBlocks] {
-        domain.map_or(&self.spare, |d| &self.domains[d as usize].free)
+    fn free_blocks(&self, domain: u32) -> u64 {
+        self.domains[domain as usize].free.iter().map(|cluster| u64::from(cluster.len())).sum()
     }
 
-    fn free_of_mut(&mut self, domain: Option<u32>) -> &mut [FreeBlocks] {
-        match domain {
-            None => &mut self.spare,
-            Some(d) => &mut self.domains[d as usize].free,
+    /// Log blocks that became room for data are emptied now.
+    fn fit_ops(&mut self, domain: u32, cause: TenantId) {
+        while self.domains[domain as usize].log_blocks > self.log_limit(domain) {
+            if !S::evict(self, domain, cause, Purpose::Collect, &mut Untimed) {
+                break;
+            }
         }
     }
 }

@@ -6,9 +6,6 @@ use crate::address::{BlockId, DieId, LogicalBlockId, MapEntry, PhysicalPage, ind
 use crate::mapping::log_block::{LogScheme, Store, Write};
 use crate::nand::Nand;
 
-/// Owner of logical blocks that belong to nobody.
-pub(super) const NOBODY: u16 = u16::MAX;
-
 /// As many pages of a tenant's namespace as a block has, and where they are.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -21,19 +18,13 @@ pub(in crate::mapping) struct LogicalBlock {
     pub programmed: u32,
     /// Its own log block, in schemes where it has one; else [`BlockId::NONE`].
     pub log: BlockId,
-    /// Owner.
-    pub tenant: u16,
-    padding: u16,
+    /// Nothing; the owner in snapshots of earlier versions.
+    unused: u32,
 }
 
 impl LogicalBlock {
     pub(super) const NONE: Self =
-        Self { data: BlockId::NONE, next_page: 0, programmed: 0, log: BlockId::NONE, tenant: NOBODY, padding: 0 };
-
-    /// A tenant's, without a page.
-    pub(super) fn of(tenant: u16) -> Self {
-        Self { tenant, ..Self::NONE }
-    }
+        Self { data: BlockId::NONE, next_page: 0, programmed: 0, log: BlockId::NONE, unused: 0 };
 }
 
 /// What is written in a log block.

@@ -344,19 +344,19 @@ fn impossible_requests_are_refused_with_the_reason() {
     ftl.check().unwrap();
 }
 
-fn aged<S: LogScheme>() -> Store<S> {
+fn preconditioned<S: LogScheme>() -> Store<S> {
     let mut ftl = drive::<S>(300, 2, 16, 2);
     for placement in [Placement::Isolated, Placement::Isolated, Placement::Shared] {
         ftl.create_tenant(32 * 50, placement, 10).unwrap();
     }
-    crate::ageing::age(&mut ftl, 9, |_| true);
+    crate::preconditioning::precondition(&mut ftl, 9, |_| true);
     ftl
 }
 
 #[test]
 fn a_snapshot_restores_the_same_future_and_damage_is_refused() {
     fn check<S: LogScheme>() {
-        let mut ftl = aged::<S>();
+        let mut ftl = preconditioned::<S>();
         ftl.request_move(Some(TenantId(0)), Some(TenantId(1)), 3).unwrap();
         let mut file = Vec::new();
         ftl.save("three tenants", &mut file).unwrap();
@@ -383,14 +383,14 @@ fn a_snapshot_restores_the_same_future_and_damage_is_refused() {
     check::<Bast>();
     check::<Fast>();
     let mut file = Vec::new();
-    aged::<Bast>().save("", &mut file).unwrap();
+    preconditioned::<Bast>().save("", &mut file).unwrap();
     assert!(matches!(FastMapping::restore(&mut &file[..]), Err(FtlError::Snapshot(_))));
 }
 
 #[test]
 fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
     let mut file = Vec::new();
-    aged::<Fast>().save("", &mut file).unwrap();
+    preconditioned::<Fast>().save("", &mut file).unwrap();
     let body = file.len() - 4;
     for at in (21..body).step_by(body / 700) {
         for flip in [0x01, 0x80, 0xff] {
@@ -465,7 +465,7 @@ fn any_requests<S: LogScheme>(width: u32, clusters: u32, np: u32, steps: Vec<Ste
             prop_assert_eq!(c.victim_valid_pages, c.gc_page_writes);
             prop_assert!(c.reclaim_page_writes <= c.gc_page_writes && m.full_merges <= m.merged_blocks);
             prop_assert!(c.victims <= c.erases);
-            let domain = ftl.known(tenant).unwrap().domain;
+            let domain = ftl.tenancy.known(tenant).unwrap().domain;
             let owned = ftl.blocks.iter().filter(|b| b.pool == domain).map(|b| b.erases);
             let scanned = (owned.clone().min().unwrap(), owned.max().unwrap());
             prop_assert_eq!(ftl.space(tenant).unwrap().erases_min_max, scanned);

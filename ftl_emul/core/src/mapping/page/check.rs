@@ -2,14 +2,12 @@
 //! damaged snapshot is found as surely as a bug; nothing here trusts an index before it is checked.
 
 use crate::address::{BlockId, PhysicalPage};
-use crate::block::{Block, BlockState};
+use crate::block::BlockState;
 use crate::convert::exact;
 use crate::mapping::Mapping;
 use crate::mapping::ensure::ensure;
 use crate::mapping::ownership::Ownership;
 use crate::mapping::page::PageMapping;
-use crate::mapping::wear::Wear;
-use crate::op::TenantId;
 use crate::pool::SPARE;
 
 impl PageMapping {
@@ -22,21 +20,7 @@ impl PageMapping {
 
     /// Every number that names something names something there is; the other checks follow them without looking.
     fn check_references(&self) -> Result<(), String> {
-        self.namespaces.check()?;
-        ensure!(self.tenants.len() == self.namespaces.slots(), "tenants and namespaces differ in number");
-        for (number, tenant) in self.tenants.iter().enumerate() {
-            let id = TenantId(exact::<u16>(number));
-            ensure!(tenant.is_some() == self.namespaces.contains(id), "tenant {number} has no namespace, or no tenant");
-            let Some(tenant) = tenant else { continue };
-            let in_use = self.domains.get(tenant.domain as usize).is_some_and(|d| d.in_use);
-            ensure!(in_use, "tenant {number} is in domain {}, which does not exist", tenant.domain);
-            let counters = &tenant.counters;
-            ensure!(
-                counters.moved_pages_of.len() == self.tenants.len()
-                    && counters.victim_histogram.len() == self.geometry.pages_per_block as usize + 1,
-                "counters of tenant {number} have the wrong shape"
-            );
-        }
+        self.tenancy.check_references()?;
         for (number, block) in self.blocks.iter().enumerate() {
             ensure!(block.pool == SPARE || (block.pool as usize) < self.pools.len(), "block {number} is in no pool");
             ensure!(block.valid <= self.geometry.pages_per_block, "block {number} counts too many valid pages");
@@ -54,12 +38,13 @@ impl PageMapping {
     /// p2l[l2p[x]] == x for every mapped page, and sum of valid == mapped pages.
     fn check_map(&self) -> Result<(), String> {
         let mut mapped_total = 0;
-        for tenant in self.namespaces.tenants() {
+        for tenant in self.tenancy.namespaces.tenants() {
+            let known = self.tenancy.known(tenant).map_err(|e| e.to_string())?;
             let mut mapped = 0;
-            for page in 0..self.namespaces.pages(tenant) {
-                let logical = self.namespaces.global(tenant, page);
+            for page in 0..self.pages(tenant) {
+                let logical = self.global(tenant, page);
                 ensure!(
-                    self.namespaces.owner(logical) == tenant,
+                    self.namespaces().owner(logical) == tenant,
                     "page {page} of tenant {} has another owner",
                     tenant.0
                 );
@@ -70,14 +55,13 @@ impl PageMapping {
                 let back = self.reverse[physical];
                 ensure!(back == logical, "p2l[l2p[{logical}]] is {back}");
                 ensure!(self.is_valid(physical), "logical page {logical} maps to a page that is not valid");
-                let pool = self.blocks[self.division.block(physical)].pool;
-                let domain = self.known(tenant).map_err(|e| e.to_string())?.domain;
+                let block = &self.blocks[self.division.block(physical)];
                 ensure!(
-                    pool != SPARE && pool / self.geometry.dies() == domain,
+                    self.domain_of_block(block) == Some(known.domain),
                     "logical page {logical} lies in a block of another owner"
                 );
             }
-            let counted = self.known(tenant).map_err(|e| e.to_string())?.mapped_pages;
+            let counted = known.mapped_pages;
             ensure!(mapped == counted, "tenant {} has {mapped} mapped pages, counted {counted}", tenant.0);
             mapped_total += mapped;
         }
@@ -99,7 +83,7 @@ impl PageMapping {
             ensure!(state != BlockState::Free || entry.valid == 0, "free block {block} has valid pages");
             Ok(())
         };
-        for spare in &self.spare {
+        for spare in &self.tenancy.spare {
             spare.iter().try_for_each(|b| visit(b, SPARE, BlockState::Free))?;
         }
         for (index, pool) in self.pools.iter().enumerate() {
@@ -117,7 +101,7 @@ impl PageMapping {
                 .members(&self.blocks)
                 .into_iter()
                 .try_for_each(|b| visit(b, exact::<u32>(index), BlockState::Full))?;
-            let used = pool.blocks > 0 && self.domains[index / self.geometry.dies() as usize].in_use;
+            let used = pool.blocks > 0 && self.tenancy.domains[index / self.geometry.dies() as usize].in_use;
             ensure!(
                 !used || pool.free.len() >= self.options.free_floor.min(pool.blocks),
                 "pool {index} has {} free blocks, floor {}",
@@ -148,37 +132,11 @@ impl PageMapping {
             ensure!(pool.blocks == blocks[index], "pool {index} counts {} blocks, owns {}", pool.blocks, blocks[index]);
             ensure!(pool.valid == valid[index], "pool {index} counts {} valid pages, has {}", pool.valid, valid[index]);
         }
-        let wear = self.count_wear();
         for (number, domain) in self.domains.iter().enumerate() {
-            ensure!(domain.wear == wear[number], "domain {number} counts {:?}, has {:?}", domain.wear, wear[number]);
-            let pools = &self.pools[number * dies..(number + 1) * dies];
-            let slack: i64 = pools.iter().map(|p| self.slack(p)).sum();
+            let slack: i64 = self.pools[number * dies..(number + 1) * dies].iter().map(|p| self.slack(p)).sum();
             ensure!(slack == domain.slack_pages, "domain {number} counts slack {}, has {slack}", domain.slack_pages);
-            let owned: u64 = pools.iter().map(|p| u64::from(p.blocks)).sum();
-            ensure!(owned == domain.blocks, "domain {number} counts {} blocks, owns {owned}", domain.blocks);
-            let logical: u64 = (0..exact::<u16>(self.tenants.len()))
-                .map(TenantId)
-                .filter(|t| self.domain_of(*t).is_ok_and(|d| d as usize == number))
-                .map(|t| self.blocks_for(self.namespaces.pages(t)))
-                .sum();
-            ensure!(
-                logical == domain.logical_blocks,
-                "domain {number} counts {} logical blocks",
-                domain.logical_blocks
-            );
         }
-        ensure!(
-            self.spare_blocks() + self.domains.iter().map(|d| d.blocks).sum::<u64>() == self.geometry.blocks(),
-            "blocks were lost"
-        );
-        Ok(())
-    }
-
-    /// The wear of each domain's blocks, from the blocks themselves.
-    pub(super) fn count_wear(&self) -> Vec<Wear> {
-        let dies = self.geometry.dies() as usize;
-        let domain_of = |block: &Block| (block.pool != SPARE).then_some(block.pool as usize / dies);
-        Wear::of_domains(self.domains.len(), &self.blocks, domain_of)
+        self.tenancy.check_counts(&self.count_wear(), self.geometry.blocks())
     }
 
     fn is_valid(&self, physical: PhysicalPage) -> bool {

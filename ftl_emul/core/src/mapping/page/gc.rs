@@ -71,9 +71,9 @@ impl PageMapping {
         let erases = block.erases;
         self.pools[pool].free.push(erases, victim);
         self.pools[pool].erases_since_levelling += 1;
-        self.domains[pool / self.geometry.dies() as usize].wear.erased(erases);
+        self.tenancy.domains[pool / self.geometry.dies() as usize].wear.erased(erases);
 
-        let counters = &mut self.tenant(cause).counters;
+        let counters = &mut self.tenancy.tenant(cause).counters;
         counters.gc_page_writes += u64::from(valid);
         counters.erases += 1;
         match purpose {
@@ -125,11 +125,11 @@ impl PageMapping {
         }
         let isolated = pool >= self.geometry.dies() as usize;
         if isolated {
-            self.tenant(cause).counters.moved_pages_of[cause.0 as usize] += gathered.len() as u64;
+            self.tenancy.tenant(cause).counters.moved_pages_of[cause.0 as usize] += gathered.len() as u64;
         } else {
             for &logical in &gathered {
-                let owner = self.namespaces.owner(logical).0 as usize;
-                self.tenant(cause).counters.moved_pages_of[owner] += 1;
+                let owner = self.tenancy.namespaces.owner(logical).0 as usize;
+                self.tenancy.tenant(cause).counters.moved_pages_of[owner] += 1;
             }
         }
         if let Some(moved) = &mut self.moved {

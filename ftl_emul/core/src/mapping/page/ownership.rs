@@ -1,104 +1,90 @@
 //! Blocks of the page mapping and who owns them: a domain has a pool on each die. GC of the giver compacts what is to
 //! change hands.
 
-use crate::address::BlockId;
-use crate::convert::exact;
-use crate::error::FtlError;
-use crate::mapping::ownership::{DomainBlocks, Ownership, Step, Transfer};
+use crate::address::{BlockId, DieId};
+use crate::block::Block;
+use crate::mapping::ownership::{Offer, Ownership};
 use crate::mapping::page::gc::Purpose;
-use crate::mapping::page::{Domain, PageMapping};
+use crate::mapping::page::{PageDomain, PageMapping};
 use crate::nand::Nand;
 use crate::op::TenantId;
-use crate::pool::{FreeBlocks, SPARE};
+use crate::pool::{HOST, Pool, SPARE};
+
+impl PageMapping {
+    /// The pools of a domain.
+    fn pools_of(&self, domain: u32) -> &[Pool] {
+        let dies = self.geometry.dies() as usize;
+        &self.pools[domain as usize * dies..(domain as usize + 1) * dies]
+    }
+}
 
 impl Ownership for PageMapping {
     /// A pool.
     type Place = usize;
 
-    fn domains(&self) -> u32 {
-        exact::<u32>(self.domains.len())
+    fn blocks(&self) -> &[Block] {
+        &self.blocks
     }
 
-    fn domain_of(&self, tenant: TenantId) -> Result<u32, FtlError> {
-        Ok(self.known(tenant)?.domain)
+    fn blocks_mut(&mut self) -> &mut [Block] {
+        &mut self.blocks
     }
 
-    fn blocks_of(&self, domain: u32) -> DomainBlocks {
-        let Domain { blocks, logical_blocks, pending_out_blocks, .. } = self.domains[domain as usize];
-        DomainBlocks { owned: blocks, logical: logical_blocks, pending_out: pending_out_blocks }
+    fn domain_of_block(&self, block: &Block) -> Option<u32> {
+        (block.pool != SPARE).then(|| block.pool / self.geometry.dies())
     }
 
-    fn pending_out_of(&mut self, domain: u32) -> &mut u64 {
-        &mut self.domains[domain as usize].pending_out_blocks
+    fn place_of(&self, block: BlockId) -> usize {
+        self.die_of_block(block).index()
     }
 
-    /// The fewest OPS blocks of a domain: on each die what is held, and a block's worth of slack.
-    fn min_ops_blocks(&self) -> u64 {
-        u64::from(self.geometry.dies()) * (u64::from(self.held_blocks()) + 1)
+    fn reset_domain(&mut self, domain: u32) {
+        let dies = self.geometry.dies();
+        let held_pages = self.options.held_blocks() * self.geometry.pages_per_block;
+        let empty = PageDomain { next_die: 0, slack_pages: -i64::from(dies) * i64::from(held_pages) };
+        let pools =
+            (0..dies).map(|die| Pool::new(DieId(die), self.options.victim, self.geometry.pages_per_block)).collect();
+        let first = (domain * dies) as usize;
+        replace_or_append(&mut self.domains, domain as usize, vec![empty]);
+        replace_or_append(&mut self.pools, first, pools);
     }
 
-    fn spare(&mut self) -> &mut [FreeBlocks] {
-        &mut self.spare
-    }
-
-    fn assign(&mut self, block: BlockId, domain: Option<u32>) {
-        let die = self.die_of_block(block);
+    fn put_in_domain(&mut self, block: BlockId, domain: u32) {
+        let pool = domain * self.geometry.dies() + self.die_of_block(block).0;
         let erases = self.blocks[block].erases;
-        match domain {
-            None => {
-                self.blocks[block].pool = SPARE;
-                self.spare[die.index()].push(erases, block);
-            }
-            Some(domain) => {
-                let pool = domain * self.geometry.dies() + die.0;
-                self.blocks[block].pool = pool;
-                self.pools[pool as usize].blocks += 1;
-                self.pools[pool as usize].free.push(erases, block);
-                let owner = &mut self.domains[domain as usize];
-                owner.blocks += 1;
-                owner.slack_pages += i64::from(self.geometry.pages_per_block);
-                owner.wear.add(erases);
-            }
-        }
+        self.blocks[block].pool = pool;
+        self.pools[pool as usize].blocks += 1;
+        self.pools[pool as usize].free.push(erases, block);
+        self.domains[domain as usize].slack_pages += i64::from(self.geometry.pages_per_block);
     }
 
-    fn transfers(&self) -> &[Transfer] {
-        &self.transfers
-    }
-
-    fn transfers_mut(&mut self) -> &mut Vec<Transfer> {
-        &mut self.transfers
-    }
-
-    fn hand_over_one(&mut self, giver: Option<u32>, taker: Option<u32>) -> Step<usize> {
+    fn offer(&mut self, giver: Option<u32>, taker: Option<u32>) -> Offer<usize> {
         let dies = self.geometry.dies();
         let pages = i64::from(self.geometry.pages_per_block);
+        let spare = &self.tenancy.spare;
         let blocks_on = |domain: Option<u32>, die: u32| match domain {
             Some(domain) => i64::from(self.pools[(domain * dies + die) as usize].blocks),
-            None => i64::from(self.spare[die as usize].len()),
+            None => i64::from(spare[die as usize].len()),
         };
         let can_give = |die: u32| match giver {
             Some(domain) => self.slack(&self.pools[(domain * dies + die) as usize]) > pages,
-            None => self.spare[die as usize].len() > 0,
+            None => spare[die as usize].len() > 0,
         };
         // Evens out both parties: from the die where the giver has most compared with the taker.
         let best = (0..dies).filter(|&d| can_give(d)).max_by_key(|&d| blocks_on(giver, d) - blocks_on(taker, d));
-        let Some(die) = best else { return Step::Waits };
+        let Some(die) = best else { return Offer::Nothing };
         let Some(domain) = giver else {
-            if let Some(block) = self.spare[die as usize].pop() {
-                self.assign(block, taker);
-            }
-            return Step::HandedOver;
+            return self.tenancy.spare[die as usize].pop().map_or(Offer::Nothing, Offer::Block);
         };
-        let pool = domain * dies + die;
-        if self.pools[pool as usize].free.len() <= self.options.free_floor {
-            return Step::NeedsRoom(pool as usize);
+        let index = (domain * dies + die) as usize;
+        let pool = &mut self.pools[index];
+        if pool.free.len() <= self.options.free_floor {
+            return Offer::NeedsRoom(index);
         }
-        if let Some(block) = self.pools[pool as usize].free.pop() {
-            self.forget(block);
-            self.assign(block, taker);
-        }
-        Step::HandedOver
+        let Some(block) = pool.free.pop() else { return Offer::Nothing };
+        pool.blocks -= 1;
+        self.domains[domain as usize].slack_pages -= pages;
+        Offer::Block(block)
     }
 
     fn make_room_at<N: Nand>(&mut self, pool: usize, cause: TenantId, nand: &mut N) -> bool {
@@ -107,4 +93,20 @@ impl Ownership for PageMapping {
         nand.owe_in_background(self.pools[pool].die);
         collected
     }
+
+    fn free_blocks(&self, domain: u32) -> u64 {
+        self.pools_of(domain).iter().map(|pool| u64::from(pool.free.len())).sum()
+    }
+
+    fn open_pages(&self, domain: u32) -> u64 {
+        let open =
+            |pool: &Pool| u64::from(self.geometry.pages_per_block.saturating_sub(pool.frontiers[HOST].next_page));
+        self.pools_of(domain).iter().map(open).sum()
+    }
+}
+
+/// Puts entries in place of those from `first` on, or at the end where there are none yet.
+fn replace_or_append<T>(entries: &mut Vec<T>, first: usize, new: Vec<T>) {
+    let end = (first + new.len()).min(entries.len());
+    drop(entries.splice(first..end, new));
 }

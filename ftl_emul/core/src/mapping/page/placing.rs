@@ -3,7 +3,7 @@
 use crate::address::{DieId, LogicalPage, MapEntry, PhysicalPage};
 use crate::block::BlockState;
 use crate::convert::exact;
-use crate::mapping::page::{Domain, PageMapping};
+use crate::mapping::page::{PageDomain, PageMapping};
 use crate::nand::Nand;
 use crate::pool::{Frontier, GC, HOST, Pool};
 
@@ -14,15 +14,9 @@ impl PageMapping {
         if self.options.separate_gc_frontier { GC } else { HOST }
     }
 
-    /// Blocks of a pool that hold no reclaimable space: the free floor and the open blocks.
-    #[inline(always)]
-    pub(super) fn held_blocks(&self) -> u32 {
-        self.options.free_floor + 1 + u32::from(self.options.separate_gc_frontier)
-    }
-
     #[inline(always)]
     pub(super) fn slack(&self, pool: &Pool) -> i64 {
-        (i64::from(pool.blocks) - i64::from(self.held_blocks())) * exact::<i64>(self.division.pages_per_block)
+        (i64::from(pool.blocks) - i64::from(self.options.held_blocks())) * exact::<i64>(self.division.pages_per_block)
             - exact::<i64>(pool.valid)
     }
 
@@ -37,7 +31,7 @@ impl PageMapping {
     pub(super) fn choose_pool<N: Nand>(&mut self, domain: u32, nand: &N) -> usize {
         let dies = self.geometry.dies();
         let first_pool = (domain * dies) as usize;
-        let Domain { next_die, slack_pages, .. } = self.domains[domain as usize];
+        let PageDomain { next_die, slack_pages } = self.domains[domain as usize];
         let lag = i64::from(self.geometry.pages_per_block / 4);
         // slack >= mean - lag, without dividing.
         let keeps_up = |slack: i64| slack > 0 && (slack + lag) * i64::from(dies) >= slack_pages;

@@ -116,7 +116,7 @@ proptest! {
             }
             ftl.check().map_err(TestCaseError::fail)?;
             for t in ftl.tenants() {
-                let domain = ftl.known(t).unwrap().domain;
+                let domain = ftl.tenancy.known(t).unwrap().domain;
                 let owned = ftl.blocks.iter().filter(|b| b.pool != SPARE && b.pool / dies == domain).map(|b| b.erases);
                 let scanned = (owned.clone().min().unwrap(), owned.max().unwrap());
                 prop_assert_eq!(ftl.space(t).unwrap().erases_min_max, scanned);
@@ -131,19 +131,19 @@ proptest! {
     }
 }
 
-fn aged() -> PageMapping {
+fn preconditioned() -> PageMapping {
     let mut ftl = drive(300, 2, 32, PageMappingOptions::default());
     for placement in [Placement::Isolated, Placement::Isolated, Placement::Shared] {
         ftl.create(32 * 150, placement, 30).unwrap();
     }
-    let report = crate::ageing::age(&mut ftl, 9, |_| true);
+    let report = crate::preconditioning::precondition(&mut ftl, 9, |_| true);
     assert!(report.settled, "{report:?}");
     ftl
 }
 
 #[test]
 fn a_snapshot_restores_the_same_future() {
-    let mut ftl = aged();
+    let mut ftl = preconditioned();
     ftl.request_move(Some(TenantId(0)), Some(TenantId(1)), 5).unwrap();
     let mut file = Vec::new();
     ftl.save("three tenants", &mut file).unwrap();
@@ -165,7 +165,7 @@ fn a_snapshot_restores_the_same_future() {
 #[test]
 fn a_damaged_snapshot_is_refused() {
     let mut file = Vec::new();
-    aged().save("", &mut file).unwrap();
+    preconditioned().save("", &mut file).unwrap();
     let refused = |bytes: &[u8]| match PageMapping::restore(&mut &bytes[..]) {
         Err(FtlError::Snapshot(_) | FtlError::Invalid { .. }) => true,
         Err(_) | Ok(_) => false,
@@ -183,7 +183,7 @@ fn a_damaged_snapshot_is_refused() {
 #[test]
 fn a_forged_snapshot_with_a_right_checksum_is_refused_or_sound() {
     let mut file = Vec::new();
-    aged().save("", &mut file).unwrap();
+    preconditioned().save("", &mut file).unwrap();
     let body = file.len() - 4;
     // The head is what names things; forge it byte by byte, and sum anew.
     for at in (21..body.min(30_000)).step_by(23) {
@@ -250,7 +250,7 @@ fn moves_are_completed_while_the_givers_write() {
     for ops_blocks in [7, 22, 5] {
         ftl.create(pages, Placement::Isolated, ops_blocks).unwrap();
     }
-    crate::ageing::age(&mut ftl, 3, |_| true);
+    crate::preconditioning::precondition(&mut ftl, 3, |_| true);
     ftl.request_move(Some(tight), Some(taker), 4).unwrap();
     ftl.request_move(Some(ample), Some(taker), 19).unwrap();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);

@@ -1,0 +1,84 @@
+"""How a sweep scales: the same replays by one process, by two, and by two hosts over MPI.
+
+    .venv/bin/python bench/sweep.py [--replays 16] [--rounds 3] [--json FILE]
+
+Hosts are network namespaces of this machine (root). Each round runs all three, one after the other. "Of
+linear" is the time of one process over twice that of two, so that starting the workers counts. Exit code 1
+where the median is below 0.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import checkout  # noqa: F401 - finds the packages of this checkout
+from serra_hosts import Hosts
+
+WANTED = 0.9
+WORKERS = 2
+SCENARIO = """
+policy = "proportional"
+duration = "40x"
+
+[device]
+preset = "fast15"
+size = "512MiB"
+op = "15%"
+
+[[vm]]
+name = "web"
+workload = "uniform"
+size = "64MiB"
+qd = 8
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--replays", type=int, default=16, help="of each run")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    found: dict[str, list[float]] = {"two processes": [], "two hosts, MPI": []}
+    with tempfile.TemporaryDirectory() as folder, Hosts(Path(folder)) as hosts:
+        place = Path(folder)
+        (place / "web.toml").write_text(SCENARIO)
+        for number in range(given.rounds):
+            out = place / f"{number}"
+            sweep = ["sweep", str(place / "web.toml"), "--vms", "4", "--seeds", str(given.replays), "--quiet"]
+            local = [sys.executable, "-m", "slo_ctl.cli", *sweep]
+            one_s = elapsed_s([*local, "--jobs", "1", "--out", f"{out}-one.csv"])
+            two_s = elapsed_s([*local, "--jobs", str(WORKERS), "--out", f"{out}-two.csv"])
+            python = (sys.executable, "-m", "mpi4py.futures", "-m", "slo_ctl.cli")
+            spread_s = elapsed_s(hosts.mpirun(*python, *sweep, "--mpi", "--out", f"{out}-spread.csv"))
+            found["two processes"].append(one_s / two_s / WORKERS)
+            found["two hosts, MPI"].append(one_s / spread_s / WORKERS)
+            print(
+                f"round {number + 1}: {one_s:.1f} s by one process, {two_s:.1f} s by two, "
+                f"{spread_s:.1f} s by two hosts",
+                flush=True,
+            )
+    for name, parts in found.items():
+        print(
+            f"{name}: {median(parts):.2f} of linear ({min(parts):.2f} to {max(parts):.2f}), EMULATED drives"
+        )
+    if given.json is not None:
+        given.json.write_text(json.dumps({"replays": given.replays, "of_linear": found}, indent=2) + "\n")
+    return 0 if all(median(parts) >= WANTED for parts in found.values()) else 1
+
+
+def elapsed_s(words: list[str]) -> float:
+    begun = time.monotonic()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - begun
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,434 @@
+"""What every simulation must keep, whatever happens in it. Each check is pure: results in, violations out."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Ledger, Measure, ideal_pages
+from daemon_sim.result import Result
+from daemon_sim.scenario import What
+from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
+from slo_ctl.model import HostStatus, Verdict, VmStatus
+
+SERVED_WINDOW_S = 10
+SERVED_AROUND_S = 20
+SERVED_FROM = 0.90
+"""Of the pages that are served in any such window without the daemon."""
+AS_BUSY_FROM = 0.95
+"""Of the die time that is spent without the daemon."""
+_FEW_PAGES = 500
+"""Windows in which hardly anything is asked for say nothing."""
+SETTLED_AFTER_S = 60
+"""Entitlements hold from so long after a change."""
+ENTITLED_WINDOW_S = 60
+ENTITLED_WITHIN = 0.05
+COSTS_NOBODY = 0.01
+LONG_RUN_S = 300
+LONG_RUN_WITHIN = 0.02
+INSUFFICIENT_FROM = 0.05
+"""A VM that misses less of what it is due has it."""
+OK_UP_TO = 0.15
+"""A VM that misses more has not: the verdict's tolerance, and what two ways of counting may differ."""
+_FALSE_FOR_EPOCHS = 3
+"""A verdict of a moment may be of a window that began a moment earlier."""
+BUDGET_WINDOW_S = 10
+"""The budget of moves holds over any time of this length."""
+BUSY_FROM = 0.999
+"""Of a second with requests outstanding: the budget holds in it."""
+CALM_AFTER_S = 120
+"""Limits, weights and moves have settled so long after a change."""
+LIMIT_CHANGES_PER_MINUTE = 1.0
+_SAME = {"limit_iops": 0.02, "weight": 0.10}
+"""What changes by less than this part stays. Weights of the fair queue follow what requests cost."""
+HOSTILE_GAIN = 0.05
+STOP_WITHIN_S = 3.0
+"""What a clean stop may take; the drive moves OPS back by itself after that."""
+_START_S = 60
+"""What hostile VMs gain is looked at from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What was not kept."""
+
+    check: str
+    at_s: float
+    vm: str
+    """Empty: of the whole drive."""
+    what: str
+
+    def __str__(self) -> str:
+        who = f" {self.vm}" if self.vm else ""
+        return f"{self.check} at {self.at_s:.0f} s:{who} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One scenario, as often as its checks need it."""
+
+    daemon: Ledger
+    without: Ledger | None = None
+    """The same without the daemon."""
+    honest: Ledger | None = None
+    """The same with nobody hostile; None where nobody is."""
+
+
+def work_is_conserved(runs: Runs) -> Iterator[Violation]:
+    """Pages served in any 10 s are at least 90 % of those without the daemon, unless status says why not."""
+    if runs.without is None:
+        return
+    with_daemon, without = runs.daemon, runs.without
+    worst: dict[int, float] = {}
+    starts = range(with_daemon.run.seconds - SERVED_WINDOW_S + 1)
+    alone = [without.total("pages", start_s, start_s + SERVED_WINDOW_S) for start_s in starts]
+    for start_s in starts:
+        end_s = start_s + SERVED_WINDOW_S
+        # GC comes in lumps, at other moments in the other run: the least of the windows around this one.
+        could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
+        served = with_daemon.total("pages", start_s, end_s)
+        # Shares of pages may need more of the drive's time for fewer pages: then it is as busy as before.
+        busy = with_daemon.total("device_ns", start_s, end_s)
+        idle = busy < AS_BUSY_FROM * without.total("device_ns", start_s, end_s)
+        if could < _FEW_PAGES or served >= SERVED_FROM * could or not idle:
+            continue
+        if _is_reported(with_daemon, start_s, end_s):
+            continue
+        if _status_says(with_daemon, start_s, end_s, _says_what_pages_cost):
+            could = min(could, ideal_pages(with_daemon, without, start_s, end_s, SERVED_AROUND_S))
+        if served < SERVED_FROM * could:
+            worst[start_s] = served / could
+    for first_s, last_s in _stretches(worst):
+        least = min(worst[at_s] for at_s in range(first_s, last_s + 1))
+        what = f"{least:.0%} of the pages that are possible, until {last_s + SERVED_WINDOW_S} s"
+        yield Violation("conserved", first_s, "", what)
+
+
+def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
+    """Whether an SLO wanted less served and status says so: a maximum in force, or a minimum that costs.
+
+    Status is of a window, so that it may say so a window later; while no epoch is done, the last one counts.
+    A daemon that was stopped has nothing in force, and what was set by hand is not a measure for that.
+    """
+    stopped = (event for event in ledger.run.happened if event[1].what is What.STOP_DAEMON)
+    if any(at_s < end_s and start_s <= at_s + event.lasts_s + SERVED_WINDOW_S for at_s, event in stopped):
+        return True
+    return _status_says(ledger, start_s, end_s, _says_why)
+
+
+def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[VmStatus], bool]) -> bool:
+    epochs = ledger.run.epochs
+    first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
+    last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
+    return any(says(row) for epoch in epochs[first:last] for row in epoch.status.vms)
+
+
+def _says_what_pages_cost(row: VmStatus) -> bool:
+    return "times the device time of one of" in row.reason
+
+
+def _says_why(row: VmStatus) -> bool:
+    if row.verdict is Verdict.CAPPED:
+        return row.slo.max_iops is not None or row.slo.max_bandwidth_bytes_s is not None
+    return row.slo.min_iops is not None and "minimum" in row.reason
+
+
+def entitlements_are_kept(runs: Runs) -> Iterator[Violation]:
+    """From a minute after a change everybody who wants more has its share within 5 %, in the long run 2 %.
+
+    More than its share it may have where that costs none of the others 1 % of theirs.
+    """
+    ledger = runs.daemon
+    for calm in ledger.calms():
+        start_s = calm.start_s + SETTLED_AFTER_S
+        for at_s in range(start_s, calm.end_s - ENTITLED_WINDOW_S + 1, ENTITLED_WINDOW_S):
+            yield from _off(ledger, at_s, at_s + ENTITLED_WINDOW_S, ENTITLED_WITHIN)
+        if calm.end_s - start_s >= LONG_RUN_S:
+            yield from _off(ledger, start_s, calm.end_s, LONG_RUN_WITHIN)
+
+
+def _off(ledger: Ledger, start_s: int, end_s: int, within: float) -> Iterator[Violation]:
+    due = ledger.due(start_s, end_s)
+    if len(due.shares) < 2:
+        return
+    errors = {vm: due.error(vm) for vm in due.shares}
+    others_lose = min(errors.values()) < -COSTS_NOBODY
+    for vm, share in due.shares.items():
+        error = errors[vm]
+        if error < -within or (error > within and others_lose):
+            what = f"{due.got[vm]:.1%} of {ledger.measure}, due {share:.1%} ({error:+.0%}, until {end_s} s)"
+            yield Violation("entitled", start_s, vm, what)
+
+
+def no_false_insufficient(runs: Runs) -> Iterator[Violation]:
+    """Who is said to get too little does."""
+
+    def false(ledger: Ledger, row: VmStatus, start_s: int, end_s: int) -> str:
+        if row.verdict is not Verdict.INSUFFICIENT or row.slo.p99_latency_us is not None:
+            return ""
+        due = ledger.due(start_s, end_s)
+        minimum = ledger.slo(row.vm, end_s).min_iops
+        if minimum is not None and due.iops[row.vm] < minimum:
+            return ""
+        if row.vm not in due.shares:
+            asked = due.wanting[row.vm]
+            return f"it had requests waiting {asked:.0%} of the time" if asked < WANTS_FROM else ""
+        # Others may exceed their shares in bursts, without wanting more all the time.
+        error = due.errors_of_all.get(row.vm, 0.0)
+        return _has(ledger, error) if error >= -INSUFFICIENT_FROM else ""
+
+    yield from _false_verdicts(runs.daemon, "insufficient", false)
+
+
+def no_false_ok(runs: Runs) -> Iterator[Violation]:
+    """Who is said to be well is."""
+
+    def false(ledger: Ledger, row: VmStatus, start_s: int, end_s: int) -> str:
+        if row.verdict is not Verdict.OK:
+            return ""
+        due = ledger.due(start_s, end_s)
+        if row.vm not in due.shares:
+            return ""
+        minimum = ledger.slo(row.vm, start_s).min_iops
+        if minimum is not None and due.iops[row.vm] < (1 - INSUFFICIENT_FROM) * minimum:
+            return f"{due.iops[row.vm]:.0f} IOPS, minimum {minimum:.0f}"
+        error = due.errors_of_all.get(row.vm, 0.0)
+        return _has(ledger, error) if error < -OK_UP_TO else ""
+
+    yield from _false_verdicts(runs.daemon, "ok", false)
+
+
+def _has(ledger: Ledger, error: float) -> str:
+    return f"it has {1 + error:.0%} of the {ledger.measure} it is due"
+
+
+def _false_verdicts(
+    ledger: Ledger, verdict: str, false: Callable[[Ledger, VmStatus, int, int], str]
+) -> Iterator[Violation]:
+    """Verdicts that do not agree with the counters for some epochs on end.
+
+    The daemon's window begins anew where the server did not answer, which status reports as `no-mechanism`.
+    """
+    changes, window_s = ledger.changes(), round(ledger.run.scenario.window_s)
+    since: dict[str, tuple[int, float, str]] = {}
+    unseen_s: dict[str, float] = {}
+    for epoch in ledger.run.epochs:
+        end_s = int(epoch.at_s)
+        start_s = end_s - window_s
+        whole = start_s >= 0 and not any(start_s - 1 <= at_s <= end_s for at_s in changes)
+        now: dict[str, tuple[int, float, str]] = {}
+        for row in epoch.status.vms:
+            if row.verdict is Verdict.NO_MECHANISM:
+                unseen_s[row.vm] = epoch.at_s
+            if not (whole and row.device) or unseen_s.get(row.vm, -1.0) >= start_s:
+                continue
+            reason = false(ledger, row, start_s, end_s)
+            if reason:
+                count, first_s, _ = since.get(row.vm, (0, epoch.at_s, ""))
+                now[row.vm] = (count + 1, first_s, f"{reason}; the verdict is {row.verdict}: {row.reason}")
+        for vm, (count, first_s, text) in since.items():
+            if vm not in now and count >= _FALSE_FOR_EPOCHS:
+                yield Violation(verdict, first_s, vm, f"for {count} epochs {text}")
+        since = now
+    for vm, (count, first_s, text) in since.items():
+        if count >= _FALSE_FOR_EPOCHS:
+            yield Violation(verdict, first_s, vm, f"for {count} epochs {text}")
+
+
+def moves_keep_their_budget(runs: Runs) -> Iterator[Violation]:
+    """Moves of OPS take at most their budget of die time in any 10 s in which requests are outstanding."""
+    run = runs.daemon.run
+    # Requests that a limit throttles do not wait for the drive.
+    unlimited = np.where(np.isinf(run.of("limit_iops")), run.of("backlog_ns"), 0.0)
+    busy = unlimited.max(axis=0, initial=0.0) >= 1e9 * BUSY_FROM
+    dies = run.scenario.drive.record().geometry.dies
+    spent = np.concatenate([[0.0], np.cumsum(run.moves_ns)]) / (1e9 * dies)
+    idle = np.concatenate([[0], np.cumsum(~busy)])
+    over = {
+        start_s: float(spent[start_s + BUDGET_WINDOW_S] - spent[start_s]) / BUDGET_WINDOW_S
+        for start_s in range(max(0, run.seconds - BUDGET_WINDOW_S + 1))
+        if idle[start_s + BUDGET_WINDOW_S] == idle[start_s]
+    }
+    over = {start_s: share for start_s, share in over.items() if share > DEFAULT_MOVE_BUDGET}
+    for first_s, last_s in _stretches(over):
+        worst = max(over[at_s] for at_s in range(first_s, last_s + 1))
+        what = f"{worst:.1%} of die time in {BUDGET_WINDOW_S} s, budget {DEFAULT_MOVE_BUDGET:.0%}"
+        yield Violation("moves", first_s, "", what)
+
+
+def limits_settle(runs: Runs) -> Iterator[Violation]:
+    """Limits and weights stay once nothing changes."""
+    run = runs.daemon.run
+    for calm in runs.daemon.calms():
+        start_s = calm.start_s + CALM_AFTER_S
+        minutes = (calm.end_s - start_s) / 60
+        if minutes < 1:
+            continue
+        for name in ("limit_iops", "weight"):
+            values = run.of(name)[:, start_s : calm.end_s]
+            before, after = values[:, :-1], values[:, 1:]
+            with np.errstate(invalid="ignore"):
+                far = np.abs(after - before) > _SAME[name] * np.minimum(before, after)
+            changed = (np.isfinite(before) != np.isfinite(after)) | (np.isfinite(before) & far)
+            for row, count in enumerate(changed.sum(axis=1)):
+                if count > max(1.0, LIMIT_CHANGES_PER_MINUTE * minutes):
+                    what = f"{name} changes {count / minutes:.1f} times a minute until {calm.end_s} s"
+                    yield Violation("settled", start_s, run.vms[row], what)
+
+
+def hostility_gains_nothing(runs: Runs) -> Iterator[Violation]:
+    """Nobody has more by a hostile pattern, at the cost of others, and nobody else has less.
+
+    Where pages of the hostile VM cost more and shares are of pages, all have less in the same proportion, the
+    hostile one included: a loss is one of requests and of the share.
+    """
+    if runs.honest is None:
+        return
+    hostile, end_s = runs.daemon.run.scenario.hostile, runs.daemon.run.seconds
+    if end_s <= _START_S:
+        return
+    others = [vm for vm in runs.daemon.run.vms if vm not in hostile]
+    measure = runs.daemon.measure
+
+    def change(name: str, vms: Iterable[str]) -> float:
+        now, honest = (
+            sum(ledger.sum(name, vm, _START_S, end_s) for vm in vms)
+            for ledger in (runs.daemon, runs.honest or runs.daemon)
+        )
+        return now / honest - 1 if honest else 0.0
+
+    at_a_cost = change("requests", others) < 0 and any(_below_due(runs.daemon, vm) for vm in others)
+    for vm in sorted(hostile):
+        gain = change(measure, [vm])
+        if gain > HOSTILE_GAIN and at_a_cost:
+            yield Violation("hostile", _START_S, vm, f"gains {gain:.0%} of {measure} by its pattern")
+    of_all = 1 + change(measure, runs.daemon.run.vms)
+    for vm in others:
+        loss = -change("requests", [vm])
+        loss_of_share = 1 - (1 + change(measure, [vm])) / of_all if of_all else 0.0
+        if min(loss, loss_of_share) > HOSTILE_GAIN and _below_due(runs.daemon, vm):
+            text = f"loses {loss:.0%} of its requests to {', '.join(sorted(hostile))}"
+            yield Violation("hostile", _START_S, vm, text)
+
+
+def _below_due(ledger: Ledger, vm: str) -> bool:
+    """Whether it has less than it is entitled to; what another VM left unused does not count."""
+    got = due = 0.0
+    for start_s in range(_START_S, ledger.run.seconds - BLOCK_S + 1, BLOCK_S):
+        amount = ledger.sum(ledger.measure, vm, start_s, start_s + BLOCK_S)
+        got += amount
+        due += amount / (1.0 + ledger.due(start_s, start_s + BLOCK_S).errors_of_all.get(vm, 0.0))
+    return got < (1.0 - LONG_RUN_WITHIN) * due
+
+
+def epochs_go_well(runs: Runs) -> Iterator[Violation]:
+    """No epoch fails, the device has no problem and every setting takes while nobody disturbs them."""
+    ledger = runs.daemon
+    for at_s, what in ledger.run.failures:
+        yield Violation("epochs", at_s, "", what)
+    first_seen_s: dict[tuple[str, str], float] = {}
+    for epoch in ledger.run.epochs:
+        quiet = not ledger.disturbed(epoch.at_s, epoch.at_s)
+        for vm, what in _problems(epoch.status, quiet=quiet):
+            first_seen_s.setdefault((vm, what), epoch.at_s)
+    for (vm, what), at_s in first_seen_s.items():
+        yield Violation("epochs", at_s, vm, what)
+
+
+def _problems(status: HostStatus, *, quiet: bool) -> Iterator[tuple[str, str]]:
+    for device in status.devices:
+        if device.problem.startswith("unexpected") or (device.problem and quiet):
+            yield "", device.problem
+    if quiet:
+        for row in status.vms:
+            if row.verdict is Verdict.UNAPPLIED:
+                yield row.vm, row.reason
+        # Requests of a VM that were outstanding when it left are served without it.
+        yield from (("", note) for note in status.notes if "is used by no known VM" not in note)
+
+
+def status_knows_the_vms(runs: Runs) -> Iterator[Violation]:
+    """Every VM that is here is in the status with its own device, and no other is."""
+    run = runs.daemon.run
+    wrong: dict[tuple[str, str], float] = {}
+    for epoch in run.epochs:
+        second = int(epoch.at_s)
+        if second < 2 or second + 2 > run.seconds:
+            continue
+        here = {vm for row, vm in enumerate(run.vms) if run.here[row, second - 1 : second + 1].all()}
+        gone = {vm for row, vm in enumerate(run.vms) if not run.here[row, second - 2 : second + 2].any()}
+        on_device = {row.vm for row in epoch.status.vms if row.device}
+        for vm in here - on_device:
+            wrong.setdefault((vm, "is here and not in the status"), epoch.at_s)
+        for vm in gone & on_device:
+            wrong.setdefault((vm, "is in the status and not here"), epoch.at_s)
+    for (vm, what), at_s in wrong.items():
+        yield Violation("status", at_s, vm, what)
+
+
+def all_is_restored(runs: Runs) -> Iterator[Violation]:
+    """A clean stop is quick, and leaves everything as it was before the daemon once moves have ended."""
+    run = runs.daemon.run
+    if run.stop_s > STOP_WITHIN_S:
+        yield Violation("restored", run.scenario.length_s, "", f"a clean stop takes {run.stop_s:.0f} s")
+    for what in run.not_restored:
+        yield Violation("restored", run.scenario.length_s, "", what)
+
+
+CHECKS: dict[str, Callable[[Runs], Iterable[Violation]]] = {
+    "conserved": work_is_conserved,
+    "entitled": entitlements_are_kept,
+    "insufficient": no_false_insufficient,
+    "ok": no_false_ok,
+    "moves": moves_keep_their_budget,
+    "settled": limits_settle,
+    "hostile": hostility_gains_nothing,
+    "epochs": epochs_go_well,
+    "status": status_knows_the_vms,
+    "restored": all_is_restored,
+}
+"""By the name that `bench/simulate.py --checks` takes; the first line of each says what it asks for."""
+
+
+def check(
+    daemon: Result,
+    without: Result | None = None,
+    honest: Result | None = None,
+    *,
+    names: Collection[str] = tuple(CHECKS),
+    measure: Measure = Measure.PAGES,
+) -> list[Violation]:
+    """Everything that was not kept, in the order of time."""
+    runs = Runs(
+        Ledger(daemon, measure),
+        None if without is None else Ledger(without, measure),
+        None if honest is None else Ledger(honest, measure),
+    )
+    found = [violation for name in names for violation in CHECKS[name](runs)]
+    return sorted(found, key=lambda violation: (violation.at_s, violation.check, violation.vm))
+
+
+def by_check(violations: Iterable[Violation]) -> dict[str, list[Violation]]:
+    """The same by check."""
+    found: dict[str, list[Violation]] = defaultdict(list)
+    for violation in violations:
+        found[violation.check].append(violation)
+    return dict(found)
+
+
+def _stretches(seconds: Collection[int]) -> Iterator[tuple[int, int]]:
+    """First and last of those that follow on each other."""
+    ordered: Sequence[int] = sorted(seconds)
+    first = previous = None
+    for at_s in ordered:
+        if previous is not None and first is not None and at_s != previous + 1:
+            yield first, previous
+            first = at_s
+        first = at_s if first is None else first
+        previous = at_s
+    if first is not None and previous is not None:
+        yield first, previous

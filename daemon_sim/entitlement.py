@@ -1,0 +1,307 @@
+"""What every VM was due, and what it got: from the drive's own counters, not from what the daemon says.
+
+A VM that wants more is due its share by weight of the pages that those who want more got together: minimums
+first, maximums clipped. Device time or requests can be compared instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from daemon_sim.result import Result, SloChange
+from daemon_sim.scenario import DISTURBANCES
+from slo_ctl.decide.entitlement import shares_of
+from slo_ctl.model import Slo
+
+BLOCK_S = 10
+"""What is judged is looked at in pieces of so many seconds."""
+WANTS_FROM = 0.95
+"""A VM with requests waiting for this share of the time wants more."""
+_RESTS_UP_TO = 0.80
+"""One with less does not; in between it may or may not."""
+MINIMUMS_UP_TO = 0.95
+"""Of all: the rest is divided by weight, whatever the minimums are."""
+_S_PER_NS = 1e-9
+
+
+class Measure(StrEnum):
+    """What shares are of."""
+
+    PAGES = "pages"
+    """Host pages read and written."""
+    DEVICE_TIME = "device_ns"
+    """Time of dies and channels, GC included."""
+    REQUESTS = "requests"
+    """IOPS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Over some seconds, by VM that wants more."""
+
+    shares: dict[str, float]
+    """What it is due of `of`."""
+    got: dict[str, float]
+    """The same as it was."""
+    iops: dict[str, float]
+    """Of all VMs."""
+    wanting: dict[str, float]
+    """Of all VMs: share of the time with requests waiting."""
+    total: float
+    """What the shares are of."""
+    errors_of_all: dict[str, float]
+    """As `error`, where everybody counts: whoever wants no more is due what it used, as long as that is not
+    above its own share."""
+
+    def error(self, vm: str) -> float:
+        """What was missed, relative: -0.1 is a tenth less than due; 0 of a VM that wants no more."""
+        due = self.shares.get(vm, 0.0)
+        return self.got[vm] / due - 1 if due > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """Seconds in which the same VMs want more, and neither SLOs nor VMs change."""
+
+    start_s: int
+    end_s: int
+
+
+class Ledger:
+    """Answers for one run."""
+
+    def __init__(self, run: Result, measure: Measure = Measure.PAGES) -> None:
+        self.run = run
+        self.measure = measure
+        self._row = {vm: row for row, vm in enumerate(run.vms)}
+        self._dues: dict[tuple[int, int], Due] = {}
+        self._slo_changes: dict[str, list[SloChange]] = {}
+        for change in run.slo_changes:
+            self._slo_changes.setdefault(change.vm, []).append(change)
+        drive = run.scenario.drive.record()
+        dies = drive.geometry.dies
+        self._dies, self._channels = dies, drive.geometry.channels
+        self._transfer_ns = drive.timing.transfer_ns * run.scenario.drive.slowdown
+        self._saturates = {
+            vm.name: vm.load.rate_iops is not None or vm.load.queue_depth >= dies for vm in run.scenario.vms
+        }
+        self._sums = {
+            name: np.concatenate([np.zeros((len(run.vms), 1)), np.cumsum(run.of(name), axis=1)], axis=1)
+            for name in ("requests", "pages", "device_ns", "queued_ns")
+        }
+
+    def sum(self, name: str, vm: str, start_s: int, end_s: int) -> float:
+        """Of a counter over some seconds."""
+        sums = self._sums[name][self._row[vm]]
+        return float(sums[end_s] - sums[start_s])
+
+    def total(self, name: str, start_s: int, end_s: int) -> float:
+        """The same of all VMs."""
+        return float((self._sums[name][:, end_s] - self._sums[name][:, start_s]).sum())
+
+    def slo(self, vm: str, at_s: float) -> Slo:
+        """In force at a moment."""
+        found = Slo()
+        for change in self._slo_changes.get(vm, ()):
+            if change.at_s <= at_s:
+                found = change.slo
+        return found
+
+    def page_cost_ns(self, vm: str, start_s: int, end_s: int) -> tuple[float, float]:
+        """Time of dies, GC included, and of channels that a page took."""
+        pages = self.sum("pages", vm, start_s, end_s)
+        each_ns = self.sum("device_ns", vm, start_s, end_s) / pages if pages else 0.0
+        channel_ns = min(self._transfer_ns, each_ns)
+        return each_ns - channel_ns, channel_ns
+
+    def capacity_ns(self, length_s: int) -> tuple[float, float]:
+        """Time of all dies and of all channels."""
+        return self._dies * length_s / _S_PER_NS, self._channels * length_s / _S_PER_NS
+
+    def utilisation(self, start_s: int, end_s: int) -> float:
+        """Of the dies or of the channels, whichever is higher."""
+        channel_ns = min(
+            self.total("pages", start_s, end_s) * self._transfer_ns, self.total("device_ns", start_s, end_s)
+        )
+        die_ns = self.total("device_ns", start_s, end_s) - channel_ns
+        dies_ns, channels_ns = self.capacity_ns(end_s - start_s)
+        return max(die_ns / dies_ns, channel_ns / channels_ns)
+
+    def wanting(self, vm: str, start_s: int, end_s: int) -> float:
+        """Share of the time with requests of it waiting."""
+        return self.sum("queued_ns", vm, start_s, end_s) * _S_PER_NS / (end_s - start_s)
+
+    def wants_more(self, vm: str, start_s: int, end_s: int) -> bool | None:
+        """Whether it would have taken more; None where that cannot be determined.
+
+        With fewer requests at a time than there are dies a VM may be waiting for nobody but itself.
+        """
+        wanting = self.wanting(vm, start_s, end_s)
+        if wanting >= WANTS_FROM:
+            return True if self._saturates[vm] else None
+        return False if wanting <= _RESTS_UP_TO else None
+
+    def due(self, start_s: int, end_s: int) -> Due:
+        """Over some seconds."""
+        if (start_s, end_s) not in self._dues:
+            self._dues[start_s, end_s] = self._due(start_s, end_s)
+        return self._dues[start_s, end_s]
+
+    def _due(self, start_s: int, end_s: int) -> Due:
+        length_s = end_s - start_s
+        iops = {vm: self.sum("requests", vm, start_s, end_s) / length_s for vm in self.run.vms}
+        used = {vm: self.sum(self.measure, vm, start_s, end_s) for vm in self.run.vms}
+        asking = [vm for vm in self.run.vms if self.wants_more(vm, start_s, end_s)]
+        total = sum(used[vm] for vm in asking)
+        slos = {vm: self.in_measure(self.slo(vm, start_s), used[vm] / length_s, iops[vm]) for vm in asking}
+        return Due(
+            shares=shares_of(slos, total / length_s),
+            got={vm: used[vm] / total if total else 0.0 for vm in asking},
+            iops=iops,
+            wanting={vm: self.wanting(vm, start_s, end_s) for vm in self.run.vms},
+            total=total,
+            errors_of_all=self._errors_of_all(start_s, used, iops, length_s, asking),
+        )
+
+    def _errors_of_all(
+        self,
+        start_s: int,
+        used: dict[str, float],
+        iops: dict[str, float],
+        length_s: int,
+        asking: Collection[str],
+    ) -> dict[str, float]:
+        rates = {vm: each / length_s for vm, each in used.items() if each > 0}
+        total = sum(rates.values())
+        slos = {vm: self.in_measure(self.slo(vm, start_s), rate, iops[vm]) for vm, rate in rates.items()}
+        for vm, rate in rates.items():
+            if vm not in asking:
+                most = min(rate, slos[vm].max_iops or rate)
+                slos[vm] = replace(slos[vm], max_iops=most, min_iops=min(most, slos[vm].min_iops or 0.0))
+        minimums = sum(slo.min_iops or 0.0 for slo in slos.values())
+        if minimums > MINIMUMS_UP_TO * total:
+            part = MINIMUMS_UP_TO * total / minimums
+            slos = {vm: replace(slo, min_iops=part * (slo.min_iops or 0.0)) for vm, slo in slos.items()}
+        shares = shares_of(slos, total)
+        return {vm: rates[vm] / (share * total) - 1 for vm, share in shares.items() if share > 0}
+
+    @staticmethod
+    def in_measure(slo: Slo, used: float, iops: float) -> Slo:
+        """The SLO with its bounds as what they come to, by what a request of this VM takes."""
+        each = used / iops if iops else 0.0
+        return Slo(
+            weight=slo.weight,
+            min_iops=None if slo.min_iops is None or not each else slo.min_iops * each,
+            max_iops=None if slo.max_iops is None or not each else slo.max_iops * each,
+        )
+
+    def calms(self) -> Iterator[Calm]:
+        """Longest stretches without a change, in whole blocks."""
+        changes = self.changes()
+        start_s, before = 0, None
+        end_s = 0
+        for begin_s in range(0, self.run.seconds - BLOCK_S + 1, BLOCK_S):
+            end_s = begin_s + BLOCK_S
+            now = frozenset(vm for vm in self.run.vms if self.wants_more(vm, begin_s, end_s))
+            eventful = any(begin_s <= at_s < end_s for at_s in changes)
+            if now != before or eventful:
+                if before is not None and begin_s > start_s:
+                    yield Calm(start_s, begin_s)
+                start_s = end_s if eventful else begin_s
+            before = now
+        if end_s > start_s:
+            yield Calm(start_s, end_s)
+
+    def changes(self) -> list[float]:
+        """When anything happened, and when a disturbance was over."""
+        found: list[float] = []
+        for at_s, event in self.run.happened:
+            found.append(at_s)
+            if event.what in DISTURBANCES:
+                found.append(at_s + event.lasts_s)
+        return found
+
+    def disturbed(self, start_s: float, end_s: float, after_s: float = 10.0) -> bool:
+        """Whether the daemon could not do its work in some of these seconds, or shortly before."""
+        return any(
+            event.what in DISTURBANCES and at_s <= end_s and start_s <= at_s + event.lasts_s + after_s
+            for at_s, event in self.run.happened
+        )
+
+
+_ENOUGH_PAGES = 200
+"""What a page costs is known from so many."""
+_HALVINGS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    weight: float
+    least: float
+    most: float
+    """Pages in a second."""
+    cost_ns: tuple[float, float]
+    """Of a page: dies, channels."""
+
+    def at(self, level: float) -> float:
+        return min(max(level * self.weight, self.least), self.most)
+
+
+def ideal_pages(with_daemon: Ledger, without: Ledger, start_s: int, end_s: int, around_s: int) -> float:
+    """The pages that the fluid ideal (GPS) serves in some seconds, where shares are of pages.
+
+    In each second a VM that wants more has its share by weight, within its minimum and maximum; any other
+    asks for what it had in either run. A page takes dies and channels for as long as it did without the
+    daemon, before any OPS was moved; and whichever of them is scarce is as busy as it was then. GC comes in
+    lumps, and at other moments in the other run: both are those of the worst window of this length around
+    then.
+    """
+    length_s = end_s - start_s
+    first_s, last_s = max(0, start_s - around_s), min(without.run.seconds, end_s + around_s)
+    windows = [(at_s, at_s + length_s) for at_s in range(first_s, last_s - length_s + 1)]
+    busy = min((without.utilisation(*window) for window in windows), default=0.0)
+    costs_ns: dict[str, tuple[float, float]] = {}
+    for vm in with_daemon.run.vms:
+        known = [window for window in windows if without.sum("pages", vm, *window) >= _ENOUGH_PAGES]
+        costs = [without.page_cost_ns(vm, *window) for window in known]
+        costs_ns[vm] = max(costs, key=sum, default=with_daemon.page_cost_ns(vm, start_s, end_s))
+    total = 0.0
+    for at_s in range(start_s, end_s):
+        claims = [
+            _claim(with_daemon, without, vm, at_s, cost_ns)
+            for vm, cost_ns in costs_ns.items()
+            if with_daemon.sum("pages", vm, at_s, at_s + 1) or without.sum("pages", vm, at_s, at_s + 1)
+        ]
+        total += _served(claims, busy, without.capacity_ns(1))
+    return total
+
+
+def _claim(with_daemon: Ledger, without: Ledger, vm: str, at_s: int, cost_ns: tuple[float, float]) -> _Claim:
+    pages, alone = (each.sum("pages", vm, at_s, at_s + 1) for each in (with_daemon, without))
+    slo = with_daemon.slo(vm, at_s)
+    slo = with_daemon.in_measure(slo, pages, with_daemon.sum("requests", vm, at_s, at_s + 1))
+    most = math.inf if with_daemon.wants_more(vm, at_s, at_s + 1) else max(pages, alone)
+    most = min(most, math.inf if slo.max_iops is None else slo.max_iops)
+    return _Claim(slo.weight, min(most, slo.min_iops or 0.0), most, cost_ns)
+
+
+def _served(claims: Sequence[_Claim], busy: float, capacity_ns: tuple[float, float]) -> float:
+    """Pages in a second at the level at which no resource is more than `busy`."""
+
+    def takes(level: float) -> float:
+        return max(
+            sum(claim.at(level) * claim.cost_ns[resource] for claim in claims) / capacity_ns[resource]
+            for resource in range(len(capacity_ns))
+        )
+
+    low, high = 0.0, 1e6
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if takes(middle) <= busy else (low, middle)
+    # Minimums beyond what the drive can do are kept in proportion.
+    return sum(claim.at(low) for claim in claims) * min(1.0, busy / (takes(low) or 1.0))

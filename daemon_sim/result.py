@@ -1,0 +1,188 @@
+"""What a simulation leaves: counters by second and VM, every epoch's status, and what was set."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daemon_sim.drive import Namespace, SimulatedDrive
+from daemon_sim.host import SimulatedHost
+from daemon_sim.scenario import Event, Scenario
+from slo_ctl.model import HostStatus, Slo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+COUNTED = (
+    "requests",
+    "pages",
+    "gc_pages",
+    "device_ns",
+    "backlog_ns",
+    "queued_ns",
+    "throttled_ns",
+)
+"""Of a second: what grew in it. Pages are those that the VM read and wrote; `queued_ns` is the time with a
+request that waits for its turn, where the core counts it, and else the time with any request."""
+GAUGED = ("ops_blocks", "weight", "limit_iops")
+"""At the end of a second; a limit that is not there is infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch of the daemon."""
+
+    at_s: float
+    status: HostStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that the daemon set on the drive."""
+
+    at_s: float
+    op: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SloChange:
+    """The SLO of a VM from a moment on."""
+
+    at_s: float
+    vm: str
+    slo: Slo
+
+
+@dataclass(slots=True)
+class Result:
+    """One run of a scenario."""
+
+    scenario: Scenario
+    with_daemon: bool
+    vms: tuple[str, ...]
+    by_second: dict[str, Matrix]
+    """By a name of COUNTED or GAUGED: a row for each VM, a column for each second. Where a VM is not here
+    during a second it has counted nothing."""
+    here: NDArray[np.bool_]
+    """By VM and second: whether it was on a namespace from the second's beginning to its end."""
+    total_ops_blocks: int
+    moves_ns: NDArray[np.float64]
+    """Die time that moves of OPS took, by second."""
+    epochs: list[Epoch] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    happened: list[tuple[float, Event]] = field(default_factory=list)
+    """Events that took place."""
+    slo_changes: list[SloChange] = field(default_factory=list)
+    failures: list[tuple[float, str]] = field(default_factory=list)
+    """Epochs and commands of operators that raised what they never should."""
+    not_restored: tuple[str, ...] = ()
+    """What a clean stop at the end left otherwise than it was."""
+    stop_s: float = 0.0
+    """How long that took, in virtual time."""
+    missed_epochs: int = 0
+    statistics_calls: int = 0
+    """Replies of the server with all its counters."""
+    drive_s: float = 0.0
+    """CPU time of the emulated SSD and of making its requests; not part of what is repeatable."""
+    daemon_s: float = 0.0
+    """CPU time of the daemon, likewise."""
+
+    @property
+    def seconds(self) -> int:
+        """Length."""
+        return int(self.here.shape[1])
+
+    def of(self, name: str) -> Matrix:
+        """One of `by_second`."""
+        return self.by_second[name]
+
+    def digest(self) -> str:
+        """The same for two runs only where everything is the same, to the bit."""
+        found = hashlib.sha256()
+        for name in (*COUNTED, *GAUGED):
+            found.update(self.by_second[name].tobytes())
+        for epoch in self.epochs:
+            found.update(repr((epoch.at_s, replace(epoch.status, daemon_pid=0))).encode())
+        for command in self.commands:
+            found.update(repr(command).encode())
+        found.update(repr((self.failures, self.not_restored, self.missed_epochs)).encode())
+        return found.hexdigest()
+
+
+class Recorder:
+    """Takes down the counters of every second."""
+
+    def __init__(self, vms: tuple[str, ...]) -> None:
+        self._vms = vms
+        self._last: dict[str, dict[str, float]] = {}
+        self._where: dict[str, int | None] = {}
+        self._rows: list[list[tuple[float, ...]]] = []
+        self._here: list[list[bool]] = []
+        self._moved_ns: list[int] = []
+
+    def begin(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
+        """Before the first second."""
+        self._last = {name: _counted(drive, each) for name, each in drive.namespaces.items()}
+        self._where = {vm: host.namespace_of(vm) for vm in self._vms}
+
+    def second(self, drive: SimulatedDrive, host: SimulatedHost) -> None:
+        """One more is over."""
+        now = {name: _counted(drive, each) for name, each in drive.namespaces.items()}
+        namespaces = list(drive.namespaces.values())
+        rows, here = [], []
+        for vm in self._vms:
+            where = host.namespace_of(vm)
+            stayed = where is not None and where == self._where[vm]
+            if where is None or not stayed:
+                rows.append(_NOTHING)
+            else:
+                namespace = namespaces[where]
+                counted, before = now[namespace.name], self._last[namespace.name]
+                grew = (counted[name] - before[name] for name in COUNTED)
+                rows.append((*grew, *_gauged(drive, namespace)))
+            here.append(stayed)
+            self._where[vm] = where
+        self._last = now
+        self._moved_ns.append(drive.device.moves().done_ns)
+        self._rows.append(rows)
+        self._here.append(here)
+
+    def by_second(self) -> dict[str, Matrix]:
+        """All seconds."""
+        table = np.array(self._rows, np.float64).reshape(len(self._rows), len(self._vms), -1)
+        names = (*COUNTED, *GAUGED)
+        return {name: np.ascontiguousarray(table[:, :, at].T) for at, name in enumerate(names)}
+
+    def moves_ns(self) -> NDArray[np.float64]:
+        """Die time that moves of OPS took in each second."""
+        return np.diff(np.array([0, *self._moved_ns], np.float64))
+
+    def here(self) -> NDArray[np.bool_]:
+        """By VM and second."""
+        return np.array(self._here, np.bool_).reshape(len(self._here), len(self._vms)).T
+
+
+_NOTHING = (*(0.0 for _ in COUNTED), 0.0, 1.0, np.inf)
+
+
+def _counted(drive: SimulatedDrive, namespace: Namespace) -> dict[str, float]:
+    flash = drive.device.counters(namespace.tenant)
+    queue = drive.queue_totals(namespace)
+    return {
+        "requests": sum(queue[name] for name in ("reads", "writes", "trims", "write_zeroes", "flushes")),
+        "pages": flash.host_page_writes + flash.host_page_reads + flash.unmapped_page_reads,
+        "gc_pages": flash.gc_page_writes,
+        **{name: queue[name] for name in ("device_ns", "backlog_ns", "throttled_ns")},
+        "queued_ns": queue.get("queued_ns", queue["backlog_ns"]),
+    }
+
+
+def _gauged(drive: SimulatedDrive, namespace: Namespace) -> tuple[float, ...]:
+    limit = np.inf if namespace.limit_iops is None else namespace.limit_iops
+    return (drive.device.space(namespace.tenant).ops_blocks, namespace.weight, limit)

@@ -1,0 +1,175 @@
+"""A scenario on trial: run as often as its checks need, and what came of it, for people and programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from daemon_sim.checks import CHECKS, Violation, by_check, check
+from daemon_sim.entitlement import Ledger, Measure
+from daemon_sim.result import Result
+from daemon_sim.run import simulate
+from daemon_sim.scenario import Scenario
+from daemon_sim.scenarios import DEFAULT_SIZE, random_scenario, scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to simulate, as it is ordered on the command line."""
+
+    seed: int = 0
+    scenario: str | None = None
+    """None: the random one of the seed."""
+    size: str = DEFAULT_SIZE
+    hours: float | None = None
+    policy: str | None = None
+    checks: tuple[str, ...] = tuple(CHECKS)
+    measure: Measure = Measure.PAGES
+
+    def made(self) -> Scenario:
+        """The scenario."""
+        if self.scenario is None:
+            made = random_scenario(self.seed)
+        else:
+            made = scenario(self.scenario, self.size, self.seed, self.hours)
+        return made if self.policy is None else replace(made, policy=self.policy)
+
+    def command(self) -> str:
+        """The one that does it again."""
+        words = ["python bench/simulate.py", f"--seed {self.seed}"]
+        if self.scenario is not None:
+            words.append(f"--scenario {self.scenario}")
+            if self.size != DEFAULT_SIZE:
+                words.append(f"--size {self.size}")
+            if self.hours is not None:
+                words.append(f"--hours {self.hours:g}")
+        if self.policy is not None:
+            words.append(f"--policy {self.policy}")
+        if self.checks != tuple(CHECKS):
+            words.append(f"--checks {','.join(self.checks)}")
+        if self.measure is not Measure.PAGES:
+            words.append(f"--shares-of {_MEASURES[self.measure]}")
+        return " ".join(words)
+
+
+_MEASURES = {
+    Measure.PAGES: "pages",
+    Measure.DEVICE_TIME: "device-time",
+    Measure.REQUESTS: "requests",
+}
+MEASURES = {name: measure for measure, name in _MEASURES.items()}
+"""By their names on the command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of it."""
+
+    order: Order
+    run: Result
+    without: Result | None
+    violations: tuple[Violation, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Nothing was violated."""
+        return not self.violations
+
+    def counts(self) -> dict[str, int]:
+        """Violations by check."""
+        return {name: len(found) for name, found in by_check(self.violations).items()}
+
+    def lines(self, most: int = 12) -> list[str]:
+        """For people: the VMs, the cost, and the first `most` violations of each check."""
+        made, run = self.run.scenario, self.run
+        epochs = max(1, len(run.epochs))
+        asked, commands = run.statistics_calls / epochs, len(run.commands) / epochs
+        lines = [
+            f"{made.name}: {run.seconds} s, {len(run.vms)} VMs, {len(run.happened)} events, seed {made.seed}",
+            f"drive: {made.drive.spec}",
+            f"CPU: drive {run.drive_s:.1f} s, daemon {run.daemon_s:.1f} s",
+            f"an epoch: {1e3 * run.daemon_s / epochs:.1f} ms, {asked:.1f} `stats`, {commands:.1f} others",
+            *_vm_table(run, self.without, self.order.measure),
+        ]
+        for name, found in by_check(self.violations).items():
+            lines.append(f"{name}: {len(found)} violations")
+            lines += [f"  {violation}" for violation in found[:most]]
+        if not self.violations:
+            lines.append(f"nothing violated of {', '.join(self.order.checks)}")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "scenario": self.run.scenario.name,
+            "seed": self.order.seed,
+            "command": self.order.command(),
+            "seconds": self.run.seconds,
+            "epochs": len(self.run.epochs),
+            "drive_cpu_s": self.run.drive_s,
+            "daemon_cpu_s": self.run.daemon_s,
+            "digest": self.run.digest(),
+            "violations": [
+                {"check": each.check, "at_s": each.at_s, "vm": each.vm, "what": each.what}
+                for each in self.violations
+            ],
+        }
+
+
+def tried(order: Order, *, with_daemon: bool = True) -> Trial:
+    """Run it, with what its checks compare it with."""
+    made = order.made()
+    if not with_daemon:
+        return Trial(order, simulate(made, daemon=False), None, ())
+    run = simulate(made)
+    without = simulate(made, daemon=False) if "conserved" in order.checks else None
+    honest = simulate(made.honest()) if made.hostile and "hostile" in order.checks else None
+    found = check(run, without, honest, names=order.checks, measure=order.measure)
+    return Trial(order, run, without, tuple(found))
+
+
+_MOST_ROWS = 16
+_TOLD_S = 60
+
+
+def _vm_table(run: Result, without: Result | None, measure: Measure) -> list[str]:
+    """A line for each VM, over the last stretch without a change, or else the second half of the run."""
+    ledger = Ledger(run, measure)
+    start_s, end_s = run.seconds // 2, run.seconds
+    calms = [calm for calm in ledger.calms() if calm.end_s - calm.start_s >= _TOLD_S]
+    if calms:
+        start_s, end_s = calms[-1].start_s, calms[-1].end_s
+    before = Ledger(without, measure) if without is not None else None
+    due = ledger.due(start_s, end_s)
+    head = (
+        f"{'VM':8} {'IOPS':>8} {'without':>8} {'WAF':>5} {'OPS':>5} {'due':>6} {'got':>6} {'limit':>7}  load"
+    )
+    lines = [f"from {start_s} to {end_s} s, shares of {_MEASURES[measure]} among those who want more:", head]
+    for vm in run.scenario.vms[:_MOST_ROWS]:
+        row = run.vms.index(vm.name)
+        pages = max(1.0, ledger.sum("pages", vm.name, start_s, end_s))
+        moved = run.of("gc_pages")[row, start_s:end_s].sum() / pages
+        limit = run.of("limit_iops")[row, end_s - 1]
+        baseline = before.sum("requests", vm.name, start_s, end_s) / (end_s - start_s) if before else None
+        cells = (
+            f"{due.iops[vm.name]:.0f}",
+            "" if baseline is None else f"{baseline:.0f}",
+            f"{moved:.2f}",
+            f"{run.of('ops_blocks')[row, end_s - 1]:.0f}",
+            _percent(due.shares.get(vm.name)),
+            _percent(due.got.get(vm.name)),
+            "" if limit == float("inf") else f"{limit:.0f}",
+        )
+        figures = "".join(f"{cell:>9}" for cell in cells)
+        lines.append(f"{vm.name:8.8}{figures}  {_fields(dict(vm.slo_fields))}{vm.load}")
+    if len(run.vms) > _MOST_ROWS:
+        lines.append(f"and {len(run.vms) - _MOST_ROWS} more")
+    return lines
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def _fields(fields: dict[str, float]) -> str:
+    return "".join(f"{name}={value:g} " for name, value in fields.items())

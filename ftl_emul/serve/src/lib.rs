@@ -1,0 +1,145 @@
+//! `ftl-serve`: an emulated device, served over NBD, and over other front ends beside it.
+//!
+//! [`server`] has the device: [`namespace`]s whose data lies in [`backing`] files, the [`model`] of placement and time
+//! beside them, the [`checkpoint`] of the placement. [`nbd`] and the other [`front_ends`] are ways to the same
+//! namespaces; the [`control`] socket takes commands. `slo-ctl device serve` starts this program, with sockets that it
+//! has opened, and starts it again should it end.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+// Tests make up small numbers, compare floats that were computed alike, and have stack to spare.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::float_cmp,
+        clippy::large_stack_arrays
+    )
+)]
+
+mod atomic_file;
+mod backing;
+mod checkpoint;
+mod config;
+mod control;
+mod device_lock;
+mod division;
+mod error;
+#[cfg(test)]
+mod faults;
+mod front_ends;
+mod histogram;
+pub mod hostile;
+mod inherited;
+mod model;
+mod namespace;
+mod nbd;
+mod nvme_tcp;
+mod offline;
+mod parameters;
+mod preconditioning;
+mod recent;
+mod recording;
+mod server;
+mod settings;
+mod vhost_user;
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::ExitCode;
+use std::{env, fs, io, mem, process, ptr};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use error::{ServeError, refuse};
+use front_ends::FrontEnds;
+use nbd::Nbd;
+use parameters::Parameters;
+use server::Server;
+
+/// Larger pieces of memory are the system's again as soon as they are free.
+const MAPPED_BYTES: c_int = 256 << 10;
+
+/// Serves the device that the arguments of this process name, until it is to stop.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("slo-ctl: error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), ServeError> {
+    let mut parameters = Parameters::default();
+    for word in env::args_os().skip(1) {
+        let word = word.to_string_lossy();
+        let Some((key, value)) = word.split_once('=') else {
+            return refuse(format!(
+                "{word}: not KEY=VALUE; use `slo-ctl device serve` rather than this program by itself"
+            ));
+        };
+        parameters.set(key, value)?;
+    }
+    raise_descriptor_limit();
+    // SAFETY: takes numbers. Where the C library has no such thing, memory is released later.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES) };
+    // The threads of connections that outlast a stop still use it.
+    let server: &'static Server = Box::leak(Box::new(Server::open(&parameters)?));
+    if let Some(command) = &parameters.command {
+        return offline::carry_out(server, command);
+    }
+    // Before there are threads, which take over what is blocked.
+    let signals = block_signals().map_err(|e| ServeError::File(format!("cannot wait for signals: {e}")))?;
+    if let Some(origin) = &server.origin {
+        eprintln!("slo-ctl: {} (emulated): placement {origin}", server.config.name);
+    }
+    let mut nbd = Nbd::new(server, &parameters)?;
+    server.start()?;
+    let front_ends = FrontEnds::start(server, &nbd, &parameters)?;
+    if let Some(path) = &parameters.pid_file {
+        write_pid(path).map_err(|e| ServeError::io("cannot write", path, &e))?;
+    }
+    let stop = parameters.stop_fd.map(inherited::take);
+    let stop_signs: Vec<_> = [Some(&signals), stop.as_ref()].into_iter().flatten().map(AsFd::as_fd).collect();
+    nbd.listen(&stop_signs)?;
+    front_ends.stop();
+    nbd.stop();
+    server.stop()
+}
+
+/// As many descriptors as this process may have: connections through the many sockets of a device.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where the system refuses, the limit stays as it was.
+    let _refused = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// SIGTERM and SIGINT end no thread from now on, but make the descriptor readable.
+fn block_signals() -> io::Result<OwnedFd> {
+    // SAFETY: sigset_t is a plain C value, for which all zeroes is a value; the calls read and write that one only, and the
+    // descriptor is ours alone.
+    unsafe {
+        let mut signals: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGTERM);
+        libc::sigaddset(&raw mut signals, libc::SIGINT);
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, ptr::null_mut());
+        if blocked != 0 {
+            return Err(io::Error::from_raw_os_error(blocked));
+        }
+        let fd = libc::signalfd(-1, &raw const signals, libc::SFD_CLOEXEC);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// In one step: who waits for the file finds all of the number in it.
+fn write_pid(path: &Path) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, format!("{}\n", process::id()))?;
+    fs::rename(&new, path)
+}

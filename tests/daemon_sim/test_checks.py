@@ -1,0 +1,216 @@
+"""Each check finds what it is for, and nothing else, in results that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from daemon_sim.checks import Violation, check
+from daemon_sim.entitlement import Ledger, ideal_pages
+from daemon_sim.result import COUNTED, GAUGED, Epoch, Result, SloChange
+from daemon_sim.scenario import DEVICE, Drive, Event, Load, Scenario, SimulatedVm, What
+from slo_ctl.model import HostStatus, Slo, Verdict, VmStatus
+
+SECONDS = 600
+SPEC = "preset=fast15,size=64MiB,op=25%,channels=2,dies=2,block=128KiB"
+
+
+def status(at_s: float, rows: dict[str, tuple[Verdict, str]]) -> HostStatus:
+    vms = tuple(
+        VmStatus(vm, DEVICE, (), Slo(), "vm set", "", "", verdict, reason)
+        for vm, (verdict, reason) in rows.items()
+    )
+    return HostStatus(at_s, 10.0, 1.0, 0, 0.0, "", vms=vms)
+
+
+def result(weights: dict[str, float], hostile: str = "") -> Result:
+    """VMs that all want more and have exactly their shares of 1,000 pages a second, with ok throughout."""
+    vms = tuple(
+        SimulatedVm(
+            vm, number, Load(queue_depth=8), (("weight", weight),), honest=Load() if vm == hostile else None
+        )
+        for number, (vm, weight) in enumerate(weights.items())
+    )
+    scenario = Scenario("made up", Drive(SPEC, len(vms)), vms, length_s=SECONDS)
+    well = dict.fromkeys(weights, (Verdict.OK, ""))
+    by_second = {name: np.zeros((len(vms), SECONDS)) for name in (*COUNTED, *GAUGED)}
+    for row, weight in enumerate(weights.values()):
+        share = weight / sum(weights.values())
+        by_second["device_ns"][row] = 2e9 * share
+        by_second["requests"][row] = by_second["pages"][row] = 1000 * share
+        by_second["queued_ns"][row] = 1e9
+        by_second["weight"][row] = weight
+    by_second["limit_iops"][:] = np.inf
+    return Result(
+        scenario,
+        True,
+        tuple(weights),
+        by_second,
+        np.ones((len(vms), SECONDS), np.bool_),
+        total_ops_blocks=1000,
+        moves_ns=np.zeros(SECONDS),
+        epochs=[Epoch(float(at_s), status(at_s, well)) for at_s in range(SECONDS)],
+        slo_changes=[SloChange(0.0, vm, Slo(weight)) for vm, weight in weights.items()],
+    )
+
+
+def say(run: Result, vm: str, verdict: Verdict, start_s: int, end_s: int, reason: str = "") -> None:
+    for at_s in range(start_s, end_s):
+        rows = {row.vm: (row.verdict, row.reason) for row in run.epochs[at_s].status.vms}
+        run.epochs[at_s] = Epoch(float(at_s), status(at_s, rows | {vm: (verdict, reason)}))
+
+
+def names(violations: list[Violation]) -> set[str]:
+    return {violation.check for violation in violations}
+
+
+def test_a_run_that_keeps_everything_violates_nothing() -> None:
+    run = result({"a": 1.0, "b": 3.0})
+    assert check(run, result({"a": 1.0, "b": 3.0})) == []
+
+
+def test_fewer_pages_than_without_the_daemon() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    run.of("pages")[:, 100:110] *= 0.8
+    assert check(run, without, names=["conserved"]) == [], "the drive is as busy: shares need its time"
+    run.of("device_ns")[:, 100:110] *= 0.8
+    (found,) = check(run, without, names=["conserved"])
+    assert 90 < found.at_s <= 100
+    lumpy = result({"a": 1.0, "b": 1.0})
+    lumpy.of("pages")[:, 115:130] *= 0.8
+    assert check(run, lumpy, names=["conserved"]) == [], "without the daemon it serves no more around then"
+    say(run, "b", Verdict.OK, 90, 125, "500 IOPS, minimum 400")
+    assert check(run, without, names=["conserved"]), "nobody was given a minimum"
+
+
+def test_a_smaller_total_is_that_of_the_fluid_ideal_where_status_says_so() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    # A page of a takes 1 ms and one of b 9 ms: equal shares are 174 pages/s each.
+    without.of("pages")[:] = np.array((900, 100))[:, None]
+    without.of("device_ns")[:] = 0.9e9
+    run.of("device_ns")[:] = 0.8e9
+    run.of("pages")[:] = 160
+    assert check(run, without, names=["conserved"]), "status does not say so"
+    reason = "each page takes 9.0 times the device time of one of a"
+    say(run, "b", Verdict.OK, 0, SECONDS, reason)
+    assert check(run, without, names=["conserved"]) == []
+    run.of("pages")[0, 300:400] = 150
+    run.of("pages")[1, 300:400] = 150
+    (found,) = check(run, without, names=["conserved"])
+    assert 290 < found.at_s <= 300, "a tenth less than the ideal"
+    run.of("pages")[:] = 160
+    # A VM whose requests do not wait asks for what it had without the daemon.
+    run.of("queued_ns")[:] = 0.3e9
+    assert check(run, without, names=["conserved"]), (
+        "b asks for 160, which leaves 306 of the 900 that a asks for"
+    )
+
+
+def test_the_fluid_ideal_keeps_minimums_and_maximums() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    without.of("pages")[:] = np.array((900, 100))[:, None]
+    without.of("device_ns")[:] = 0.9e9
+
+    def ideal(vm: str, slo: Slo) -> float:
+        run.slo_changes = [SloChange(0.0, vm, slo)]
+        return ideal_pages(Ledger(run), Ledger(without), 100, 110, 20) / 10
+
+    assert ideal("a", Slo()) == pytest.approx(347, abs=2)
+    assert ideal("a", Slo(weight=9.0)) == pytest.approx(1000, rel=0.02)
+    assert ideal("b", Slo(max_iops=100.0)) == pytest.approx(1000, rel=0.02)
+    assert ideal("b", Slo(min_iops=180.0)) == pytest.approx(180 + 108, abs=4)
+
+
+def test_entitlements_in_windows_and_in_the_long_run() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.of("pages")[0, 200:400] *= 0.85
+    found = check(run, names=["entitled"])
+    assert {violation.at_s for violation in found if "until 600" not in violation.what} >= {240.0, 300.0}
+    assert check(run, names=["ok"]) == [], "one tenth less than due is ok"
+    slightly = result({"a": 1.0, "b": 1.0})
+    slightly.of("pages")[0] *= 0.94
+    (first, second) = check(slightly, names=["entitled"])
+    assert {first.vm, second.vm} == {"a", "b"}
+    assert "until 600 s" in first.what, "only the long run is held to 2 %"
+
+
+def test_nothing_is_due_within_a_minute_of_a_change() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.of("pages")[0, 300:360] *= 0.5
+    assert check(run, names=["entitled"])
+    run.happened.append((300.0, Event(300.0, What.SET_SLO, "a")))
+    assert check(run, names=["entitled"]) == []
+
+
+def test_who_wants_no_more_is_due_nothing() -> None:
+    run = result({"a": 1.0, "b": 1.0, "c": 1.0})
+    run.of("pages")[0] *= 0.2
+    run.of("queued_ns")[0] *= 0.3
+    assert check(run, names=["entitled", "ok"]) == []
+
+
+def test_false_verdicts() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    say(run, "a", Verdict.INSUFFICIENT, 200, 220)
+    (found,) = check(run, names=["insufficient"])
+    assert (found.vm, found.at_s) == ("a", 200.0)
+    run.of("pages")[0, 150:300] *= 0.5
+    assert check(run, names=["insufficient"]) == []
+    assert [each.vm for each in check(run, names=["ok"])].count("a") == 2, "before and after it is said"
+
+
+def test_a_minimum_that_is_missed_is_not_ok() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.slo_changes.append(SloChange(100.0, "a", Slo(1.0, min_iops=800.0)))
+    assert {each.vm for each in check(run, names=["ok"])} >= {"a"}
+
+
+def test_moves_beyond_their_budget() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.of("backlog_ns")[0] = 1e9
+    dies = run.scenario.drive.record().geometry.dies
+    run.moves_ns[:] = 0.099e9 * dies
+    assert check(run, names=["moves"]) == []
+    run.moves_ns[100:105] = 0.2e9 * dies
+    (found,) = check(run, names=["moves"])
+    assert found.what.startswith("15.0% of die time"), "five seconds at 20 %, five at 9.9 %"
+    run.of("backlog_ns")[0, 90:110] = 0.0
+    assert check(run, names=["moves"]) == [], "an idle drive may move what it likes"
+
+
+def test_limits_that_never_settle() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.of("limit_iops")[1, ::2] = 400.0
+    (found,) = check(run, names=["settled"])
+    assert found.vm == "b"
+
+
+@pytest.mark.parametrize("gain", [0.02, 0.2])
+def test_hostile_vms(gain: float) -> None:
+    run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
+    run.of("pages")[0] *= 1 + gain
+    run.of("requests")[1] *= 1 - gain
+    found = check(run, None, honest, names=["hostile"])
+    assert [each.vm for each in found] == (["a", "b"] if gain > 0.05 else [])
+
+
+def test_hostile_pages_that_cost_all_vms_the_same_part_gain_nothing() -> None:
+    run, honest = result({"a": 1.0, "b": 1.0}, "a"), result({"a": 1.0, "b": 1.0})
+    run.of("pages")[:] *= 0.8
+    run.of("requests")[:] *= 0.8
+    assert check(run, None, honest, names=["hostile"]) == []
+    run.of("pages")[1] *= 0.9
+    assert [each.vm for each in check(run, None, honest, names=["hostile"])] == ["b"]
+
+
+def test_status_and_epochs() -> None:
+    run = result({"a": 1.0, "b": 1.0})
+    run.here[1, 100:200] = False
+    (found,) = check(run, names=["status"])
+    assert (found.vm, found.what) == ("b", "is in the status and not here")
+    say(run, "a", Verdict.UNAPPLIED, 50, 60, "refused")
+    run.failures.append((7.0, "epoch: KeyError"))
+    run.not_restored = ("ns0 weight: 1 before, 3 now",)
+    assert names(check(run, names=["epochs", "restored"])) == {"epochs", "restored"}
+    run.happened.append((45.0, Event(45.0, What.SILENCE, lasts_s=10.0)))
+    assert [each.at_s for each in check(run, names=["epochs"])] == [7.0]

@@ -1,0 +1,187 @@
+"""A drive that has OPS for each namespace, as an operator uses it: three VMs mapped, weights, OPS that moves.
+
+The emulated SSD over NVMe/TCP is the drive, the guest's kernel its host, the installed package the rest.
+
+    .venv/bin/python -m pytest -s tests/real/guest/test_drive_ops.py
+
+prints the figures that are in docs/validation.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Server, make_device, served
+
+from .guests import LIMITED
+from .machine import Guest
+from .nested import NestedVms
+from .nvme_tcp import connected_to
+from .vm_scopes import VmScope, first_that, rates, start, stop, until
+
+GUEST = LIMITED
+_SCOPES = (VmScope("db", 1), VmScope("web", 2), VmScope("mail", 3))
+_WEIGHTS = {"db": 1, "web": 3, "mail": 6}
+_NAMESPACE = "4MiB"
+# Slow enough for an emulated CPU, and so small that its GC begins within a minute.
+_DRIVE = "name=d,size=13MiB,op=60%,dies=1,program_us=7000,unallocated=12MiB"
+_BLOCK_PAGES = 128
+_STEP_IOPS = 10.0
+"""In which the guest's kernel grants limits: who is limited misses its share by half of it at most."""
+_WITHIN = 0.1
+_SECONDS = 15.0
+_COMMAND_S = 300.0
+_IN_FORCE_S = 900.0
+# A second of an emulated guest is no time to see what a limit does. The window is all of the test, so that
+# what it shows can be compared with the server's counters exactly.
+_CONFIGURATION = "\n".join(
+    (
+        '[daemon]\nepoch = "4s"\nwindow = "1h"\npolicy = "min_waf"\n[libvirt]\nuri = "none"',
+        '[[device]]\nname = "fast"\npath = "/dev/{drive}"\nscheduler = "keep"',
+        *(each.configuration(weight=_WEIGHTS[each.vm]) for each in _SCOPES),
+    )
+)
+_SHOW = "slo-ctl status; journalctl -u slo-ctld --no-pager -n 30"
+
+
+@dataclass(frozen=True)
+class Drive:
+    guest: Guest
+    server: Server
+    name: str
+    """Such as `nvme3`."""
+    nsids: dict[str, int]
+    """By VM."""
+
+    def spaces(self) -> dict[str, dict[str, Any]]:
+        """What the server has of each VM's namespace."""
+        with self.server.control() as control:
+            found = {each["nsid"]: each for each in control.statistics()["namespaces"]}
+        return {vm: found[nsid] for vm, nsid in self.nsids.items()}
+
+    def ops_blocks(self) -> dict[str, int]:
+        return {vm: each["space"]["ops_blocks"] for vm, each in self.spaces().items()}
+
+    def block(self, vm: str) -> str:
+        """The VM's block device now."""
+        files = f"/sys/block/{self.name}n*/nsid"
+        found = self.guest.run(f"basename $(dirname $(grep -lx {self.nsids[vm]} {files}))")
+        return f"/dev/{found.stdout.strip()}"
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        output = self.guest.run("slo-ctl status --json", check=False, timeout_s=120).stdout
+        return {each["vm"]: each for each in json.loads(output)["vms"]}
+
+    def limits(self) -> str:
+        return self.guest.run("cat /sys/fs/cgroup/machine.slice/machine-qemu*/io.max").stdout
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop or continue the clients, whose cgroups stay."""
+        files = " ".join(f"'{each.folder}/cgroup.freeze'" for each in _SCOPES)
+        self.guest.run(f"for file in {files}; do echo {frozen:d} >$file; done")
+
+
+@pytest.fixture(scope="module")
+def drive(installed: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
+    """A drive with a namespace for each of three VMs, by `vm map`."""
+    installed.run("systemctl stop slo-ctld", timeout_s=180)
+    vms = NestedVms(installed, tmp_path_factory.mktemp("nested"))
+    root = Path(tempfile.mkdtemp(prefix="slo-"))  # sockets have short names
+    make_device(root, _DRIVE, "name=other")
+    options = ("--latency", "real", "--nvme-tcp", "127.0.0.1:0", "--nvme-allow", "namespaces,ops")
+    with served(root, "d", *options) as server, connected_to(installed, server) as name:
+        nsids = {}
+        for vm in _WEIGHTS:
+            vms.define(vm)
+            words = f"vm map {vm} --device /dev/{name} --size {_NAMESPACE} --yes --json"
+            made = json.loads(installed.run(f"slo-ctl {words}", timeout_s=_COMMAND_S).stdout)
+            assert (made["complete"], made["created"]) == (True, True)
+            assert made["placement"]["isolation"] == "isolated OPS"
+            nsids[vm] = made["nsid"]
+        yield Drive(installed, server, name, nsids)
+        stop(installed, _SCOPES)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def said(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def test_weights_u_waf_and_ops_of_three_vms_on_one_drive(drive: Drive) -> None:
+    guest = drive.guest
+    shown = guest.run(f"slo-ctl device show /dev/{drive.name}", timeout_s=_COMMAND_S).stdout
+    assert "isolated OPS by namespaces with OPS of their own" in shown
+    # GC has something to do only on a drive that is full.
+    blocks = {vm: drive.block(vm) for vm in _WEIGHTS}
+    fill = " & ".join(f"dd if=/dev/urandom of={block} bs=256k oflag=direct" for block in blocks.values())
+    guest.run(f"{fill} & wait", timeout_s=_COMMAND_S)
+    for scope in _SCOPES:
+        start(guest, scope, f"--filename={blocks[scope.vm]}", "--rw=randwrite", "--bs=4k", "--iodepth=8")
+    for scope in _SCOPES:
+        until(guest, f"grep -q 'wios=[1-9][0-9]' '{scope.folder}/io.stat'", _COMMAND_S, show="nvme list")
+    # The daemon looks first while nothing is written.
+    drive.freeze(frozen=True)
+    guest.run("cat >/etc/slo-ctl/conf.d/guest.toml", stdin=_CONFIGURATION.replace("{drive}", drive.name))
+    guest.run("systemctl start slo-ctld", timeout_s=_IN_FORCE_S)
+    before, split = drive.spaces(), drive.ops_blocks()
+    rows = first_that(lambda rows: _ops_of(rows) == split, drive.status, looks=60, pause_s=1.0)
+    assert _ops_of(rows) == split, guest.run(_SHOW, check=False).stdout
+    drive.freeze(frozen=False)
+    # Looks until limits are in force; and then they hold.
+    first_that(_as_weights, lambda: _measured(guest), looks=8)
+    iops = first_that(_as_weights, lambda: _measured(guest), looks=3)
+    assert _as_weights(iops), guest.run(_SHOW, check=False).stdout
+
+    moved = first_that(lambda found: found != split, drive.ops_blocks, looks=30, pause_s=2.0)
+    assert moved != split, guest.run(_SHOW, check=False).stdout
+    drive.freeze(frozen=True)
+    rows = first_that(lambda rows: _agrees(rows, before, drive.spaces()), drive.status, looks=15, pause_s=2.0)
+    now = drive.spaces()
+    for vm, row in rows.items():
+        said(f"{vm}: OPS {split[vm]} -> {row['ops_blocks']} blocks, u {row['u']:.3f}, WAF {row['waf']:.3f}")
+    assert _agrees(rows, before, now), guest.run(_SHOW, check=False).stdout
+
+    # It is restored while the clients write: blocks are free when GC has emptied them.
+    drive.freeze(frozen=False)
+    guest.run("systemctl stop slo-ctld", timeout_s=_COMMAND_S)
+    assert drive.limits() == ""
+    assert drive.ops_blocks() == split
+
+
+def _measured(guest: Guest) -> dict[str, float]:
+    iops = rates(guest, _SCOPES, None, _SECONDS)
+    said("weights 1:3:6: " + ", ".join(f"{vm} {each:.1f}" for vm, each in iops.items()) + " IOPS")
+    return iops
+
+
+def _as_weights(iops: dict[str, float]) -> bool:
+    """As exact as limits in steps can be; who is not limited has what two half steps leave."""
+    total, weights = sum(iops.values()), sum(_WEIGHTS.values())
+    dues = {vm: total * weight / weights for vm, weight in _WEIGHTS.items()}
+    return iops == {vm: pytest.approx(due, abs=_STEP_IOPS / 2 + _WITHIN * due) for vm, due in dues.items()}
+
+
+def _ops_of(rows: dict[str, dict[str, Any]]) -> dict[str, int | None]:
+    return {vm: row["ops_blocks"] for vm, row in rows.items()}
+
+
+def _agrees(rows: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether the status has what the server counted since the daemon looked first."""
+    return {vm: (row["ops_blocks"], row["u"], row["waf"]) for vm, row in rows.items()} == {
+        vm: _counted(before[vm]["flash"], now[vm]) for vm in _WEIGHTS
+    }
+
+
+def _counted(before: dict[str, int], now: dict[str, Any]) -> tuple[int, Any, Any]:
+    names = ("host_page_writes", "gc_page_writes", "victims", "victim_valid_pages")
+    host, copied, victims, valid = (now["flash"][name] - before[name] for name in names)
+    u = pytest.approx(valid / (_BLOCK_PAGES * victims)) if victims else None
+    return now["space"]["ops_blocks"], u, pytest.approx((host + copied) / host)

@@ -1,0 +1,183 @@
+"""The search of the optimal write size with real fio: a file, a loop device, served SSDs; interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgroup_groups import prompted
+from serving import READY_S, make_device, served
+from test_serra_profile import MIB, loop_device
+
+GROUP = "measured times, and the kernel's switches"
+
+SMALL = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--repetitions", "4", "--quiet")
+OUTCOMES = {"none needed", "found", "not reached"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed"),
+]
+
+
+def command(root: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "slo_ctl.cli", "device", *words, "--root", str(root)]
+
+
+def find(root: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        command(root, "write-size", *words, "--json"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refused(root: Path, *words: str) -> str:
+    done = subprocess.run(command(root, "write-size", *words), capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def complete(found: dict[str, Any]) -> None:
+    """It ended, and says with what confidence."""
+    assert found["outcome"] in OUTCOMES
+    last = found["sizes"][-1]
+    assert found["sure"] == all(each["closeness"] in ("equal", "slower") for each in found["sizes"])
+    assert last["low"] <= last["ratio"]
+    assert last["high"] is None or last["ratio"] <= last["high"]
+    if found["outcome"] == "found":
+        assert found["optimal_write_bytes"] == last["size_bytes"]
+    else:
+        assert found["optimal_write_bytes"] is None
+    assert bool(found["advice"]) == (found["outcome"] == "found" and found["sure"])
+    sys.stderr.write(
+        f"{found['identity']['model']}: {found['outcome']} {found['optimal_write_bytes']}, "
+        f"sure: {found['sure']}, last ratio {last['ratio']:.2f}\n"
+    )
+
+
+def test_write_size_of_a_file_on_this_machine(root: Path) -> None:
+    place = root / "place"
+    place.mkdir()
+    found = find(root, str(place), *SMALL)
+    complete(found)
+    assert list(place.iterdir()) == []
+    assert find(root, str(place), "--show")["pair"] == found["pair"]
+
+
+def test_a_loop_device_named_only(root: Path) -> None:
+    with loop_device(root) as device:
+        before = (root / "loop.img").read_bytes()
+        assert "would be overwritten" in refused(root, device, *SMALL)
+        assert (root / "loop.img").read_bytes() == before
+        found = find(root, device, *SMALL, "--allow-write", device)
+        complete(found)
+        assert found["identity"]["place"] == "block device"
+        assert "128MiB" in refused(
+            root, device, "--bytes", "128MiB", "--sizes", "8KiB-1MiB", "-q", "--allow-write", device
+        )
+
+
+def test_a_loop_device_that_is_busy_mounted_or_write_protected(root: Path) -> None:
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is not installed")
+    with loop_device(root) as device:
+        subprocess.run(["blockdev", "--setro", device], check=True)
+        try:
+            assert "it cannot be written" in refused(root, device, *SMALL, "--allow-write", device)
+        finally:
+            subprocess.run(["blockdev", "--setrw", device], check=True)
+        subprocess.run(["mkfs.ext4", "-q", device], check=True)
+        assert "there is something on it: ext4" in refused(root, device, *SMALL, "--allow-write", device)
+        mounted = root / "mounted"
+        mounted.mkdir()
+        if subprocess.run(["mount", device, str(mounted)], check=False).returncode:
+            pytest.skip("it cannot be mounted")
+        try:
+            assert "the device is busy" in refused(root, device, *SMALL, "--allow-write", device)
+            assert "are needed" in refused(root, str(mounted), "--quiet")
+            subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+            assert "it is read-only" in refused(root, str(mounted), *SMALL)
+        finally:
+            subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_a_served_ssd_mapped_by_page_needs_none(root: Path) -> None:
+    """Its modelled times are longer than what the path to it adds, sequential or not."""
+    make_device(root, "name=d,size=256MiB")
+    with prompted(), served(root, "d", "--latency", "real") as server:
+        uri = server.uri()
+        assert "would be overwritten" in refused(root, uri, *SMALL)
+        found = find(root, uri, *SMALL, "--allow-write", uri)
+        complete(found)
+        assert found["identity"]["model"] == "EMULATED SSD d"
+        # Two cores shared with others: at most the smallest sizes are disturbed.
+        assert found["outcome"] == "none needed" or found["optimal_write_bytes"] <= 256 << 10
+    assert find(root, uri, "--show")["validity"]["stale"] is None
+
+
+def test_a_served_drive_of_fast_has_the_block_it_was_made_with(root: Path) -> None:
+    """dies=4, cluster=4, block=512KiB: 2 MiB. One doubling is left to noise.
+
+    A quarter of the modelled time: its smallest writes still take milliseconds.
+    """
+    spec = "name=h,size=128MiB,op=20%,dies=4,channels=4,cluster=4,page=4KiB,block=512KiB,mapping=fast"
+    make_device(root, spec)
+    with prompted(), served(root, "h", "--latency", "real", "--time-scale", "0.25") as server:
+        uri = server.uri()
+        words = ("--bytes", "128MiB", "--sizes", "256KiB-8MiB", "--repetitions", "4", "--quiet")
+        found = find(root, uri, *words, "--allow-write", uri)
+    complete(found)
+    assert found["optimal_write_bytes"] in (MIB, 2 * MIB, 4 * MIB)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_search_keeps_what_was_measured(root: Path, number: signal.Signals) -> None:
+    place = root / "place"
+    place.mkdir()
+    # Equal never: it continues until it is stopped.
+    words = ("--bytes", "32MiB", "--sizes", "64KiB-2MiB", "--tolerance", ".01%", "--repetitions", "100", "-q")
+    process = subprocess.Popen(
+        command(root, "write-size", str(place), *words, "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    kept = root / "profiles" / "write-sizes"
+    deadline = time.monotonic() + READY_S
+    while not list(kept.glob("*.json")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=READY_S)
+    assert "Traceback" not in err
+    assert process.returncode == 130, err
+    assert list(place.iterdir()) == []
+    shown = find(root, str(place), "--show")
+    assert shown["pair"] == json.loads(out)["pair"]
+    assert shown["pair"]
+
+
+def test_the_write_cost_of_a_file(root: Path) -> None:
+    """fio's log of response times, as this fio writes it."""
+    place = root / "place"
+    place.mkdir()
+    words = ("--bytes", "16MiB", "--size", "16KiB", "--size", "256KiB", "--quiet", "--json")
+    done = subprocess.run(
+        command(root, "write-cost", str(place), *words), capture_output=True, text=True, check=False
+    )
+    if "not slower" in done.stderr:
+        pytest.skip("too disturbed: larger writes were faster")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [each["requests"] for each in found["sizes"]] == [2 * 1024, 2 * 64]
+    assert found["bandwidth_bytes_s"]["value"] > 1e6
+    assert list(place.iterdir()) == []
