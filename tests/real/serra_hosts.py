@@ -1,4 +1,8 @@
-"""Three hosts for MPI: network namespaces of this machine, joined by a bridge."""
+"""Three hosts for MPI: network namespaces of this machine, joined by a bridge.
+
+The bridge and mpirun are in a namespace of their own, where neither addresses nor firewall rules of this
+machine matter, such as those that libvirt and podman add while other tests run.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from pathlib import Path
 import pytest
 
 HOSTS = (1, 2, 3)
+_NETWORK = "198.18.0"
+"""For benchmarks between networks (RFC 2544): nobody's real network."""
 _AGENT = """#!/bin/sh
 # mpirun runs this where it would run ssh: HOST COMMAND...
 host={prefix}${{1##*.}}
@@ -39,9 +45,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self._prefix = f"slo{os.getpid()}h"
-        self._bridge = f"slo{os.getpid()}b"
-        # For benchmarks between networks (RFC 2544): nobody's real network.
-        self._network = f"198.18.{os.getpid() % 250}"
+        self._middle = f"slo{os.getpid()}m"
         self._agent = folder / "agent"
 
     def __enter__(self) -> Hosts:
@@ -59,9 +63,10 @@ class Hosts:
 
     def mpirun(self, *command: str, options: tuple[str, ...] = ()) -> list[str]:
         """The command line that runs `command` on every host."""
-        addresses = ",".join(f"{self._network}.{host}" for host in HOSTS)
-        network = f"{self._network}.0/24"
+        addresses = ",".join(f"{_NETWORK}.{host}" for host in HOSTS)
+        network = f"{_NETWORK}.0/24"
         return [
+            *("ip", "netns", "exec", self._middle),
             *("mpirun", "--allow-run-as-root", "-n", str(len(HOSTS)), "--host", addresses, "-x", "PATH"),
             *("--mca", "plm_rsh_agent", str(self._agent), "--mca", "btl", "tcp,self"),
             *("--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network),
@@ -83,31 +88,31 @@ class Hosts:
 
     def _set_up(self) -> None:
         made = subprocess.run(
-            ["ip", "netns", "add", self._prefix + "1"], capture_output=True, text=True, check=False
+            ["ip", "netns", "add", self._middle], capture_output=True, text=True, check=False
         )
         if made.returncode:
             pytest.skip(f"ip netns add: {made.stderr.strip()}")
-        for host in HOSTS[1:]:
-            _ip("netns", "add", f"{self._prefix}{host}")
-        _ip("link", "add", self._bridge, "type", "bridge")
-        _ip("address", "add", f"{self._network}.254/24", "dev", self._bridge)
-        _ip("link", "set", self._bridge, "up")
+        _ip("-n", self._middle, "link", "set", "lo", "up")
+        _ip("-n", self._middle, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", self._middle, "address", "add", f"{_NETWORK}.254/24", "dev", "bridge")
+        _ip("-n", self._middle, "link", "set", "bridge", "up")
         for host in HOSTS:
-            inside, outside = f"{self._prefix}{host}", f"{self._bridge}{host}"
-            _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", inside)
-            _ip("link", "set", outside, "master", self._bridge, "up")
-            _ip("-n", inside, "address", "add", f"{self._network}.{host}/24", "dev", "eth0")
+            inside, outside = f"{self._prefix}{host}", f"host{host}"
+            _ip("netns", "add", inside)
+            pair = ("type", "veth", "peer", "name", "eth0", "netns", inside)
+            _ip("-n", self._middle, "link", "add", outside, *pair)
+            _ip("-n", self._middle, "link", "set", outside, "master", "bridge", "up")
+            _ip("-n", inside, "address", "add", f"{_NETWORK}.{host}/24", "dev", "eth0")
             _ip("-n", inside, "link", "set", "eth0", "up")
             _ip("-n", inside, "link", "set", "lo", "up")
 
     def _take_down(self) -> None:
+        # Links first: processes that are left keep a namespace alive, but hear nothing of the next test's.
         for host in HOSTS:
-            name = f"{self._bridge}{host}"
-            subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
-            subprocess.run(
-                ["ip", "netns", "delete", f"{self._prefix}{host}"], capture_output=True, check=False
-            )
-        subprocess.run(["ip", "link", "delete", self._bridge], capture_output=True, check=False)
+            words = ("-n", self._middle, "link", "delete", f"host{host}")
+            subprocess.run(["ip", *words], capture_output=True, check=False)
+        for name in (*(f"{self._prefix}{host}" for host in HOSTS), self._middle):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 def _ip(*words: str) -> None:
@@ -115,8 +120,6 @@ def _ip(*words: str) -> None:
 
 
 def _command_line(pid: int) -> list[str]:
-    from pathlib import Path
-
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
