@@ -18,7 +18,7 @@ from slo_ctl.daemon.device_view import DeviceView, Observer, Problems, view_or_p
 from slo_ctl.daemon.drive_ops import DriveOpsControl
 from slo_ctl.daemon.nvme import NvmeWatches
 from slo_ctl.daemon.settings import ConfiguredScheduler, DevicePolicies, HostState, WantedSettings
-from slo_ctl.decide.levers import HeldBack, Wanted, histograms_for
+from slo_ctl.decide.levers import Throttle, Wanted, histograms_for
 from slo_ctl.decide.limit_split import ReadWriteSplits
 from slo_ctl.drives.record import Places
 from slo_ctl.host.block_device import device_behind, probe
@@ -226,16 +226,16 @@ class BlockDevices:
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
         # A dry run holds nobody back: it would see nothing come of it.
         steps_iops = self._limit_steps_iops()
-        held = {} if dry_run else self._held(host_state, weighted, steps_iops)
+        throttles = {} if dry_run else self._throttles(host_state, weighted, steps_iops)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}
-        held_iops = {key: each.iops for key, each in held.items()}
+        throttle_iops = {key: each.iops for key, each in throttles.items()}
         self._splits.observe(
-            streams, slos, set(numbers.values()), held_iops, self._clock.monotonic_s(), steps_iops
+            streams, slos, set(numbers.values()), throttle_iops, self._clock.monotonic_s(), steps_iops
         )
         wanted = self._wanted_settings.of(
             *(host_state, numbers, capabilities, self._splits.splits),
             default_weight=default_weight,
-            held=held,
+            throttles=throttles,
             drives={name: _pool_of(device) for name, device in self.devices.items()},
             by_limits={key for key, pool in self._pools.items() if pool.guard.by_weight},
             measured=self._measured(host_state.vms),
@@ -257,24 +257,24 @@ class BlockDevices:
         numbers, limitable = self.numbers, self._wanted_settings.limitable
         return {(vm, numbers[name]): step for (vm, name), step in limitable.items() if name in numbers}
 
-    def _held(
+    def _throttles(
         self,
         host_state: HostState,
         weighted: Set[str],
         steps_iops: Mapping[tuple[str, DeviceNumber], float],
-    ) -> dict[tuple[str, DeviceNumber], HeldBack]:
+    ) -> dict[tuple[str, DeviceNumber], Throttle]:
         """Limits for others' sake, such as are granted completely; none below the VM's own minimum."""
         limitable = self._wanted_settings.limitable
-        held = {}
+        throttles = {}
         for pool in self._pools.values():
             self._problems.guarded(
                 pool.name, partial(pool.protect, host_state.slos, limitable, weighted, host_state.unapplied)
             )
-            held.update(pool.guard.held)
+            throttles.update(pool.guard.throttles)
         there, slos = set(self.numbers.values()), host_state.slos
         return {
             (vm, number): each.rounded(steps_iops.get((vm, number), 0.0), slos[vm].min_iops or 0.0)
-            for (vm, number), each in held.items()
+            for (vm, number), each in throttles.items()
             if number in there
         }
 

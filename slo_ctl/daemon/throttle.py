@@ -12,7 +12,7 @@ from slo_ctl.base.numbers import sum_known
 from slo_ctl.base.text import and_list
 from slo_ctl.daemon.device_view import total_iops
 from slo_ctl.decide.entitlement import BUSY_FROM
-from slo_ctl.decide.levers import HeldBack
+from slo_ctl.decide.levers import Throttle
 from slo_ctl.decide.limit_control import limits_text
 from slo_ctl.decide.protection import Contender, Protection, split_limit, step
 from slo_ctl.host.task_delay import BlockDelay
@@ -174,11 +174,11 @@ class Throttler:
         return {number: self.granted_iops.get((vm, number), part) for number, part in parts.items()}
 
     @property
-    def held(self) -> dict[tuple[str, DeviceNumber], HeldBack]:
+    def throttles(self) -> dict[tuple[str, DeviceNumber], Throttle]:
         """Throttled VMs, by device."""
         limits, served = self._protection.limits, self._protection.state.beneficiaries
         return {
-            (vm, number): HeldBack(iops, served, limits[vm] if len(parts) > 1 else None)
+            (vm, number): Throttle(iops, served, limits[vm] if len(parts) > 1 else None)
             for vm, parts in self._parts.items()
             for number, iops in parts.items()
         }

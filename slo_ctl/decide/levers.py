@@ -218,7 +218,7 @@ def did_io(stream: Stream) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class Throttle:
     """A limit for the time being, for the sake of other VMs."""
 
     iops: float
@@ -227,7 +227,7 @@ class HeldBack:
     of_drive_iops: float | None = None
     """The limit on all namespaces of a drive together, where this is a part of it."""
 
-    def rounded(self, step_iops: float, min_iops: float) -> HeldBack:
+    def rounded(self, step_iops: float, min_iops: float) -> Throttle:
         """To what is granted completely where limits act in steps, of a VM with this minimum."""
         part = 1.0 if self.of_drive_iops is None else self.iops / self.of_drive_iops
         return replace(self, iops=nearest_granted(self.iops, step_iops, part * min_iops))
@@ -263,11 +263,11 @@ def histograms_for(vms: Sequence[Vm], devices: Collection[DeviceNumber]) -> list
     ]
 
 
-def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Setting], list[str]]:
+def limits_of(use: Use, splits: Splits, throttle: Throttle | None) -> tuple[list[Setting], list[str]]:
     """Settings for the maximums of a VM on one device, and what cannot be limited."""
     settings: list[Setting] = []
     lacking: list[str] = []
-    for maximum, kind, value in _maximums(use, held):
+    for maximum, kind, value in _maximums(use, throttle):
         if use.untouchable:
             lacking.append(f"{maximum}: {', '.join(use.untouchable)} is served by another program than QEMU")
         elif use.by_libvirt and use.targets:
@@ -288,13 +288,17 @@ def limits_of(use: Use, splits: Splits, held: HeldBack | None) -> tuple[list[Set
     return settings, lacking
 
 
-def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
+def _maximums(use: Use, throttle: Throttle | None) -> list[tuple[str, str, float]]:
     """What is set or needed, of what kind, and how much: of two limits on IOPS the tighter one."""
     found = []
-    most = _most_iops(use, held)
-    if held is not None and most != use.slo.max_iops:
-        part = "" if held.of_drive_iops is None else f" (part of {held.of_drive_iops:.0f} on the drive)"
-        found.append((f"{held.iops:.0f} IOPS{part} for {', '.join(held.served)}", "iops", held.iops))
+    most = _most_iops(use, throttle)
+    if throttle is not None and most != use.slo.max_iops:
+        part = (
+            "" if throttle.of_drive_iops is None else f" (part of {throttle.of_drive_iops:.0f} on the drive)"
+        )
+        found.append(
+            (f"{throttle.iops:.0f} IOPS{part} for {', '.join(throttle.served)}", "iops", throttle.iops)
+        )
     elif most is not None:
         found.append((f"max_iops {most:g}", "iops", most))
     if (bandwidth := use.slo.max_bandwidth_bytes_s) is not None:
@@ -302,9 +306,9 @@ def _maximums(use: Use, held: HeldBack | None) -> list[tuple[str, str, float]]:
     return found
 
 
-def _most_iops(use: Use, held: HeldBack | None) -> float | None:
+def _most_iops(use: Use, throttle: Throttle | None) -> float | None:
     """Its maximum, or the limit for others' sake where that is tighter."""
-    limits = [use.slo.max_iops, None if held is None else held.iops]
+    limits = [use.slo.max_iops, None if throttle is None else throttle.iops]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -341,7 +345,7 @@ def settings_for(
     with_slo: Collection[str] | None = None,
     default_weight: float = 1.0,
     splits: Mapping[tuple[str, DeviceNumber], Splits] | None = None,
-    held: Mapping[tuple[str, DeviceNumber], HeldBack] | None = None,
+    throttles: Mapping[tuple[str, DeviceNumber], Throttle] | None = None,
     drives: Mapping[str, str] = _NO_DRIVES,
     by_limits: Collection[str] = (),
     measured: Collection[tuple[str, str]] = (),
@@ -351,9 +355,9 @@ def settings_for(
     `slos` are those in force by VM; a VM without one is left alone. `devices` are the managed block devices
     by name: no other is ever touched. A VM of libvirt is steered through libvirt, any other by its cgroup.
     `with_slo` are the VMs that the operator named (None: all); `default_weight` is that of all others.
-    `splits` divide maximums where reads and writes are limited apart, by default evenly. `held` are limits
-    for others' sake: of such a one and the maximum of the SLO the tighter is set. `drives` are those that
-    devices are namespaces of, by name of the device, `by_limits` those of them between whose namespaces
+    `splits` divide maximums where reads and writes are limited apart, by default evenly. `throttles` are
+    limits for others' sake: of such a one and the maximum of the SLO the tighter is set. `drives` are those
+    that devices are namespaces of, by name of the device, `by_limits` those of them between whose namespaces
     shares are kept by such limits. `measured` are the VMs, by name and device, whose p99 is known. A VM is
     touched on account of a device only
     - that one of its disks is on, or that its cgroup was counted I/O on;
@@ -375,10 +379,10 @@ def settings_for(
         on_drive[drives.get(use.device, use.device)].append(use)
     for use in uses:
         key = (use.vm.name, use.can.device)
-        divided, held_back = (splits or {}).get(key, Splits()), (held or {}).get(key)
-        limits, lacking = limits_of(use, divided, held_back)
+        divided, throttle = (splits or {}).get(key, Splits()), (throttles or {}).get(key)
+        limits, lacking = limits_of(use, divided, throttle)
         settings.extend(limits)
-        if use.limitable and (most := _most_iops(use, held_back)) is not None:
+        if use.limitable and (most := _most_iops(use, throttle)) is not None:
             granted_iops[key] = divided.iops.granted(most, use.limit_step_iops)
         latency, without_latency = latency_of(use, measured=use.key in measured)
         settings.extend(latency)

@@ -105,7 +105,7 @@ class Bounded:
         """Whether all that it misses is a share."""
         return self.keeps_share and not self.misses_p99 and self.min_iops <= (1.0 + MISSED_FROM) * self.iops
 
-    def is_held(self, limits: Mapping[str, float]) -> bool:
+    def is_throttled(self, limits: Mapping[str, float]) -> bool:
         """Whether one of these limits, by VM, sets its rate."""
         return at_limit(self.iops, limits.get(self.vm), self.granted_iops)
 
@@ -182,7 +182,7 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]
     short = [
         v
         for v in protected
-        if v.busy and v.miss > missed_from and (v.misses_p99 or not v.is_held(state.limits))
+        if v.busy and v.miss > missed_from and (v.misses_p99 or not v.is_throttled(state.limits))
     ]
     state = replace(state, missed_windows=state.missed_windows + 1 if short else 0)
     # Who reaches what limits aim at is helped by them.
@@ -278,7 +278,7 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     if short.misses_p99:
         return before - short.miss > LEAST_HELP * (1.0 + before)
     gained = {v.vm: v.iops - state.before.get(v.vm, v.iops) for v in vms}
-    taken = -sum(gained[v.vm] for v in vms if v.is_held(state.limits) and gained[v.vm] < 0.0)
+    taken = -sum(gained[v.vm] for v in vms if v.is_throttled(state.limits) and gained[v.vm] < 0.0)
     if taken <= LEAST_HELP * sum(v.iops for v in vms):
         return True
     if short.misses_share_alone:
@@ -310,16 +310,16 @@ def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitStat
 def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounded]) -> tuple[LimitState, str]:
     """Restore what can be spared."""
     rates = {v.vm: v.iops for v in vms}
-    held = {v.vm for v in vms if v.is_held(state.limits)}
+    throttled = {v.vm for v in vms if v.is_throttled(state.limits)}
     sharing = [v for v in protected if v.keeps_share]
     # A VM has to take what the device has to spare; and a limit may have become too low for a share.
-    idle = bool(sharing) and all(v.vm in held for v in sharing)
+    idle = bool(sharing) and all(v.vm in throttled for v in sharing)
     low = [
         v.due_iops / state.limits[v.vm]
         for v in sharing
-        if v.vm in held and state.limits[v.vm] < AT_LIMIT * v.objective_iops
+        if v.vm in throttled and state.limits[v.vm] < AT_LIMIT * v.objective_iops
     ]
-    free = [v for v in protected if v.busy and v.vm not in held]
+    free = [v for v in protected if v.busy and v.vm not in throttled]
     calm = all(v.miss <= -ROOM / (1.0 + ROOM) for v in free)
     state = replace(state, calm_windows=state.calm_windows + 1 if calm else 0)
     if not idle and not low and state.calm_windows < state.raise_after:
@@ -330,7 +330,9 @@ def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounde
         growth = min(growth, 1.0 + GAIN * max(0.0, min(spare)) / sum(state.limits.values()))
     raised = {vm: growth * limit for vm, limit in state.limits.items()}
     kept = {
-        vm: limit for vm, limit in raised.items() if vm in held or limit < LIFT_FROM * max(rates[vm], 1.0)
+        vm: limit
+        for vm, limit in raised.items()
+        if vm in throttled or limit < LIFT_FROM * max(rates[vm], 1.0)
     }
     state = replace(
         state,

@@ -123,10 +123,10 @@ def next_split(
     if mix is None or maximum <= 0 or length_s <= 0:
         return split
     read_limit, write_limit = (granted_iops(limit, step) for limit in split.limits(maximum, step))
-    reads_held, writes_held = at_limit(reads, read_limit), at_limit(writes, write_limit)
-    if (reads_held or writes_held) and reads + writes < _ROOM_BELOW * maximum:
+    reads_at_limit, writes_at_limit = at_limit(reads, read_limit), at_limit(writes, write_limit)
+    if (reads_at_limit or writes_at_limit) and reads + writes < _ROOM_BELOW * maximum:
         return Split(_bounded(mix), mix)
-    if reads_held and writes_held:
+    if reads_at_limit and writes_at_limit:
         return _explored(split, length_s)
     smoothed = split.mix + (mix - split.mix) * min(1.0, length_s / _SLOWLY_S)
     if abs(_bounded(smoothed) - split.read_share) >= _WORTH_IT:

@@ -38,7 +38,7 @@ def test_a_total_below_the_best_is_missed_with_both_splits() -> None:
     assert "0.909 of the best: OPS 20/80, best 40/60" in missed
 
 
-def test_a_split_that_takes_from_who_is_held_back_is_only_noted() -> None:
+def test_a_split_that_takes_from_who_is_throttled_is_only_noted() -> None:
     run = figures(vm("qd1", 100), vm("qd256", 900))
     bold = figures(vm("qd1", 40), vm("qd256", 1200))
     found = judged(comparison(run, run, bold))

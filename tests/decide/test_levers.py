@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slo_ctl.decide.levers import HeldBack, Wanted, scale_weights, settings_for
+from slo_ctl.decide.levers import Throttle, Wanted, scale_weights, settings_for
 from slo_ctl.decide.limit_split import Split, Splits
 from slo_ctl.model import (
     DeviceNumber,
@@ -243,13 +243,13 @@ def test_a_minimum_is_kept_by_holding_others_back_where_they_can_be() -> None:
     assert wanted.limitable == {("a", "fast"): 10.0}
 
 
-def test_who_is_held_back_gets_the_tighter_limit() -> None:
+def test_who_is_throttled_gets_the_tighter_limit() -> None:
     vms = [group("a"), domain("web", disk("vda"))]
-    held = {("a", FAST): HeldBack(300, ("x", "y")), ("web", FAST): HeldBack(400, ("x",))}
+    throttles = {("a", FAST): Throttle(300, ("x", "y")), ("web", FAST): Throttle(400, ("x",))}
 
     def limits(most: float | None) -> dict[tuple[str, str], SettingValue]:
         slos = {"a": Slo(max_iops=most), "web": Slo(max_iops=most)}
-        wanted = settings_for(vms, slos, (), DEVICES, PLAIN, held=held)
+        wanted = settings_for(vms, slos, (), DEVICES, PLAIN, throttles=throttles)
         reasons = [s.reason for s in wanted.settings if "IOPS for x" in s.reason]
         assert len(reasons) == (0 if most == 200 else 3)
         return {(s.knob.place, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
@@ -268,9 +268,9 @@ def test_limits_of_the_kernel_act_in_steps_and_those_of_qemu_do_not() -> None:
     vms = [group("a"), domain("web", disk("vda")), group("b")]
     can = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, True, limit_step_iops=50.0)})
     writes = {("a", FAST): Splits(iops=Split(0.01, 0.0)), ("b", FAST): Splits(iops=Split(0.01, 0.0))}
-    held = {("a", FAST): HeldBack(130, ("b",)).rounded(50.0, 0.0), ("web", FAST): HeldBack(130, ("b",))}
+    throttles = {("a", FAST): Throttle(130, ("b",)).rounded(50.0, 0.0), ("web", FAST): Throttle(130, ("b",))}
     slos = {"a": Slo(max_iops=1000), "web": Slo(), "b": Slo(max_iops=180)}
-    wanted = settings_for(vms, slos, (), DEVICES, can, splits=writes, held=held)
+    wanted = settings_for(vms, slos, (), DEVICES, can, splits=writes, throttles=throttles)
     limits = {(s.vm, s.knob.name): s.value for s in wanted.settings if "iops" in s.knob.name}
     assert limits == {
         ("a", "read_iops"): 2,
@@ -288,11 +288,11 @@ def test_limits_of_the_kernel_act_in_steps_and_those_of_qemu_do_not() -> None:
 
 
 def test_a_limit_is_not_rounded_below_the_vms_own_minimum() -> None:
-    assert HeldBack(123, ("b",)).rounded(10.0, 0.0).iops == 120
-    assert HeldBack(123, ("b",)).rounded(10.0, 121).iops == 130
+    assert Throttle(123, ("b",)).rounded(10.0, 0.0).iops == 120
+    assert Throttle(123, ("b",)).rounded(10.0, 121).iops == 130
     # A third of the limit on the drive has to keep a third of the minimum.
-    assert HeldBack(41, ("b",), 123).rounded(10.0, 120).iops == 40
-    assert HeldBack(41, ("b",), 123).rounded(10.0, 121).iops == 50
+    assert Throttle(41, ("b",), 123).rounded(10.0, 120).iops == 40
+    assert Throttle(41, ("b",), 123).rounded(10.0, 121).iops == 50
 
 
 def test_a_latency_is_left_to_the_kernel_where_it_can_keep_it() -> None:

@@ -162,7 +162,7 @@ def test_who_has_room_is_left_alone_unless_it_changes_for_good(
     assert abs(split.read_share - mix) <= 0.06
 
 
-def test_a_side_that_was_starved_gets_more_when_both_are_held_back() -> None:
+def test_a_side_that_was_starved_gets_more_when_both_are_throttled() -> None:
     split = Split(1 - FLOOR, 1.0)
     for _ in range(120):
         split = next_split(split, *split.limits(1000.0), 1000.0, 1.0)

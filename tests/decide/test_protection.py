@@ -64,7 +64,7 @@ def test_limits_change_in_steps_and_leave_everybody_something(
 
 
 @given(contenders())
-def test_nobody_is_held_back_while_nobody_is_short(vms: list[Contender]) -> None:
+def test_nobody_is_throttled_while_nobody_is_short(vms: list[Contender]) -> None:
     happy = [replace(vm, iops=max(vm.iops, 2.0 * (vm.slo.min_iops or 0))) for vm in vms]
     state = Protection()
     for _ in range(5):

@@ -73,7 +73,8 @@ def test_fio_verifies_and_show_tells(root: Path, capsys: pytest.CaptureFixture[s
     with served(root, "d", "--latency", "real", "--time-scale", "0.05") as server:
         run(
             *("fio", "--name=v", "--ioengine=nbd", f"--uri={server.uri()}", "--rw=randwrite", "--bs=4k"),
-            *("--size=16m", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--minimal"),
+            *("--size=16m", "--iodepth=8", "--minimal"),
+            *("--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"),
             timeout_s=240,
         )
         capsys.readouterr()

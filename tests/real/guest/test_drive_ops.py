@@ -35,7 +35,7 @@ _NAMESPACE = "4MiB"
 _DRIVE = "name=d,size=13MiB,op=60%,dies=1,program_us=7000,unallocated=12MiB"
 _BLOCK_PAGES = 128
 _STEP_IOPS = 10.0
-"""In which the guest's kernel grants limits: the next one down or up may be in force for a part of the time."""
+"""In which the guest's kernel grants limits: the next one may be in force for a part of the time."""
 _WITHIN = 0.1
 _SECONDS = 15.0
 _COMMAND_S = 300.0
