@@ -77,15 +77,16 @@ class Split:
     def limits(self, maximum: float, step: float = 0.0) -> tuple[float, float]:
         """Limits of reads and of writes; they add up to `maximum`.
 
-        Where limits act in steps, whole steps for the larger side, as many as grant most to this mix. A side
-        that does hardly anything may come on top then, with 2 requests a second.
+        Where limits act in steps, whole steps for the larger side, as many as grant most to this mix: at most
+        two steps less than the maximum. A side that does hardly anything may come on top then, with 2
+        requests a second.
         """
         reads = maximum * self.read_share
         if step <= 0.0:
             return reads, maximum - reads
         whole = math.floor(max(reads, maximum - reads) / step)
         sides = [(_never_passed(reads, step), _never_passed(maximum - reads, step))]
-        for larger in (whole * step, (whole + 1) * step):
+        for larger in ((whole - 1) * step, whole * step, (whole + 1) * step):
             if 0.0 < larger <= maximum:
                 smaller = max(_never_passed(maximum - larger, step), _LEAST_SIDE)
                 sides.append((larger, smaller) if self.read_share > EVEN else (smaller, larger))
@@ -97,9 +98,10 @@ class Split:
 
     def _granted_of(self, limits: tuple[float, float], maximum: float, step: float) -> float:
         granted = [granted_iops(limit, step) for limit in limits]
-        shares = (self.read_share, 1.0 - self.read_share)
-        # A side that does hardly anything holds up nothing; 1 - 0.99 is a little more than 0.01.
-        by_side = [each / share for each, share in zip(granted, shares, strict=True) if share > FLOOR + 1e-9]
+        # A side at FLOOR may do less than that, down to nothing: then it holds up nothing.
+        mix = self.mix if not FLOOR < self.read_share < 1.0 - FLOOR else self.read_share
+        shares = (min(self.read_share, mix), min(1.0 - self.read_share, 1.0 - mix))
+        by_side = [each / share for each, share in zip(granted, shares, strict=True) if share > 0.0]
         return min(maximum, sum(granted), *by_side)
 
 
@@ -180,11 +182,11 @@ class ReadWriteSplits:
         streams: Iterable[Stream],
         slos: Mapping[str, Slo],
         devices: Collection[DeviceNumber],
-        held_iops: Mapping[_Key, float],
+        throttle_iops: Mapping[_Key, float],
         now_s: float,
         steps_iops: Mapping[_Key, float] = _EXACT,
     ) -> None:
-        """Take the counters of a look into account; `held_iops` are limits for others' sake, `steps_iops`
+        """Take the counters of a look into account; `throttle_iops` are limits for others' sake, `steps_iops`
         those in which limits act. `now_s` is monotonic time."""
         length_s, self._looked_at_s = now_s - self._looked_at_s, now_s
         counted: dict[_Key, IoCounters] = {}
@@ -194,7 +196,7 @@ class ReadWriteSplits:
             slo, key = slos.get(stream.vm), (stream.vm, stream.device)
             if slo is None:
                 continue
-            if key in held_iops or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
+            if key in throttle_iops or slo.max_iops is not None or slo.max_bandwidth_bytes_s is not None:
                 # Several disks on one device share its counters.
                 counted[key] = stream.counters
         splits = {}
@@ -206,7 +208,7 @@ class ReadWriteSplits:
                 splits[key] = known
             else:
                 slo = slos[key[0]]
-                limits = [slo.max_iops, held_iops.get(key)]
+                limits = [slo.max_iops, throttle_iops.get(key)]
                 most = min((limit for limit in limits if limit is not None), default=None)
                 bounded, step = replace(slo, max_iops=most), steps_iops.get(key, 0.0)
                 splits[key] = _next(known, bounded, last, counters, length_s, step)

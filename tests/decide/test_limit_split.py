@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slo_ctl.decide.limit_split import (
@@ -73,6 +73,8 @@ def test_no_mix_stays_below_the_maximum_for_long(
 
 
 @given(shares, st.floats(0, 1), st.floats(100, 1e5), st.booleans(), steps)
+@example(share=0.5, mix=0.8125, maximum=2031.0, paired=True, step=50.0).via("a step of writes was lost")
+@example(share=0.5, mix=0.0078125, maximum=250.0, paired=True, step=10.0).via("a side below FLOOR")
 def test_no_mix_stays_more_than_two_steps_below_the_maximum(
     share: float, mix: float, maximum: float, paired: bool, step: float
 ) -> None:
