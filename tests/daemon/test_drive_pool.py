@@ -105,14 +105,14 @@ class Host:
 
     def _unapplied(self) -> set[str]:
         """Limits take so many epochs to be in force."""
-        wanted = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.held.items()}
+        wanted = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.throttles.items()}
         if self.second % self.epochs_to_apply == 0:
             self.in_force = wanted
         differ = {vm for vm, minor in wanted if wanted[vm, minor] != self.in_force.get((vm, minor))}
         return differ if self.epochs_to_apply > 1 else set()
 
     def _serve(self) -> None:
-        limits = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.held.items()}
+        limits = {(vm, number.minor): held.iops for (vm, number), held in self.pool.guard.throttles.items()}
         if self.epochs_to_apply > 1:
             limits = self.in_force
         left, rest = _DRIVE_IOPS, {key: queue for key, queue in self.queues.items() if queue}
@@ -153,7 +153,7 @@ def test_weights_between_namespaces_are_kept_by_limits_and_told() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.run(40)
     assert [host.iops(vm) for vm in "abc"] == [pytest.approx(each, rel=0.05) for each in (100, 300, 600)]
-    assert {vm for vm, _ in host.pool.guard.held} == {"a", "b"}
+    assert {vm for vm, _ in host.pool.guard.throttles} == {"a", "b"}
     assert host.pool.guard.remark("a") == "limited to 100 IOPS for c"
     assert host.pool.guard.reasons({"a"}) == ("a is limited to 100 IOPS for c",)
     assert host.pool.guard.reasons({"c"}) == ()
@@ -171,7 +171,7 @@ def test_where_nobody_was_given_a_weight_nothing_is_done() -> None:
     host.queues["a", 1] = 200.0
     host.run(30)
     assert not host.pool.guard.by_weight
-    assert host.pool.guard.held == {}
+    assert host.pool.guard.throttles == {}
     host.pool.slos = host.slos
     assert host.pool.shared(host.pool.devices[0]).shares == {"a": 1.0}
     # Equal weights that somebody set are kept as any others.
@@ -186,7 +186,7 @@ def test_on_one_namespace_the_kernels_weights_are_left_to_it() -> None:
     )
     host.run(30)
     assert not host.pool.guard.by_weight
-    assert host.pool.guard.held == {}
+    assert host.pool.guard.throttles == {}
     host.queues["c", 2] = 16.0
     host.run(40)
     assert host.iops("c") == pytest.approx(9 / 13 * 1000, rel=0.06)
@@ -194,7 +194,7 @@ def test_on_one_namespace_the_kernels_weights_are_left_to_it() -> None:
     host.queues["c", 2] = 0.0
     host.run(13)
     assert not host.pool.guard.by_weight
-    assert host.pool.guard.held == {}
+    assert host.pool.guard.throttles == {}
 
 
 def test_limits_that_take_long_to_be_in_force_are_waited_for() -> None:
@@ -209,11 +209,11 @@ def test_a_limit_that_is_never_in_force_is_not_waited_for_for_ever() -> None:
     host = three(a=Slo(1), b=Slo(3))
     host.epochs_to_apply = 10**6
     host.run(10)
-    (first,) = host.pool.guard.held.values()
+    (first,) = host.pool.guard.throttles.values()
     assert first.iops > 250
     host.run(20)
     # Decisions go on: it is limited further, but not below what it is entitled to.
-    (held,) = host.pool.guard.held.values()
+    (held,) = host.pool.guard.throttles.values()
     assert held.iops == pytest.approx(250)
 
 
@@ -223,7 +223,7 @@ def test_a_minimum_is_kept_against_vms_on_other_namespaces() -> None:
     host.run(40)
     assert host.iops("web") >= 450
     assert not host.pool.guard.by_weight
-    assert {held.served for held in host.pool.guard.held.values()} == {("web",)}
+    assert {held.served for held in host.pool.guard.throttles.values()} == {("web",)}
 
 
 def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
@@ -232,7 +232,7 @@ def test_a_vm_on_two_namespaces_counts_once_and_its_limit_is_divided() -> None:
     )
     host.run(40)
     assert host.iops("b") == pytest.approx(800, rel=0.05)
-    held = {number.minor: each for (vm, number), each in host.pool.guard.held.items() if vm == "a"}
+    held = {number.minor: each for (vm, number), each in host.pool.guard.throttles.items() if vm == "a"}
     assert held[1].iops + held[2].iops == pytest.approx(200, rel=0.1)
     assert held[1].iops == pytest.approx(3 * held[2].iops, rel=0.1)
     assert held[1].of_drive_iops == pytest.approx(200, rel=0.1)
@@ -248,4 +248,4 @@ def test_a_vm_that_cannot_be_limited_everywhere_is_not() -> None:
     host = three(a=Slo(1), b=Slo(3), c=Slo(6))
     host.unlimitable = {"a"}
     host.run(30)
-    assert all(vm != "a" for vm, _ in host.pool.guard.held)
+    assert all(vm != "a" for vm, _ in host.pool.guard.throttles)

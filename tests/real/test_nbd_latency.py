@@ -159,6 +159,21 @@ def test_a_scheduler_chosen_while_serving_divides_the_device_and_is_kept(root: P
         assert control.statistics()["scheduler"] == "wfq"
 
 
+def test_a_limit_that_is_lifted_lets_waiting_requests_start(root: Path) -> None:
+    make_device(root, "name=d,size=64MiB")
+    with served(root, "d", "--latency", "real") as server, server.control() as control:
+        control.set_limit("d", iops=0.001)
+        with NbdClient(server.run.export("d"), "d") as throttled:
+            throttled.write(0, b"x" * 4096)
+            waiting = threading.Thread(target=lambda: throttled.write(4096, b"y" * 4096))
+            waiting.start()
+            until(lambda: queue_of(server)["outstanding"] == 1, "the write that waits")
+            control.set_limit("d")
+            # With the limit it would wait for 1000 s.
+            waiting.join(READY_S)
+            assert not waiting.is_alive()
+
+
 def test_a_stop_waits_neither_for_a_throttled_request_nor_for_an_idle_client(root: Path) -> None:
     make_device(root, "name=d,size=64MiB")
     with served(root, "d", "--latency", "real") as server:
