@@ -134,7 +134,7 @@ class CgroupActuator:
                 raise ActError(f"a cgroup has no {knob.name}")
             return names[knob.name]
         if knob.name == IO_COST.knob:
-            raise ActError("io.cost is of cgroup v2, and this host has v1's blkio", "use bfq")
+            raise ActError("io.cost needs cgroup v2, and this host has v1's blkio", "use bfq")
         if knob.name != BFQ.knob:
             raise ActError(f"a cgroup has no {knob.name}")
         if not self._v1_weight:
@@ -154,7 +154,7 @@ class CgroupActuator:
         if knob.name != LATENCY:
             raise ActError(f"a cgroup has no latency target {knob.name}")
         if self._tree.version != 2:
-            raise ActError("io.latency is of cgroup v2, and this host has v1's blkio", "set no p99")
+            raise ActError("io.latency needs cgroup v2, and this host has v1's blkio", "set no p99")
         _check_device(knob)
 
     def _folder(self, knob: Knob) -> str:
@@ -253,7 +253,7 @@ def _weight_in(file: _File) -> float:
         match = _DEFAULT.fullmatch(line.strip())
         if match:
             return float(match[1])
-    raise ActError(f"{file.path}: no weight is understood in it")
+    raise ActError(f"{file.path}: the weight in it is not valid")
 
 
 def _v1_limit_in(file: _File, knob: Knob) -> float | None:

@@ -96,7 +96,7 @@ class LibvirtConnection:
     def _explained(self, error: Any) -> ActError:
         code = error.get_error_code()
         if code == self.module.VIR_ERR_NO_DOMAIN:
-            return ActError("there is no such VM any more", gone=True)
+            return ActError("the VM does not exist any more", gone=True)
         if code == self.module.VIR_ERR_OPERATION_DENIED:
             return ActError(str(error), "run as root, or as a member of the group libvirt")
         return ActError(f"libvirt refuses: {error}")

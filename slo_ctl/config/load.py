@@ -63,7 +63,7 @@ def _program_errors(layers: Layers) -> list[UserError]:
         return []
     program = placed.value[0]
     problem = why_not_run(Path(program), as_root=os.geteuid() == 0)
-    hint = "name a program that may be executed; root's daemon runs only what nobody but root can change"
+    hint = "name a program that may be executed; root's daemon runs only programs that root alone can change"
     return [placed.fail(f"[hooks] on_verdict: {program} {problem}", hint)] if problem else []
 
 

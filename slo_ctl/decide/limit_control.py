@@ -175,7 +175,7 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]
     state = _aged(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected:
-        reason = "limits lifted: nobody needs them" if state.limits else ""
+        reason = "limits lifted: no VM needs them" if state.limits else ""
         return LimitState(waits=state.waits), reason
     # What was begun is finished; and who is throttled by its own limit is not short for the others' sake.
     missed_from = MISSED_FROM - ROOM / 2.0 if state.lowering else MISSED_FROM

@@ -138,7 +138,7 @@ def _create(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Ma
             _adoptable(device, around),
         )
     if request.size_bytes is None:
-        raise UserError("how large should the namespace be?", "add --size SIZE, or --adopt NSID")
+        raise UserError("the size of the namespace is missing", "add --size SIZE, or --adopt NSID")
     if len(device.namespaces) >= controller.max_namespaces:
         raise UserError(
             f"{controller.name} has {len(device.namespaces)} namespaces, and can have no more",
@@ -196,7 +196,7 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
     if user:
         raise UserError(
             f"namespace {namespace.nsid} of {controller.name} is in use: {user}",
-            "take it away there first, or choose another",
+            "detach it there first, or choose another",
         )
     if request.group is not None and namespace.endurance_group != request.group:
         raise UserError(
@@ -214,7 +214,7 @@ def _adopt(device: NvmeDevice, request: MapRequest, around: Surroundings) -> Map
             raise UserError(
                 f"namespace {namespace.nsid} is attached to no controller of this host, and "
                 f"{controller.name} cannot attach any (oacs bit 3)",
-                "attach it by the means of the drive's maker",
+                "attach it with the vendor's tool",
             )
         steps.append(AttachNamespace(controller.controller_id))
     if rest:
@@ -263,7 +263,7 @@ def plan_unmap(
     if delete and not mapping.created:
         raise UserError(
             f"namespace {mapping.nsid} was not made by slo-ctl: it is never deleted",
-            "leave --delete out; `nvme delete-ns` is for those who know whose it is",
+            "leave --delete out; use `nvme delete-ns` if it is not needed any more",
         )
     if user and not (unplug and mapping.target):
         raise UserError(

@@ -388,7 +388,7 @@ def believe(before: Believed | None, now: Needs, now_s: float, settle_s: float =
 FAIR_SCHEDULER = "wfq"
 """The only one by which weights have an effect."""
 _UNTIMED = (
-    "it is served without latency, so that nobody can be slowed or preferred (serve with --latency real)"
+    "it is served without latency, so that no VM can be throttled or preferred (serve with --latency real)"
 )
 
 
@@ -398,7 +398,7 @@ def choose_tenant_scheduler(needs: Needs, tenants: int, *, rotates: bool = False
     `rotates`: it is a hard disk or an array of them.
     """
     if tenants < 2:
-        return Choice("scheduler", "fifo", "one namespace has nobody to be distinguished from")
+        return Choice("scheduler", "fifo", "there is only one namespace")
     if needs.weights:
         reason = f"{tenants} namespaces share the drive, and weights are to be kept: device time by weight"
         return Choice("scheduler", "wfq", reason)
@@ -410,7 +410,7 @@ def choose_tenant_scheduler(needs: Needs, tenants: int, *, rotates: bool = False
             "no weights to keep: the disks sort all that waits, of which wfq would show them one at a time"
         )
         return Choice("scheduler", "fifo", reason)
-    reason = f"{tenants} namespaces share the drive, and nobody should take more device time than others"
+    reason = f"{tenants} namespaces share the drive, and none should take more device time than others"
     return Choice("scheduler", "wfq", reason)
 
 

@@ -356,8 +356,8 @@ def _divide_ops(
         op = math.ceil(1000 * enough * block_pages / pages) / 10
         raise UserError(
             f"device: op={100 * spec.op:.4g}% gives {total} over-provisioning blocks; {len(sizes)} {noun}"
-            f"{'s' if len(sizes) > 1 else ''} on {dies} dies cannot do with less than {enough}",
-            f"write op={op:g}%, or make it {size:g} times as large",
+            f"{'s' if len(sizes) > 1 else ''} on {dies} dies need at least {enough}",
+            f"write op={op:g}%, or make the device {size:g} times as large",
         )
     wanted = {vm: total * size / sum(sizes.values()) for vm, size in sizes.items()}
     return tuple(allocate(total, wanted, dict.fromkeys(sizes, minimum)).values())

@@ -236,7 +236,7 @@ def _laid_out(device: str, parts: Sequence[Part], size_bytes: int) -> tuple[Name
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"--namespace {name} is there twice", "give each its own name")
+            raise UserError(f"--namespace {name} is given twice", "give each its own name")
     left = size_bytes - sum(part.size_bytes or 0 for part in parts)
     open_parts = sum(part.size_bytes is None for part in parts)
     share = left // max(open_parts, 1) // _SECTOR_BYTES * _SECTOR_BYTES

@@ -139,7 +139,7 @@ def named_group(tree: CgroupTree, path: str, option: str = "--cgroup") -> str:
     if folder == root:
         raise UserError(f"{option} is the root, which holds the whole host", hint)
     if not folder.is_dir():
-        raise UserError(f"{option}: there is no such cgroup", hint)
+        raise UserError(f"{option}: no such cgroup", hint)
     return f"/{folder.relative_to(root)}"
 
 

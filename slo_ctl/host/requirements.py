@@ -168,7 +168,7 @@ def _delays(host: Host) -> Finding:
         return Finding(
             False,
             f"sysctl {SYSCTL} is 0",
-            f"sysctl {SYSCTL}=1, for good by a file in /etc/sysctl.d; then restart slo-ctl's daemon",
+            f"sysctl {SYSCTL}=1, permanently by a file in /etc/sysctl.d; then restart slo-ctl's daemon",
         )
     if not words:
         return Finding(False, f"there is no sysctl {SYSCTL}", "boot a kernel with CONFIG_TASK_DELAY_ACCT")

@@ -64,7 +64,7 @@ def _claim(path: Path, kind: Kind) -> int:
         if error.errno == errno.EBUSY:
             raise UserError(
                 f"{path}: the device is busy: mounted, swapped to, or part of another device",
-                "unmount it first (lsblk shows by whom it is used)",
+                "unmount it first (`lsblk` shows what uses it)",
             ) from None
         raise UserError(
             f"{path}: it cannot be written: {error.strerror}",
@@ -102,7 +102,7 @@ def _check_export(target: Target) -> None:
 def _refuse_signatures(given: str, found: str) -> None:
     if found:
         raise UserError(
-            f"{given}: there is something on it: {found}",
+            f"{given}: it is not empty: {found}",
             "it would be destroyed: name an empty device, or erase it yourself (wipefs --all)",
         )
 

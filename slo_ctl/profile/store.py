@@ -84,7 +84,7 @@ class RecordStore(Generic[R]):
         """A stored file. Raises UserError when it is damaged or another version's, saying what to do."""
         record = self._file(path).read()
         if record is None:
-            raise UserError(f"{path}: there is no such file", "measure again")
+            raise UserError(f"{path}: no such file", "measure again")
         return record
 
     def _file(self, path: Path) -> JsonStore[R]:

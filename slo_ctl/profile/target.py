@@ -76,10 +76,10 @@ def find_target(given: str, connect: bool = True) -> Target:
         status = path.stat()
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise UserError(f"{given}: there is no such place", "name a file or directory") from None
+            raise UserError(f"{given}: no such file or directory", "name a file or directory") from None
         if _DEVICES in path.resolve().parents:
             # A file made there would be in memory, and pass for the disk that was meant.
-            raise UserError(f"{given}: there is no such device", "`lsblk` lists those there are") from None
+            raise UserError(f"{given}: no such device", "`lsblk` lists those there are") from None
         return Target(given, Kind.MADE_FILE, path, None, _unit_bytes(path.parent.stat().st_dev))
     except OSError as error:
         raise UserError(f"{given}: {error.strerror}", "name a file, a directory or a device") from None

@@ -39,7 +39,7 @@ def require_responses(reader: TraceReader) -> None:
     if not reader.has_responses:
         having = ", ".join(name for name, row in FORMATS.items() if row.has_responses)
         raise UserError(
-            f"{reader.path}: {reader.format} traces do not say how long requests took",
+            f"{reader.path}: {reader.format} traces have no response times",
             f"formats that do: {having}",
         )
 
@@ -70,7 +70,7 @@ def collect(reader: TraceReader, wanted: str | None, sizes_bytes: Sequence[int])
                 counts[size] += len(own)
     if not noted:
         raise UserError(
-            f"{reader.path}: this {reader.format} trace does not say how long requests took",
+            f"{reader.path}: this {reader.format} trace has no response times",
             "vscsi traces do from version 2 on",
         )
     if wanted is not None and wanted not in reader.volumes:

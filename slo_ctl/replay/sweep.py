@@ -226,7 +226,7 @@ def sweep(
     except KeyboardInterrupt:
         progress.note("interrupted: the same command continues")
     except BrokenExecutor as error:
-        progress.note(f"worker processes died again and again ({error}): the same command continues")
+        progress.note(f"worker processes died repeatedly ({error}): the same command continues")
     phase.done()
     if lines != out:
         _write_parquet(out, list(there.values()))
@@ -267,7 +267,7 @@ def _run_all(
             losses += 1
             if losses == _MOST_LOSSES:
                 raise
-            progress.note("a worker process died; what it had in work is begun again")
+            progress.note("a worker process died; its replays are started again")
 
 
 def _run_on_workers(base: ScenarioText, points: Sequence[Point], jobs: int, *, mpi: bool) -> Iterator[Row]:

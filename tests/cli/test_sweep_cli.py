@@ -150,7 +150,7 @@ def test_a_worker_that_dies_costs_only_what_it_had_in_work(scenario: Path) -> No
     printed, notes = process.communicate(timeout=300)
     assert process.returncode == 0, notes
     assert "8 of 8 replays" in printed
-    assert "a worker process died; what it had in work is begun again" in notes
+    assert "a worker process died; its replays are started again" in notes
     rows = replays()
     assert rows[: len(first)] == first
     assert len(rows) == 8, "none is run twice"

@@ -153,7 +153,7 @@ def test_a_signature_forbids_writing(cli: CommandLine, fio: Path, place: Path) -
     assert mkfs is not None
     subprocess.run([mkfs, "-q", "-F", str(file)], check=True)
     before = file.read_bytes()
-    assert "there is something on it: ext4" in cli.refused(str(file), *SMALL, "--allow-write", str(file))
+    assert "it is not empty: ext4" in cli.refused(str(file), *SMALL, "--allow-write", str(file))
     assert not fio.exists()
     assert file.read_bytes() == before
 
@@ -200,7 +200,7 @@ def test_bad_options_are_refused(
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("{place}/no/such", "there is no such place"),
+        ("{place}/no/such", "no such file or directory"),
         ("{place}/empty", "the file is empty"),
         ("{place}/fifo", "neither a file"),
         ("ftp://host/x", "ftp is not supported"),
@@ -296,7 +296,7 @@ def block_device(sys: Path, schedulers: str, rotational: int, queues: int) -> No
 def test_a_device_that_is_not_there_is_not_made_in_memory(cli: CommandLine) -> None:
     status, _, err = cli("/dev/slo-ctl-nosuch")
     assert status == 2
-    assert "there is no such device" in err
+    assert "no such device" in err
     assert not os.path.exists("/dev/slo-ctl-nosuch")  # noqa: PTH110
 
 
@@ -320,7 +320,7 @@ def test_policy_reads_sys_and_touches_nothing(device: CommandLine, tmp_path: Pat
 def test_policy_of_what_is_not_there(device: CommandLine, tmp_path: Path) -> None:
     status, _, err = device("policy", "nosuch", "--sys", str(tmp_path))
     assert status == 2
-    assert "there is no such block device" in err
+    assert "no such block device" in err
 
 
 def test_policy_of_an_emulated_ssd(device: CommandLine) -> None:

@@ -186,7 +186,7 @@ def test_a_loop_device_with_something_on_it_is_not_written(root: Path) -> None:
         subprocess.run(["mkfs.ext4", "-q", device], check=True)
         subprocess.run(["sync", str(root / "loop.img")], check=True)
         before = (root / "loop.img").read_bytes()
-        assert "there is something on it: ext4" in refused(root, device, *SMALL, "--allow-write", device)
+        assert "it is not empty: ext4" in refused(root, device, *SMALL, "--allow-write", device)
         mounted = root / "mounted"
         mounted.mkdir()
         if subprocess.run(["mount", device, str(mounted)], check=False).returncode == 0:

@@ -97,7 +97,7 @@ def test_a_loop_device_that_is_busy_mounted_or_write_protected(root: Path) -> No
         finally:
             subprocess.run(["blockdev", "--setrw", device], check=True)
         subprocess.run(["mkfs.ext4", "-q", device], check=True)
-        assert "there is something on it: ext4" in refused(root, device, *SMALL, "--allow-write", device)
+        assert "it is not empty: ext4" in refused(root, device, *SMALL, "--allow-write", device)
         mounted = root / "mounted"
         mounted.mkdir()
         if subprocess.run(["mount", device, str(mounted)], check=False).returncode:

@@ -125,7 +125,7 @@ def controller_of(device: str, sys: Path) -> str:
     if found:
         return found[0]
     raise UserError(
-        f"{device}: there is no such NVMe drive",
+        f"{device}: no such NVMe drive",
         f"there is {', '.join(f'/dev/{each}' for each in known)}" if known else "this host has no NVMe drive",
     )
 

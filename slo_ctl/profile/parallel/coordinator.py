@@ -135,7 +135,7 @@ class Coordinator:
             hint = f" ({event.hint})" if event.hint else ""
             collected.left_out[event.node] = f"{event.reason}{hint}"
             progress.note(
-                f"{names[event.node]} is lost: {event.reason}{hint}; what it was at is done by the others"
+                f"{names[event.node]} is lost: {event.reason}{hint}; the others do its remaining work"
             )
             return {event.node}
         if not isinstance(event, Done):
@@ -162,7 +162,7 @@ class Coordinator:
 def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
     reasons = "; ".join(f"{names[node]}: {reason}" for node, reason in sorted(left_out.items()))
     return UserError(
-        f"no node is left ({reasons})",
+        f"no nodes remain ({reasons})",
         "what was measured before is kept: run the same command again to continue",
     )
 
