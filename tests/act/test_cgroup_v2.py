@@ -175,7 +175,7 @@ def test_settings_that_cgroups_do_not_have_are_refused(tree: Tree, knob: Knob) -
 @pytest.mark.parametrize("text", ["", "default x\n", "8:0 50\n", "\x00\n"])
 def test_a_weight_that_is_not_understood(tree: Tree, text: str) -> None:
     (tree.vm / "io.bfq.weight").write_text(text)
-    with pytest.raises(ActError, match="no weight is understood"):
+    with pytest.raises(ActError, match="the weight in it is not valid"):
         tree.actuator.read(weight())
 
 

@@ -250,7 +250,7 @@ def test_profile_of_a_served_emulated_ssd(root: Path) -> None:
             struct.pack_into("<H", superblock, 56, 0xEF53)
             struct.pack_into("<I", superblock, 76, 1)
             client.write(1024, bytes(superblock))
-        assert "there is something on it" in refused(root, uri, *SMALL, "--allow-write", uri)
+        assert "it is not empty" in refused(root, uri, *SMALL, "--allow-write", uri)
     # It need not be served to look at its profile.
     assert profile(root, uri, "--show")["validity"]["stale"] is None
 
