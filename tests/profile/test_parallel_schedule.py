@@ -131,7 +131,7 @@ def test_profile_ends_with_an_error_when_the_last_node_dies() -> None:
     kept: list[int] = []
     nodes = Dying([Formula(), Formula(seed=2)], {0: 2, 1: 5})
     plan = Plan(SIZES, ACCESSES, StoppingRule(0, 4, 4), 0.05)
-    with pytest.raises(UserError, match="no node is left"):
+    with pytest.raises(UserError, match="no nodes remain"):
         Coordinator(plan, SPAN_BYTES, [], nodes).run(
             range(2), Silent(), lambda found, _first: kept.append(len(found))
         )
