@@ -99,7 +99,7 @@ def test_impossible_latency_targets_are_refused(tree: Tree) -> None:
     ):
         with pytest.raises(ActError, match=why):
             tree.actuator.write(knob, 5.0)
-    with pytest.raises(ActError, match="of cgroup v2"):
+    with pytest.raises(ActError, match="needs cgroup v2"):
         CgroupActuator(CgroupTree(1, tree.root)).read(latency())
 
 
