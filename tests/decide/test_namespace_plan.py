@@ -190,7 +190,7 @@ def test_handles_that_two_namespaces_have_separate_nothing() -> None:
 @pytest.mark.parametrize(
     ("request_", "around", "message"),
     [
-        (MapRequest("web"), {}, "how large"),
+        (MapRequest("web"), {}, "the size of the namespace is missing"),
         (MapRequest("web", 61 * GIB), {}, "no room"),
         (MapRequest("web", GIB, group=3), {}, "no endurance group 3"),
         (MapRequest("web", adopt=9), {}, "no namespace 9"),

@@ -86,7 +86,10 @@ def test_nobody_is_taken_for_having_agreed(shell: Shell, monkeypatch: pytest.Mon
     [
         (("map", "web"), "--device is missing"),
         (("map", "web", "--device", "/dev/nvme7", "--size", "1GiB"), "no such NVMe drive"),
-        (("map", "web", "--device", "/dev/nvme1", "--no-disk", "--yes"), "how large"),
+        (
+            ("map", "web", "--device", "/dev/nvme1", "--no-disk", "--yes"),
+            "the size of the namespace is missing",
+        ),
         (("map", "web", "--device", "/dev/nvme1", "--size", "much"), "--size"),
         (("map", "web", "--device", "/dev/nvme1", "--adopt", "nvme1n9"), "no namespace nvme1n9"),
         (("map", "web", "--device", "/dev/nvme1", "--size", "1GiB"), "libvirt is not configured"),
