@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "profile"))
 import fake_fio
 
 pytestmark = pytest.mark.slow
-TIMEOUT_S = 300.0
+TIMEOUT_S = 150.0
 RECOVERING = ("--enable-recovery", "--mca", "odls_base_sigkill_timeout", "20")
 """Ranks get 20 s to keep what they measured; by default mpirun kills them after a second."""
 END_TIMEOUT_S = 300.0
