@@ -10,12 +10,6 @@ pub trait Nand {
     /// True when a die could start an operation at once; mappings place host writes on idle dies first.
     fn is_idle(&self, die: DieId) -> bool;
 
-    /// True when a page given to the die now would wait for many others.
-    #[inline(always)]
-    fn is_backed_up(&self, _die: DieId) -> bool {
-        false
-    }
-
     /// When the die will have finished everything given to it, in nanoseconds; compared, never added up.
     fn busy_until(&self, die: DieId) -> u64;
 

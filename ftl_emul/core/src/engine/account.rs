@@ -34,8 +34,12 @@ pub(crate) struct Account {
     outstanding: u32,
     /// Backlog is counted up to this moment.
     counted_ns: u64,
-    /// A page has waited for its turn since this moment.
-    queued_since_ns: Option<u64>,
+    /// The tenant stands in the scheduler's line.
+    in_line: bool,
+    /// Its pages that wait for dies which were given to others meanwhile.
+    overtaken_pages: u32,
+    /// Waiting is counted up to this moment.
+    queued_counted_ns: u64,
 }
 
 impl Account {
@@ -69,25 +73,42 @@ impl Account {
     /// A page waits for its turn.
     #[inline]
     pub fn queued(&mut self, now: u64) {
-        self.queued_since_ns.get_or_insert(now);
+        self.count_queued(now);
+        self.in_line = true;
     }
 
     /// The page has its turn.
     #[inline]
     pub fn taken(&mut self, now: u64) {
-        if let Some(since) = self.queued_since_ns.take() {
-            self.counters.queued_ns += now - since;
-        }
+        self.count_queued(now);
+        self.in_line = false;
+    }
+
+    /// The die that a page waits for is given to another.
+    pub fn overtaken(&mut self, now: u64) {
+        self.count_queued(now);
+        self.overtaken_pages += 1;
+    }
+
+    /// Such a page has its die.
+    pub fn overtaken_no_more(&mut self, now: u64) {
+        self.count_queued(now);
+        self.overtaken_pages -= 1;
     }
 
     /// Brings all times up to date.
     pub fn count_to(&mut self, now: u64) {
         self.count_backlog(now);
-        if let Some(since) = self.queued_since_ns.replace(now) {
-            self.counters.queued_ns += now - since;
-        } else {
-            self.queued_since_ns = None;
+        self.count_queued(now);
+    }
+
+    /// Brings the time with pages waiting up to date.
+    #[inline]
+    fn count_queued(&mut self, now: u64) {
+        if self.in_line || self.overtaken_pages > 0 {
+            self.counters.queued_ns += now - self.queued_counted_ns;
         }
+        self.queued_counted_ns = now;
     }
 
     /// Brings the time with a backlog up to date.

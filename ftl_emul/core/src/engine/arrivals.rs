@@ -40,12 +40,13 @@ impl Engine {
         let pages = mapping.pages(tenant);
         let now = self.timeline.now;
         let request = request(now, op, offset_bytes, length_bytes, self.page_shift, pages, token)?;
+        let virtual_time = self.scheduler.virtual_time();
         let queue = self.queue_mut(tenant)?;
         if queue.arrival != Arrival::Live {
             return Err(FtlError::State(format!("tenant {} has no live queue", tenant.0)));
         }
         queue.input.push_back(request);
-        queue.arrive(now);
+        queue.arrive(now, virtual_time);
         self.wake(tenant.0);
         Ok(())
     }
@@ -71,7 +72,7 @@ impl Engine {
 
     /// Lets requests arrive as far as the tenant's way of arriving allows at this moment.
     pub(super) fn admit<M: Mapping>(&mut self, mapping: &M, tenant: u16) {
-        let now = self.timeline.now;
+        let (now, virtual_time) = (self.timeline.now, self.scheduler.virtual_time());
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if queue.paused {
             return;
@@ -81,7 +82,7 @@ impl Engine {
                 let before = queue.account.outstanding();
                 while queue.account.outstanding() < queue_depth && !queue.input.is_empty() {
                     prefetch(mapping, TenantId(tenant), queue);
-                    queue.arrive(now);
+                    queue.arrive(now, virtual_time);
                 }
                 if queue.account.outstanding() < queue_depth && !queue.input_ended {
                     self.starved.push(TenantId(tenant));

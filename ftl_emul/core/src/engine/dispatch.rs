@@ -1,54 +1,81 @@
 //! Dispatch: whose page goes to the flash next, and when it will be done.
 
+use std::ops::Range;
+
+use crate::address::DieId;
+use crate::engine::die_lines::WaitingPage;
+use crate::engine::queue::{Outstanding, Request, TenantQueue};
 use crate::engine::throttle::Gate;
 use crate::engine::{Arrival, Engine, Event};
 use crate::mapping::Mapping;
+use crate::nand::Nand;
 use crate::op::{Op, PageSpan, TenantId};
+
+/// Pages of a tenant that may wait for busy dies, for each die: enough for the other dies to be kept busy while its
+/// pages wait for one that GC takes long on, and not so many that a new weight takes seconds to have an effect.
+const LOOK_AHEAD_PER_DIE: usize = 64;
+
+/// What a page operation does.
+enum Work {
+    Read,
+    Write,
+    /// A part of the page is written, the rest is read first.
+    Rewrite,
+    /// Touches no flash.
+    Unmap(Range<u64>),
+}
 
 impl Engine {
     /// Puts a tenant that has a page to issue in the scheduler's line, or sets its alarm where a limit holds it.
     pub(super) fn wake(&mut self, tenant: u16) {
         let now = self.timeline.now;
+        let look_ahead = LOOK_AHEAD_PER_DIE * self.timeline.dies();
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         let Some(&(request, slot)) = queue.arrived.front() else { return };
-        let starting = queue.next_page == request.first;
-        if request.op == Op::Flush && queue.account.outstanding() as usize > queue.arrived.len() {
+        if must_wait(queue, &request) || queue.waiting_pages.len() >= look_ahead {
             return;
         }
-        if starting {
+        if queue.next_page == request.first {
             match queue.throttle.gate(now) {
                 Gate::Open => {}
                 Gate::Shut => return,
                 Gate::ShutUntil(at) => return self.agenda.add(at, Event::Unthrottle { tenant }),
             }
         }
-        let arrival_ns = queue.outstanding[slot].arrival_ns;
+        let Outstanding { arrival_ns, arrival_tag, .. } = queue.outstanding[slot];
         queue.account.queued(now);
-        self.scheduler.enqueue(tenant, &mut queue.standing, arrival_ns);
+        self.scheduler.enqueue(tenant, &mut queue.standing, arrival_ns, arrival_tag);
     }
 
     /// Issues pages while the device has room; false when the host page writes asked for are reached.
     pub(super) fn issue<M: Mapping>(&mut self, mapping: &mut M, host_page_writes: u64) -> bool {
-        while self.has_room() {
-            if self.host_page_writes >= host_page_writes {
-                return false;
-            }
-            self.step_moves(mapping);
-            let Some(tenant) = self.scheduler.take_next() else { return true };
-            self.timeline.begin();
-            self.issue_page(mapping, tenant);
-            let (device_ns, gc_ns) = (self.timeline.device_ns, self.timeline.gc_ns);
-            let now = self.timeline.now;
-            if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
-                queue.account.taken(now);
-                queue.account.counters.device_ns += device_ns;
-                queue.account.counters.gc_ns += gc_ns;
-                // What touches no flash takes the time of a command, so that floods of it do not starve the others.
-                self.scheduler.taken(&mut queue.standing, device_ns.max(self.timeline.command_ns()));
-            }
-            self.wake(tenant);
+        for (tag, tenant) in self.passed_over.drain(..) {
+            self.scheduler.put_back(tag, tenant);
         }
-        self.host_page_writes < host_page_writes
+        while self.host_page_writes < host_page_writes {
+            let has_room = self.has_room();
+            if has_room {
+                self.step_moves(mapping);
+            }
+            let next_tag = if has_room { self.scheduler.next_tag() } else { None };
+            match self.first_waiting(has_room) {
+                Some((tag, die)) if next_tag.is_none_or(|next| tag <= next) => self.issue_waiting(mapping, die),
+                _ if next_tag.is_some() && (!self.are_dies_contended() || self.timeline.is_any_idle()) => {
+                    self.issue_next(mapping);
+                }
+                _ => {
+                    self.set_alarm_for_dies();
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// True when a free die is not to be had by issuing less than there are dies.
+    #[inline]
+    fn are_dies_contended(&self) -> bool {
+        !self.die_lines.is_empty() || self.timeline.is_at_background_work()
     }
 
     /// Whether one more page operation may be in flight. What is not in flight yet is in the order of the scheduler,
@@ -58,13 +85,77 @@ impl Engine {
         self.in_flight - self.behind_background < self.device_queue_depth && self.in_flight < self.most_in_flight
     }
 
-    /// Issues the next page of a tenant's first arrived request.
-    fn issue_page<M: Mapping>(&mut self, mapping: &mut M, tenant: u16) {
+    /// Tag and die of the first page that waits for a die which is free by now. Whatever is in flight on other dies,
+    /// there is room for it, unless a depth was given.
+    #[inline]
+    fn first_waiting(&self, has_room: bool) -> Option<(u64, DieId)> {
+        if self.die_lines.is_empty() || (self.depth_is_given && !has_room) {
+            return None;
+        }
+        self.die_lines.first(|die| self.timeline.is_idle(die))
+    }
+
+    /// Has something happen when the next die will be free: not all that keeps dies busy ends with a page.
+    fn set_alarm_for_dies(&mut self) {
+        let contended = self.are_dies_contended() || !self.passed_over.is_empty();
+        if !(contended && self.is_anybody_waiting()) {
+            return;
+        }
+        let Some(at) = self.timeline.next_free_ns() else { return };
+        if self.agenda.next_ns().is_none_or(|next| next > at) {
+            self.agenda.add(at, Event::DieFree);
+        }
+    }
+
+    /// True when pages wait, for their turn or for a die.
+    pub(super) fn is_anybody_waiting(&self) -> bool {
+        !(self.scheduler.is_empty() && self.die_lines.is_empty() && self.passed_over.is_empty())
+    }
+
+    /// Issues the first page that waits for a die, which is free.
+    fn issue_waiting<M: Mapping>(&mut self, mapping: &mut M, die: DieId) {
+        let Some((waiting, overtaken)) = self.die_lines.take(die) else { return };
+        let WaitingPage { tag, tenant, slot, page, rewrite, .. } = waiting;
         let now = self.timeline.now;
-        let id = TenantId(tenant);
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
-        let Some(&(request, slot)) = queue.arrived.front() else { return };
+        if overtaken {
+            queue.account.overtaken_no_more(now);
+        }
+        // Its tenant may have written it anew meanwhile.
+        let die = mapping.die_to_read(TenantId(tenant), page).filter(|&die| !self.timeline.is_idle(die));
+        if let Some(die) = die {
+            return self.die_lines.add(die, waiting);
+        }
+        queue.waiting_pages.remove(page);
+        self.scheduler.begin(tag);
+        let device_ns = self.issue_page(mapping, tenant, slot, page, if rewrite { Work::Rewrite } else { Work::Read });
+        let more_ns = device_ns.saturating_sub(self.timeline.read_ns());
+        if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
+            self.scheduler.charge_from(tag, &mut queue.standing, more_ns);
+        }
+        self.wake(tenant);
+    }
+
+    /// Issues the next page of a tenant whose turn it is, unless its die is busy.
+    fn issue_next<M: Mapping>(&mut self, mapping: &mut M) {
+        let now = self.timeline.now;
+        let contended = self.are_dies_contended();
+        let Some(tenant) = self.scheduler.take_next() else { return };
+        let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
+        let Some(&(request, slot)) = queue.arrived.front() else {
+            queue.account.taken(now);
+            return self.scheduler.taken(&mut queue.standing, 0);
+        };
         let page = queue.next_page;
+        let work = work(&request, page);
+        let tag = queue.standing.tag();
+        if contended && matches!(work, Work::Write) {
+            let die = mapping.die_to_write(TenantId(tenant), &self.timeline);
+            if die.is_some_and(|die| !self.timeline.is_idle(die)) {
+                return self.passed_over.push((tag, tenant));
+            }
+        }
+        queue.account.taken(now);
         if page == request.first {
             let waited_from = queue.outstanding[slot].arrival_ns;
             queue.account.counters.throttled_ns += queue.throttle.start(now, waited_from, u64::from(request.bytes));
@@ -73,53 +164,82 @@ impl Engine {
         if queue.next_page >= request.end || request.op == Op::Trim {
             queue.all_issued();
         }
-        self.in_flight += 1;
-        let partial =
-            (request.partial_first && page == request.first) || (request.partial_last && page + 1 == request.end);
-        match request.op {
-            Op::Read => {
-                if let Some(die) = mapping.read_page(id, page, &mut self.timeline) {
-                    let (at, behind_background) = (self.timeline.finish, self.timeline.behind_background);
-                    self.behind_background += u32::from(behind_background);
-                    self.agenda.add(at, Event::PageRead { tenant, slot, die, behind_background });
-                    return;
-                }
-                self.timeline.finish += self.timeline.command_ns();
+        if matches!(work, Work::Read | Work::Rewrite) {
+            let die = mapping.die_to_read(TenantId(tenant), page);
+            if let Some(die) = die.filter(|&die| !self.timeline.is_idle(die)) {
+                queue.waiting_pages.add(page);
+                self.scheduler.deferred(&mut queue.standing, self.timeline.read_ns());
+                let rewrite = matches!(work, Work::Rewrite);
+                self.die_lines.add(die, WaitingPage::new(tag, tenant, slot, page, rewrite));
+                return self.wake(tenant);
             }
-            Op::Write | Op::WriteZeroes if partial => {
+        }
+        if request.op == Op::Trim {
+            let entry = &mut queue.outstanding[slot];
+            (entry.pages_left, entry.pages_unscheduled) = (1, 1);
+        }
+        let device_ns = self.issue_page(mapping, tenant, slot, page, work);
+        if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
+            // What touches no flash takes the time of a command, so that floods of it do not starve the others.
+            self.scheduler.taken(&mut queue.standing, device_ns.max(self.timeline.command_ns()));
+        }
+        self.wake(tenant);
+    }
+
+    /// Issues a page; returns the device time that it takes.
+    fn issue_page<M: Mapping>(&mut self, mapping: &mut M, tenant: u16, slot: u32, page: u64, work: Work) -> u64 {
+        let id = TenantId(tenant);
+        self.timeline.begin();
+        self.in_flight += 1;
+        let mut read_from = None;
+        match work {
+            Work::Read => {
+                read_from = mapping.read_page(id, page, &mut self.timeline);
+                if read_from.is_none() {
+                    self.timeline.finish += self.timeline.command_ns();
+                }
+            }
+            Work::Rewrite => {
                 mapping.rewrite_page_in_part(id, page, &mut self.timeline);
                 self.host_page_writes += 1;
             }
-            Op::Write => {
+            Work::Write => {
                 mapping.write_page(id, page, &mut self.timeline);
                 self.host_page_writes += 1;
             }
-            Op::WriteZeroes => {
-                // A request of length 0 covers no page, not even its first.
-                if page < request.end {
-                    mapping.trim_page(id, page, &mut self.timeline);
-                }
+            Work::Unmap(pages) => {
+                pages.for_each(|page| mapping.trim_page(id, page, &mut self.timeline));
                 self.timeline.finish += self.timeline.command_ns();
             }
-            Op::Trim => {
-                let span = PageSpan {
-                    first: request.first,
-                    end: request.end,
-                    partial_first: request.partial_first,
-                    partial_last: request.partial_last,
-                };
-                span.whole().for_each(|p| mapping.trim_page(id, p, &mut self.timeline));
-                self.timeline.finish += self.timeline.command_ns();
-                if let Some(queue) = self.slot_mut(tenant) {
-                    let entry = &mut queue.outstanding[slot];
-                    (entry.pages_left, entry.pages_unscheduled) = (1, 1);
-                }
-            }
-            Op::Flush => self.timeline.finish = now + self.timeline.command_ns(),
         }
         let (at, behind_background) = (self.timeline.finish, self.timeline.behind_background);
         self.behind_background += u32::from(behind_background);
-        self.schedule_page_done(at, tenant, slot, behind_background);
+        match read_from {
+            Some(die) => {
+                self.timeline.keep(die);
+                self.agenda.add(at, Event::PageRead { tenant, slot, die, behind_background });
+            }
+            None => self.schedule_page_done(at, tenant, slot, behind_background),
+        }
+        let (device_ns, gc_ns) = (self.timeline.device_ns, self.timeline.gc_ns);
+        if let Some(Some(queue)) = self.queues.get_mut(tenant as usize) {
+            queue.account.counters.device_ns += device_ns;
+            queue.account.counters.gc_ns += gc_ns;
+        }
+        self.note_overtaken(tenant);
+        device_ns
+    }
+
+    /// Pages of other tenants that wait for the die of the page just issued wait because of the scheduler from now on.
+    #[inline]
+    fn note_overtaken(&mut self, tenant: u16) {
+        let Some(die) = self.timeline.die.filter(|_| !self.die_lines.is_empty()) else { return };
+        let (now, queues) = (self.timeline.now, &mut self.queues);
+        self.die_lines.begin(die, tenant, |other| {
+            if let Some(Some(queue)) = queues.get_mut(other as usize) {
+                queue.account.overtaken(now);
+            }
+        });
     }
 
     pub(super) fn schedule_page_done(&mut self, at: u64, tenant: u16, slot: u32, behind_background: bool) {
@@ -128,5 +248,33 @@ impl Engine {
         if queue.arrival == Arrival::Live {
             self.completions.extend(queue.page_scheduled(slot, at));
         }
+    }
+}
+
+/// Whether a request must not start before others of its tenant: a flush before none, and what unmaps pages not before
+/// those that wait to be read.
+fn must_wait(queue: &TenantQueue, request: &Request) -> bool {
+    match request.op {
+        Op::Read | Op::Write => false,
+        Op::Flush => queue.account.outstanding() as usize > queue.arrived.len(),
+        Op::Trim | Op::WriteZeroes => queue.waiting_pages.any_in(request.first..request.end),
+    }
+}
+
+/// What is to be done with a page of a request; with all of them where it is a TRIM.
+#[inline]
+fn work(request: &Request, page: u64) -> Work {
+    let partial = (request.partial_first && page == request.first) || (request.partial_last && page + 1 == request.end);
+    match request.op {
+        Op::Read => Work::Read,
+        Op::Write | Op::WriteZeroes if partial => Work::Rewrite,
+        Op::Write => Work::Write,
+        // A request of length 0 covers no page, not even its first.
+        Op::WriteZeroes => Work::Unmap(page..(page + 1).min(request.end)),
+        Op::Trim => {
+            let Request { first, end, partial_first, partial_last, .. } = *request;
+            Work::Unmap(PageSpan { first, end, partial_first, partial_last }.whole())
+        }
+        Op::Flush => Work::Unmap(page..page),
     }
 }

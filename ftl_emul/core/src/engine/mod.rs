@@ -6,6 +6,7 @@
 pub(crate) mod account;
 pub(crate) mod agenda;
 mod arrivals;
+mod die_lines;
 mod dispatch;
 mod latency;
 mod moves;
@@ -31,6 +32,7 @@ use crate::mapping::Mapping;
 use crate::nand::Untimed;
 use crate::op::TenantId;
 use agenda::Agenda;
+use die_lines::DieLines;
 use moves::MoveBudget;
 use queue::TenantQueue;
 
@@ -72,6 +74,8 @@ enum Event {
     Unthrottle { tenant: u16 },
     /// The next step of moves of blocks.
     MoveStep,
+    /// A die is free that pages wait for.
+    DieFree,
 }
 
 /// Tenant queues, scheduler, clock.
@@ -79,6 +83,9 @@ enum Event {
 pub struct Engine {
     timeline: Timeline,
     scheduler: Scheduler,
+    die_lines: DieLines,
+    /// Tags and tenants whose turn it was, but whose writes cannot go to any free die.
+    passed_over: Vec<(u64, u16)>,
     queues: Vec<Option<TenantQueue>>,
     agenda: Agenda<Event>,
     /// Page operations issued and not complete.
@@ -87,6 +94,7 @@ pub struct Engine {
     behind_background: u32,
     /// How many others there may be, and how many in total.
     device_queue_depth: u32,
+    depth_is_given: bool,
     most_in_flight: u32,
     host_page_writes: u64,
     page_shift: u32,
@@ -107,11 +115,14 @@ impl Engine {
         Self {
             timeline: Timeline::new(geometry, costs),
             scheduler: Scheduler::new(policy),
+            die_lines: DieLines::new(geometry.dies()),
+            passed_over: Vec::new(),
             queues: Vec::new(),
             agenda: Agenda::new(),
             in_flight: 0,
             behind_background: 0,
             device_queue_depth: device_queue_depth.unwrap_or(geometry.dies()).max(1),
+            depth_is_given: device_queue_depth.is_some(),
             most_in_flight: MOST_PER_DIE * device_queue_depth.unwrap_or(geometry.dies()).max(1),
             host_page_writes: 0,
             page_shift: geometry.page_bytes.trailing_zeros(),
@@ -158,8 +169,11 @@ impl Engine {
             return;
         }
         self.scheduler = Scheduler::new(policy);
+        self.die_lines.forget_tags();
+        self.passed_over.clear();
         for queue in self.queues.iter_mut().flatten() {
             queue.standing = queue.standing.anew();
+            queue.arrived.iter().for_each(|&(_, slot)| queue.outstanding[slot].arrival_tag = 0);
         }
         for tenant in 0..self.queues.len() {
             self.wake(exact::<u16>(tenant));
@@ -241,11 +255,11 @@ impl Engine {
                 self.schedule_page_done(arrived, tenant, slot, behind_background);
             }
             Event::Arrival { tenant } => {
-                let now = self.timeline.now;
+                let (now, virtual_time) = (self.timeline.now, self.scheduler.virtual_time());
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 queue.arrival_scheduled = false;
                 if !queue.paused {
-                    queue.arrive(now);
+                    queue.arrive(now, virtual_time);
                 }
                 self.admit(mapping, tenant);
                 self.wake(tenant);
@@ -256,6 +270,7 @@ impl Engine {
                 }
                 self.wake(tenant);
             }
+            Event::DieFree => {}
             Event::MoveStep => {
                 self.move_budget.step_scheduled = false;
                 self.step_moves(mapping);

@@ -95,9 +95,11 @@ impl Engine {
         if !mapping.moves_pending() && self.timeline.background_ns() == 0 {
             return;
         }
-        let busy = self.in_flight > 0 || !self.scheduler.is_empty();
+        let busy = self.in_flight > 0 || self.is_anybody_waiting();
         let saved_ns = self.move_budget.available_ns(self.timeline.now);
-        let spent_ns = self.timeline.work_in_background(if busy { saved_ns } else { u64::MAX });
+        let budget_ns = if busy { saved_ns } else { u64::MAX };
+        let die_lines = &mut self.die_lines;
+        let spent_ns = self.timeline.work_in_background(budget_ns, |die| die_lines.yields(die));
         if busy {
             self.move_budget.saved_ns -= spent_ns as f64;
         }

@@ -1,6 +1,8 @@
 //! One tenant's requests on their way to the flash.
 
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use crate::engine::account::Account;
 use crate::engine::latency::LatencyRecord;
@@ -50,6 +52,8 @@ pub struct Completion {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outstanding {
     pub arrival_ns: u64,
+    /// The scheduler's virtual time of its arrival.
+    pub arrival_tag: u64,
     pub pages_left: u64,
     /// Pages of which it is not known when they will be done, and when the last of the others will be.
     pub pages_unscheduled: u64,
@@ -57,6 +61,38 @@ pub(crate) struct Outstanding {
     pub op: Op,
     pub bytes: u32,
     pub token: u64,
+}
+
+/// Pages by number, some more than once.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingPages {
+    times: BTreeMap<u64, u32>,
+    total: usize,
+}
+
+impl WaitingPages {
+    pub fn add(&mut self, page: u64) {
+        *self.times.entry(page).or_default() += 1;
+        self.total += 1;
+    }
+
+    pub fn remove(&mut self, page: u64) {
+        if let Entry::Occupied(mut times) = self.times.entry(page) {
+            *times.get_mut() -= 1;
+            self.total -= 1;
+            if *times.get() == 0 {
+                times.remove();
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.total
+    }
+
+    pub fn any_in(&self, pages: Range<u64>) -> bool {
+        !pages.is_empty() && self.times.range(pages).next().is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +111,8 @@ pub(crate) struct TenantQueue {
     /// Next page of the first of them.
     pub next_page: u64,
     pub outstanding: Slots<Outstanding>,
+    /// Pages that had their turn and wait for their dies.
+    pub waiting_pages: WaitingPages,
     pub throttle: Throttle,
     /// An event will wake the tenant at its next arrival.
     pub arrival_scheduled: bool,
@@ -96,6 +134,7 @@ impl TenantQueue {
             arrived: VecDeque::new(),
             next_page: 0,
             outstanding: Slots::default(),
+            waiting_pages: WaitingPages::default(),
             throttle: Throttle::default(),
             arrival_scheduled: false,
             standing: Standing::new(1.0),
@@ -105,12 +144,13 @@ impl TenantQueue {
         }
     }
 
-    /// Lets the next fed request arrive at `now`.
-    pub fn arrive(&mut self, now: u64) {
+    /// Lets the next fed request arrive at `now`, in the scheduler's virtual time too.
+    pub fn arrive(&mut self, now: u64, virtual_time: u64) {
         let Some(request) = self.input.pop_front() else { return };
         self.account.arrived(now);
         let slot = self.outstanding.put(Outstanding {
             arrival_ns: now,
+            arrival_tag: virtual_time,
             pages_left: (request.end - request.first).max(1),
             pages_unscheduled: (request.end - request.first).max(1),
             done_ns: 0,

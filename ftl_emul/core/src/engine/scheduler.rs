@@ -42,6 +42,8 @@ pub struct Scheduler {
 #[derive(Debug, Clone)]
 pub struct Standing {
     weight: f64,
+    /// Tag with which it stands in line, or did when its last turn came.
+    tag: u64,
     /// Virtual time at which its service so far ends.
     finish_tag: u64,
     /// Turn of its last service.
@@ -53,13 +55,19 @@ impl Standing {
     /// A newcomer with a positive, finite weight.
     #[must_use]
     pub fn new(weight: f64) -> Self {
-        Self { weight, finish_tag: 0, last_turn: 0, queued: false }
+        Self { weight, tag: 0, finish_tag: 0, last_turn: 0, queued: false }
     }
 
     /// The same tenant at a scheduler that has not served anybody yet.
     #[must_use]
     pub fn anew(&self) -> Self {
         Self::new(self.weight)
+    }
+
+    /// The tag of its last turn.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.tag
     }
 
     /// Changes the weight for service from now on; finite and above 0.
@@ -91,46 +99,81 @@ impl Scheduler {
         self.waiting.is_empty()
     }
 
-    /// Puts a tenant in line, unless it is already; `arrival_ns` is that of its oldest waiting request.
+    /// The virtual time, which arriving requests take note of.
     #[inline]
-    pub fn enqueue(&mut self, tenant: u16, standing: &mut Standing, arrival_ns: u64) {
+    #[must_use]
+    pub fn virtual_time(&self) -> u64 {
+        self.virtual_time
+    }
+
+    /// Puts a tenant in line, unless it is already; the arrival is that of its oldest waiting request, in time and in
+    /// virtual time.
+    #[inline]
+    pub fn enqueue(&mut self, tenant: u16, standing: &mut Standing, arrival_ns: u64, arrival_tag: u64) {
         if standing.queued {
             return;
         }
         standing.queued = true;
-        let tag = match self.policy {
+        standing.tag = match self.policy {
             SchedulerPolicy::Fifo => arrival_ns,
             SchedulerPolicy::RoundRobin => standing.last_turn,
-            SchedulerPolicy::WeightedFair => standing.finish_tag.max(self.virtual_time),
+            SchedulerPolicy::WeightedFair => standing.finish_tag.max(arrival_tag),
         };
+        self.waiting.push(Reverse((standing.tag, tenant)));
+    }
+
+    /// Puts a tenant back in line that was taken out of it, with its tag.
+    pub fn put_back(&mut self, tag: u64, tenant: u16) {
         self.waiting.push(Reverse((tag, tenant)));
+    }
+
+    /// Tag of the next tenant.
+    #[inline]
+    #[must_use]
+    pub fn next_tag(&self) -> Option<u64> {
+        self.waiting.peek().map(|&Reverse((tag, _))| tag)
     }
 
     /// Takes the next tenant out of the line. The caller must say so to its standing by [`Scheduler::taken`].
     #[inline]
     pub fn take_next(&mut self) -> Option<u16> {
-        let Reverse((tag, tenant)) = self.waiting.pop()?;
-        if self.policy == SchedulerPolicy::WeightedFair {
-            self.virtual_time = tag;
-        }
-        Some(tenant)
+        self.waiting.pop().map(|Reverse((_, tenant))| tenant)
     }
 
     /// Charges a tenant that was taken out of the line with the device time it got; 0 when it had nothing to issue.
     #[inline]
     pub fn taken(&mut self, standing: &mut Standing, device_ns: u64) {
+        self.begin(standing.tag);
+        self.deferred(standing, device_ns);
+    }
+
+    /// The same for a page that waits on, for its die, and will take so much of the device.
+    #[inline]
+    pub fn deferred(&mut self, standing: &mut Standing, device_ns: u64) {
         standing.queued = false;
         self.turn += 1;
         standing.last_turn = self.turn;
-        self.charge(standing, device_ns);
+        self.charge_from(standing.tag, standing, device_ns);
+    }
+
+    /// A page is served that had its turn with a tag: virtual time is the latest of these.
+    #[inline]
+    pub fn begin(&mut self, tag: u64) {
+        self.virtual_time = self.virtual_time.max(tag);
     }
 
     /// Charges a tenant with device time that it got, whether it is in the line or not.
     #[inline]
     pub fn charge(&self, standing: &mut Standing, device_ns: u64) {
+        self.charge_from(self.virtual_time, standing, device_ns);
+    }
+
+    /// The same for service that began with a tag.
+    #[inline]
+    pub fn charge_from(&self, start_tag: u64, standing: &mut Standing, device_ns: u64) {
         if self.policy == SchedulerPolicy::WeightedFair {
             let service = (device_ns << TAG_SHIFT) as f64 / standing.weight;
-            standing.finish_tag = standing.finish_tag.max(self.virtual_time).saturating_add(whole(service));
+            standing.finish_tag = standing.finish_tag.max(start_tag).saturating_add(whole(service));
         }
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
     pub fn reaches_beyond(&self, tenant: TenantId, pages: u64) -> bool {
         let Ok(queue) = self.queue(tenant) else { return false };
         let arrived = queue.arrived.iter().map(|(request, _)| request);
-        arrived.chain(&queue.input).any(|request| request.end > pages)
+        arrived.chain(&queue.input).any(|request| request.end > pages) || queue.waiting_pages.any_in(pages..u64::MAX)
     }
 
     /// Sets the weight of a tenant's device time; finite and above 0.

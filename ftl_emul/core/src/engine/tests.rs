@@ -1,4 +1,5 @@
 use super::*;
+use crate::address::DieId;
 use crate::geometry::preset;
 use crate::mapping::Placement;
 use crate::mapping::page::{PageMapping, PageMappingOptions};
@@ -375,4 +376,77 @@ fn a_flood_of_trims_does_not_starve_a_writer_of_the_same_weight() {
     engine.run(&mut mapping, Until { time_ns: 5_000_000_000, host_page_writes: u64::MAX });
     let written = engine.counters(writer).unwrap().completed[1];
     assert!(written > 1500, "{written} writes in 5 s");
+}
+
+/// A queue of reads or writes of 4 KiB at pages of a tenant, over and over.
+fn repeat(engine: &mut Engine, mapping: &PageMapping, tenant: TenantId, op: Op, pages: &[u64], times: usize) {
+    let offsets: Vec<u64> = pages.iter().map(|page| page * 4096).cycle().take(pages.len() * times).collect();
+    let n = offsets.len();
+    engine.feed(mapping, tenant, &vec![0; n], &vec![op as u8; n], &offsets, &vec![4096; n]).unwrap();
+}
+
+#[test]
+fn reads_for_a_busy_die_do_not_keep_another_idle() {
+    let (mut mapping, mut engine) = device(2, TimingModel::Paper, SchedulerPolicy::WeightedFair);
+    let [writer, reader] = [0; 2].map(|_| mapping.create_tenant(128 * 300, Placement::Isolated, 200).unwrap());
+    crate::preconditioning::precondition(&mut mapping, 3, |_| true);
+    engine.open_queue(writer, Arrival::Closed { queue_depth: 8 }).unwrap();
+    engine.open_queue(reader, Arrival::Closed { queue_depth: 8 }).unwrap();
+    random_writes(&mut engine, &mapping, writer, 20_000, 1);
+    let on_die_0: Vec<u64> = (0..1000).filter(|&page| mapping.die_to_read(reader, page) == Some(DieId(0))).collect();
+    repeat(&mut engine, &mapping, reader, Op::Read, &on_die_0, 100);
+    let second = 1_000_000_000;
+    engine.run(&mut mapping, Until { time_ns: second, host_page_writes: u64::MAX });
+    let [read, written] = [reader, writer].map(|tenant| engine.counters(tenant).unwrap().clone());
+    assert!(read.completed[0] > 1000, "{} reads", read.completed[0]);
+    let busy_ns = read.device_ns + written.device_ns;
+    assert!(busy_ns > 2 * second * 98 / 100, "dies and their channels were busy for {busy_ns} ns of 2 s");
+}
+
+#[test]
+fn reads_of_one_deep_queue_keep_every_die_busy() {
+    let (mut mapping, mut engine) = device(8, TimingModel::Paper, SchedulerPolicy::Fifo);
+    let tenant = mapping.create_tenant(128 * 1000, Placement::Isolated, 200).unwrap();
+    crate::preconditioning::precondition(&mut mapping, 3, |_| true);
+    engine.open_queue(tenant, Arrival::Closed { queue_depth: 64 }).unwrap();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+    let pages: Vec<u64> = (0..100_000).map(|_| below(&mut rng, mapping.pages(tenant))).collect();
+    repeat(&mut engine, &mapping, tenant, Op::Read, &pages, 1);
+    engine.run(&mut mapping, Until { time_ns: 1_000_000_000, host_page_writes: u64::MAX });
+    let done = engine.counters(tenant).unwrap().completed[0];
+    let most = 8 * 1_000_000 / 162;
+    assert!(done * 100 > most * 93, "{done} reads of {most} that eight dies can do");
+}
+
+#[test]
+fn readers_and_writers_get_device_time_by_weight() {
+    for weights in [[1.0, 1.0], [1.0, 5.0], [5.0, 1.0]] {
+        let (mut mapping, mut engine, [writer, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
+        for (tenant, weight) in [writer, reader].into_iter().zip(weights) {
+            engine.open_queue(tenant, Arrival::Closed { queue_depth: 256 }).unwrap();
+            engine.set_weight(tenant, weight).unwrap();
+        }
+        random_writes(&mut engine, &mapping, writer, 200_000, 1);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+        let pages: Vec<u64> = (0..500_000).map(|_| below(&mut rng, mapping.pages(reader))).collect();
+        repeat(&mut engine, &mapping, reader, Op::Read, &pages, 1);
+        engine.run(&mut mapping, Until { time_ns: 10_000_000_000, host_page_writes: u64::MAX });
+        let [written, read] = [writer, reader].map(|tenant| engine.counters(tenant).unwrap().clone());
+        let share = written.device_ns as f64 / (written.device_ns + read.device_ns) as f64;
+        let due = weights[0] / (weights[0] + weights[1]);
+        assert!((share / due - 1.0).abs() < 0.03, "the writer has {share} of the device time, by weight {due}");
+        assert!(read.queued_ns > 9_500_000_000, "reads were held up for {} ns of 10 s", read.queued_ns);
+    }
+}
+
+#[test]
+fn a_lone_read_waits_for_its_die_and_not_for_its_turn() {
+    let (mut mapping, mut engine, [writer, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
+    engine.open_queue(writer, Arrival::Closed { queue_depth: 64 }).unwrap();
+    engine.open_queue(reader, Arrival::Closed { queue_depth: 1 }).unwrap();
+    random_writes(&mut engine, &mapping, writer, 100_000, 1);
+    repeat(&mut engine, &mapping, reader, Op::Read, &(0..1000).collect::<Vec<u64>>(), 20);
+    engine.run(&mut mapping, Until { time_ns: 10_000_000_000, host_page_writes: u64::MAX });
+    let queued = engine.counters(reader).unwrap().queued_ns as f64 / 10e9;
+    assert!(queued < 0.05, "{queued} of the time");
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::address::DieId;
+use crate::convert::exact;
 use crate::geometry::{Geometry, NandTiming};
 use crate::nand::Nand;
 
@@ -31,8 +32,8 @@ pub struct PageCosts {
     erase_ns: u64,
 }
 
-/// Pages that a die has to program before it counts as backed up: more than a write with its step of GC.
-const PAGES_OF_A_BACKLOG: u64 = 16;
+/// A die is free at a moment that is not known yet.
+const NOT_KNOWN: u64 = u64::MAX;
 
 /// GC done for a pool and not yet paid for in time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,6 +72,8 @@ pub struct Timeline {
     costs: PageCosts,
     dies_per_channel: u32,
     dies: Vec<u64>,
+    /// By die: when pages read from it have left its register, too, so that it is free.
+    free_from: Vec<u64>,
     channels: Vec<u64>,
     /// When the page operation being issued will be done: programs, or the die's part of a read.
     pub finish: u64,
@@ -92,6 +95,8 @@ pub struct Timeline {
     last_background_end: u64,
     /// The page operation being issued is on a die that is at such work.
     pub behind_background: bool,
+    /// The die of the page operation being issued, if it has one.
+    pub die: Option<DieId>,
 }
 
 impl Timeline {
@@ -103,6 +108,7 @@ impl Timeline {
             costs,
             dies_per_channel: geometry.dies_per_channel,
             dies: vec![0; geometry.dies() as usize],
+            free_from: vec![0; geometry.dies() as usize],
             channels: vec![0; geometry.channels as usize],
             finish: 0,
             device_ns: 0,
@@ -114,6 +120,7 @@ impl Timeline {
             background_until: vec![0; geometry.dies() as usize],
             last_background_end: 0,
             behind_background: false,
+            die: None,
         }
     }
 
@@ -124,6 +131,13 @@ impl Timeline {
         self.device_ns = 0;
         self.gc_ns = 0;
         self.behind_background = false;
+        self.die = None;
+    }
+
+    /// Keeps a page that is being read in the register of its die, until it is moved out.
+    #[inline]
+    pub fn keep(&mut self, die: DieId) {
+        self.free_from[die.index()] = NOT_KNOWN;
     }
 
     /// Moves a page that was read from the die out over its channel; returns when it has arrived.
@@ -131,7 +145,28 @@ impl Timeline {
     pub fn transfer_out(&mut self, die: DieId) -> u64 {
         let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
         *channel = self.now.max(*channel) + self.costs.transfer_ns;
+        self.free_from[die.index()] = self.dies[die.index()].max(*channel);
         *channel
+    }
+
+    /// True when a die is free.
+    #[inline]
+    #[must_use]
+    pub fn is_any_idle(&self) -> bool {
+        self.free_from.iter().any(|&from| from <= self.now)
+    }
+
+    /// When the next die will be free, as far as that is known.
+    #[must_use]
+    pub fn next_free_ns(&self) -> Option<u64> {
+        self.free_from.iter().copied().filter(|&from| from > self.now && from != NOT_KNOWN).min()
+    }
+
+    /// Time of dies and channels that reading a page takes.
+    #[inline]
+    #[must_use]
+    pub fn read_ns(&self) -> u64 {
+        self.costs.read_ns + self.costs.transfer_ns
     }
 
     /// Time of a command that touches no flash.
@@ -164,17 +199,26 @@ impl Timeline {
         (2 * self.costs.copy_ns).max(self.costs.erase_ns).max(1)
     }
 
-    /// Does one step of background work on each idle die that owes some, as far as `budget_ns` of die time goes;
-    /// returns what was spent.
-    pub fn work_in_background(&mut self, budget_ns: u64) -> u64 {
+    /// True while a die is at such work.
+    #[inline]
+    #[must_use]
+    pub fn is_at_background_work(&self) -> bool {
+        self.last_background_end > self.now
+    }
+
+    /// Does one step of background work on each idle die that owes some, as far as `budget_ns` of die time goes
+    /// and where `may_work` lets it; returns what was spent.
+    pub fn work_in_background(&mut self, budget_ns: u64, mut may_work: impl FnMut(DieId) -> bool) -> u64 {
         let step_ns = self.background_step_ns();
         let mut spent_ns = 0;
         for die in 0..self.background_ns.len() {
             let ns = self.background_ns[die].min(step_ns);
-            if ns == 0 || self.dies[die] > self.now || spent_ns + ns > budget_ns {
+            let has_time = self.dies[die] <= self.now && spent_ns + ns <= budget_ns;
+            if ns == 0 || !has_time || !may_work(DieId(exact::<u32>(die))) {
                 continue;
             }
             self.dies[die] = self.now + ns;
+            self.free_from[die] = self.free_from[die].max(self.now + ns);
             self.background_until[die] = self.now + ns;
             self.last_background_end = self.last_background_end.max(self.now + ns);
             self.background_ns[die] -= ns;
@@ -200,6 +244,9 @@ impl Timeline {
     fn occupy(&mut self, die: DieId, from: u64, duration: u64) -> u64 {
         let until = &mut self.dies[die.index()];
         *until = from.max(*until) + duration;
+        let free_from = &mut self.free_from[die.index()];
+        *free_from = (*free_from).max(*until);
+        self.die = Some(die);
         self.device_ns += duration;
         if self.last_background_end > self.now {
             self.behind_background |= self.background_until[die.index()] > self.now;
@@ -211,12 +258,7 @@ impl Timeline {
 impl Nand for Timeline {
     #[inline]
     fn is_idle(&self, die: DieId) -> bool {
-        self.dies[die.index()] <= self.now
-    }
-
-    #[inline]
-    fn is_backed_up(&self, die: DieId) -> bool {
-        self.dies[die.index()] > self.now + PAGES_OF_A_BACKLOG * self.costs.program_ns
+        self.free_from[die.index()] <= self.now
     }
 
     #[inline]

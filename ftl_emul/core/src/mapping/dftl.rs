@@ -160,8 +160,14 @@ impl Mapping for DftlMapping {
         self.data.read_page(tenant, page, nand)
     }
 
-    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
-        self.data.is_mapped(tenant, page)
+    #[inline]
+    fn die_to_write<N: Nand>(&self, tenant: TenantId, nand: &N) -> Option<DieId> {
+        self.data.die_to_write(tenant, nand)
+    }
+
+    #[inline]
+    fn die_to_read(&self, tenant: TenantId, page: u64) -> Option<DieId> {
+        self.data.die_to_read(tenant, page)
     }
 
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {

@@ -230,9 +230,10 @@ impl<S: LogScheme> Mapping for Store<S> {
         Some(die)
     }
 
-    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
+    #[inline]
+    fn die_to_read(&self, tenant: TenantId, page: u64) -> Option<DieId> {
         let (logical, offset) = self.locate(tenant, page);
-        self.holds(logical, offset)
+        self.physical(logical, offset).map(|physical| self.die_of(physical))
     }
 
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) {

@@ -165,8 +165,18 @@ pub trait Mapping {
     /// Reads one page; says from which die, or None when it is unmapped and no flash was touched.
     fn read_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N) -> Option<DieId>;
 
+    /// The die that holds the page, if it holds data. Counts nothing.
+    fn die_to_read(&self, tenant: TenantId, page: u64) -> Option<DieId>;
+
+    /// The die that a host write would go to now; None where that depends on the page written.
+    fn die_to_write<N: Nand>(&self, _tenant: TenantId, _nand: &N) -> Option<DieId> {
+        None
+    }
+
     /// True when the page holds data. Counts nothing.
-    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool;
+    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
+        self.die_to_read(tenant, page).is_some()
+    }
 
     /// Unmaps one page.
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, nand: &mut N);

@@ -211,7 +211,7 @@ impl Mapping for PageMapping {
         owner.mapped_pages += u64::from(!old.is_some());
         owner.counters.host_page_writes += 1;
         let domain = owner.domain;
-        let pool = self.choose_pool(domain, nand);
+        let pool = self.take_next_pool(domain, nand);
         if self.pools[pool].frontiers[HOST].next_page >= self.geometry.pages_per_block {
             self.make_room(pool, tenant, nand);
         }
@@ -244,8 +244,15 @@ impl Mapping for PageMapping {
         Some(die)
     }
 
-    fn is_mapped(&self, tenant: TenantId, page: u64) -> bool {
-        self.map[self.global(tenant, page)].is_some()
+    #[inline]
+    fn die_to_write<N: Nand>(&self, tenant: TenantId, nand: &N) -> Option<DieId> {
+        let domain = self.tenancy.domain_of(tenant).ok()?;
+        Some(self.pools[self.next_pool(domain, nand)].die)
+    }
+
+    #[inline]
+    fn die_to_read(&self, tenant: TenantId, page: u64) -> Option<DieId> {
+        self.map[self.global(tenant, page)].get().map(|physical| self.die_of(physical))
     }
 
     fn trim_page<N: Nand>(&mut self, tenant: TenantId, page: u64, _nand: &mut N) {

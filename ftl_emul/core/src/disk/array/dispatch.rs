@@ -20,7 +20,8 @@ impl Array {
             Gate::ShutUntil(at_ns) => return self.agenda.add(at_ns, Event::Unthrottle { tenant: number }),
         }
         tenant.account.queued(now_ns);
-        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns);
+        let virtual_time = self.scheduler.virtual_time();
+        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns, virtual_time);
     }
 
     /// Hands requests to the disks while they have room.

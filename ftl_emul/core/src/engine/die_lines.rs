@@ -1,0 +1,120 @@
+//! Pages that wait for the dies that hold them, each die's in the order of the scheduler.
+//!
+//! Only what is on a die that is free is in flight, so that no page waits for a busy die while pages for free ones wait
+//! behind it. Whose turn it is stays the scheduler's affair: a page keeps the tag that it had when its turn came.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::address::DieId;
+
+/// A page that had its turn when its die was busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WaitingPage {
+    /// The scheduler's, of the moment of its turn.
+    pub tag: u64,
+    /// The order of those with the same tag.
+    number: u64,
+    pub tenant: u16,
+    pub slot: u32,
+    pub page: u64,
+    /// It is read because the host writes a part of it.
+    pub rewrite: bool,
+}
+
+impl WaitingPage {
+    pub fn new(tag: u64, tenant: u16, slot: u32, page: u64, rewrite: bool) -> Self {
+        Self { tag, number: 0, tenant, slot, page, rewrite }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Line {
+    pages: BinaryHeap<Reverse<WaitingPage>>,
+    /// Pages to be served before background work may delay those that wait once more.
+    before_background: usize,
+    /// Numbers and tenants of those to whom no page of another tenant has been preferred since they came.
+    newcomers: Vec<(u64, u16)>,
+}
+
+/// By die.
+#[derive(Debug)]
+pub(super) struct DieLines {
+    lines: Vec<Line>,
+    /// Dies that pages wait for.
+    dies: Vec<DieId>,
+    added: u64,
+}
+
+impl DieLines {
+    pub fn new(dies: u32) -> Self {
+        Self { lines: vec![Line::default(); dies as usize], dies: Vec::new(), added: 0 }
+    }
+
+    /// True when nobody waits for a die.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.dies.is_empty()
+    }
+
+    pub fn add(&mut self, die: DieId, page: WaitingPage) {
+        self.added += 1;
+        let line = &mut self.lines[die.index()];
+        if line.pages.is_empty() {
+            self.dies.push(die);
+        }
+        line.newcomers.push((self.added, page.tenant));
+        line.pages.push(Reverse(WaitingPage { number: self.added, ..page }));
+    }
+
+    /// The die of the first page in the order of tags that waits for a free one, and its tag.
+    pub fn first(&self, is_free: impl Fn(DieId) -> bool) -> Option<(u64, DieId)> {
+        let free = self.dies.iter().filter(|&&die| is_free(die));
+        let firsts = free.filter_map(|&die| self.lines[die.index()].pages.peek().map(|Reverse(page)| (page, die)));
+        firsts.min().map(|(page, die)| (page.tag, die))
+    }
+
+    /// Takes the first page out of a die's line; says whether another tenant's was preferred to it meanwhile.
+    pub fn take(&mut self, die: DieId) -> Option<(WaitingPage, bool)> {
+        let line = &mut self.lines[die.index()];
+        let Reverse(page) = line.pages.pop()?;
+        line.before_background = line.before_background.saturating_sub(1);
+        if line.pages.is_empty() {
+            self.dies.retain(|&other| other != die);
+        }
+        let newcomer = line.newcomers.iter().position(|&(number, _)| number == page.number);
+        if let Some(at) = newcomer {
+            line.newcomers.swap_remove(at);
+        }
+        Some((page, newcomer.is_none()))
+    }
+
+    /// Whether the pages that wait for a die let a step of background work go first, which they do once each.
+    pub fn yields(&mut self, die: DieId) -> bool {
+        let line = &mut self.lines[die.index()];
+        let yields = line.before_background == 0;
+        if yields {
+            line.before_background = line.pages.len();
+        }
+        yields
+    }
+
+    /// A die begins to serve a tenant: calls `overtaken` for each page of others that waits for the first such time.
+    #[inline]
+    pub fn begin(&mut self, die: DieId, tenant: u16, mut overtaken: impl FnMut(u16)) {
+        self.lines[die.index()].newcomers.retain(|&(_, other)| {
+            if other != tenant {
+                overtaken(other);
+            }
+            other == tenant
+        });
+    }
+
+    /// For another scheduler, to which tags of this one mean nothing: pages that had their turn go first.
+    pub fn forget_tags(&mut self) {
+        for line in &mut self.lines {
+            let pages = std::mem::take(&mut line.pages);
+            line.pages = pages.into_iter().map(|Reverse(page)| Reverse(WaitingPage { tag: 0, ..page })).collect();
+        }
+    }
+}
