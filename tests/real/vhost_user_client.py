@@ -67,6 +67,21 @@ class Queue:
         return self.base + 32 * self.size
 
 
+class _Descriptors:
+    """Of the memory and the queues of a guest: open for as long as a connection has them."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+
+    def own(self, descriptor: int) -> int:
+        self._open.append(descriptor)
+        return descriptor
+
+    def __del__(self) -> None:
+        for descriptor in self._open:
+            os.close(descriptor)
+
+
 class VhostUserClient:
     """One connection. Memory and what is in flight go to the next one, after a restart of the server."""
 
@@ -95,8 +110,9 @@ class VhostUserClient:
         self._tell(SET_BACKEND_REQ_FD, descriptors=[theirs.fileno()])
         theirs.close()
         self._tell(SET_FEATURES, struct.pack("<Q", self.features))
+        self._descriptors = _Descriptors() if before is None else before._descriptors
         if before is None:
-            self.memory_fd = os.memfd_create("guest", os.MFD_ALLOW_SEALING)
+            self.memory_fd = self._descriptors.own(os.memfd_create("guest", os.MFD_ALLOW_SEALING))
             os.ftruncate(self.memory_fd, MEMORY_BYTES)
             fcntl.fcntl(self.memory_fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self.memory = mmap.mmap(self.memory_fd, MEMORY_BYTES)
@@ -180,7 +196,7 @@ class VhostUserClient:
     def _get_in_flight(self, queues: int, size: int) -> tuple[int, bytes]:
         self._send(GET_INFLIGHT_FD, struct.pack("<QQHH4x", 0, 0, queues, size), [], 0)
         payload, (descriptor,) = self._receive(GET_INFLIGHT_FD)
-        return descriptor, payload
+        return self._descriptors.own(descriptor), payload
 
     def in_flight(self, queue: int = 0) -> list[bool]:
         """By descriptor, what the server has noted as in flight."""
@@ -193,7 +209,8 @@ class VhostUserClient:
 
     def _queue(self, index: int, size: int) -> Queue:
         base = index * _RING_BYTES
-        return Queue(index, size, base, os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK))
+        kick, call = (self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK)) for _ in range(2))
+        return Queue(index, size, base, kick, call)
 
     def start(self, queue: Queue, *, base: int | None = None) -> None:
         """Hand a queue over to the server."""
