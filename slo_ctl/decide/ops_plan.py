@@ -81,8 +81,10 @@ FLOOR_OF_OWN_OPS = 0.5
 """Every VM, idle ones too, keeps this part of its own OPS, what it has in the split with the least GC if all
 write uniformly by their weights; or of an even part by logical size, if that is less. So an idle VM lends
 only part of it, and nobody is driven to a WAF that it cannot come back from quickly. A VM that is below its
-share because of its own latency (few requests outstanding) keeps all of its own: no queue could make up for
-its GC."""
+share because of its own latency (few requests outstanding) keeps all that it has in that split if VMs also read
+as much as they do: no queue could make up for its GC."""
+WRITE_SHARE_STEPS = 20
+"""Write shares are rounded to so many steps, so that they are the same most of the time."""
 KNOWN_FROM_DRIVE_WRITES = 0.1
 """Write rates count once the device has been observed for this long."""
 SETTLED_FROM_POOL_WRITES = 0.7
@@ -108,6 +110,8 @@ class OpsTrack:
     ops_blocks: int
     written: float = 0.0
     """Host page writes; older ones fade over a drive write."""
+    read: float = 0.0
+    """Host page reads, likewise."""
     victim_pages: float = 0.0
     victim_valid_pages: float = 0.0
     gained: bool = False
@@ -118,6 +122,12 @@ class OpsTrack:
     """The curve was measured, not assumed."""
     latency_bound: float = 0.0
     """Share of the last drive write during which the VM was below its share for its own latency."""
+
+    @property
+    def write_share(self) -> float:
+        """Of its pages; 1 before any."""
+        pages = self.written + self.read
+        return max(1, round(WRITE_SHARE_STEPS * self.written / pages)) / WRITE_SHARE_STEPS if pages else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,8 @@ def follow(state: OpsState, sample: DeviceSample, latency_bound: Set[str] = froz
 def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep: float) -> OpsTrack:
     if track is None or track.curve.logical_blocks != vm.logical_blocks:
         prior = GcCurve.prior(vm.logical_blocks, pages_per_block)
-        track = OpsTrack(prior, vm.ops_blocks, track.written if track else 0.0)
+        written, read = (track.written, track.read) if track else (0.0, 0.0)
+        track = OpsTrack(prior, vm.ops_blocks, written, read)
     if track.ops_blocks != vm.ops_blocks:
         track = replace(
             track,
@@ -183,6 +194,7 @@ def _follow_vm(track: OpsTrack | None, vm: VmSample, pages_per_block: int, keep:
     track = replace(
         track,
         written=keep * track.written + vm.host_page_writes,
+        read=keep * track.read + vm.host_page_reads,
         pool_writes=track.pool_writes + (vm.host_page_writes + vm.gc_page_writes) / owned,
     )
     if vm.victim_pages == 0:
@@ -301,14 +313,20 @@ def _gc_cost(timing: FlashTiming, u: float) -> float:
 
 
 def _floors(state: OpsState, sample: DeviceSample) -> dict[str, int]:
-    vms = tuple((v.slo.weight, v.logical_blocks) for v in sample.vms)
-    own = own_blocks(vms, sample.total_ops_blocks, sample.timing.pages_per_block)
+    tracks, total, pages_per_block = state.tracks, sample.total_ops_blocks, sample.timing.pages_per_block
+    own = own_blocks(tuple((v.slo.weight, v.logical_blocks) for v in sample.vms), total, pages_per_block)
+    bound = {v.vm for v in sample.vms if tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM}
+    mixed = own
+    if bound:
+        writes = tuple((v.slo.weight * tracks[v.vm].write_share, v.logical_blocks) for v in sample.vms)
+        mixed = own_blocks(writes, total, pages_per_block)
     logical = sum(v.logical_blocks for v in sample.vms)
     floors = {}
-    for v, blocks in zip(sample.vms, own, strict=True):
-        bound = state.tracks[v.vm].latency_bound >= LATENCY_BOUND_FROM
-        even = sample.total_ops_blocks * v.logical_blocks / max(1, logical)
-        kept = blocks if bound else FLOOR_OF_OWN_OPS * min(blocks, even)
+    for v, blocks, blocks_as_mixed in zip(sample.vms, own, mixed, strict=True):
+        even = total * v.logical_blocks / max(1, logical)
+        kept = FLOOR_OF_OWN_OPS * min(blocks, even)
+        if v.vm in bound:
+            kept = max(kept, blocks_as_mixed)
         floors[v.vm] = max(v.min_ops_blocks, math.floor(kept))
     if sum(floors.values()) > sample.total_ops_blocks:
         return {v.vm: v.min_ops_blocks for v in sample.vms}
