@@ -25,6 +25,8 @@ class Config:
     erase_ns: int
     transfer_ns: int
     """Moving one page over its channel."""
+    suspend_ns: int = 0
+    """Suspending a program or an erase for a read, and resuming it; 0: reads wait."""
     paper_timing: bool = False
     """GC costs one program a page, and nothing else (FAST'15, section 4.1)."""
     copyback: bool = True

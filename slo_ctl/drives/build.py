@@ -57,6 +57,8 @@ class DeviceSpec:
     program_us: float | None = None
     erase_us: float | None = None
     transfer_us: float | None = None
+    suspend_us: float | None = None
+    """Suspending a program or an erase for a read, and resuming it; 0 or None: reads wait."""
     copyback: bool | None = None
     """GC copies stay inside the die."""
     mapping: str | None = None
@@ -116,6 +118,7 @@ def device_spec(fields: Fields) -> DeviceSpec:
         program_us=fields.number("program_us", above=0),
         erase_us=fields.number("erase_us", above=0),
         transfer_us=fields.number("transfer_us", least=0),
+        suspend_us=fields.number("suspend_us", least=0),
         copyback=fields.flag("copyback"),
         mapping=fields.choice("mapping", MAPPING_NAMES),
         cluster=fields.count("cluster"),
@@ -150,7 +153,8 @@ def device_pairs(device: DeviceSpec) -> dict[str, str]:
         "cluster": device.cluster,
         "cmt": device.cached_entries,
     }
-    times = {key: getattr(device, key) for key in ("read_us", "program_us", "erase_us", "transfer_us")}
+    latencies = ("read_us", "program_us", "erase_us", "transfer_us", "suspend_us")
+    times = {key: getattr(device, key) for key in latencies}
     pairs |= {key: format_bytes_exact(value) for key, value in sizes.items() if value is not None}
     pairs |= {key: str(value) for key, value in counts.items() if value is not None}
     pairs |= {key: format_number(value) for key, value in times.items() if value is not None}
@@ -308,6 +312,7 @@ def plan_drive(
         program_ns=_ns(spec.program_us, preset.program_ns),
         erase_ns=_ns(spec.erase_us, preset.erase_ns),
         transfer_ns=_ns(spec.transfer_us, preset.transfer_ns),
+        suspend_ns=_ns(spec.suspend_us, 0),
         paper_timing=timing is TimingModel.PAPER,
         copyback=_or(spec.copyback, True),
         mapping=mapping,

@@ -148,6 +148,8 @@ class Timing(_Table):
     program_ns: int
     erase_ns: int
     transfer_ns: int
+    suspend_ns: int = 0
+    """Suspending a program or an erase for a read; 0: reads wait."""
 
 
 class FtlMapping(_Table):

@@ -215,6 +215,8 @@ class DeviceTiming(_Model):
     program_us: Number = None
     erase_us: Number = None
     transfer_us: Number = None
+    suspend_us: Number = None
+    """None: reads wait for programs and erases."""
     copyback: bool | None = None
 
 

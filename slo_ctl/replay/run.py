@@ -329,6 +329,7 @@ def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> De
             program_us=timing.program_us,
             erase_us=timing.erase_us,
             transfer_us=timing.transfer_us,
+            suspend_us=config.suspend_ns / 1000 or None,
             copyback=timing.copyback,
         ),
         preconditioning_drive_writes=preconditioning_drive_writes,

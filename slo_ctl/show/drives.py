@@ -219,7 +219,8 @@ def _flash_facts(device: DriveStatus) -> dict[str, str]:
         "flash": f"{dies} dies on {geometry['channels']} channels, pages of "
         f"{numbers.size(geometry['page_bytes'])}, {geometry['pages_per_block']} in a block",
         "latencies": f"read {_us(timing['read_ns'])}, program {_us(timing['program_ns'])}, "
-        f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}",
+        f"erase {_us(timing['erase_ns'])}, transfer {_us(timing['transfer_ns'])}"
+        + (f", suspend {_us(timing['suspend_ns'])}" if timing.get("suspend_ns") else ""),
         "placement": "separate blocks for each namespace" if mapping["isolated"] else "shared blocks",
         "preconditioned": _preconditioned(device),
     }

@@ -138,6 +138,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
             ("program", timing.program_us),
             ("erase", timing.erase_us),
             ("transfer", timing.transfer_us),
+            ("suspend", timing.suspend_us),
         )
         if value is not None
     )

@@ -102,4 +102,5 @@ def test_what_a_drive_can_do_is_estimated_by_its_timing_and_garbage_collection(r
     run = simulate(Scenario("estimate", Drive(DRIVES["256MiB"], 2), vms, length_s=60.0))
     last = run.epochs[-1].status.devices[0]
     assert last.estimated_iops is not None
-    assert 0.7 < run.of("requests")[:, 30:].sum() / 30 / last.estimated_iops <= 1.05
+    # Garbage collection so far includes preconditioning, which causes more of it.
+    assert 0.7 < run.of("requests")[:, 30:].sum() / 30 / last.estimated_iops <= 1.1

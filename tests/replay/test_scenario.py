@@ -153,7 +153,7 @@ def test_comma_separated_options_make_a_scenario() -> None:
     run = scenario(
         "name=db,workload=hotcold,r=.8,f=.2,bs=8k,weight=3,min=100,max=9000,qd=4,size=1GiB",
         "name=web,workload=uniform,read=30%",
-        device="preset=tlc,size=4GiB,op=7%,channels=4,dies=8,victim=d-choices:5,copyback=no",
+        device="preset=tlc,size=4GiB,op=7%,channels=4,dies=8,victim=d-choices:5,copyback=no,suspend_us=20",
         policy="min_waf",
         compare="shared,static",
         duration="600s",
@@ -174,6 +174,7 @@ def test_comma_separated_options_make_a_scenario() -> None:
     assert run.device.op == 0.07
     assert run.device.victim == "d-choices:5"
     assert run.device.copyback is False
+    assert run.device.suspend_us == 20
     assert run.policies == ("shared", "static", "min_waf")
     assert run.timing is TimingModel.PAPER
     assert run.window.bounds(run.duration) == (100, 600)

@@ -61,8 +61,8 @@ def test_shares_are_exact_where_everybody_wants_more(weights: tuple[int, ...]) -
     vms = [f"name={n},{UNIFORM},qd=8,weight={w}" for n, w in zip("abc", weights, strict=True)]
     shared, run = replay(*vms)
     assert max(errors(run)) < 0.01
-    # A pool of its own for each VM costs 2 % where all do the same; elsewhere it gains more than that.
-    assert sum(iops(run).values()) > 0.97 * sum(iops(shared).values())
+    # A pool of its own for each VM costs 3 % where all do the same; elsewhere it gains more than that.
+    assert sum(iops(run).values()) > 0.965 * sum(iops(shared).values())
     total = sum(weights)
     assert [vm.target_share for vm in run.vms] == pytest.approx([w / total for w in weights], abs=0.01)
 
@@ -72,6 +72,21 @@ def test_readers_and_writers_keep_their_shares_without_limits() -> None:
     assert max(errors(run)) < 0.02
     assert sum(iops(run).values()) > sum(iops(shared).values())
     assert all(vm.limit_iops is None for vm in run.vms)
+
+
+def test_few_reads_at_a_time_do_not_wait_for_programs_that_the_drive_can_suspend() -> None:
+    vms = (f"name=reader,{UNIFORM},read=1,qd=1,weight=3", f"name=writer,{UNIFORM},qd=32")
+    (_, waiting), (_, suspending) = (replay(*vms, device=DEVICE + more) for more in ("", ",suspend_us=20"))
+    assert iops(suspending)["reader"] > 4 * iops(waiting)["reader"]
+    assert sum(iops(suspending).values()) > 1.5 * sum(iops(waiting).values())
+    p99_us = [run.vms[0].latency_us.read.p99 or 0.0 for run in (waiting, suspending)]
+    assert p99_us[1] < p99_us[0] / 3
+
+
+def test_a_vm_that_mostly_reads_keeps_no_ops_for_its_latency() -> None:
+    _, run = replay(f"name=reader,{UNIFORM},read=0.95,qd=8,weight=3", f"name=writer,{UNIFORM},qd=8")
+    reader, writer = (vm.ops_blocks or 0 for vm in run.vms)
+    assert writer > 2 * reader
 
 
 def test_a_vm_that_is_served_completely_misses_nothing() -> None:
@@ -118,7 +133,7 @@ def test_a_minimum_is_kept_by_the_queue_without_limits() -> None:
         f"name=a,{UNIFORM},qd=8,weight=3", f"name=b,{UNIFORM},qd=8,min=700", f"name=c,{UNIFORM},qd=8,weight=2"
     )
     assert iops(run)["b"] > 0.98 * 700
-    assert sum(iops(run).values()) > 0.98 * sum(iops(shared).values())
+    assert sum(iops(run).values()) > 0.97 * sum(iops(shared).values())
     assert all(vm.limit_iops is None for vm in run.vms)
 
 

@@ -390,7 +390,7 @@ mod tests {
             planes: 1,
         };
         let options = DriveOptions {
-            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
+            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1, suspend_ns: 0 },
             timing_model: TimingModel::Paper,
             scheduler: SchedulerPolicy::Fifo,
             device_queue_depth: None,

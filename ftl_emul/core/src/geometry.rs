@@ -15,6 +15,9 @@ pub struct NandTiming {
     pub erase_ns: u64,
     /// Moving one page over the channel.
     pub transfer_ns: u64,
+    /// Suspending a program or an erase for a read, and resuming it; 0 where reads wait for its end.
+    #[serde(default)]
+    pub suspend_ns: u64,
 }
 
 /// The shape of a drive. Capacity that tenants may use, plus over-provisioning, plus what GC holds free.
@@ -118,7 +121,13 @@ pub const PRESETS: &[Preset] = &[
         dies_per_channel: 1,
         planes: 1,
         over_provisioning: 0.15,
-        timing: NandTiming { read_ns: 60_000, program_ns: 800_000, erase_ns: 1_500_000, transfer_ns: 102_000 },
+        timing: NandTiming {
+            read_ns: 60_000,
+            program_ns: 800_000,
+            erase_ns: 1_500_000,
+            transfer_ns: 102_000,
+            suspend_ns: 0,
+        },
     },
     Preset {
         name: "tlc",
@@ -131,7 +140,13 @@ pub const PRESETS: &[Preset] = &[
         dies_per_channel: 4,
         planes: 4,
         over_provisioning: 0.28,
-        timing: NandTiming { read_ns: 50_000, program_ns: 97_500, erase_ns: 3_500_000, transfer_ns: 20_500 },
+        timing: NandTiming {
+            read_ns: 50_000,
+            program_ns: 97_500,
+            erase_ns: 3_500_000,
+            transfer_ns: 20_500,
+            suspend_ns: 0,
+        },
     },
     Preset {
         name: "qlc",
@@ -144,7 +159,13 @@ pub const PRESETS: &[Preset] = &[
         dies_per_channel: 4,
         planes: 4,
         over_provisioning: 0.07,
-        timing: NandTiming { read_ns: 85_000, program_ns: 1_640_000, erase_ns: 10_000_000, transfer_ns: 109_000 },
+        timing: NandTiming {
+            read_ns: 85_000,
+            program_ns: 1_640_000,
+            erase_ns: 10_000_000,
+            transfer_ns: 109_000,
+            suspend_ns: 0,
+        },
     },
 ];
 

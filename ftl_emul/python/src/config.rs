@@ -32,6 +32,7 @@ pub struct Config {
     program_ns: u64,
     erase_ns: u64,
     transfer_ns: u64,
+    suspend_ns: u64,
     paper_timing: bool,
     copyback: bool,
     mapping: String,
@@ -98,6 +99,7 @@ impl Config {
             program_ns: self.program_ns,
             erase_ns: self.erase_ns,
             transfer_ns: self.transfer_ns,
+            suspend_ns: self.suspend_ns,
         };
         Ok(DriveOptions { timing, timing_model, scheduler, device_queue_depth: self.device_queue_depth })
     }

@@ -67,10 +67,12 @@ impl DieLines {
         line.pages.push(Reverse(WaitingPage { number: self.added, ..page }));
     }
 
-    /// The die of the first page in the order of tags that waits for a free one, and its tag.
-    pub fn first(&self, is_free: impl Fn(DieId) -> bool) -> Option<(u64, DieId)> {
-        let free = self.dies.iter().filter(|&&die| is_free(die));
-        let firsts = free.filter_map(|&die| self.lines[die.index()].pages.peek().map(|Reverse(page)| (page, die)));
+    /// The first page in the order of tags of those that may start now, by die and tag.
+    pub fn first(&self, may_start: impl Fn(DieId, u64) -> bool) -> Option<(u64, DieId)> {
+        let firsts = self.dies.iter().filter_map(|&die| {
+            let Reverse(page) = self.lines[die.index()].pages.peek()?;
+            may_start(die, page.tag).then_some((page, die))
+        });
         firsts.min().map(|(page, die)| (page.tag, die))
     }
 

@@ -6,7 +6,7 @@ use crate::address::DieId;
 use crate::engine::die_lines::WaitingPage;
 use crate::engine::queue::{Outstanding, Request, TenantQueue};
 use crate::engine::throttle::Gate;
-use crate::engine::{Arrival, Engine, Event};
+use crate::engine::{Arrival, Engine, Event, Timeline};
 use crate::mapping::Mapping;
 use crate::nand::Nand;
 use crate::op::{Op, PageSpan, TenantId};
@@ -57,10 +57,11 @@ impl Engine {
             if has_room {
                 self.step_moves(mapping);
             }
-            let next_tag = if has_room { self.scheduler.next_tag() } else { None };
+            let suspends = self.next_page_suspends(mapping);
+            let next_tag = if has_room || suspends { self.scheduler.next_tag() } else { None };
             match self.first_waiting(has_room) {
                 Some((tag, die)) if next_tag.is_none_or(|next| tag <= next) => self.issue_waiting(mapping, die),
-                _ if next_tag.is_some() && (!self.are_dies_contended() || self.timeline.is_any_idle()) => {
+                _ if next_tag.is_some() && (suspends || !self.are_dies_contended() || self.timeline.is_any_idle()) => {
                     self.issue_next(mapping);
                 }
                 _ => {
@@ -85,6 +86,21 @@ impl Engine {
         self.in_flight - self.behind_background < self.device_queue_depth && self.in_flight < self.most_in_flight
     }
 
+    /// True when the next page is to be read from a die that suspends what it is at for it, which needs no room, either.
+    #[inline]
+    fn next_page_suspends<M: Mapping>(&self, mapping: &M) -> bool {
+        if !self.timeline.can_suspend() || self.depth_is_given {
+            return false;
+        }
+        let Some(tenant) = self.scheduler.next_tenant() else { return false };
+        let Some(Some(queue)) = self.queues.get(tenant as usize) else { return false };
+        if !queue.arrived.front().is_some_and(|(request, _)| request.op == Op::Read && queue.next_page < request.end) {
+            return false;
+        }
+        let die = mapping.die_to_read(TenantId(tenant), queue.next_page);
+        die.is_some_and(|die| may_read(&self.timeline, &self.passed_over, die, queue.standing.tag()))
+    }
+
     /// Tag and die of the first page that waits for a die which is free by now. Whatever is in flight on other dies,
     /// there is room for it, unless a depth was given.
     #[inline]
@@ -92,7 +108,7 @@ impl Engine {
         if self.die_lines.is_empty() || (self.depth_is_given && !has_room) {
             return None;
         }
-        self.die_lines.first(|die| self.timeline.is_idle(die))
+        self.die_lines.first(|die, tag| may_read(&self.timeline, &self.passed_over, die, tag))
     }
 
     /// Has something happen when the next die will be free: not all that keeps dies busy ends with a page.
@@ -122,8 +138,8 @@ impl Engine {
             queue.account.overtaken_no_more(now);
         }
         // Its tenant may have written it anew meanwhile.
-        let die = mapping.die_to_read(TenantId(tenant), page).filter(|&die| !self.timeline.is_idle(die));
-        if let Some(die) = die {
+        let die = mapping.die_to_read(TenantId(tenant), page);
+        if let Some(die) = die.filter(|&die| !may_read(&self.timeline, &self.passed_over, die, tag)) {
             return self.die_lines.add(die, waiting);
         }
         queue.waiting_pages.remove(page);
@@ -166,7 +182,7 @@ impl Engine {
         }
         if matches!(work, Work::Read | Work::Rewrite) {
             let die = mapping.die_to_read(TenantId(tenant), page);
-            if let Some(die) = die.filter(|&die| !self.timeline.is_idle(die)) {
+            if let Some(die) = die.filter(|&die| !may_read(&self.timeline, &self.passed_over, die, tag)) {
                 queue.waiting_pages.add(page);
                 self.scheduler.deferred(&mut queue.standing, self.timeline.read_ns());
                 let rewrite = matches!(work, Work::Rewrite);
@@ -249,6 +265,14 @@ impl Engine {
             self.completions.extend(queue.page_scheduled(slot, at));
         }
     }
+}
+
+/// True when a die can read a page now: it is free, or can suspend what it is at, which it does for no page whose turn
+/// is after that of a write that waits.
+#[inline]
+fn may_read(timeline: &Timeline, passed_over: &[(u64, u16)], die: DieId, tag: u64) -> bool {
+    let is_its_turn = || passed_over.iter().all(|&(earlier, _)| tag <= earlier);
+    timeline.is_idle(die) || (timeline.is_suspendable(die) && is_its_turn())
 }
 
 /// Whether a request must not start before others of its tenant: a flush before none, and what unmaps pages not before

@@ -134,6 +134,13 @@ impl Scheduler {
         self.waiting.peek().map(|&Reverse((tag, _))| tag)
     }
 
+    /// The next tenant, which stays in the line.
+    #[inline]
+    #[must_use]
+    pub fn next_tenant(&self) -> Option<u16> {
+        self.waiting.peek().map(|&Reverse((_, tenant))| tenant)
+    }
+
     /// Takes the next tenant out of the line. The caller must say so to its standing by [`Scheduler::taken`].
     #[inline]
     pub fn take_next(&mut self) -> Option<u16> {

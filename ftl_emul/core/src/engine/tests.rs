@@ -1,6 +1,6 @@
 use super::*;
 use crate::address::DieId;
-use crate::geometry::preset;
+use crate::geometry::{NandTiming, preset};
 use crate::mapping::Placement;
 use crate::mapping::page::{PageMapping, PageMappingOptions};
 use crate::op::Op;
@@ -11,7 +11,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 const FOREVER: Until = Until { time_ns: u64::MAX, host_page_writes: u64::MAX };
 
 fn device(dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMapping, Engine) {
-    let fast15 = preset("fast15").unwrap();
+    device_with(preset("fast15").unwrap().timing, dies, model, policy)
+}
+
+fn device_with(timing: NandTiming, dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMapping, Engine) {
     let geometry = Geometry {
         page_bytes: 4096,
         pages_per_block: 128,
@@ -21,7 +24,7 @@ fn device(dies: u32, model: TimingModel, policy: SchedulerPolicy) -> (PageMappin
         planes: 1,
     };
     let mapping = PageMapping::new(geometry, PageMappingOptions::default()).unwrap();
-    let costs = PageCosts::new(&geometry, &fast15.timing, model);
+    let costs = PageCosts::new(&geometry, &timing, model);
     (mapping, Engine::new(&geometry, costs, policy, None))
 }
 
@@ -449,4 +452,57 @@ fn a_lone_read_waits_for_its_die_and_not_for_its_turn() {
     engine.run(&mut mapping, Until { time_ns: 10_000_000_000, host_page_writes: u64::MAX });
     let queued = engine.counters(reader).unwrap().queued_ns as f64 / 10e9;
     assert!(queued < 0.05, "{queued} of the time");
+}
+
+const SUSPEND_NS: u64 = 20_000;
+
+/// One tenant of half of a die's pages, with all of them written.
+fn die_with_suspend() -> (PageMapping, Engine, TenantId) {
+    let timing = NandTiming { suspend_ns: SUSPEND_NS, ..preset("fast15").unwrap().timing };
+    let (mut mapping, engine) = device_with(timing, 1, TimingModel::Paper, SchedulerPolicy::WeightedFair);
+    let tenant = mapping.create_tenant(128 * 300, Placement::Isolated, 200).unwrap();
+    crate::preconditioning::precondition(&mut mapping, 3, |_| true);
+    (mapping, engine, tenant)
+}
+
+#[test]
+fn a_read_suspends_a_program_which_goes_on_after_it() {
+    let (mut mapping, mut engine, tenant) = die_with_suspend();
+    engine.open_queue(tenant, Arrival::Live).unwrap();
+    engine.submit(&mapping, tenant, Op::Write, 0, 4096, 1).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 200_000, host_page_writes: u64::MAX });
+    let [written] = engine.completions().collect::<Vec<_>>()[..] else { panic!("the end of a write is known") };
+    engine.submit(&mapping, tenant, Op::Read, 4096, 4096, 2).unwrap();
+    engine.run(&mut mapping, Until { time_ns: 500_000, host_page_writes: u64::MAX });
+    let [read] = engine.completions().collect::<Vec<_>>()[..] else { panic!("the read is done in time") };
+    assert_eq!(read.at_ns, 200_000 + SUSPEND_NS + 60_000 + 102_000);
+    // The die has to finish the program before the next one.
+    engine.submit(&mapping, tenant, Op::Write, 8192, 4096, 3).unwrap();
+    engine.run(&mut mapping, FOREVER);
+    let [next] = engine.completions().collect::<Vec<_>>()[..] else { panic!("the end of a write is known") };
+    assert_eq!(next.at_ns, written.at_ns + SUSPEND_NS + 60_000 + 102_000 + 800_000);
+}
+
+#[test]
+fn reads_that_suspend_programs_take_no_more_than_their_share() {
+    for weights in [[1.0, 1.0], [5.0, 1.0], [1.0, 5.0]] {
+        let timing = NandTiming { suspend_ns: SUSPEND_NS, ..preset("fast15").unwrap().timing };
+        let model = TimingModel::Full { copyback: true };
+        let (mut mapping, mut engine) = device_with(timing, 4, model, SchedulerPolicy::WeightedFair);
+        let tenants = [0; 2].map(|_| mapping.create_tenant(128 * 1000, Placement::Isolated, 150).unwrap());
+        crate::preconditioning::precondition(&mut mapping, 3, |_| true);
+        for (tenant, weight) in tenants.into_iter().zip(weights) {
+            engine.open_queue(tenant, Arrival::Closed { queue_depth: 64 }).unwrap();
+            engine.set_weight(tenant, weight).unwrap();
+        }
+        let [writer, reader] = tenants;
+        random_writes(&mut engine, &mapping, writer, 200_000, 1);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+        let pages: Vec<u64> = (0..500_000).map(|_| below(&mut rng, mapping.pages(reader))).collect();
+        repeat(&mut engine, &mapping, reader, Op::Read, &pages, 1);
+        engine.run(&mut mapping, Until { time_ns: 10_000_000_000, host_page_writes: u64::MAX });
+        let [written, read] = tenants.map(|tenant| engine.counters(tenant).unwrap().device_ns as f64);
+        let (share, due) = (written / (written + read), weights[0] / (weights[0] + weights[1]));
+        assert!((share / due - 1.0).abs() < 0.03, "the writer has {share} of the device time, by weight {due}");
+    }
 }

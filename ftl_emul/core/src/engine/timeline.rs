@@ -30,9 +30,10 @@ pub struct PageCosts {
     /// The parts of a copy from die to die: on the source, on each channel, on the target.
     across_ns: (u64, u64, u64),
     erase_ns: u64,
+    suspend_ns: u64,
 }
 
-/// A die is free at a moment that is not known yet.
+/// A register is free at a moment that is not known yet.
 const NOT_KNOWN: u64 = u64::MAX;
 
 /// GC done for a pool and not yet paid for in time.
@@ -56,7 +57,8 @@ impl PageCosts {
                 (timing.read_ns + program_ns + transfers, across_ns, timing.erase_ns)
             }
         };
-        Self { transfer_ns: timing.transfer_ns, program_ns, read_ns: timing.read_ns, copy_ns, across_ns, erase_ns }
+        let NandTiming { read_ns, transfer_ns, suspend_ns, .. } = *timing;
+        Self { transfer_ns, program_ns, read_ns, copy_ns, across_ns, erase_ns, suspend_ns }
     }
 }
 
@@ -72,8 +74,8 @@ pub struct Timeline {
     costs: PageCosts,
     dies_per_channel: u32,
     dies: Vec<u64>,
-    /// By die: when pages read from it have left its register, too, so that it is free.
-    free_from: Vec<u64>,
+    /// By die: when the page read from it has left its register.
+    registers: Vec<u64>,
     channels: Vec<u64>,
     /// When the page operation being issued will be done: programs, or the die's part of a read.
     pub finish: u64,
@@ -108,7 +110,7 @@ impl Timeline {
             costs,
             dies_per_channel: geometry.dies_per_channel,
             dies: vec![0; geometry.dies() as usize],
-            free_from: vec![0; geometry.dies() as usize],
+            registers: vec![0; geometry.dies() as usize],
             channels: vec![0; geometry.channels as usize],
             finish: 0,
             device_ns: 0,
@@ -137,7 +139,7 @@ impl Timeline {
     /// Keeps a page that is being read in the register of its die, until it is moved out.
     #[inline]
     pub fn keep(&mut self, die: DieId) {
-        self.free_from[die.index()] = NOT_KNOWN;
+        self.registers[die.index()] = NOT_KNOWN;
     }
 
     /// Moves a page that was read from the die out over its channel; returns when it has arrived.
@@ -145,21 +147,41 @@ impl Timeline {
     pub fn transfer_out(&mut self, die: DieId) -> u64 {
         let channel = &mut self.channels[(die.0 / self.dies_per_channel) as usize];
         *channel = self.now.max(*channel) + self.costs.transfer_ns;
-        self.free_from[die.index()] = self.dies[die.index()].max(*channel);
+        self.registers[die.index()] = *channel;
         *channel
+    }
+
+    /// When a die has done what it was given, and its register is empty.
+    #[inline]
+    fn free_from(&self) -> impl Iterator<Item = u64> {
+        self.dies.iter().zip(&self.registers).map(|(&die, &register)| die.max(register))
     }
 
     /// True when a die is free.
     #[inline]
     #[must_use]
     pub fn is_any_idle(&self) -> bool {
-        self.free_from.iter().any(|&from| from <= self.now)
+        self.free_from().any(|from| from <= self.now)
     }
 
     /// When the next die will be free, as far as that is known.
     #[must_use]
     pub fn next_free_ns(&self) -> Option<u64> {
-        self.free_from.iter().copied().filter(|&from| from > self.now && from != NOT_KNOWN).min()
+        self.free_from().filter(|&from| from > self.now && from != NOT_KNOWN).min()
+    }
+
+    /// True when dies can suspend programs and erases for reads.
+    #[inline]
+    #[must_use]
+    pub fn can_suspend(&self) -> bool {
+        self.costs.suspend_ns > 0
+    }
+
+    /// True when a die is at work that it can suspend for a read.
+    #[inline]
+    #[must_use]
+    pub fn is_suspendable(&self, die: DieId) -> bool {
+        self.can_suspend() && self.registers[die.index()] <= self.now
     }
 
     /// Time of dies and channels that reading a page takes.
@@ -218,7 +240,6 @@ impl Timeline {
                 continue;
             }
             self.dies[die] = self.now + ns;
-            self.free_from[die] = self.free_from[die].max(self.now + ns);
             self.background_until[die] = self.now + ns;
             self.last_background_end = self.last_background_end.max(self.now + ns);
             self.background_ns[die] -= ns;
@@ -240,12 +261,23 @@ impl Timeline {
         }
     }
 
+    /// A read goes before what the die is at, which goes on after it.
+    fn suspend(&mut self, die: DieId, duration: u64) -> u64 {
+        self.dies[die.index()] += duration;
+        let background = &mut self.background_until[die.index()];
+        if *background > self.now {
+            *background += duration;
+            self.last_background_end = self.last_background_end.max(*background);
+        }
+        self.die = Some(die);
+        self.device_ns += duration;
+        self.finish + duration
+    }
+
     #[inline]
     fn occupy(&mut self, die: DieId, from: u64, duration: u64) -> u64 {
         let until = &mut self.dies[die.index()];
         *until = from.max(*until) + duration;
-        let free_from = &mut self.free_from[die.index()];
-        *free_from = (*free_from).max(*until);
         self.die = Some(die);
         self.device_ns += duration;
         if self.last_background_end > self.now {
@@ -258,7 +290,7 @@ impl Timeline {
 impl Nand for Timeline {
     #[inline]
     fn is_idle(&self, die: DieId) -> bool {
-        self.free_from[die.index()] <= self.now
+        self.dies[die.index()] <= self.now && self.registers[die.index()] <= self.now
     }
 
     #[inline]
@@ -280,7 +312,11 @@ impl Nand for Timeline {
     #[inline]
     fn read(&mut self, die: DieId) {
         // Where the page lives may have had to be read from flash first.
-        self.finish = self.occupy(die, self.finish, self.costs.read_ns);
+        self.finish = match self.costs.suspend_ns {
+            0 => self.occupy(die, self.finish, self.costs.read_ns),
+            _ if self.dies[die.index()] <= self.finish => self.occupy(die, self.finish, self.costs.read_ns),
+            suspend_ns => self.suspend(die, suspend_ns + self.costs.read_ns),
+        };
         self.device_ns += self.costs.transfer_ns;
     }
 

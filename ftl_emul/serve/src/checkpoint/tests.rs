@@ -29,7 +29,7 @@ fn config(kind: &str) -> DeviceConfig {
                 dies_per_channel: 1,
                 planes: 1,
             },
-            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1 },
+            timing: NandTiming { read_ns: 1, program_ns: 1, erase_ns: 1, transfer_ns: 1, suspend_ns: 0 },
             mapping: MappingConfig {
                 kind: kind.into(),
                 cluster_dies: 1,

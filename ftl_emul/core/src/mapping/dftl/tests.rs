@@ -97,7 +97,7 @@ fn misses_and_evictions_are_those_computed_by_hand() {
 
 #[test]
 fn what_the_host_asks_for_waits_for_the_map() {
-    let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1 };
+    let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1, suspend_ns: 0 };
     let mut ftl = drive(geometry(40, 1, 8, 512), 1);
     let t = ftl.create_tenant(256, Placement::Isolated, 6).unwrap();
     let costs = PageCosts::new(ftl.geometry(), &timing, TimingModel::Full { copyback: true });

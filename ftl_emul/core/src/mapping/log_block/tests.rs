@@ -218,7 +218,7 @@ fn fast_merges_the_owner_of_the_sequential_log_block_into_it() {
 #[test]
 fn merges_take_the_time_of_their_copies_and_erases() {
     // Reads 10, programs 100, erases 1000, transfers 1; one die, copies stay inside it.
-    let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1 };
+    let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1, suspend_ns: 0 };
     let (mut ftl, t) = small::<Bast>(3, 3);
     let costs = PageCosts::new(ftl.geometry(), &timing, TimingModel::Full { copyback: true });
     let mut timeline = Timeline::new(ftl.geometry(), costs);
@@ -424,7 +424,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// no page is programmed twice or out of order, and the counters account for each other.
 fn any_requests<S: LogScheme>(width: u32, clusters: u32, np: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut ftl = drive::<S>(300 / clusters, width * clusters, np, width);
-    let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1 };
+    let timing = NandTiming { read_ns: 10, program_ns: 100, erase_ns: 1000, transfer_ns: 1, suspend_ns: 0 };
     let costs = PageCosts::new(ftl.geometry(), &timing, TimingModel::Full { copyback: false });
     let mut timeline = Timeline::new(ftl.geometry(), costs);
     let mut model: Contents<Option<u64>> = three_tenants(&mut ftl, 300, 4);
