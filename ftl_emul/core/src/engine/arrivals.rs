@@ -40,7 +40,7 @@ impl Engine {
         let pages = mapping.pages(tenant);
         let now = self.timeline.now;
         let request = request(now, op, offset_bytes, length_bytes, self.page_shift, pages, token)?;
-        let virtual_time = self.scheduler.virtual_time();
+        let virtual_time = self.scheduler.virtual_time(now);
         let queue = self.queue_mut(tenant)?;
         if queue.arrival != Arrival::Live {
             return Err(FtlError::State(format!("tenant {} has no live queue", tenant.0)));
@@ -72,7 +72,8 @@ impl Engine {
 
     /// Lets requests arrive as far as the tenant's way of arriving allows at this moment.
     pub(super) fn admit<M: Mapping>(&mut self, mapping: &M, tenant: u16) {
-        let (now, virtual_time) = (self.timeline.now, self.scheduler.virtual_time());
+        let now = self.timeline.now;
+        let virtual_time = self.scheduler.virtual_time(now);
         let Some(Some(queue)) = self.queues.get_mut(tenant as usize) else { return };
         if queue.paused {
             return;

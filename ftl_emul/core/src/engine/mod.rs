@@ -255,7 +255,8 @@ impl Engine {
                 self.schedule_page_done(arrived, tenant, slot, behind_background);
             }
             Event::Arrival { tenant } => {
-                let (now, virtual_time) = (self.timeline.now, self.scheduler.virtual_time());
+                let now = self.timeline.now;
+                let virtual_time = self.scheduler.virtual_time(now);
                 let Some(queue) = self.slot_mut(tenant) else { return };
                 queue.arrival_scheduled = false;
                 if !queue.paused {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::engine::account::Account;
 use crate::engine::latency::LatencyRecord;
-use crate::engine::scheduler::Standing;
+use crate::engine::scheduler::{Standing, VirtualTime};
 use crate::engine::slots::Slots;
 use crate::engine::throttle::Throttle;
 use crate::op::Op;
@@ -145,12 +145,13 @@ impl TenantQueue {
     }
 
     /// Lets the next fed request arrive at `now`, in the scheduler's virtual time too.
-    pub fn arrive(&mut self, now: u64, virtual_time: u64) {
+    pub fn arrive(&mut self, now: u64, virtual_time: VirtualTime) {
         let Some(request) = self.input.pop_front() else { return };
+        let arrival_tag = virtual_time.least_tag(self.account.outstanding() > 0);
         self.account.arrived(now);
         let slot = self.outstanding.put(Outstanding {
             arrival_ns: now,
-            arrival_tag: virtual_time,
+            arrival_tag,
             pages_left: (request.end - request.first).max(1),
             pages_unscheduled: (request.end - request.first).max(1),
             done_ns: 0,

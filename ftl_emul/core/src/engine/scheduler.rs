@@ -29,6 +29,27 @@ pub const SCHEDULERS: &[(&str, SchedulerPolicy, &str)] = &[
 /// Fractional bits of virtual service tags.
 const TAG_SHIFT: u32 = 10;
 
+/// How far a tenant that always has requests outstanding may fall behind virtual time and make up for it. Dies do not
+/// wait for each other, so that virtual time runs ahead of a tenant that has, for a moment, nothing for one of them.
+const MOST_LAG_NS: u64 = 20_000_000;
+
+/// Virtual time, for a request that arrives.
+#[derive(Debug, Clone, Copy)]
+pub struct VirtualTime {
+    now: u64,
+    /// [`MOST_LAG_NS`] ago or somewhat more.
+    before: u64,
+}
+
+impl VirtualTime {
+    /// The least tag of a request, of a tenant that has others outstanding or none.
+    #[inline]
+    #[must_use]
+    pub fn least_tag(self, has_others: bool) -> u64 {
+        if has_others { self.before } else { self.now }
+    }
+}
+
 /// Tenants that have a page to issue, ordered by tag, the smallest first.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -36,6 +57,8 @@ pub struct Scheduler {
     waiting: BinaryHeap<Reverse<(u64, u16)>>,
     turn: u64,
     virtual_time: u64,
+    /// It as it was at a time, and before that.
+    past: (u64, VirtualTime),
 }
 
 /// A tenant's standing with the scheduler.
@@ -84,7 +107,8 @@ impl Scheduler {
     /// Nobody waits.
     #[must_use]
     pub fn new(policy: SchedulerPolicy) -> Self {
-        Self { policy, waiting: BinaryHeap::new(), turn: 0, virtual_time: 0 }
+        let past = (0, VirtualTime { now: 0, before: 0 });
+        Self { policy, waiting: BinaryHeap::new(), turn: 0, virtual_time: 0, past }
     }
 
     /// How it divides.
@@ -99,11 +123,15 @@ impl Scheduler {
         self.waiting.is_empty()
     }
 
-    /// The virtual time, which arriving requests take note of.
+    /// Virtual time, of which arriving requests take note.
     #[inline]
     #[must_use]
-    pub fn virtual_time(&self) -> u64 {
-        self.virtual_time
+    pub fn virtual_time(&mut self, now_ns: u64) -> VirtualTime {
+        let (at_ns, past) = self.past;
+        if now_ns >= at_ns + MOST_LAG_NS {
+            self.past = (now_ns, VirtualTime { now: self.virtual_time, before: past.now });
+        }
+        VirtualTime { now: self.virtual_time, before: self.past.1.before }
     }
 
     /// Puts a tenant in line, unless it is already; the arrival is that of its oldest waiting request, in time and in

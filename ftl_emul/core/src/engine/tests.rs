@@ -443,6 +443,28 @@ fn readers_and_writers_get_device_time_by_weight() {
 }
 
 #[test]
+fn readers_on_several_dies_get_device_time_by_weight() {
+    let (mut mapping, mut engine) = device(4, TimingModel::Paper, SchedulerPolicy::WeightedFair);
+    let weights = [1.0, 2.0, 5.0];
+    let readers = weights.map(|_| mapping.create_tenant(128 * 300, Placement::Isolated, 200).unwrap());
+    crate::preconditioning::precondition(&mut mapping, 3, |_| true);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+    for (reader, weight) in readers.into_iter().zip(weights) {
+        engine.open_queue(reader, Arrival::Closed { queue_depth: 16 }).unwrap();
+        engine.set_weight(reader, weight).unwrap();
+        let pages: Vec<u64> = (0..200_000).map(|_| below(&mut rng, mapping.pages(reader))).collect();
+        repeat(&mut engine, &mapping, reader, Op::Read, &pages, 1);
+    }
+    engine.run(&mut mapping, Until { time_ns: 5_000_000_000, host_page_writes: u64::MAX });
+    let read = readers.map(|reader| engine.counters(reader).unwrap().completed[0] as f64);
+    let total: f64 = read.iter().sum();
+    for (reads, weight) in read.into_iter().zip(weights) {
+        let (share, due) = (reads / total, weight / 8.0);
+        assert!((share / due - 1.0).abs() < 0.1, "weight {weight} of 8 has {share} of the reads, by weight {due}");
+    }
+}
+
+#[test]
 fn a_lone_read_waits_for_its_die_and_not_for_its_turn() {
     let (mut mapping, mut engine, [writer, reader]) = two_tenants(SchedulerPolicy::WeightedFair, 150);
     engine.open_queue(writer, Arrival::Closed { queue_depth: 64 }).unwrap();

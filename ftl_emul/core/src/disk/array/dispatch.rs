@@ -20,8 +20,8 @@ impl Array {
             Gate::ShutUntil(at_ns) => return self.agenda.add(at_ns, Event::Unthrottle { tenant: number }),
         }
         tenant.account.queued(now_ns);
-        let virtual_time = self.scheduler.virtual_time();
-        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns, virtual_time);
+        let least_tag = self.scheduler.virtual_time(now_ns).least_tag(false);
+        self.scheduler.enqueue(number, &mut tenant.standing, self.requests[slot].arrival_ns, least_tag);
     }
 
     /// Hands requests to the disks while they have room.
