@@ -91,8 +91,8 @@ def work_is_conserved(runs: Runs) -> Iterator[Violation]:
         # GC comes in lumps, at other moments in the other run: the least of the windows around this one.
         could = min(alone[max(0, start_s - SERVED_AROUND_S) : start_s + SERVED_AROUND_S + 1])
         served = with_daemon.total("pages", start_s, end_s)
-        # Shares of pages may need more of the drive's time for fewer pages: then it is as busy as before. What
-        # moves of OPS take has a budget of its own.
+        # Shares of pages may need more of the drive's time for fewer pages: then it is as busy as before.
+        # Moves of OPS have a budget of their own.
         busy = with_daemon.total("device_ns", start_s, end_s)
         busy += float(with_daemon.run.moves_ns[start_s:end_s].sum())
         idle = busy < AS_BUSY_FROM * without.total("device_ns", start_s, end_s)

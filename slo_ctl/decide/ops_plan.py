@@ -81,8 +81,8 @@ FLOOR_OF_OWN_OPS = 0.5
 """Every VM, idle ones too, keeps this part of its own OPS, what it has in the split with the least GC if all
 write uniformly by their weights; or of an even part by logical size, if that is less. So an idle VM lends
 only part of it, and nobody is driven to a WAF that it cannot come back from quickly. A VM that is below its
-share because of its own latency (few requests outstanding) keeps all that it has in that split if VMs also read
-as much as they do: no queue could make up for its GC."""
+share because of its own latency (few requests outstanding) keeps all that it has in that split if VMs also
+read as much as they do: no queue could make up for its GC."""
 WRITE_SHARE_STEPS = 20
 """Write shares are rounded to so many steps, so that they are the same most of the time."""
 KNOWN_FROM_DRIVE_WRITES = 0.1

@@ -110,7 +110,7 @@ class VhostUserClient:
         self._tell(SET_BACKEND_REQ_FD, descriptors=[theirs.fileno()])
         theirs.close()
         self._tell(SET_FEATURES, struct.pack("<Q", self.features))
-        self._descriptors = _Descriptors() if before is None else before._descriptors
+        self._descriptors: _Descriptors = before._descriptors if before else _Descriptors()
         if before is None:
             self.memory_fd = self._descriptors.own(os.memfd_create("guest", os.MFD_ALLOW_SEALING))
             os.ftruncate(self.memory_fd, MEMORY_BYTES)
