@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daemon_sim.entitlement import BLOCK_S, WANTS_FROM, Ledger, Measure, ideal_pages
-from daemon_sim.result import Result
+from daemon_sim.result import Epoch, Result
 from daemon_sim.scenario import What
 from slo_ctl.daemon.ssd import DEFAULT_MOVE_BUDGET
 from slo_ctl.model import HostStatus, Verdict, VmStatus
@@ -125,8 +125,14 @@ def _is_reported(ledger: Ledger, start_s: float, end_s: float) -> bool:
 def _status_says(ledger: Ledger, start_s: float, end_s: float, says: Callable[[VmStatus], bool]) -> bool:
     epochs = ledger.run.epochs
     first = max(0, bisect_right(epochs, start_s, key=lambda epoch: epoch.at_s) - 1)
+    while first > 0 and _does_not_answer(epochs[first]):
+        first -= 1  # What was reported before is in force.
     last = bisect_right(epochs, end_s + ledger.run.scenario.window_s, key=lambda epoch: epoch.at_s)
     return any(says(row) for epoch in epochs[first:last] for row in epoch.status.vms)
+
+
+def _does_not_answer(epoch: Epoch) -> bool:
+    return all(row.verdict is Verdict.NO_MECHANISM for row in epoch.status.vms if row.device)
 
 
 def _says_what_pages_cost(row: VmStatus) -> bool:

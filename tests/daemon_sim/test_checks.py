@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -107,6 +109,19 @@ def test_a_smaller_total_is_that_of_the_fluid_ideal_where_status_says_so() -> No
     assert check(run, without, names=["conserved"]), (
         "b asks for 160, which leaves 306 of the 900 that a asks for"
     )
+
+
+def test_while_a_server_does_not_answer_its_last_status_counts() -> None:
+    run, without = result({"a": 1.0, "b": 1.0}), result({"a": 1.0, "b": 1.0})
+    for name in ("pages", "device_ns"):
+        run.of(name)[:, 100:200] *= 0.3
+    for vm in "ab":
+        say(run, vm, Verdict.NO_MECHANISM, 100, 250, "the server does not answer")
+    assert check(run, without, names=["conserved"])
+    (first, *rest) = run.epochs[99].status.vms
+    capped = replace(first, verdict=Verdict.CAPPED, slo=Slo(max_iops=300.0))
+    run.epochs[99] = replace(run.epochs[99], status=replace(run.epochs[99].status, vms=(capped, *rest)))
+    assert check(run, without, names=["conserved"]) == []
 
 
 def test_the_fluid_ideal_keeps_minimums_and_maximums() -> None:
