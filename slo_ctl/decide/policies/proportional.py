@@ -253,12 +253,14 @@ def _trimmed(meters: dict[str, Meter], sample: DeviceSample) -> dict[str, Meter]
 
     As in a fluid queue, a VM is entitled to its share while it has requests waiting: of a window in which it
     wanted no more, or paused, it is due what it used. So a VM that pauses makes up for nothing, and where
-    nobody takes more than its share all terms stay.
+    nobody takes more than its share all terms stay. A VM whose term is at its most is due what it used, too:
+    no weight helps it, and the terms of all others would fall to their least, where they correct nothing.
     """
     claims, keep = [], 1.0 - 1.0 / COST_MEMORY_WINDOWS
     for v in sample.vms:
         if v.active and v.window_s > 0.0 and (amount := v.amount(sample.share_by)):
             full = v.backlog_share >= JUDGED_FROM and v.queued_share >= WANTS_MORE_FROM
+            full = full and meters[v.vm].trim < LONGEST_TRIM
             per_request = amount / v.requests if v.requests else 1.0
             claims.append(claim_of(v.vm, v.slo, amount / v.window_s, per_request, wants_more=full))
     due = entitle(claims).rates
