@@ -204,7 +204,7 @@ fn get_feature(
             let (_, data) = cut(found.to_vec(), bytes);
             Ok((Completion::of(1), data))
         }
-        id => controller.feature(id).map(with_result),
+        id => controller.feature(id, command.dword(11)).map(with_result),
     }
 }
 

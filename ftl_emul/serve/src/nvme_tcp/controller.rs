@@ -36,8 +36,13 @@ mod property {
 
 /// Features (5.27.1).
 pub mod feature {
+    pub const ARBITRATION: u8 = 0x01;
+    pub const POWER_STATE: u8 = 0x02;
+    pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
+    pub const ERROR_RECOVERY: u8 = 0x05;
     pub const WRITE_CACHE: u8 = 0x06;
     pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    pub const WRITE_ATOMICITY: u8 = 0x0a;
     pub const EVENTS: u8 = 0x0b;
     pub const KEEP_ALIVE: u8 = 0x0f;
     pub const PLACEMENT: u8 = 0x1d;
@@ -70,6 +75,8 @@ struct State {
     heard: Instant,
     write_cache: bool,
     event_config: u32,
+    /// Values of mandatory features without effect on an emulated drive; by feature and, of temperatures, THSEL.
+    kept: BTreeMap<(u8, u32), u32>,
     /// Identifiers of outstanding Asynchronous Event Requests.
     event_requests: VecDeque<u16>,
     /// Reported, and its log page not read since.
@@ -113,6 +120,7 @@ impl Controller {
             heard: Instant::now(),
             write_cache: true,
             event_config: 0,
+            kept: BTreeMap::new(),
             event_requests: VecDeque::new(),
             notice_is_masked: false,
             changed: BTreeSet::new(),
@@ -236,14 +244,18 @@ impl Controller {
         !self.state().write_cache
     }
 
-    /// Get Features (5.15): the current value.
-    pub fn feature(&self, id: u8) -> Result<u64, Status> {
+    /// Get Features (5.15): the current value; `selector` is CDW11.
+    pub fn feature(&self, id: u8, selector: u32) -> Result<u64, Status> {
         let state = self.state();
         match (id, self.is_discovery) {
             (feature::KEEP_ALIVE, _) => Ok(state.keep_alive.map_or(0, |most| exact::<u64>(most.as_millis()))),
             (feature::EVENTS, _) => Ok(u64::from(state.event_config)),
             (feature::WRITE_CACHE, false) => Ok(u64::from(state.write_cache)),
             (feature::NUMBER_OF_QUEUES, false) => Ok(queues_granted()),
+            (_, false) => {
+                let key = (id, kept_by(id, selector)?);
+                Ok(u64::from(state.kept.get(&key).copied().unwrap_or(if key == OVER_TEMPERATURE { NEVER } else { 0 })))
+            }
             _ => Err(Status::INVALID_FIELD),
         }
     }
@@ -264,6 +276,10 @@ impl Controller {
                 return Ok(queues_granted());
             }
             (feature::HOST_IDENTIFIER, _) => return Err(Status::FEATURE_NOT_CHANGEABLE),
+            (_, false) => {
+                let key = (id, kept_by(id, value)?);
+                state.kept.insert(key, kept_of(id, value)?);
+            }
             _ => return Err(Status::INVALID_FIELD),
         }
         Ok(0)
@@ -368,6 +384,7 @@ impl State {
         self.csts = 0;
         self.write_cache = true;
         self.event_config = 0;
+        self.kept.clear();
         if let Some(admin) = self.queues.get(&0) {
             admin.forget(self.event_requests.drain(..));
         }
@@ -385,6 +402,35 @@ impl State {
 fn attached_to(host: &Host, is_discovery: bool, namespaces: &[Arc<Namespace>]) -> BTreeMap<u32, (u64, u64)> {
     let attached = namespaces.iter().filter(|namespace| !is_discovery && namespace.is_attached_to(&host.nqn));
     attached.map(|namespace| (namespace.nsid(), (namespace.serial, namespace.size_bytes()))).collect()
+}
+
+/// The threshold that is compared with temperatures from above; those of an emulated drive never reach it.
+const OVER_TEMPERATURE: (u8, u32) = (feature::TEMPERATURE_THRESHOLD, 0);
+const NEVER: u32 = 0xffff;
+
+/// Which of the values of a feature without effect CDW11 names.
+fn kept_by(id: u8, cdw11: u32) -> Result<u32, Status> {
+    // TMPSEL: the composite temperature, or all (5.27.1.3).
+    let (sensor, threshold) = (cdw11 >> 16 & 0xf, cdw11 >> 20 & 0b11);
+    match id {
+        feature::TEMPERATURE_THRESHOLD if matches!(sensor, 0 | 0xf) && threshold < 2 => Ok(threshold),
+        feature::ARBITRATION | feature::POWER_STATE | feature::ERROR_RECOVERY | feature::WRITE_ATOMICITY => Ok(0),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+/// What is kept of a value for such a feature.
+fn kept_of(id: u8, value: u32) -> Result<u32, Status> {
+    match id {
+        // There is only power state 0.
+        feature::POWER_STATE if value & 0x1f != 0 => Err(Status::INVALID_FIELD),
+        // DULBE: deallocated blocks are read as zeroes.
+        feature::ERROR_RECOVERY if value & 1 << 16 != 0 => Err(Status::INVALID_FIELD),
+        feature::ARBITRATION => Ok(value & 0xffff_ff07),
+        feature::POWER_STATE => Ok(value & 0xe0),
+        feature::WRITE_ATOMICITY => Ok(value & 1),
+        _ => Ok(value & 0xffff),
+    }
 }
 
 fn keep_alive(milliseconds: u32) -> Option<Duration> {

@@ -329,6 +329,33 @@ fn a_change_of_size_is_told_once_until_its_log_is_read() {
 }
 
 #[test]
+fn mandatory_features_keep_what_is_set_until_a_reset() {
+    let served = served();
+    let (mut admin, _) = served.admin(false, false);
+    let get = |admin: &mut Host, cdw10: u32, cdw11: u32| {
+        let answer = admin.run(entry(0x0a, 0, &[(10, cdw10), (11, cdw11)]));
+        (answer.status, answer.result)
+    };
+    let set = |admin: &mut Host, cdw10: u32, cdw11: u32| admin.run(entry(0x09, 0, &[(10, cdw10), (11, cdw11)])).status;
+    let over_and_under = [0, 1 << 20];
+    assert_eq!([0x01, 0x02, 0x05, 0x0a].map(|id| get(&mut admin, id, 0)), [(0, 0); 4]);
+    assert_eq!(over_and_under.map(|which| get(&mut admin, 0x04, which)), [(0, 0xffff), (0, 0)]);
+    let settings = [(0x01, 0x0302_0104), (0x02, 0x20), (0x05, 100), (0x0a, 1), (0x04, 0x015e), (0x04, 0x0010_010e)];
+    for (id, value) in settings {
+        assert_eq!(set(&mut admin, id, value), 0, "{id:#x}");
+        assert_eq!(get(&mut admin, id, value & 1 << 20), (0, u64::from(value & !(1 << 20))), "{id:#x}");
+    }
+    // A second power state, an error for deallocated blocks, the threshold of a sensor, no such feature.
+    for (id, value) in [(0x02, 1), (0x05, 1 << 16), (0x04, 1 << 16), (0x08, 0)] {
+        assert_eq!(set(&mut admin, id, value), 0x02, "{id:#x}");
+    }
+    assert_eq!(admin.configure(0).status, 0);
+    assert_eq!(admin.configure(ENABLE).status, 0);
+    assert_eq!(get(&mut admin, 0x05, 0), (0, 0));
+    served.still_serves();
+}
+
+#[test]
 fn a_silent_host_loses_its_controller_and_a_reset_its_queues() {
     let served = served();
     let mut silent = Host::dial(served.address, false, false);
