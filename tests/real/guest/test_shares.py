@@ -111,12 +111,12 @@ def shares(guest: Guest) -> tuple[dict[str, float], dict[str, float]]:
 def assert_shares(guest: Guest, weights: dict[str, int]) -> None:
     total = sum(weights.values())
     expected = {vm: pytest.approx(weight / total, rel=_WITHIN) for vm, weight in weights.items()}
-    found, _ = first_that(lambda found: found[0] == expected, lambda: shares(guest))
+    found, _ = first_that(lambda found: found[0] == expected, lambda: shares(guest), looks=8)
     assert found == expected
 
 
 def test_weights_come_out_as_shares_by_the_profile(guest: Guest) -> None:
-    before = state(guest)
+    guest.run("cat >/root/before", stdin=state(guest))
     without, _ = shares(guest)
     assert without["c"] < 0.45
     guest.run(
@@ -126,7 +126,6 @@ def test_weights_come_out_as_shares_by_the_profile(guest: Guest) -> None:
     until_weights(guest, a=100, b=300, c=600)
     assert f"wrandiops={_MODEL_IOPS}" in state(guest)
     assert_shares(guest, _WEIGHTS)
-    guest.run("cat >/root/before", stdin=before)
 
 
 def test_a_weight_is_changed_live(guest: Guest) -> None:
