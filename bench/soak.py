@@ -76,7 +76,7 @@ def by_minute(samples: list[tuple[float, float]]) -> tuple[list[float], list[flo
 
 def report(series: Mapping[str, list[tuple[float, float]]], from_s: float) -> int:
     grown = 0
-    print(f"{'figure':24} {'mean':>10} {'slope an hour':>24}")
+    print(f"{'figure':24} {'mean':>10} {'slope an hour':>24}  means of each quarter")
     for name, samples in series.items():
         hours, values = by_minute([sample for sample in samples if sample[0] >= from_s])
         slope, half = slope_of(hours, values)
@@ -84,7 +84,8 @@ def report(series: Mapping[str, list[tuple[float, float]]], from_s: float) -> in
         bound = 1.0 if name.endswith(_COUNTED) else GROWTH_OF_A_DAY * mean
         grows = slope - half > 0 and 24 * slope > bound
         grown += grows
-        print(f"{name:24} {mean:10.2f} {slope:+12.4f} ± {half:8.4f} {'GROWS' if grows else ''}")
+        quarters = " ".join(f"{np.mean(part):.2f}" for part in np.array_split(values, 4))
+        print(f"{name:24} {mean:10.2f} {slope:+12.4f} ± {half:8.4f}  {quarters} {'GROWS' if grows else ''}")
     return grown
 
 
