@@ -128,7 +128,7 @@ impl Engine {
             page_shift: geometry.page_bytes.trailing_zeros(),
             starved: Vec::new(),
             completions: Vec::new(),
-            move_budget: MoveBudget::new(geometry.dies()),
+            move_budget: MoveBudget::new(geometry, costs),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Moves of blocks between tenants, in the background: GC frees the blocks a step at a time, within a budget of device
 //! time while anybody has requests outstanding, and as fast as the dies allow while nobody has.
 
-use crate::convert::whole;
-use crate::engine::{Engine, Event};
+use crate::address::DieId;
+use crate::engine::{Engine, Event, PageCosts};
 use crate::error::{FtlError, invalid};
+use crate::geometry::Geometry;
 use crate::mapping::Mapping;
 
-/// Share of the device's time that moves may take while requests are outstanding, unless another is set.
+/// Share of each die's time that moves may take while requests are outstanding, unless another is set.
 pub const DEFAULT_MOVE_BUDGET: f64 = 0.1;
 /// The budget holds over any time of this length: what is saved up for bursts is a part of it.
 const BUDGET_WINDOW_S: f64 = 10.0;
@@ -16,13 +17,16 @@ const BURST_SHARE: f64 = 0.05;
 /// 64 victims free a block even where 98 % of their pages are valid.
 const MOST_GC_PASSES: u64 = 64;
 
-/// Die time that moves may take.
+/// Die time that moves may take. Each die has a budget of its own: requests that are spread over all dies are as fast
+/// as the slowest of them, so that work on one die can cost several times its share of the device.
 #[derive(Debug, Clone)]
 pub(super) struct MoveBudget {
     share: f64,
-    dies: f64,
-    saved_ns: f64,
+    /// By die.
+    saved_ns: Vec<f64>,
     counted_ns: u64,
+    /// No more work is begun while the dies owe more.
+    most_owed_ns: u64,
     /// Blocks handed over since the start.
     pub moved_blocks: u64,
     /// Victims that a step may collect: twice as many after each that freed no block. The giver's own writes otherwise
@@ -33,33 +37,43 @@ pub(super) struct MoveBudget {
 }
 
 impl MoveBudget {
-    pub fn new(dies: u32) -> Self {
+    pub fn new(geometry: &Geometry, costs: PageCosts) -> Self {
         Self {
             share: DEFAULT_MOVE_BUDGET,
-            dies: f64::from(dies),
-            saved_ns: 0.0,
+            saved_ns: vec![0.0; geometry.dies() as usize],
             counted_ns: 0,
+            most_owed_ns: u64::from(geometry.dies() - 1) * costs.longest_pass_ns(geometry.pages_per_block),
             moved_blocks: 0,
             gc_passes: 1,
             step_scheduled: false,
         }
     }
 
-    /// Die time that may be spent now.
-    fn available_ns(&mut self, now: u64) -> u64 {
-        let per_ns = self.share * self.dies;
-        let burst_ns = per_ns * BURST_SHARE * BUDGET_WINDOW_S * 1e9;
-        let earned_ns = (now - self.counted_ns) as f64 * per_ns * (1.0 - BURST_SHARE);
-        self.saved_ns = (self.saved_ns + earned_ns).min(burst_ns);
+    /// Each die earns its share of the time since the last call, and saves up a step at least.
+    fn earn(&mut self, now: u64, step_ns: u64) {
+        let burst_ns = (self.share * BURST_SHARE * BUDGET_WINDOW_S * 1e9).max(step_ns as f64);
+        let earned_ns = (now - self.counted_ns) as f64 * self.share * (1.0 - BURST_SHARE);
+        for saved_ns in &mut self.saved_ns {
+            *saved_ns = (*saved_ns + earned_ns).min(burst_ns);
+        }
         self.counted_ns = now;
-        whole(self.saved_ns)
+    }
+
+    /// Spends the time for a step on a die, if it has as much.
+    fn spend(&mut self, die: DieId, ns: u64) -> bool {
+        let saved_ns = &mut self.saved_ns[die.index()];
+        let affordable = *saved_ns >= ns as f64;
+        if affordable {
+            *saved_ns -= ns as f64;
+        }
+        affordable
     }
 }
 
 /// How moves of blocks are going.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MoveStatus {
-    /// Share of the device's time that they may take while requests are outstanding.
+    /// Share of each die's time that they may take while requests are outstanding.
     pub budget: f64,
     /// Die time that they have taken since the start.
     pub done_ns: u64,
@@ -81,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Sets the share of the device's time that moves may take while requests are outstanding, 0 to 1.
+    /// Sets the share of each die's time that moves may take while requests are outstanding, 0 to 1.
     pub fn set_move_budget(&mut self, share: f64) -> Result<(), FtlError> {
         if !(0.0..=1.0).contains(&share) {
             return invalid("move_budget", format!("{share} is not a share between 0 and 1"));
@@ -96,18 +110,13 @@ impl Engine {
             return;
         }
         let busy = self.in_flight > 0 || self.is_anybody_waiting();
-        let saved_ns = self.move_budget.available_ns(self.timeline.now);
-        let budget_ns = if busy { saved_ns } else { u64::MAX };
-        let die_lines = &mut self.die_lines;
-        let spent_ns = self.timeline.work_in_background(budget_ns, |die| die_lines.yields(die));
-        if busy {
-            self.move_budget.saved_ns -= spent_ns as f64;
-        }
-        // A die is given more to do once it has done what it had; beside requests, only one die at a time.
-        let dies = if busy { 1 } else { self.timeline.dies() };
-        let allowed = !busy || self.move_budget.share > 0.0;
-        let mut going = self.timeline.background_ns() > 0;
-        if mapping.moves_pending() && allowed && self.timeline.background_dies() < dies {
+        let (budget, die_lines) = (&mut self.move_budget, &mut self.die_lines);
+        budget.earn(self.timeline.now, self.timeline.background_step_ns());
+        self.timeline.work_in_background(|die, ns| !busy || (die_lines.yields(die) && budget.spend(die, ns)));
+        let allowed = !busy || budget.share > 0.0;
+        let owed_ns = self.timeline.background_ns();
+        let mut going = owed_ns > 0;
+        if mapping.moves_pending() && allowed && owed_ns <= budget.most_owed_ns {
             self.timeline.begin();
             let passes = self.move_budget.gc_passes;
             let progress = mapping.advance_moves(passes, &mut self.timeline);

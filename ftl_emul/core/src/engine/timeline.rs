@@ -45,6 +45,11 @@ struct Debt {
 }
 
 impl PageCosts {
+    /// GC of a block in which each page is valid.
+    pub(super) fn longest_pass_ns(&self, pages_per_block: u32) -> u64 {
+        u64::from(pages_per_block) * self.copy_ns + self.erase_ns
+    }
+
     /// Costs on a die of `geometry`.
     #[must_use]
     pub fn new(geometry: &Geometry, timing: &NandTiming, model: TimingModel) -> Self {
@@ -209,12 +214,6 @@ impl Timeline {
         self.background_ns.iter().sum()
     }
 
-    /// Dies that owe some.
-    #[must_use]
-    pub fn background_dies(&self) -> usize {
-        self.background_ns.iter().filter(|&&ns| ns > 0).count()
-    }
-
     /// The longest that such work keeps a die from requests at a time.
     #[must_use]
     pub fn background_step_ns(&self) -> u64 {
@@ -228,25 +227,20 @@ impl Timeline {
         self.last_background_end > self.now
     }
 
-    /// Does one step of background work on each idle die that owes some, as far as `budget_ns` of die time goes
-    /// and where `may_work` lets it; returns what was spent.
-    pub fn work_in_background(&mut self, budget_ns: u64, mut may_work: impl FnMut(DieId) -> bool) -> u64 {
+    /// Does one step of background work on each idle die that owes some, where `may_work` lets it take so long.
+    pub fn work_in_background(&mut self, mut may_work: impl FnMut(DieId, u64) -> bool) {
         let step_ns = self.background_step_ns();
-        let mut spent_ns = 0;
         for die in 0..self.background_ns.len() {
             let ns = self.background_ns[die].min(step_ns);
-            let has_time = self.dies[die] <= self.now && spent_ns + ns <= budget_ns;
-            if ns == 0 || !has_time || !may_work(DieId(exact::<u32>(die))) {
+            if ns == 0 || self.dies[die] > self.now || !may_work(DieId(exact::<u32>(die)), ns) {
                 continue;
             }
             self.dies[die] = self.now + ns;
             self.background_until[die] = self.now + ns;
             self.last_background_end = self.last_background_end.max(self.now + ns);
             self.background_ns[die] -= ns;
-            spent_ns += ns;
+            self.background_done_ns += ns;
         }
-        self.background_done_ns += spent_ns;
-        spent_ns
     }
 
     /// Time of GC on one die, or set aside.
