@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MIB = 1 << 20
 _TABLES_BYTES = 6 * MIB
+_E2FSCK_REPAIRED = range(4)
+"""Exit codes: nothing to do, errors corrected, and that a mounted root should be mounted again."""
 NO_DISK = "disks on loop devices need root"
 
 
@@ -37,18 +39,23 @@ class LoopDisk:
         # ext4 is read-only, which is another fault.
         with self._image.open("r+b") as image:
             os.posix_fallocate(image.fileno(), 0, _TABLES_BYTES)
-        self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
-        self.mount()
+        self._mount()
 
-    def mount(self) -> None:
-        """At its folder."""
+    def _mount(self) -> None:
+        self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
         _run("mount", "-o", "errors=remount-ro,nodiscard", self._device, str(self.folder))
 
     def mount_again(self) -> None:
-        """What only the page cache had is gone."""
+        """What only the page cache had is gone.
+
+        With another loop device: a mount namespace made since, by any process, keeps the old one in use and its
+        file system as it is, without what it could not write.
+        """
+        subprocess.run(["sync", "--file-system", str(self.folder)], capture_output=True, check=False)
         _run("umount", str(self.folder))
-        subprocess.run(["e2fsck", "-fy", self._device], capture_output=True, check=False)
-        self.mount()
+        _run("losetup", "-d", self._device)
+        _run("e2fsck", "-fy", str(self._image), accepted=_E2FSCK_REPAIRED)
+        self._mount()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -67,9 +74,9 @@ class LoopDisk:
         subprocess.run(["umount", "-l", str(self._below)], capture_output=True, check=False)
 
 
-def _run(*words: str) -> str:
+def _run(*words: str, accepted: Container[int] = (0,)) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    if done.returncode not in accepted:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}; {NO_DISK}")
     return done.stdout
 
