@@ -99,7 +99,7 @@ class Activity:
 # One emulated SSD that is being served: its sample, its policy, and what that wants done.
 
 DEFAULT_MOVE_BUDGET = 0.1
-"""Share of device time, unless configured."""
+"""Share of the time of each die, unless configured."""
 
 
 @dataclass(slots=True)

@@ -148,7 +148,7 @@ class DeviceStatus:
     share_by: str = ""
     """The unit of shares: pages, requests or device-time; empty where shares are not kept."""
     move_budget: float | None = None
-    """Share of device time that moves of OPS may take while requests are outstanding."""
+    """Share of the time of each die that moves of OPS may take while requests are outstanding."""
     moves: tuple[MoveStatus, ...] = ()
 
 

@@ -83,19 +83,8 @@ def test_large_drives(size: str) -> None:
     kept(Order(scenario="restarts", size=size, hours=0.05, checks=("epochs", "status")))
 
 
-KNOWN_TO_FAIL = {
-    35: "`settled`: the WAF of a sequential writer changes with each pass over its namespace",
-    57: "`conserved`: a lone reader waits for the die that OPS moves work on",
-}
-"""docs/validation.md has them all."""
-SEEDS = [
-    pytest.param(seed, marks=pytest.mark.xfail(reason=KNOWN_TO_FAIL[seed]) if seed in KNOWN_TO_FAIL else ())
-    for seed in range(EXAMPLES)
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_random_scenarios(seed: int) -> None:
     kept(Order(seed=seed))
 

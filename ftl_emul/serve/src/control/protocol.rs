@@ -42,7 +42,7 @@ enum Command {
     CancelMoves {},
     /// Share of the device's time that moves may take while requests are outstanding.
     SetMoveBudget { share: f64 },
-    /// Share of device time.
+    /// Share of the time of each die.
     SetWeight { namespace: String, weight: f64 },
     /// How device time is divided among the namespaces.
     SetScheduler { scheduler: String },
