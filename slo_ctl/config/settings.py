@@ -26,7 +26,7 @@ class DaemonConfig:
     share_by: ShareBy = ShareBy.PAGES
     """The unit of shares."""
     move_budget: float = 0.1
-    """Share of the time of each die that moves of OPS may take while requests are outstanding (emulated SSDs)."""
+    """Of the time of each die: the share that moves of OPS may take while requests are outstanding."""
     keep_on_stop: bool = False
     """Leave everything set when the daemon stops, instead of undoing it."""
 

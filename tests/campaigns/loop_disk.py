@@ -48,8 +48,8 @@ class LoopDisk:
     def mount_again(self) -> None:
         """What only the page cache had is gone.
 
-        With another loop device: a mount namespace made since, by any process, keeps the old one in use, and its
-        file system as it was left.
+        With another loop device: a mount namespace made since, by any process, keeps the old one in use, and
+        its file system as it was left.
         """
         subprocess.run(["sync", "--file-system", str(self.folder)], capture_output=True, check=False)
         _run("umount", str(self.folder))
