@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,9 @@ from .server_kill import verify_all
 _LOST = (errno.EIO, errno.EPERM, errno.ENOSPC)
 """NBD has EPERM for EROFS."""
 _SMALL_JUMP_S, _LARGE_JUMP_S = 3600, 5 * 86400
+_CROWD = 20
+_SPARE_MEMORY_BYTES = 32 << 20
+"""Not enough for the threads of so many clients."""
 _CONFIG = """
 [daemon]
 epoch = "100ms"
@@ -192,20 +196,38 @@ def _with_daemon(
 
 def descriptor_limit(root: Path, random: Random, tally: Tally) -> None:
     """No descriptors left: clients there are go on, others connect once there are some."""
+
+    def limit(pid: int) -> int:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir())) + random.randint(0, 6)
+
+    _limit_server(root, random, tally, resource.RLIMIT_NOFILE, limit)
+
+
+def memory_limit(root: Path, random: Random, tally: Tally) -> None:
+    """No memory for another client's thread: clients there are go on, others connect once there is some."""
+
+    def limit(pid: int) -> int:
+        (size,) = re.findall(r"^VmSize:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return int(size) * 1024 + random.randint(0, _SPARE_MEMORY_BYTES)
+
+    _limit_server(root, random, tally, resource.RLIMIT_AS, limit)
+
+
+def _limit_server(root: Path, random: Random, tally: Tally, kind: int, limit: Callable[[int], int]) -> None:
+    """What `limit` grants the process is not enough for all who connect."""
     scene = Scene(root, random, tally)
     crowd: list[NbdClient] = []
     try:
         with scene.load():
             pid = scene.server.pid()
-            open_now = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-            with _limited(pid, resource.RLIMIT_NOFILE, open_now + random.randint(0, 6)):
-                for _ in range(10):
+            with _limited(pid, kind, limit(pid)):
+                for _ in range(_CROWD):
                     try:
                         crowd.append(NbdClient(scene.server.run.export("a"), "a", timeout_s=0.2))
                     except (OSError, NbdError):
                         tally["connections refused"] += 1
                 scene.wait(0.1, 0.5)
-            check(len(crowd) < 10, "the limit was not felt")
+            check(len(crowd) < _CROWD, "the limit was not felt")
             check(scene.server.pid() == pid, f"the server ended: {scene.server.log()}")
             for client in crowd:
                 client.close()
@@ -231,6 +253,7 @@ FAULTS: dict[str, Round] = {
     "stopped server": stopped_server,
     "stopped daemon": stopped_daemon,
     "descriptor limit": descriptor_limit,
+    "memory limit": memory_limit,
     "clock jumps": clock_jumps,
 }
 
