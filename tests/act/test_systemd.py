@@ -1,4 +1,4 @@
-"""Properties of units, by a systemd that is made up: it keeps them and writes the cgroup files."""
+"""Properties of units, by a mock systemd: it keeps them and writes the cgroup files."""
 
 from __future__ import annotations
 

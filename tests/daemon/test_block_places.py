@@ -115,7 +115,7 @@ def test_a_node_that_udev_has_yet_to_make_is_waited_for(
 
 
 def test_other_paths_are_taken_as_they_are(drive: Drive, tmp_path: Path) -> None:
-    """Whether there is a block device is found out, and told, when it is looked at."""
+    """A missing block device is reported when it is read."""
     file = tmp_path / "file"
     file.touch()
     for path in ("/dev/zero", "/dev/nowhere", str(file)):

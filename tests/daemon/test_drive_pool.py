@@ -174,7 +174,7 @@ def test_where_nobody_was_given_a_weight_nothing_is_done() -> None:
     assert host.pool.guard.throttles == {}
     host.pool.slos = host.slos
     assert host.pool.shared(host.pool.devices[0]).shares == {"a": 1.0}
-    # Equal weights that somebody set are kept as any others.
+    # Equal weights that the operator set are kept as any others.
     host.weighted = {"b"}
     host.run(40)
     assert host.iops("b") == pytest.approx(333, rel=0.06)

@@ -94,7 +94,7 @@ def test_one_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
         hooks.add([change()])
         until(lambda: hooks.results()["killed"] == 1)
     for pid in pids.read_text().split():
-        # An orphan is collected by somebody else, at some time.
+        # An orphan is collected by init, at some time.
         until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in _status(pid))  # type: ignore[misc]
 
 

@@ -1,4 +1,4 @@
-"""Epochs on a host that is made up: files below a root, and an observer that says what it is told to."""
+"""Epochs on a mock host: files below a root, and an observer that returns what the test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check finds what it is for, and nothing else, in results that are made up."""
+"""Each check finds what it is for, and nothing else, in mock results."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ class Loop:
     """IOPS, and limits in force meanwhile."""
     notes: set[str] = field(default_factory=set)
     guessing: bool = False
-    """The observer takes everybody for wanting more, as it does where it only sees a busy device."""
+    """The observer takes every VM for wanting more, as it does where it only sees a busy device."""
     knows_steps: bool = True
-    """The controller is told what limits grant, and takes those that are granted completely."""
+    """The controller knows the steps of limits, and chooses limits that are granted completely."""
     by_weight: bool = False
     """Every VM has a namespace of its own: shares are kept by limits, and a VM that is throttled by one looks
     as if it wanted no more, since its namespace is not busy."""

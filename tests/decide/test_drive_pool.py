@@ -58,9 +58,9 @@ def test_simulated_weights_on_a_slow_drive_are_kept_within_half_a_step(
     assert loop.changes(100) <= 10
 
 
-def test_simulated_limits_that_grant_less_than_they_say_and_nobody_knows() -> None:
-    """Why the controller is told: who is throttled was taken for content, its limit was lifted again and
-    again, and weights 1:3:6 came out as 26:28:46."""
+def test_shares_are_right_only_if_the_controller_knows_the_steps_of_limits() -> None:
+    """Limits that grant less than was set. A controller that does not know takes a throttled VM for one that
+    wants no more, raises its limit again and again, and weights 1:3:6 come out as 26:28:46."""
 
     def shares(*, knows_steps: bool) -> list[float]:
         plant = Plant(weighted((8, 8, 8), a=1, b=3, c=6), 92, 0.02, limit_step=10.0)

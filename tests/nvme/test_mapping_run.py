@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_drive import BLOCK, MadeDrive
+from mock_drive import BLOCK, MockDrive
 from xml_domains import XmlDomains
 
 from slo_ctl.act.mapping import MappingRun, MappingStore, Namespaces
@@ -53,7 +53,7 @@ class CrashingStore(MappingStore):
 
 
 class Host:
-    def __init__(self, folder: Path, drive: MadeDrive) -> None:
+    def __init__(self, folder: Path, drive: MockDrive) -> None:
         self.drive = drive
         self.store = MappingStore(folder / "mappings.json")
         self.domains = XmlDomains("web", "db")
@@ -98,7 +98,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path, MadeDrive(tmp_path / "drive"))
+    return Host(tmp_path, MockDrive(tmp_path / "drive"))
 
 
 def test_a_namespace_is_made_attached_and_given_and_all_of_it_undone(host: Host) -> None:
@@ -140,7 +140,7 @@ def test_a_detached_namespace_of_somebody_else_is_adopted_and_never_deleted(host
 
 def test_a_drive_that_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
     refusal = "NVMe status: Invalid Command Opcode: A reserved coded value(0x4001)\n"
-    host = Host(tmp_path, MadeDrive(tmp_path / "drive", refuses_create=refusal))
+    host = Host(tmp_path, MockDrive(tmp_path / "drive", refuses_create=refusal))
     host.drive.add(3, GIB)
     with pytest.raises(UserError) as error:
         host.run(host.plan(MapRequest("web", GIB)), None)
@@ -163,7 +163,7 @@ def test_a_vm_that_is_not_there_keeps_what_was_done_until_it_is_undone(host: Hos
 @pytest.mark.parametrize("at", range(1, 11))
 def test_a_crash_at_any_moment_is_gone_on_from(tmp_path: Path, at: int, after: bool) -> None:
     """NamespaceMapping and unmapping, ended before or after each time that the record is written."""
-    host = Host(tmp_path, MadeDrive(tmp_path / "drive"))
+    host = Host(tmp_path, MockDrive(tmp_path / "drive"))
     host.drive.add(9, 3 * GIB)
     store = host.crashing(at, after)
     try:

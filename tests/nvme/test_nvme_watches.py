@@ -12,7 +12,7 @@ from slo_ctl.model import DeviceNumber
 
 
 class Watch(NvmeWatch):
-    """Knows the groups that it is told, and asks no drive."""
+    """Knows the groups it is given, and asks no drive."""
 
     made: list[Watch]
     groups: dict[str, int | None] | None
@@ -60,7 +60,7 @@ def test_a_drive_is_asked_once_for_each_endurance_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watches = three_namespaces(tmp_path, monkeypatch)
-    # Before the drive has told its groups.
+    # Before the drive has reported its groups.
     assert by(watches) == ["n1", "n1", "n1"]
     assert len(Watch.made) == 1
     Watch.groups = {"nvme1n1": 1, "nvme1n2": 2, "nvme1n3": 1}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_drive import BLOCK, MadeDrive
+from mock_drive import BLOCK, MockDrive
 
 from slo_ctl.cli import vm_map
 from slo_ctl.cli.app import run
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not BLOCK.is_block_device(), reason=f"{BLOCK} is
 
 
 class Shell:
-    def __init__(self, root: Path, drive: MadeDrive, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, root: Path, drive: MockDrive, capsys: pytest.CaptureFixture[str]) -> None:
         self._root = root
         self._capsys = capsys
         self.drive = drive
@@ -37,7 +37,7 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    drive = MadeDrive(tmp_path / "drive")
+    drive = MockDrive(tmp_path / "drive")
     monkeypatch.setenv("PATH", f"{drive.program.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
     monkeypatch.setattr(vm_map, "SYS", drive.sys)
     monkeypatch.setattr(vm_map, "DEV", drive.dev)
@@ -140,7 +140,7 @@ def test_an_unfinished_mapping_is_undone_by_the_command_that_is_named(shell: She
 
 
 def test_nothing_is_gone_on_with_on_another_namespace(shell: Shell, tmp_path: Path) -> None:
-    """Somebody deleted ours and made another with its NSID while we were interrupted."""
+    """Another program deleted ours and created one with its NSID while we were interrupted."""
     shell.json(*NEW, "--yes")
     path = tmp_path / "root" / "mappings.json"
     output = json.loads(path.read_text())

@@ -27,7 +27,7 @@ KINDS = ("reads", "writes", "trims", "zeroes", "flushes")
 
 
 class FakeServer:
-    """Answers every command with `told`, or not at all."""
+    """Answers every command with `reply`, or not at all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

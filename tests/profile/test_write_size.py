@@ -1,4 +1,4 @@
-"""The search of the optimal write size: on drives made up, with noise, and on emulated ones."""
+"""The search of the optimal write size: on mock drives with noise, and on emulated ones."""
 
 from __future__ import annotations
 

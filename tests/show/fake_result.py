@@ -1,4 +1,4 @@
-"""Results made up for tests: shaped like a replay's, plain about being invented."""
+"""Invented results for tests, shaped like those of a replay and labelled as invented."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ pub struct PreconditioningReport {
     pub settled: bool,
 }
 
-/// Ages every namespace of a drive. `progress` is told the capacities written so far and says whether to continue.
+/// Preconditions every namespace of a drive. `progress` is given the capacities written so far and says whether to continue.
 pub fn precondition<M: Mapping>(
     mapping: &mut M,
     seed: u64,

@@ -1,6 +1,6 @@
 //! Guest data: one sparse file for each namespace, at the guest's own offsets.
 //!
-//! Everything the guest was told is done is in this file (or its page cache) before the reply goes out; nothing else
+//! Everything acknowledged to the guest is in this file (or its page cache) before the reply goes out; nothing else
 //! holds guest data. So what survives a crash of the server is what a plain file would keep.
 
 use ftl_core::convert::exact;

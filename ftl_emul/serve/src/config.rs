@@ -14,7 +14,7 @@ pub use models::scheduler_named;
 
 /// The version of `device.toml` this program reads.
 pub const DEVICE_FORMAT_VERSION: u32 = 1;
-/// What is told of commands that need flash.
+/// The refusal of commands that need flash.
 pub const NO_FLASH: &str = "this is a hard disk: it has no flash, so no placement, no over-provisioning, no preconditioning, and parts of fixed size";
 const SECTOR_BYTES: u64 = 512;
 /// Most namespaces of one device that can be served.

@@ -229,7 +229,7 @@ impl Server {
         lock_anyway(&self.preconditioned).clone()
     }
 
-    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is told the capacities
+    /// Brings the placement, in memory until it is next saved, to its steady state; `progress` is given the capacities
     /// written so far and says whether to continue. Holds every request up meanwhile, so it is for devices that are not
     /// served.
     pub fn precondition(&self, progress: impl FnMut(f64) -> bool) -> Result<Preconditioned, ServeError> {

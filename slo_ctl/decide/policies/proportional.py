@@ -177,7 +177,7 @@ class Proportional:
         changed = circumstances != state.circumstances
         known = state.meters
         if any(slo != state.circumstances.get(vm, slo) for vm, slo in circumstances.items()):
-            # What the integral terms have made up for was another SLO's.
+            # The integral terms belong to the previous SLO.
             known = {vm: replace(meter, trim=0.0) for vm, meter in known.items()}
         meters = read_all(known, sample, reset=changed)
         due = _entitlements(sample, meters)

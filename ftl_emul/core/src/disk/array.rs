@@ -223,7 +223,7 @@ impl Array {
                 }
                 Event::Done { slot } => self.done(slot),
                 Event::Unthrottle { tenant } => {
-                    self.tenants[usize::from(tenant)].throttle.rang();
+                    self.tenants[usize::from(tenant)].throttle.timer_fired();
                     self.wake(tenant);
                 }
             }

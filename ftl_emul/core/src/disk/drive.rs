@@ -325,7 +325,7 @@ impl Disk {
     }
 
     /// What the arm gets to first: the command or the cached write, when it begins, and seek and rotation. Cached
-    /// writes have their turn when no command wants the arm, or when somebody waits for them.
+    /// writes have their turn when no command wants the arm, or when a request waits for them.
     fn nearest(&mut self, now_ns: u64) -> Option<(Choice, u64, u64)> {
         let depth = self.mechanics.parameters().queue_depth as usize;
         let commands = self.pending.len().min(depth);

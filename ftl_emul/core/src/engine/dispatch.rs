@@ -26,7 +26,7 @@ enum Work {
 }
 
 impl Engine {
-    /// Puts a tenant that has a page to issue in the scheduler's line, or sets its alarm where a limit holds it.
+    /// Puts a tenant that has a page to issue in the scheduler's line, or sets its timer where a limit holds it.
     pub(super) fn wake(&mut self, tenant: u16) {
         let now = self.timeline.now;
         let look_ahead = LOOK_AHEAD_PER_DIE * self.timeline.dies();
@@ -65,7 +65,7 @@ impl Engine {
                     self.issue_next(mapping);
                 }
                 _ => {
-                    self.set_alarm_for_dies();
+                    self.set_timer_for_dies();
                     return true;
                 }
             }
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     /// Has something happen when the next die will be free: not all that keeps dies busy ends with a page.
-    fn set_alarm_for_dies(&mut self) {
+    fn set_timer_for_dies(&mut self) {
         let contended = self.are_dies_contended() || !self.passed_over.is_empty();
         if !(contended && self.is_anybody_waiting()) {
             return;

@@ -267,7 +267,7 @@ impl Engine {
             }
             Event::Unthrottle { tenant } => {
                 if let Some(queue) = self.slot_mut(tenant) {
-                    queue.throttle.rang();
+                    queue.throttle.timer_fired();
                 }
                 self.wake(tenant);
             }

@@ -121,8 +121,8 @@ impl Engine {
             let passes = self.move_budget.gc_passes;
             let progress = mapping.advance_moves(passes, &mut self.timeline);
             self.move_budget.moved_blocks += progress.moved_blocks;
-            let in_vain = progress.moved_blocks == 0 && progress.gc_passes == passes;
-            self.move_budget.gc_passes = if in_vain { (2 * passes).min(MOST_GC_PASSES) } else { 1 };
+            let nothing_moved = progress.moved_blocks == 0 && progress.gc_passes == passes;
+            self.move_budget.gc_passes = if nothing_moved { (2 * passes).min(MOST_GC_PASSES) } else { 1 };
             going |= progress.gc_passes > 0 || progress.moved_blocks > 0;
         }
         if going && !self.move_budget.step_scheduled {

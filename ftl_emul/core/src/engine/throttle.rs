@@ -32,9 +32,9 @@ impl Limit {
 pub(crate) enum Gate {
     /// It may start now.
     Open,
-    /// It waits, and somebody has already been asked to call [`Throttle::rang`] in time.
+    /// It waits, and a timer is already set that calls [`Throttle::timer_fired`] in time.
     Shut,
-    /// It waits: whoever asked calls [`Throttle::rang`] at this moment, and looks again.
+    /// It waits: the caller sets a timer that calls [`Throttle::timer_fired`] at this moment, and looks again.
     ShutUntil(u64),
 }
 
@@ -44,8 +44,8 @@ pub(crate) struct Throttle {
     limit: Limit,
     /// When the limit lets the next request start.
     eligible_ns: u64,
-    /// An alarm will ring when it does.
-    alarm_set: bool,
+    /// A timer is set for that moment.
+    timer_set: bool,
 }
 
 impl Throttle {
@@ -68,16 +68,16 @@ impl Throttle {
     pub fn gate(&mut self, now: u64) -> Gate {
         if self.is_open(now) {
             Gate::Open
-        } else if std::mem::replace(&mut self.alarm_set, true) {
+        } else if std::mem::replace(&mut self.timer_set, true) {
             Gate::Shut
         } else {
             Gate::ShutUntil(self.eligible_ns)
         }
     }
 
-    /// The alarm of [`Gate::ShutUntil`] has rung.
-    pub fn rang(&mut self) {
-        self.alarm_set = false;
+    /// The timer of [`Gate::ShutUntil`] has fired.
+    pub fn timer_fired(&mut self) {
+        self.timer_set = false;
     }
 
     /// Counts a request that arrived at a moment against the limit as it starts; returns for how long the limit has

@@ -1,4 +1,4 @@
-//! The mappings by name, and what each can be told.
+//! The mappings by name, with the options of each.
 
 use crate::error::{FtlError, invalid};
 use crate::mapping::dftl::DftlOptions;

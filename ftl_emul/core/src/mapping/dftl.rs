@@ -40,7 +40,7 @@ use translation::translation_geometry;
 
 /// Bytes of a map entry on flash.
 const ENTRY_BYTES: u32 = 4;
-/// Unless told otherwise, the CMT holds this part of the map.
+/// By default the CMT holds this part of the map.
 const DEFAULT_CACHED_PART: u64 = 32;
 /// How DFTL works, beyond the shape of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -158,7 +158,7 @@ impl Session {
     }
 }
 
-/// The reply to one line for a device that is not served; `progress` is told the capacities written by preconditioning.
+/// The reply to one line for a device that is not served; `progress` is given the capacities written by preconditioning.
 pub fn answer_offline(server: &Server, command: &[u8], progress: impl FnMut(f64) -> bool) -> Vec<u8> {
     reply_to(command, |command| match command {
         Command::Precondition {} => {

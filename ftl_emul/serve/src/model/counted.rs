@@ -9,7 +9,7 @@ use crate::model::Request;
 
 /// Requests gathered before someone applies them.
 const BATCH: usize = 64;
-/// Requests gathered at most, while somebody else holds the drive.
+/// Requests gathered at most, while another thread holds the drive.
 const CAPACITY: usize = 4096;
 /// As many pages gathered are applied as well, however few requests they are of.
 const BATCH_PAGES: u64 = 8 << 10;

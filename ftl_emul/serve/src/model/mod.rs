@@ -1,4 +1,4 @@
-//! The model beside the data, of flash or of disks: it is told of every request, and says when a request is done.
+//! The model beside the data, of flash or of disks: every request is passed to it, and it says when a request is done.
 //!
 //! It never holds guest data, so whatever goes wrong in it costs statistics and timing, not data: after a panic in
 //! the model, requests are served without it.

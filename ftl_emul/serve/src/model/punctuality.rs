@@ -69,7 +69,7 @@ impl Lessons {
     }
 
     /// A request has arrived. A client that sends one as soon as it has the answer to another shows how long the way
-    /// is, with what it costs to serve many at once. Which answer it was is not told; on average any order does.
+    /// is, with what it costs to serve many at once. Which answer it was is not known; on average any order does.
     pub fn arrived(&self, tenant: TenantId, at_ns: u64) {
         let pause_ns = self.ends.get(usize::from(tenant.0)).and_then(|ends| ends.pause_before(at_ns));
         if let Some(pause_ns) = pause_ns {

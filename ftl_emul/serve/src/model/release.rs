@@ -1,4 +1,4 @@
-//! Requests whose end is known, until it comes: who waits, for when, and the alarm of the clock thread.
+//! Requests whose end is known, until it comes: who waits, for when, and the timer of the clock thread.
 //!
 //! They have a lock of their own, held for moments only: whoever works on the model may lose the processor while it
 //! holds the drive's, and those who are due must not wait for that.
@@ -102,7 +102,7 @@ pub struct Line {
     /// When the model is to be looked at next.
     event_ns: u64,
     /// When the clock thread will wake by itself.
-    alarm_ns: u64,
+    timer_ns: u64,
     stopping: bool,
 }
 
@@ -137,7 +137,7 @@ impl Line {
     }
 }
 
-/// The line, its lock and the clock's alarm.
+/// The line, its lock and the timer of the clock thread.
 #[derive(Debug)]
 pub struct Releases {
     line: Mutex<Line>,
@@ -146,7 +146,7 @@ pub struct Releases {
 
 impl Default for Releases {
     fn default() -> Self {
-        let line = Line { due: BinaryHeap::new(), event_ns: NEVER, alarm_ns: NEVER, stopping: false };
+        let line = Line { due: BinaryHeap::new(), event_ns: NEVER, timer_ns: NEVER, stopping: false };
         Self { line: Mutex::new(line), changed: Condvar::new() }
     }
 }
@@ -160,7 +160,7 @@ impl Releases {
     /// Takes note of when the model is to be looked at next, and wakes the clock thread where it would be late.
     pub fn publish(&self, line: &mut Line, event_ns: u64, lead_ns: u64) {
         line.event_ns = event_ns;
-        if line.next_ns(lead_ns) < line.alarm_ns {
+        if line.next_ns(lead_ns) < line.timer_ns {
             self.changed.notify_one();
         }
     }
@@ -174,7 +174,7 @@ impl Releases {
         busy: Option<Duration>,
     ) -> MutexGuard<'a, Line> {
         let next_ns = line.next_ns(lead_ns);
-        line.alarm_ns = next_ns;
+        line.timer_ns = next_ns;
         if next_ns == NEVER {
             return self.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
         }

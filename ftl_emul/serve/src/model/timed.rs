@@ -1,8 +1,8 @@
 //! Time: requests wait until the modelled drive, flash or disks, would be done with them.
 //!
 //! Modelled time is the wall clock since the start, divided by the time scale. The engine is brought up to the
-//! present whenever a request arrives, and by the clock thread whenever something happens in it that somebody waits
-//! for. It tells the end of a request as soon as that is decided, mostly long before; the clock thread then wakes who
+//! present whenever a request arrives, and by the clock thread whenever something happens in it that a request waits
+//! for. It reports the end of a request as soon as that is decided, mostly long before; the clock thread then wakes who
 //! waits for it in time.
 
 use std::sync::{Mutex, TryLockError};
@@ -21,7 +21,7 @@ use crate::model::release::{NEVER, Releases, Turn};
 
 /// How often a waiting request looks whether it is still wanted.
 const WANTED_CHECK: Duration = Duration::from_millis(250);
-/// The clock thread looks again after so long when somebody else works on the model.
+/// The clock thread looks again after so long when another thread works on the model.
 const BUSY_CHECK: Duration = Duration::from_micros(20);
 
 /// A submitted request.
@@ -281,12 +281,12 @@ impl<D: Modelled> Ticking for Timed<D> {
     }
 }
 
-/// Asks the kernel not to round this thread's alarms, by default to 50 us.
+/// Asks the kernel not to round this thread's timers, by default to 50 us.
 fn be_punctual() {
     // SAFETY: a plain system call about the calling thread; no memory is passed.
     let punctual = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
     if punctual != 0 {
-        eprintln!("slo-ctl: alarms may ring up to 50 us late: {}", std::io::Error::last_os_error());
+        eprintln!("slo-ctl: timers may fire up to 50 us late: {}", std::io::Error::last_os_error());
     }
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: a plain system call about the calling thread; the kernel reads `priority` only. It is a privilege that

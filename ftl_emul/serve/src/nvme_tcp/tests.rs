@@ -527,8 +527,8 @@ fn controllers(ids: &[u16]) -> Vec<u8> {
 fn with_notice(admin: &mut Host, notice: u16, command: [u8; 64], data: &[u8]) -> u16 {
     admin.submit(with_host_data(command, data.len()), &[]);
     let answers = [admin.answer(data), admin.answer(data)];
-    let (told, done): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.id == notice);
-    assert_eq!((told.len(), told[0].result), (1, 0x0004_0002));
+    let (notices, done): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.id == notice);
+    assert_eq!((notices.len(), notices[0].result), (1, 0x0004_0002));
     done[0].status
 }
 

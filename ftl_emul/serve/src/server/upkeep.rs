@@ -97,7 +97,7 @@ impl Server {
             }
             drop(stopping);
             let counted = self.model.timed().is_none();
-            // Brings the model up to the present. Err: it has failed, which those who ask for it are told.
+            // Brings the model up to the present. Err: the model has failed; commands that need it say so.
             let _failed = self.model.with(|drive| {
                 if counted {
                     drive.advance_moves(GC_PASSES_COUNTED);

@@ -30,7 +30,7 @@ use crate::vhost_user::request::{Disk, MAX_RANGE_SECTORS, MAX_RANGES, MAX_SEGMEN
 use crate::vhost_user::virtqueue::{Setup, Virtqueue, notify};
 use crate::vhost_user::workers::Workers;
 
-/// QEMU wants as many as the VM has CPUs unless it is told otherwise, and refuses to start where there are fewer.
+/// By default QEMU wants as many as the VM has CPUs, and refuses to start where there are fewer.
 const MAX_QUEUES: u16 = 64;
 /// As QEMU has it.
 const MAX_QUEUE_SIZE: u16 = 1024;

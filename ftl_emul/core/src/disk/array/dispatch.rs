@@ -9,7 +9,7 @@ use crate::engine::throttle::Gate;
 use crate::op::Op;
 
 impl Array {
-    /// Puts a tenant that has a request in the scheduler's line, or sets its alarm where a limit holds it.
+    /// Puts a tenant that has a request in the scheduler's line, or sets its timer where a limit holds it.
     pub(super) fn wake(&mut self, number: u16) {
         let now_ns = self.now_ns;
         let tenant = &mut self.tenants[usize::from(number)];
@@ -76,7 +76,7 @@ impl Array {
         }
     }
 
-    /// Passes on the outputs of a disk, and sets the alarm for its arm.
+    /// Passes on the outputs of a disk, and sets the timer for its arm.
     pub(super) fn take_note(&mut self, disk: usize) {
         let mut outputs = std::mem::take(&mut self.outputs);
         for each in outputs.drain(..) {

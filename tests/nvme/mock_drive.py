@@ -1,4 +1,4 @@
-"""A drive with namespace management, which QEMU's has not: an `nvme` that keeps what it was told in a file.
+"""A drive with namespace management, which QEMU's has not: an `nvme` that keeps its namespaces in a file.
 
 Identify data are the recorded ones of 2.13 with some fields replaced, so that their schema is the real one.
 """
@@ -87,7 +87,7 @@ refuse("Invalid Field in Command", "0x4002")
 
 
 @dataclass
-class MadeDrive:
+class MockDrive:
     """`nvme1`, 64 GiB, without namespaces at first."""
 
     folder: Path
@@ -146,7 +146,7 @@ class MadeDrive:
         return [name for name in names if name.split("-")[0] in ("create", "attach", "detach", "delete")]
 
     def add(self, nsid: int, size_bytes: int) -> None:
-        """A namespace that somebody else made, detached."""
+        """A namespace that another program created, detached."""
         state = json.loads(self._state.read_text())
         state["namespaces"][str(nsid)] = {
             "nsze": size_bytes // 512,
