@@ -35,10 +35,9 @@ class _Asked:
 def serve(daemon: Daemon, *, epoch_s: float | None, keep: bool, say: Callable[[str], None]) -> int:
     """Epoch after epoch until SIGTERM or SIGINT, then a clean stop. SIGHUP reads the configuration again.
 
-    `epoch_s` overrides the configuration; `keep` leaves in force what was set. `say` is called with `ready` once
-    the API answers and the first epoch is over. Returns how many settings could
-    not be restored. Raises UserError when the API, metrics or page cannot listen, and
-    StoppedAtOnce at a second signal.
+    `epoch_s` overrides the configuration; `keep` leaves in force what was set. `say` is called with `ready`
+    once the API answers and the first epoch is over. Returns how many settings could not be restored.
+    Raises UserError when the API, metrics or page cannot listen, and StoppedAtOnce at a second signal.
     """
     notify = sdnotify.SystemdNotifier().notify
     with _signals(daemon) as asked, ExitStack() as stack:
