@@ -219,6 +219,21 @@ fn a_namespace_that_grew_into_its_ops_without_spare_blocks_starts_after_a_kill()
 }
 
 #[test]
+fn checkpoints_of_two_threads_do_not_damage_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path(), "page", true, 0);
+    let server = open(folder.path());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..20).for_each(|_| server.checkpoint(false).unwrap()));
+        }
+    });
+    checkpoint::mark_serving(folder.path()).unwrap();
+    drop(server);
+    assert_eq!(open(folder.path()).origin, Some(Origin::Corrected(0)));
+}
+
+#[test]
 fn settings_from_a_time_when_growth_was_not_kept_in_them_start_with_what_fits() {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path(), "page", true, 0);

@@ -27,6 +27,8 @@ pub(super) struct Upkeep {
     stopping: Mutex<bool>,
     stop: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// One checkpoint at a time: this thread and the control socket write the same file.
+    checkpoint: Mutex<()>,
 }
 
 impl Server {
@@ -78,6 +80,7 @@ impl Server {
 
     /// Writes where every page lies.
     pub fn checkpoint(&self, clean: bool) -> Result<(), ServeError> {
+        let _one_at_a_time = lock_anyway(&self.upkeep.checkpoint);
         let preconditioned = self.preconditioned();
         let state =
             self.model.with(|drive| checkpoint::take(drive, &self.namespaces(), preconditioned.as_ref(), clean))??;
