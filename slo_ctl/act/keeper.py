@@ -299,7 +299,7 @@ def _by_knob(settings: Iterable[Setting]) -> tuple[dict[Knob, Setting], list[Out
         if first is setting:
             continue
         if not in_force(first.value, setting.value):
-            reason = f"VM {first.vm} wants {value_text(first.value)} of the same knob"
+            reason = f"VM {first.vm} sets the same knob to {value_text(first.value)}"
             refused.append(Outcome(setting, OutcomeState.UNAPPLIED, None, None, reason))
     return wanted, refused
 

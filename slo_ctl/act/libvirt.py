@@ -309,8 +309,8 @@ class LibvirtActuator:
             return ActError(f"the VM has no disk {target} any more", gone=True)
         if disks[target].kind == "vhostuser":
             return ActError(
-                f"disk {target} is a vhost-user disk, whose I/O is not QEMU's to limit",
-                "limit it where it is served",
+                f"disk {target} is a vhost-user disk: QEMU cannot limit its I/O",
+                "limit it on the server of the disk",
             )
         return ActError(f"disk {target}: {error}")
 
@@ -347,7 +347,7 @@ def _blkio_name(knob: Knob) -> str:
     if not name:
         raise ActError(
             f"a cgroup has no limit {knob.name}",
-            "name a disk instead of a device, whose total can be limited",
+            "name a disk instead of a device: its total can be limited",
         )
     return name
 

@@ -111,7 +111,7 @@ class Namespaces:
             detail = (
                 f"namespaces {', '.join(map(str, sorted(new)))} are new"
                 if new
-                else "there is no new namespace"
+                else "no new namespace appeared"
             )
             raise UserError(
                 f"{self._name} accepted the new namespace, but {detail}",
@@ -123,10 +123,10 @@ class Namespaces:
         if not error.unsupported:
             return error
         free = [each.nsid for each in self._device.namespaces if not each.attached]
-        adopt = f"adopt one that is there, such as --adopt {free[0]}" if free else "adopt one that is there"
+        adopt = f"adopt an existing one, such as --adopt {free[0]}" if free else "adopt an existing one"
         who = "QEMU's emulated drive" if self._device.controller.emulated else self._name
         return UserError(
-            f"{who} claims namespace management (oacs bit 3), and lacks the command that makes namespaces: "
+            f"{who} claims namespace management (oacs bit 3), but lacks the command that creates namespaces: "
             f"{error.message}",
             f"{adopt}: --adopt NSID; `slo-ctl device show {self._admin}` has them all",
         )
@@ -325,7 +325,7 @@ class MappingStore:
         self._store = JsonStore(
             path,
             _File,
-            repair="put back a copy; without it, `slo-ctl vm map --adopt` takes the namespaces up again",
+            repair="restore a copy; without one, adopt the namespaces with `slo-ctl vm map --adopt`",
             mode=0o600,
         )
 

@@ -144,7 +144,7 @@ def why_not(folder: Path) -> ActError | None:
         return None
     below = sorted(path.name for path in (folder / "slaves").glob("*"))
     on = (
-        f"name what is below it: {', '.join(below)}"
+        f"name the devices below it: {', '.join(below)}"
         if below
         else "name the devices that it passes them on to"
     )

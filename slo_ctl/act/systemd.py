@@ -41,7 +41,7 @@ _ANSWER_S = 20.0
 _LAST_TIMEOUT_S = 10.0
 """When no epoch waits any more: settings are restored before the daemon ends."""
 _FOLLOWS = 0.5
-"""Of the time that a call is waited for: so that a change that did not take is reported as such."""
+"""Of the time that a call is waited for: so that a change that could not be applied is reported as such."""
 _POLL_S = 0.01
 WEIGHT = "IOWeight"
 LIMITS = {

@@ -277,7 +277,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="WHAT,...",
-            help="What NVMe hosts may do beside reading and writing: namespaces (create, attach, detach and "
+            help="Rights of NVMe hosts beyond reading and writing: namespaces (create, attach, detach and "
             "delete them, with their data), ops (move over-provisioning). [default: nothing]",
         ),
     ] = None,

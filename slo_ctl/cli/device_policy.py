@@ -83,7 +83,7 @@ def policy(
         bool, typer.Option("--undo", help="Restore the settings the device had before slo-ctl.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --apply: print what would be set, change nothing.")
+        bool, typer.Option("--dry-run", help="With --apply: print the settings; change nothing.")
     ] = False,
     p99: Annotated[
         str | None, typer.Option(metavar="TIME", help="P99 latency target. [default: the lowest of the SLOs]")

@@ -99,7 +99,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="WINDOW",
-            help="What is measured: last-half, all, or FROM..TO as 5x..20x. [default: last-half]",
+            help="Part that is measured: last-half, all, or FROM..TO such as 5x..20x. [default: last-half]",
         ),
     ] = None,
     epoch: Annotated[

@@ -28,7 +28,8 @@ def command(
     out: Annotated[
         Path,
         typer.Option(
-            metavar="FILE.csv|FILE.parquet", help="Results, a row for each replay; continued if it exists."
+            metavar="FILE.csv|FILE.parquet",
+            help="Results, a row for each replay; an existing file is continued.",
         ),
     ],
     drive: Annotated[
@@ -45,7 +46,7 @@ def command(
     vms: Annotated[
         str, typer.Option(metavar="N,...", help="Copies of the scenario's VMs: 1,2,4 or 1..8.")
     ] = "1",
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds, from 1 on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds, starting with 1.")] = 1,
     jobs: JOBS = None,
     mpi: Annotated[
         bool,

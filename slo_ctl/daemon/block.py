@@ -91,8 +91,8 @@ class ManagedBlock:
     def looks_busy(self, vm: str, *, served: bool) -> bool:
         """A guess at the same: a device that is busy nearly all the time limits VMs.
 
-        Holding others back for a VM (`served`) makes the device less busy, and it no less wanting. So it is
-        believed; but where it has a namespace of its own, which is idle half of the time, it asks for less.
+        Throttling others for a VM (`served`) lowers the utilisation of the device, not the VM's demand. So
+        its demand is assumed to persist, unless it has a namespace of its own that is idle half of the time.
         """
         if self._busy_share >= BUSY_FROM:
             return True

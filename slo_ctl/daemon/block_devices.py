@@ -224,7 +224,7 @@ class BlockDevices:
         """Settings for the VMs; after `observe`. The weight of those in `weighted` was set."""
         slos, streams, numbers = host_state.slos, host_state.streams, self.numbers
         capabilities = probe(tree, self._sys, numbers.values(), self._run)
-        # A dry run holds nobody back: it would see nothing come of it.
+        # A dry run does not throttle: it would not see the effect.
         steps_iops = self._limit_steps_iops()
         throttles = {} if dry_run else self._throttles(host_state, weighted, steps_iops)
         self._left_out = self._pools_left_out(slos, weighted) if dry_run else {}

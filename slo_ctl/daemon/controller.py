@@ -133,7 +133,7 @@ class DaemonController:
         return self.published.status
 
     def health(self) -> Health:
-        """Whether it gets on."""
+        """Daemon health."""
         now = self.published
         return Health(
             pid=os.getpid(),
@@ -181,7 +181,9 @@ class DaemonController:
         now = self.published
         if not change.sets and vm not in before:
             known = before.vms
-            hint = did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` says who set what"
+            hint = (
+                did_you_mean(vm, known) if known else f"`slo-ctl vm show {vm}` shows the source of each value"
+            )
             raise RefusalError(f"nothing was set for VM {vm} with `vm set`", hint, HTTPStatus.NOT_FOUND)
         try:
             now.config.check_chosen(change)
@@ -191,7 +193,7 @@ class DaemonController:
             return []
         if not force:
             raise self._unknown(vm)
-        return [f"{vm} is a VM that is not here yet"]
+        return [f"VM {vm} does not exist yet"]
 
     def plan(self) -> Plan:
         """Changes that the next epoch would make."""
@@ -211,7 +213,7 @@ class DaemonController:
             name = self.do_announce(xml) if self.do_announce is not None else ""
         except DomainXmlError as error:
             raise RefusalError(
-                f"the domain is not known: {error}", "send what libvirt gives a hook"
+                f"the domain is not known: {error}", "send the domain XML that libvirt passes to its hooks"
             ) from None
         self.act_soon()
         end_s = time.monotonic() + _ANNOUNCE_S

@@ -102,8 +102,8 @@ def only_daemon(path: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, _MAX_PID_BYTES, 0).decode("ascii", "replace").strip()
             raise UserError(
-                f"a daemon runs already, as process {holder or '(just starting)'}",
-                "`slo-ctl status` asks it; stop it first, or use another --root",
+                f"daemon already running (PID {holder or 'unknown, still starting'})",
+                "`slo-ctl status` queries it; stop it first, or use another --root",
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -294,7 +294,7 @@ class Daemon:
             self._listen(config)
         except UserError as error:
             self._config_problem = str(error)
-            log.error("configuration not taken: %s", error)
+            log.error("configuration rejected: %s", error)
             return self._config_problem
         before, self.config, self._config_problem = self.config, config, ""
         if (config.libvirt, config.cgroup_root) != (before.libvirt, before.cgroup_root):

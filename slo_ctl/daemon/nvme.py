@@ -262,7 +262,7 @@ class NvmeWatches:
         self._watch_of(block).move_ops(requests)
 
     def leave(self, block: str) -> None:
-        """It is not asked about any more. What was asked in its name is, where others are left, in theirs."""
+        """Stop reading `block`; drive-wide readings made through it move to a namespace that is left."""
         self._users[block] -= 1
         if self._users[block]:
             return

@@ -130,7 +130,7 @@ def _stop(daemon: Daemon, *, undo: bool) -> int:
     """How many settings could not be restored."""
     outcomes = daemon.stop(undo=undo)
     if not undo:
-        log.info("stopped; what was set stays in force")
+        log.info("stopped; settings stay in force")
         return 0
     restored = sum(outcome.state is OutcomeState.RESTORED for outcome in outcomes)
     missing = len(outcomes) - restored

@@ -42,7 +42,7 @@ class HostState:
     slos: Mapping[str, Slo]
     with_slo: Collection[str]
     unapplied: Collection[str] = ()
-    """VMs of which a limit of IOPS did not take in the epoch before."""
+    """VMs of which a limit of IOPS could not be applied in the epoch before."""
 
 
 class WantedSettings:
@@ -183,7 +183,7 @@ class DevicePolicies:
         self._look_for_profile(device)
         facts = block_facts(device.number, self._around, io_cost)
         decided = self._decided(device, facts, needs, None if wish.scheduler == AUTO else wish.scheduler)
-        damage = [f"the stored profile is not taken: {device.damage}"] if device.damage else []
+        damage = [f"stored profile ignored: {device.damage}"] if device.damage else []
         # bfq keeps weights whatever the device is like; every other choice depends on that.
         by_bfq = device.needs_bfq and decided.choice.weights is Weights.BFQ and not device.damage
         if wish.scheduler == AUTO and not decided.profiled and not by_bfq:

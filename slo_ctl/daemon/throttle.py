@@ -70,8 +70,8 @@ WAITS_FOR = 10
 class Throttler:
     """From epoch to epoch, of one block device or all namespaces of a drive.
 
-    Nothing of it outlives the daemon: limits in force are in the journal, so that a new start gives them back
-    and finds out again what it takes.
+    Nothing of it outlives the daemon: limits in force are in the journal, so that the next start restores
+    limits and relearns which ones it needs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -84,7 +84,7 @@ def choose(found: Sequence[DeviceWaf]) -> DeviceWaf:
             return replace(each, reason="; ".join(passed_over))
         passed_over.append(f"{each.source}: {each.reason}")
     if not ranked:
-        return DeviceWaf(reason="the drive has no counters of what it writes to its media")
+        return DeviceWaf(reason="the drive does not count media writes")
     return replace(ranked[0], reason="; ".join(passed_over))
 
 

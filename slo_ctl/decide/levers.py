@@ -426,7 +426,7 @@ def _weights(uses: Sequence[Use], default_weight: float) -> tuple[list[Setting],
             reason = (
                 f"{beside}weight {use.slo.weight:g} is {value} of {scale.mechanism}'s "
                 f"{scale.low}..{scale.high}, "
-                f"where the proportions are rounded by {scaled.worst_rounding:.2%} at the worst"
+                f"with a rounding error of at most {scaled.worst_rounding:.2%}"
             )
             settings.append(Setting(Knob(use.weight_lever, use.place, scale.knob), float(value), vm, reason))
         parents = {str(PurePosixPath(use.vm.cgroup).parent) for use in members.values() if use.vm.cgroup}

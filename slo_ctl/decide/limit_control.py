@@ -172,7 +172,7 @@ class LimitState:
 
 def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]:
     """One window later: the state with the limits to set, and a sentence when something changed in kind."""
-    state = _aged(state, {v.vm for v in vms})
+    state = _advance_window(state, {v.vm for v in vms})
     protected = [v for v in vms if v.protected and v.vm not in state.not_helped]
     if not protected:
         reason = "limits lifted: no VM needs them" if state.limits else ""
@@ -203,7 +203,7 @@ def control(state: LimitState, vms: Sequence[Bounded]) -> tuple[LimitState, str]
     return _raise(state, vms, protected)
 
 
-def _aged(state: LimitState, names: Collection[str]) -> LimitState:
+def _advance_window(state: LimitState, names: Collection[str]) -> LimitState:
     """A window later; VMs that are gone are forgotten."""
     return replace(
         state,
@@ -237,7 +237,7 @@ def _lower(state: LimitState, vms: Sequence[Bounded], short: Sequence[Bounded]) 
         misses_before={v.vm: v.miss for v in urgent} | state.misses_before,
     )
     if not_helped := [v.vm for v in urgent if state.steps[v.vm] > JUDGED_AFTER and not _helps(state, vms, v)]:
-        return _given_up(state, not_helped)
+        return _back_off(state, not_helped)
     names = {v.vm for v in urgent}
     of_share = all(v.misses_share_alone for v in urgent)
     has = {v.vm: min(v.iops, state.limits.get(v.vm, v.iops)) for v in vms}
@@ -287,7 +287,7 @@ def _helps(state: LimitState, vms: Sequence[Bounded], short: Bounded) -> bool:
     return gained[short.vm] > LEAST_HELP * taken
 
 
-def _given_up(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, str]:
+def _back_off(state: LimitState, not_helped: Collection[str]) -> tuple[LimitState, str]:
     waits = dict(state.waits)
     for vm in not_helped:
         last = waits[vm].length_windows if vm in waits else 0

@@ -87,7 +87,7 @@ def judge(
 ) -> Judgement:
     """The verdict on one VM that is there.
 
-    `unapplied` are its settings that did not take, `no_mechanism` says why nothing can keep its SLO;
+    `unapplied` are its settings that could not be applied, `no_mechanism` says why nothing can keep its SLO;
     `maximum_slack_iops` is how far below its maximum what enforces that may keep it (None: nothing does);
     `tolerance` is relative to `target_share`, `at_bound` to a minimum or maximum. More than the target is ok:
     who pays for it is found insufficient. So is a VM that a policy's own rate limit holds at its share: only

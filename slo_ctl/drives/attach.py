@@ -252,8 +252,8 @@ def check_socket(socket: Path, device: str, who: Credentials | None, again: str)
         return
     if refused != socket:
         raise UserError(
-            f"QEMU runs as {_user_name(who.user)}, who may not enter {refused}, where the socket is",
-            "keep sockets where others may enter (mode 0755), see --root",
+            f"QEMU runs as {_user_name(who.user)}, who may not enter {refused}, the directory of the socket",
+            "keep sockets in a directory with mode 0755, see --root",
         )
     raise UserError(
         f"QEMU runs as {_user_name(who.user)}, who may not use {socket} (group {_group_name(socket)})",

@@ -277,7 +277,7 @@ def plan_drive(
 ) -> DrivePlan:
     """Fill in the preset and count the blocks; `namespaces` are names and sizes in bytes.
 
-    Raises UserError, calling namespaces `noun`, where they do not do.
+    Raises UserError, calling namespaces `noun`, if they do not fit.
     """
     check_namespaces(spec, namespaces, noun)
     preset = _preset(spec.preset)

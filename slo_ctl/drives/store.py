@@ -71,8 +71,8 @@ class DeviceStore:
         except FileNotFoundError:
             if folder.is_dir():
                 raise UserError(
-                    f"{folder / RECORD_FILE} is missing, which says what device {name} is; its data is there",
-                    "restore the file, or move the folder away",
+                    f"{folder / RECORD_FILE} is missing, so device {name} is unknown; its data still exists",
+                    "restore the file, or move the directory away",
                 ) from None
             hint = did_you_mean(name, self.names()) if self.names() else "`slo-ctl device create` makes one"
             raise UserError(f"there is no device {name} in {self.places.devices}", hint) from None
@@ -378,7 +378,7 @@ def _ask_server(
 
 def _refusal(message: str) -> UserError:
     hint = (
-        "move the data, or add --lose-data to throw away what lies beyond the end"
+        "move the data, or add --lose-data to discard data beyond the end"
         if "without loss" in message
         else "choose a smaller size, or take OPS blocks or space from another namespace first"
     )
@@ -416,7 +416,7 @@ def read_preconditioned(folder: Path) -> Preconditioned | None:
 def precondition(
     store: DeviceStore, record: DeviceRecord, progress: Callable[[float], None]
 ) -> Preconditioned:
-    """Age a device that is not served; `progress` gets the capacities written so far.
+    """Precondition a device that is not served; `progress` gets the capacities written so far.
 
     Guest data is neither read nor written. Raises UserError while the device is served.
     """
@@ -428,7 +428,7 @@ def precondition(
     except ServedError:
         raise UserError(
             f"device {record.name} is being served",
-            "stop `slo-ctl device serve` first: it takes seconds",
+            "stop `slo-ctl device serve` first (it takes seconds)",
         ) from None
     except ControlError as error:
         raise UserError(f"device {record.name}: {error.message}", "the placement is as it was") from None

@@ -155,7 +155,7 @@ def _is_multipath_head(folder: Path) -> bool:
 
 def _multipath(name: str) -> str:
     return (
-        f"{name} is an NVMe multipath disk, which takes no scheduler, and io.cost and io.latency refuse it "
+        f"{name} is an NVMe multipath disk, which has no scheduler and is refused by io.cost and io.latency "
         "(limits work; for weights boot with nvme_core.multipath=N, where no second path is needed)"
     )
 

@@ -96,7 +96,7 @@ def _root(host: Host) -> Finding:
 
 def _group(host: Host) -> Finding:
     if host.has_group(GROUP):
-        return Finding(True, f"group {GROUP} is there")
+        return Finding(True, f"group {GROUP} exists")
     return Finding(False, f"there is no group {GROUP}", f"groupadd --system {GROUP}")
 
 
@@ -107,7 +107,7 @@ def _systemd(host: Host) -> Finding:
             return Finding(True, "systemd runs this host")
         return Finding(
             False,
-            "systemd runs this host, but there is no system bus to set properties of its units over",
+            "systemd runs this host, but without a system bus its units cannot be changed",
             "install package dbus",
         )
     return Finding(
@@ -248,7 +248,7 @@ REQUIREMENTS = (
     Requirement("qemu", "running VMs", _qemu),
     Requirement("nvme-cli", "namespaces and counters of NVMe drives", _nvme_cli),
     Requirement("nvme-namespaces", "a namespace of its own for each VM on NVMe", _nvme_namespaces),
-    Requirement("fio", "measuring what a device can do", _program("fio", "fio")),
+    Requirement("fio", "measuring the performance of devices", _program("fio", "fio")),
 )
 """All requirements, in the order in which to fix them."""
 

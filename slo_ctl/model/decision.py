@@ -139,7 +139,7 @@ class Outcome:
     after: SettingValue
     """Read back."""
     reason: str = ""
-    """Why it did not take, or what was rounded; empty otherwise."""
+    """Why it could not be applied, or what was rounded; empty otherwise."""
 
 
 def in_force(wanted: SettingValue, read: SettingValue) -> bool:

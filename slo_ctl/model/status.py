@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     NO_MECHANISM = "no-mechanism"
     """Nothing on this host can keep the SLO."""
     UNAPPLIED = "unapplied"
-    """A setting did not take."""
+    """A setting could not be applied."""
     UNKNOWN_VM = "unknown-vm"
     """Named in the configuration, but not on this host."""
 

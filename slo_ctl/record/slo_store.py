@@ -79,7 +79,7 @@ class SloStore:
         self._store = JsonStore(
             path,
             _File,
-            repair="restore it, or move it away to start without what `slo-ctl vm set` has set",
+            repair="restore it, or move it away to start without the SLOs of `slo-ctl vm set`",
             mode=0o644,
         )
 

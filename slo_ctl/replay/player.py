@@ -92,7 +92,7 @@ def _remapping(
         if touched_bytes > size_bytes:
             notes.append(
                 f"VM {vm.name}: its trace touches {touched_bytes / 2**20:.0f} MiB, more than the VM has; "
-                "what lies beyond the end was wrapped around"
+                "requests beyond the end were wrapped around"
             )
         return [compact, remap.Modulo(size_bytes)]
     summary = summarise(reader, reader.volumes)

@@ -369,4 +369,4 @@ def _lower(one: float | None, other: float | None) -> float | None:
 def _overcommitted(due: Entitlements) -> tuple[str, ...]:
     if not due.overcommitted:
         return ()
-    return ("the minimums exceed what the device delivers: they are kept in proportion",)
+    return ("the minimums exceed the capacity of the device: they are reduced in proportion",)

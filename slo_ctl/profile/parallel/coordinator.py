@@ -155,7 +155,9 @@ class Coordinator:
             f"{odd.noise:.0%}"
         )
         collected.left_out[odd.node] = reason
-        progress.note(f"{names[odd.node]} is left out: {reason}; what it measured is measured again")
+        progress.note(
+            f"{names[odd.node]} is left out: {reason}; its measurements are repeated on other nodes"
+        )
         return {odd.node}
 
 
@@ -163,7 +165,7 @@ def _nobody_left(left_out: dict[Node, str], names: Sequence[str]) -> UserError:
     reasons = "; ".join(f"{names[node]}: {reason}" for node, reason in sorted(left_out.items()))
     return UserError(
         f"no nodes remain ({reasons})",
-        "what was measured before is kept: run the same command again to continue",
+        "completed measurements are kept: run the same command again to continue",
     )
 
 
