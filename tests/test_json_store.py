@@ -27,9 +27,7 @@ def store(path: Path) -> JsonStore[Content]:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
-def test_content_written_is_read_again(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[float]
-) -> None:
+def test_written_content_is_read_back(tmp_path_factory: pytest.TempPathFactory, numbers: list[float]) -> None:
     path = tmp_path_factory.mktemp("store") / "new" / "file.json"
     assert store(path).read() is None
     store(path).write(Content(1, tuple(numbers)))

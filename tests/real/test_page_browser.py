@@ -79,16 +79,16 @@ def test_each_vm_has_a_row_with_verdict_and_reason(page: str) -> None:
         assert any(vm in row and verdict in row for row in rows), vm
 
 
-def test_a_hostile_name_is_text(page: str) -> None:
+def test_hostile_name_is_shown_as_text(page: str) -> None:
     assert html.escape(HOSTILE, quote=False) in page
     assert "<img" not in page
 
 
-def test_the_drive_tells_its_ops_in_words(page: str) -> None:
+def test_ops_of_the_drive_are_described_in_words(page: str) -> None:
     (label,) = re.findall(r'class="ops" role="img" aria-label="([^"]*)"', page)
     assert re.fullmatch(r"OPS by VM: db .* \(50\.0%\), web .* \(50\.0%\)", label)
 
 
-def test_the_last_hour_is_drawn(page: str) -> None:
+def test_last_hour_is_drawn(page: str) -> None:
     assert re.search(r'<svg[^>]*role="img" aria-label="IOPS: 0 at last, 0 to 0 in the last hour"', page)
     assert re.search(r'<ul id="events".*?<li[^>]*>[^<]*idle', page, re.DOTALL)
