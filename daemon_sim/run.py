@@ -26,7 +26,7 @@ from slo_ctl.daemon.loop import Daemon, Schedule
 from slo_ctl.drives.record import RECORD_FILE, to_toml
 from slo_ctl.model.slo import SLO_KEYS, SloError, SloUpdate, check_fields
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _SINCE_1970_S = 1_767_225_600.0
 """2026, when every simulation begins."""
 _SINCE_BOOT_S = 1000.0

@@ -22,7 +22,7 @@ MAX_WORDS = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 LASTING = frozenset({Lever.FTL_WEIGHT, Lever.FTL_LIMIT, Lever.FTL_OPS, Lever.FTL_SCHEDULER, Lever.NVME_OPS})
-"""Levers whose values outlive a boot: an emulated SSD keeps them in its folder, a drive in itself."""
+"""Levers whose values outlive a boot: an emulated SSD keeps them in its directory, a drive in itself."""
 
 
 class JournalError(Exception):

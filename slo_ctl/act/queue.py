@@ -110,7 +110,7 @@ class BlockQueueActuator:
                 _write(folder / "queue" / "iosched" / name, number)
 
     def _device(self, knob: Knob) -> Path:
-        """The folder of the device that the knob is of, as it was when the knob was made."""
+        """The directory of the device that the knob is of, as it was when the knob was made."""
         if not _NUMBER.fullmatch(knob.device):
             raise ActError(f"{knob.device!r} is not a device number such as 8:0")
         folder = self._sys / "dev" / "block" / knob.device

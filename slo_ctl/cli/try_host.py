@@ -32,7 +32,7 @@ DEVICE = "ssd0"
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 """A clean stop of this drive takes a second or two; after so long a program is killed."""
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 _LEAST_FREE_BYTES = 2 << 30
 _POLL_S = 0.1
 _CLIENT_RUNTIME_S = 86400

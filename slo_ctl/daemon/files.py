@@ -29,7 +29,7 @@ class DaemonPlaces:
     """Files of the emulated devices."""
 
     def __init__(self, root: Path | None = None, config: Path | None = None) -> None:
-        """`config` is the folder to read the configuration from instead."""
+        """`config` is the directory to read the configuration from instead."""
         devices = places(root)
         if root is not None:
             own = root.absolute()

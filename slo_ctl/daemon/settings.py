@@ -102,7 +102,7 @@ class _Device:
     number: DeviceNumber
     believed: Believed | None = None
     stamp: int | None = None
-    """Modification time of the folder of profiles when last read."""
+    """Modification time of the directory of profiles when last read."""
     found: Found | None = None
     damage: str = ""
     """Why the profile on disk is not the one in force."""

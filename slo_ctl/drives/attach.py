@@ -104,7 +104,7 @@ def tenant_of(disk: ElementTree.Element, places: Places) -> Tenant | None:
 
 
 def _below(folder: Path, path: str) -> list[str]:
-    """The parts of a path below a folder; none for other paths."""
+    """The parts of a path below a directory; none for other paths."""
     try:
         return list(Path(os.path.normpath(path)).relative_to(folder).parts)
     except ValueError:
@@ -223,7 +223,7 @@ def qemu_credentials(running_xml: str) -> Credentials | None:
 
 
 def refused_path(socket: Path, who: Credentials) -> Path | None:
-    """The socket, or the folder above it, that keeps `who` from connecting; None when nothing does.
+    """The socket, or the directory above it, that keeps `who` from connecting; None when nothing does.
 
     Raises OSError when it cannot be looked at.
     """

@@ -76,7 +76,7 @@ class Places:
         return self.state / "devices"
 
     def device(self, name: str) -> Path:
-        """The folder of one device."""
+        """The directory of one device."""
         return self.devices / name
 
     def run_of(self, name: str) -> RunPlaces:

@@ -1,4 +1,4 @@
-"""The devices there are: a folder for each, made and removed in one step."""
+"""The devices there are: a directory for each, made and removed in one step."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class DeviceStore:
         return record.model_copy(update={"namespace": present})
 
     def create(self, record: DeviceRecord) -> Path:
-        """Make the folder of a device, with empty sparse backing files. Raises UserError when it is there."""
+        """Create the directory of a device, with empty sparse backing files. Raises UserError if it exists."""
         final = self.places.device(record.name)
         partial = partial_of(final)
         try:

@@ -67,7 +67,7 @@ _SHORT_SLICES_FIXED: dict[tuple[int, ...], tuple[int, ...]] = {
 """The first of each stable series that has commit f76581f9f1d2, "Fix throttle slice time for SSDs"."""
 _VERSION = re.compile(r"\d+")
 _SUBSYSTEM = "nvme-subsystem"
-"""The class of devices in whose folders the kernel puts the heads of NVMe multipath."""
+"""The class of devices in whose directories the kernel puts the heads of NVMe multipath."""
 
 
 def probe(

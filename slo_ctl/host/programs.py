@@ -25,7 +25,7 @@ def why_not_run(program: Path, *, as_root: bool) -> str:
     problem = _why_not_roots(found)
     if problem:
         return problem
-    # Whoever may write to one of its folders can put another program in its place.
+    # Whoever may write to one of its directories can put another program in its place.
     for folder in dict.fromkeys([*real.parents, *program.parents]):
         try:
             problem = _why_not_roots(folder.stat())

@@ -58,7 +58,7 @@ class HostObserver:
         on_change: Callable[[], None] | None = None,
         monitor: bool = False,
     ) -> None:
-        """`libvirt_uri` None: ask no libvirt. `run` is the folder with the sockets of emulated devices.
+        """`libvirt_uri` None: ask no libvirt. `run` is the directory with the sockets of emulated devices.
 
         `named` and `namespaces` are as for `configure`. `watch` is used in the place of one for
         `libvirt_uri`. Starts to listen for events; `on_change` is called, by another thread, after libvirt's

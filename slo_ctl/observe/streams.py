@@ -26,7 +26,7 @@ _FOLDERS = ("exports", _VHOST_USER)
 
 
 class ExportPaths:
-    """Sockets of emulated SSDs below the folder that has a folder for each:
+    """Sockets of emulated SSDs below the directory that has a directory for each:
     `DEVICE/exports/NAMESPACE.sock` (NBD) and `DEVICE/vhost-user/NAMESPACE.sock`."""
 
     def __init__(self, run: Path) -> None:

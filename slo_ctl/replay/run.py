@@ -339,7 +339,7 @@ def _describe(plan: DrivePlan, preconditioning_drive_writes: float | None) -> De
 class Stage:
     """What all runs start from: the VMs' requests, and a preconditioned drive for each placement.
 
-    A context manager, which keeps the preconditioned drives in a folder.
+    A context manager, which keeps the preconditioned drives in a directory.
     """
 
     def __init__(self, scenario: Scenario, progress: ProgressSink) -> None:
