@@ -154,7 +154,7 @@ class _Simulation:
             self._start_daemon()
 
     def _rest(self, vm: str, awake_s: float, asleep_s: float) -> Callable[[], None]:
-        """Going to sleep and waking again, for ever."""
+        """Becoming idle and active again, endlessly."""
 
         def fall_asleep() -> None:
             self._host.rest(vm, resting=True)

@@ -1,4 +1,4 @@
-"""JSON files of typed content: what is written is read again; what is not ours is named and left alone."""
+"""JSON files of typed content: written content is read back; other files are named and not changed."""
 
 from __future__ import annotations
 

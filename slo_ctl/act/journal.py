@@ -122,7 +122,7 @@ class Journal:
         if version not in range(1, FORMAT_VERSION + 1):
             raise UserError(
                 f"{self._path}: format_version {version!r}, this program reads {FORMAT_VERSION}",
-                "undo with the version of slo-ctl that wrote it, or move it away to leave all as it is",
+                "undo with the version of slo-ctl that wrote it, or move it away to keep current settings",
             )
         originals = {}
         for number, entry in enumerate(content["entries"], 1):

@@ -265,7 +265,7 @@ class SettingKeeper:
         try:
             actuator = self._owner(knob)
             before = after = actuator.read(knob)
-            # Exactly what it was: a value that counts as in force may be a rounding of ours away from it.
+            # Exactly the original: a value that counts as in force may differ from it by our rounding.
             if before != setting.value:
                 actuator.write(knob, setting.value)
                 after = actuator.read(knob)

@@ -293,7 +293,7 @@ def take_disk(domain: WritableDomain, target: str, path: str, *, unplug: bool) -
             if time.monotonic() > deadline:
                 raise UserError(
                     f"VM {domain.name}: the guest has not released {target} yet",
-                    "it was asked to; try again once it has, at the latest when it is stopped",
+                    "it was asked to; try again later, at the latest after the VM has stopped",
                 )
             time.sleep(_DISK_POLL_S)
 
@@ -372,7 +372,7 @@ class MappingRun:
         dev: Path = Path("/dev"),
         user_of: Callable[[int], str] = lambda _nsid: "",
     ) -> None:
-        """`user_of` finds who uses a namespace besides its VM's definition; asked before it is taken away."""
+        """`user_of` finds users of a namespace apart from its VM's definition, before it is detached."""
         self._store = store
         self._device = device
         self._namespaces = namespaces

@@ -215,7 +215,7 @@ class SlosReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmReply(VmSlo):
-    """The SLO of a VM, and how it goes on each device."""
+    """The SLO of a VM, and its status on each device."""
 
     devices: tuple[VmStatus, ...]
 

@@ -113,7 +113,7 @@ def policy(
     if undo and (apply or dry_run):
         raise UserError("--undo excludes --apply and --dry-run", "give one of them")
     if dry_run and not apply:
-        raise UserError("--dry-run requires --apply", "without --apply nothing is changed anyway")
+        raise UserError("--dry-run requires --apply", "without --apply nothing is changed in any case")
     from slo_ctl.drives.store import DeviceStore
 
     host = VmHost(root)

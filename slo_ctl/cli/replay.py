@@ -212,7 +212,7 @@ def demo(
     save_json: SAVE_JSON = None,
     quiet: QUIET = False,
 ) -> None:
-    """Run three VMs with synthetic workloads on one EMULATED SSD: first mixed, then isolated.
+    """Run three VMs with synthetic workloads on one EMULATED SSD: first shared, then isolated.
 
     Examples:
     slo-ctl demo

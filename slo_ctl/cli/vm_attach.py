@@ -117,7 +117,7 @@ def attach(
             if disk is None or disks.tenant_of(disk, store.places) != tenant:
                 raise UserError(
                     f"VM {name}: libvirt accepted disk {target}, but the {_state(definition)} lacks it",
-                    "see the journal of libvirtd",
+                    "see the log of libvirtd",
                 )
     _print_change(name, "attached", target, tenant, impact, json_, host.notes)
     if not _is_live(impact) and not status.served:

@@ -122,7 +122,7 @@ class Config:
     """Mount of cgroup v2, or the directory with those of v1."""
     history: HistoryConfig = HistoryConfig()
     api_group: str = "slo-ctl"
-    """Group that may use the API; where there is no such group, only the daemon's user."""
+    """Group that may use the API; if it does not exist, only the daemon's user may."""
     metrics_listen: str | None = None
     """`HOST:PORT`; None: no metrics."""
     page_listen: str | None = None

@@ -53,7 +53,7 @@ class Published:
 
 
 class Waker:
-    """Wakes the loop from other threads and from signal handlers."""
+    """Wakes up the loop from other threads and from signal handlers."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,7 +63,7 @@ class Waker:
         try:
             os.write(self.writer, b"\0")
         except BlockingIOError:
-            # It is full of wake-ups already.
+            # The pipe is already full of wake-ups.
             return
 
     def clear(self) -> None:
@@ -213,7 +213,8 @@ class DaemonController:
             name = self.do_announce(xml) if self.do_announce is not None else ""
         except DomainXmlError as error:
             raise RefusalError(
-                f"the domain is not known: {error}", "send the domain XML that libvirt passes to its hooks"
+                f"the domain XML is not valid: {error}",
+                "send the domain XML that libvirt passes to its hooks",
             ) from None
         self.act_soon()
         end_s = time.monotonic() + _ANNOUNCE_S
@@ -288,13 +289,13 @@ class DaemonController:
             vm = raised[0]
             message = (
                 f"VM {vm}: min_iops={minimums[vm]:g}: the minimums on {device.name} would be {total:,.0f} "
-                f"IOPS, and it can do {capacity:,.0f}"
+                f"IOPS, above its capacity of {capacity:,.0f}"
             )
             if measured is None:
-                message += " at most, by its timing and write amplification; nothing has been measured yet"
+                message += " (estimated from timing and write amplification; nothing has been measured yet)"
             if not force:
                 raise RefusalError(
-                    message, "ask for less, or force it: all then get less", HTTPStatus.CONFLICT
+                    message, "lower it, or use --force: all minimums are then reduced", HTTPStatus.CONFLICT
                 )
             yield vm, f"{message}: overcommitted"
 

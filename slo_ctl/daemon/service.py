@@ -108,7 +108,7 @@ class _SystemdStatus:
             log.info("epochs continue")
             self._failure = ""
         if daemon.missed_epochs > self._missed:
-            log.warning("%d epochs left out: those before took too long", daemon.missed_epochs - self._missed)
+            log.warning("%d epochs skipped: earlier ones took too long", daemon.missed_epochs - self._missed)
             self._missed = daemon.missed_epochs
         self._notify(f"WATCHDOG=1\nSTATUS={summary(status)}")
         if self._ready is not None:

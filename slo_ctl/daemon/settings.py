@@ -54,7 +54,7 @@ class WantedSettings:
 
     @property
     def limitable(self) -> Mapping[tuple[str, str], float]:
-        """By VM and device, whose IOPS there could be limited and in what steps, as of the last time."""
+        """By VM and device, the steps of IOPS limits that could be set in the last epoch."""
         return self._wanted.limitable
 
     def of(
@@ -162,7 +162,7 @@ class DevicePolicies:
             try:
                 found += self._of(name, device, wish, device.believed.needs, io_cost)
             except UserError as error:
-                self.reasons[name] = (f"its scheduler stays as it is: {error}",)
+                self.reasons[name] = (f"scheduler unchanged: {error}",)
         return found
 
     def label(self, name: str) -> str:
@@ -174,11 +174,11 @@ class DevicePolicies:
         self, name: str, device: _Device, wish: ConfiguredScheduler, needs: Needs, io_cost: bool
     ) -> tuple[Setting, ...]:
         if wish.scheduler == KEEP:
-            self.reasons[name] = ("its scheduler stays as it is: the configuration says keep",)
+            self.reasons[name] = ("scheduler unchanged: the configuration says keep",)
             return ()
         problem = why_not_named(wish.path, str(device.number), self._around.sys)
         if problem is not None:
-            self.reasons[name] = (f"its scheduler stays as it is: {problem}",)
+            self.reasons[name] = (f"scheduler unchanged: {problem}",)
             return ()
         self._look_for_profile(device)
         facts = block_facts(device.number, self._around, io_cost)
@@ -190,7 +190,7 @@ class DevicePolicies:
             stale = device.found.stale if device.found is not None else "there is none"
             why = device.damage or f"no valid profile: {stale}"
             hint = f"`slo-ctl device profile /dev/{facts.name}` makes one"
-            self.reasons[name] = (f"its scheduler stays as it is: {why} ({hint})",)
+            self.reasons[name] = (f"scheduler unchanged: {why} ({hint})",)
             return ()
         self.schedulers[name] = decided.choice.scheduler
         texts = [f"{each.what} {each.value}: {each.reason}" for each in decided.choice.choices]
@@ -232,7 +232,7 @@ class Actuators:
     def __init__(self, sys: Path, run: Path) -> None:
         """Kernel and systemd are looked for below `sys` and `run`."""
         self.chosen: list[Actuator[Any]] = []
-        """The same list for ever."""
+        """Always the same list."""
         self.libvirt: LibvirtActuator | None = None
         self._histograms: LatencyHistogramActuator | None = None
         self._sys = sys
@@ -242,7 +242,7 @@ class Actuators:
         self._systemd: SystemdActuator | None = None
 
     def choose(self, tree: CgroupTree | None, uri: str | None, emulated: Iterable[EmulatedDevice]) -> None:
-        """Use the actuators whose servers answer: a hanging server must not be waited for knob by knob."""
+        """Use the actuators whose servers answer: a hanging server must not be waited for once per knob."""
         if tree != self._cgroup_tree:
             self._cgroup_tree = tree
             self._cgroups = CgroupActuator(tree, self._sys) if tree is not None and tree.io else None

@@ -232,7 +232,7 @@ class EmulatedDevice:
         self.decision = self._decide(self.sample)
 
     def _make_policy(self, policy: str) -> Policy[Any]:
-        # Without OPS of their own there is nothing to move between VMs.
+        # Without isolated OPS nothing can move between VMs.
         return make_policy(policy if self.record.isolated else "shared")
 
     def _mark_active(self, sample: DeviceSample, now_s: float) -> DeviceSample:

@@ -73,7 +73,7 @@ class EmulatedDevices:
             self.notes.append(str(error))
             return
         except OSError as error:
-            self.notes.append(f"device {name}: {error.strerror}: it is not managed")
+            self.notes.append(f"device {name}: {error.strerror}: not managed")
             return
         same_device = known is not None and known.record.created == record.created
         if known is not None:

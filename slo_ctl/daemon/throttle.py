@@ -120,7 +120,7 @@ class Throttler:
         by_weight: bool,
         unapplied: Collection[str] = (),
     ) -> None:
-        """Whom to throttle until the next epoch.
+        """The VMs to throttle until the next epoch.
 
         `slos` are those of the VMs there, `limitable` those whose IOPS can be limited; `busy` are those whose
         device is busy, which counts where it is not known whether a VM wants more. `by_weight`:

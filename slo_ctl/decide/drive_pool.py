@@ -1,4 +1,4 @@
-"""Where on an NVMe drive a namespace's capacity is taken from, and whom it is shared with. Pure."""
+"""The part of an NVMe drive that a namespace's capacity is taken from, and its other users. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pool:
     mechanism: str
     """Its isolation from the rest of the drive; empty for the whole drive."""
     alone: bool
-    """Nobody but the VM in question is in it, and it is not the whole drive."""
+    """Only the VM in question uses it, and it is not the whole drive."""
     fdp: bool = False
     unused_handles: tuple[int, ...] = ()
     own_ops: bool = False
@@ -36,7 +36,7 @@ class Pool:
 
     @property
     def spare_owner(self) -> SpareOwner:
-        """Whose garbage collection the spare capacity serves."""
+        """The VM or VMs whose garbage collection the spare capacity serves."""
         return SpareOwner.VM if self.alone else SpareOwner.DRIVE
 
     @property

@@ -140,12 +140,12 @@ class LimitState:
     limits: dict[str, float] = field(default_factory=dict)
     """In force, by VM."""
     served: tuple[str, ...] = ()
-    """For whom."""
+    """The VM that they protect."""
     missed_windows: int = 0
     hold_windows: int = 0
     """Until the effect of the last change is measured."""
     calm_windows: int = 0
-    """Since there is something to restore."""
+    """Since limits could be raised."""
     raise_after: int = RAISE_AFTER
     lowering: bool = False
     """The last step was not all that was needed."""
@@ -350,7 +350,7 @@ def _raise(state: LimitState, vms: Sequence[Bounded], protected: Sequence[Bounde
 def limits_text(
     limits: Mapping[str, float], served: Collection[str], of: Collection[str] | None = None
 ) -> str:
-    """Who is limited, to what and for whom; `of`: only these VMs. Empty where nobody is."""
+    """The limited VMs, their limits and the protected VMs; `of`: only these VMs. Empty without limits."""
     shown = {vm: limit for vm, limit in sorted(limits.items()) if of is None or vm in of}
     if not shown:
         return ""

@@ -209,7 +209,7 @@ def _by_ratio(summary: RatioSummary, limit: Threshold, rotates: bool) -> tuple[C
 def _choose_weights(
     facts: DeviceFacts, needs: Needs, character: Character, analysis: Analysis | None, given: str | None
 ) -> tuple[Weights, Choice]:
-    """By what weights are kept, also beside a scheduler that was `given` and not ours to choose."""
+    """The mechanism that enforces weights, also with a scheduler that was `given`."""
     if not needs.weights:
         return _by(Weights.NONE, "no SLO needs shares in proportion")
     bfq = "bfq" in facts.offered
@@ -333,8 +333,8 @@ def vms_on(
 ) -> tuple[str, ...]:
     """VMs whose SLOs count for the block device `number`, by name.
 
-    Those that have a disk there or did I/O there; and of those that have an SLO of their own, the ones of
-    which nobody knows where their I/O goes.
+    Those that have a disk there or did I/O there; and of those that have an SLO of their own, the ones
+    with I/O that cannot be assigned to a device.
     """
     there = {each.vm for each in streams if each.device == number and each.tenant is None and did_io(each)}
     elsewhere = {each.vm for each in streams if each.device is not None or each.tenant is not None}

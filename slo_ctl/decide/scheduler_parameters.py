@@ -121,7 +121,7 @@ def parameters_of(
     if scheduler == "mq-deadline":
         part = THRESHOLDS["deadline_part"]
         wait = f"{max(1, round(p99_target_us * part.value / 1000))}"
-        # Not write_expire: writes that are due as soon would go before the reads that are waited for.
+        # Not write_expire: writes with the same deadline would precede reads that guests wait for.
         reason = f"half of the p99 target of {p99_target_us:g} us, in ms"
         return {"read_expire": Parameter(wait, reason, part.source)}
     if scheduler == "kyber":

@@ -1,7 +1,7 @@
 """Advice from a drive's optimal write size for volumes, images and file systems: lines to paste. Pure.
 
 Writes of the optimal size, a "logical block" in the paper, cost no merge (C. Hyun et al., section III):
-whoever places data should allocate in units of it, begin them at its multiples, and free them whole.
+data should be allocated in units of it, aligned to its multiples, and freed whole.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MAX_DISKS = 64
 _SECTOR_BYTES = 512
 _DEFAULT_SCHEDULER = "wfq"
 _OWN_KEYS = ("name", "class", "placement", "scheduler", "precondition", "unallocated")
-"""Keys of a device besides those of the drive, which a replay has, too."""
+"""Keys of a device beyond those of the drive, which a replay has, too."""
 _NOUN = "namespace"
 _UNALLOCATED = "unallocated="
 

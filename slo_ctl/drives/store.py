@@ -38,7 +38,7 @@ from slo_ctl.drives.serving import find_server
 
 _LOCK = "lock"
 _FILES = ("placement", "serving", "settings.json", "preconditioned.json")
-"""Files of the server besides the record, the lock and the data of namespaces."""
+"""Files of the server other than the record, the lock and the data of namespaces."""
 _LOCK_TRIES = 10
 _LOCK_PAUSE_S = 0.02
 
@@ -82,7 +82,7 @@ class DeviceStore:
         return record.model_copy(update={"namespace": present})
 
     def create(self, record: DeviceRecord) -> Path:
-        """Create the directory of a device, with empty sparse backing files. Raises UserError if it exists."""
+        """Create the directory of a device with empty sparse backing files. Raises UserError if it exists."""
         final = self.places.device(record.name)
         partial = partial_of(final)
         try:
@@ -270,7 +270,7 @@ def _run(command: list[str], lock_fd: int, progress: Callable[[Progress], None])
             raise
     if reply is None:
         raise UserError(
-            _reason(errors) or f"the server ended with status {process.returncode}", "the device is as it was"
+            _reason(errors) or f"the server ended with status {process.returncode}", "the device is unchanged"
         )
     if not reply["ok"]:
         raise ControlError(reply["error"]["code"], reply["error"]["message"])
@@ -431,5 +431,5 @@ def precondition(
             "stop `slo-ctl device serve` first (it takes seconds)",
         ) from None
     except ControlError as error:
-        raise UserError(f"device {record.name}: {error.message}", "the placement is as it was") from None
+        raise UserError(f"device {record.name}: {error.message}", "the device is unchanged") from None
     return Preconditioned.model_validate_json(json.dumps(reply["preconditioned"]))

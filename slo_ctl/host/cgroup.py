@@ -97,7 +97,7 @@ def walk_groups(
         for name, inode, inner in _children(root + parent, note):
             seen += 1
             if seen > MAX_GROUPS:
-                note(f"more than {MAX_GROUPS:,} cgroups: the others were not looked at")
+                note(f"more than {MAX_GROUPS:,} cgroups: the others were ignored")
                 return
             cgroup = f"{parent}/{name}"
             found = wanted(name)
@@ -171,7 +171,7 @@ _V1_FILES = (
 )
 
 RECHECK_LOOKS = 10
-"""Files that say nothing new are read again within so many looks, each group's at another one."""
+"""Unchanged files are read again within this many scans, each group's in another one."""
 
 ByDevice = dict[DeviceNumber, IoCounters]
 _Values = dict[DeviceNumber, dict[str, int]]
@@ -262,7 +262,7 @@ class CounterReader:
                 continue
             devices, bad_lines = self._parsers[number][1](text)
             if bad_lines:
-                notes.append(f"{paths[number]}: {bad_lines} line(s) not understood")
+                notes.append(f"{paths[number]}: {bad_lines} invalid line(s)")
             for device, values in devices.items():
                 known = merged.setdefault(device, {})
                 if not values.keys() <= known.keys():

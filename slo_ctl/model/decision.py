@@ -107,7 +107,7 @@ class Setting:
 
     knob: Knob
     value: SettingValue
-    """Words are in force when the knob reads all of them, and maybe others besides."""
+    """Words are in force if the knob reads all of them, possibly with others."""
     vm: str
     """The VM it is set for; empty for a whole device."""
     reason: str

@@ -71,7 +71,7 @@ class VmStatus:
     waf: float | None = None
     unapplied: tuple[Outcome, ...] = ()
     group: str = ""
-    """Of whose minimum and maximum it has a part, which `slo` is with; empty: of none."""
+    """Group of whose minimum and maximum `slo` includes a part; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

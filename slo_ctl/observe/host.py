@@ -100,7 +100,7 @@ class HostObserver:
         self._joined_from = (-1, None)
 
     def observe(self) -> Inventory:
-        """See what there is now. Never waits for libvirt, but for a moment the first time."""
+        """Scan the host. Never waits for libvirt, except briefly the first time."""
         notes: list[str] = [text for text in (self._processes.problem, self._blocks.problem) if text]
         changed = self._processes.changed()
         if self._watch is not None:

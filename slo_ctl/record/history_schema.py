@@ -77,7 +77,7 @@ def _is_full(folder: Path) -> bool:
 
 
 _APPLICATION_ID = 0x534C4F48
-"""`SLOH` in the header of the file: nobody else's database is ever written to."""
+"""`SLOH` in the header of the file: databases of other programs are never written to."""
 
 FIELDS = (
     "iops",

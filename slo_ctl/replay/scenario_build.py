@@ -49,7 +49,7 @@ _TRIAL_BYTES = 2**20
 
 
 def workload_names() -> tuple[str, ...]:
-    """Every workload there is."""
+    """Every workload."""
     from traces.workload_kinds import WORKLOADS  # here and below only when needed: numpy
 
     return tuple(WORKLOADS)

@@ -1,4 +1,4 @@
-"""Calls that hang: nobody waits for them, and no threads pile up."""
+"""Calls that hang do not block others or accumulate threads."""
 
 from __future__ import annotations
 

@@ -138,7 +138,9 @@ def test_a_parent_without_io_is_named(tree: Tree) -> None:
     (tree.root / "machine.slice" / "cgroup.subtree_control").write_text("cpu memory\n")
     with pytest.raises(ActError) as refused:
         tree.actuator.write(limit("read_iops"), 5)
-    assert f"{tree.root}/machine.slice gives its groups no io controller" in refused.value.reason
+    assert (
+        f"{tree.root}/machine.slice does not enable the io controller for its groups" in refused.value.reason
+    )
     assert f"echo +io > {tree.root}/machine.slice/cgroup.subtree_control" in refused.value.hint
     assert not refused.value.gone
     assert not (tree.vm / "io.max").exists()

@@ -1,4 +1,4 @@
-"""The page over real TCP: what is there, who may ask, and what its files may do."""
+"""The page over real TCP: its resources, access to it, and its content security policy."""
 
 from __future__ import annotations
 

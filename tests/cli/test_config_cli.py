@@ -104,7 +104,7 @@ def test_reload_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFixture
     root = ("--root", str(tmp_path))
     with FakeDaemon(tmp_path, {"/v1/reload": {"format_version": 1, "config_problem": ""}}) as daemon:
         assert app.run(["config", "reload", *root]) == 0
-        assert "read the configuration again" in capsys.readouterr().out
+        assert "reloaded its configuration" in capsys.readouterr().out
         daemon.answers["/v1/reload"] = {"format_version": 1, "config_problem": "slo-ctl.toml:3: bad"}
         assert app.run(["config", "reload", *root]) == 2
         refused = capsys.readouterr().err.splitlines()

@@ -239,7 +239,7 @@ def test_report_page_is_made_from_the_daemon(
         (("--since", "1h", "--until", "2h"), "--since 1h is not before --until 2h"),
         (
             ("--since", "2020-01-31", "--until", "2020-02-01"),
-            "nothing is recorded of any VM from 2020-01-31 00:00:00 to 2020-02-01 00:00:00",
+            "nothing is recorded for any VM from 2020-01-31 00:00:00 to 2020-02-01 00:00:00",
         ),
         (("-o", "/nowhere/report.html"), "--output: there is no directory /nowhere"),
     ],
@@ -260,4 +260,4 @@ def test_missing_and_empty_histories_are_reported(tmp_path: Path, capsys: pytest
     empty.add(host_status(vms=(), at=time.time()))
     empty.close()
     assert report(tmp_path) == 2
-    assert "nothing is recorded of any VM" in capsys.readouterr().err
+    assert "nothing is recorded for any VM" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`slo-ctl try` as far as nothing has to run for it."""
+"""The parts of `slo-ctl try` that need no running drive."""
 
 from __future__ import annotations
 

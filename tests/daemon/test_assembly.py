@@ -116,7 +116,7 @@ def test_vm_without_managed_device_has_no_backend(state: VmState, source: str, v
 @pytest.mark.parametrize(
     ("bounds", "verdict", "reason"),
     [
-        ({"max_iops": 200.0}, Verdict.OK, "nothing in the SLO is missed"),
+        ({"max_iops": 200.0}, Verdict.OK, "SLO met"),
         ({"max_iops": 100.0}, Verdict.CAPPED, "at its maximum of 100 IOPS"),
         ({"min_iops": 90.0}, Verdict.OK, "100 IOPS, minimum 90"),
         ({"min_iops": 190.0}, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 190"),

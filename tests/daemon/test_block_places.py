@@ -60,7 +60,7 @@ def fast(path: str = "/dev/null", scheduler: str = "auto", name: str = "fast") -
 def test_namespaces_are_named_by_nsid_as_they_change(drive: Drive) -> None:
     assert block_places([fast()], drive.sys) == (
         {},
-        ("device fast (slo-ctl.toml:1): /dev/null has no namespace that is attached",),
+        ("device fast (slo-ctl.toml:1): /dev/null has no attached namespace",),
     )
     drive.attach("nvme0n1", 7)
     drive.attach("nvme0n2", 2)

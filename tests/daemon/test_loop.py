@@ -215,7 +215,7 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
             daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
         assert daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 400.0}))[0].notes == ()
-        with pytest.raises(RefusalError, match="1,100 IOPS, and it can do 1,000") as error:
+        with pytest.raises(RefusalError, match="1,100 IOPS, above its capacity of 1,000") as error:
             daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 500.0}))
         assert error.value.status == 409
         # Of two VMs on the device, together.
@@ -225,7 +225,7 @@ def test_minimums_above_the_capacity_are_refused_or_forced(tmp_path: Path) -> No
             status=dataclasses.replace(status, devices=(device,), vms=(row, other)),
             names=frozenset(["web", "db"]),
         )
-        with pytest.raises(RefusalError, match="1,200 IOPS, and it can do 1,000"):
+        with pytest.raises(RefusalError, match="1,200 IOPS, above its capacity of 1,000"):
             daemon.controller.change_slos(["web", "db"], SloUpdate({"min_iops": 300.0}))
         assert (
             "overcommitted"
@@ -242,7 +242,7 @@ def test_minimums_above_the_estimate_are_refused_before_anything_was_measured(tm
             daemon.controller.published, status=dataclasses.replace(status, devices=(device,), vms=(row,))
         )
         assert daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 8000.0}))[0].notes == ()
-        with pytest.raises(RefusalError, match="9,500 IOPS, and it can do 9,000 at most, by its timing"):
+        with pytest.raises(RefusalError, match=r"9,500 IOPS, above its capacity of 9,000 \(estimated from"):
             daemon.controller.change_slos(["web"], SloUpdate({"min_iops": 9500.0}))
         assert (
             "overcommitted"

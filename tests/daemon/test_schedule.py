@@ -1,4 +1,4 @@
-"""When epochs are due."""
+"""When epochs start."""
 
 from __future__ import annotations
 

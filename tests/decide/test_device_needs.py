@@ -1,4 +1,4 @@
-"""Whose SLOs count for a device, and how long they are believed."""
+"""VMs whose SLOs count for a device, and how long a change takes to count."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_vm_that_wants_more_gets_its_part_by_weight_unless_bounded(claims: list[
 
 @given(CLAIMS, st.floats(0.1, 0.9))
 def test_an_entitlement_does_not_depend_on_how_slow_the_vm_is(claims: list[Claim], part: float) -> None:
-    """What one VM gets less and another one more changes nobody's entitlement, as long as both want more."""
+    """Service shifted from one VM to another changes no entitlement, as long as both want more."""
     slow, fast = Claim("slow", 2.0, 100.0, True), Claim("fast", 1.0, 300.0, True)
     moved = 100.0 * part
     before = entitle([*claims, slow, fast])

@@ -235,7 +235,7 @@ def test_minimum_is_enforced_by_throttling_others_if_possible() -> None:
     assert not wanted.no_mechanism
     assert wanted.limitable == {("a", "fast"): 10.0, ("b", "fast"): 10.0}
     unlimited = Capabilities(1, {FAST: BlockCapability(FAST, "loop0", BFQ, False)})
-    reason = "min_iops 100: no other VM on fast can be limited in its favour"
+    reason = "min_iops 100: no other VM on fast can be throttled for it"
     assert decide([group("a"), group("b")], slos, unlimited).no_mechanism == {("a", "fast"): reason}
     others = Vm("b", FoundBy.LIBVIRT, VmState.RUNNING, "uuid-b", 1, "/m/b", (disk("vda", kind="vhostuser"),))
     wanted = decide([group("a"), others], slos)
@@ -297,7 +297,7 @@ def test_a_limit_is_not_rounded_below_the_vms_own_minimum() -> None:
 
 def test_latency_target_is_left_to_io_latency() -> None:
     slos = {"a": Slo(p99_latency_us=5000)}
-    why = "p99 5 ms: on fast latencies are not measured by VM, and it has no io.latency"
+    why = "p99 5 ms: on fast per-VM latency is not available, nor is io.latency"
     assert decide([group("a")], slos).no_mechanism == {("a", "fast"): why}
     can = Capabilities(2, {FAST: BlockCapability(FAST, "nvme0n1", IO_COST, True, latency=True)})
     wanted = decide([group("a")], slos, can)
@@ -406,5 +406,5 @@ def test_limits_replace_weights_and_minimums_between_namespaces() -> None:
     vms = [domain("a", disk("vda", one)), domain("b", disk("vda", two, kind="vhostuser"))]
     assert lacking() == {
         ("a", "fast-n1"): "nothing shares the drive of fast-n1 by weight: no other VM on it can be limited; "
-        "min_iops 100: no other VM on fast-n1 can be limited in its favour"
+        "min_iops 100: no other VM on fast-n1 can be throttled for it"
     }

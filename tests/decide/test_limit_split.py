@@ -154,7 +154,7 @@ def test_writer_only_gets_limits_of_whole_steps() -> None:
 def test_unthrottled_vm_keeps_its_limits_until_a_lasting_change(
     share: float, mix: float, maximum: float
 ) -> None:
-    """Limits that hold nobody back are seldom set anew."""
+    """Limits that throttle no VM are rarely changed."""
     split, changes = Split(share, share), 0
     for _ in range(600):
         after = next_split(split, 0.001 * maximum * mix, 0.001 * maximum * (1 - mix), maximum, 1.0)

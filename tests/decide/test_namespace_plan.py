@@ -1,4 +1,4 @@
-"""Where namespaces go, whose the spare is, and what is refused."""
+"""Placement of namespaces, owner of the spare capacity, and refusals."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_min_waf_and_a_device_time_scheduler_give_the_shares_at_a_higher_total()
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("timing", [FULL, PAPER, replace(FULL, model=TimingModel.NONE)])
 def test_policies_survive_missing_measurements_and_vms(name: str, timing: Any) -> None:
-    """Nothing measured yet, nobody active, no VM at all, a single VM."""
+    """Nothing measured yet, no VM active, no VM at all, a single VM."""
     policy = make_policy(name)
     quiet = [VmSample(n, Slo(), False, 0.0, 0, 0, 0, 0, 0, 100, 20, 2) for n in "ab"]
     sample = DeviceSample(timing, tuple(quiet))

@@ -137,7 +137,7 @@ def test_simulated_minimums_beyond_the_device_shrink_alike_and_that_is_reported(
     loop = Loop(Plant(vms, 1000)).run(150)
     a, b, c = (loop.mean(vm, 20) for vm in "abc")
     assert a / b == pytest.approx(1.5, rel=0.1)
-    # Even then nobody starves.
+    # Even then no VM starves.
     assert 0.9 * 0.05 / 3 * 1000 <= c < 100
     assert any("each is owed" in note for note in loop.notes)
 

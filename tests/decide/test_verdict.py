@@ -43,7 +43,7 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
             Slo(min_iops=50),
             0.3,
             Verdict.OK,
-            "asks for no more",
+            "demand met",
         ),
         (
             Delivered(asked=True, bandwidth_bytes_s=2**20),

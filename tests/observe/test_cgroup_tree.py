@@ -103,7 +103,7 @@ def test_walk_is_bounded_and_reports_it(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
     notes: list[str] = []
     assert list(find_groups(require_tree(host.root), machine_of, notes.append)) == []
-    assert notes == ["more than 3 cgroups: the others were not looked at"]
+    assert notes == ["more than 3 cgroups: the others were ignored"]
 
 
 def test_vanishing_groups_are_ignored(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_domains_that_vanish_are_left_out_and_others_are_noted(tmp_path: Path) -
 def test_missing_storage_is_noted_while_the_vm_runs(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     inventory = seen(host, FakeDomain("on", 1, UUID), FakeDomain("off", -1, OTHER_UUID))
-    assert inventory.notes == ("VM on, disk vda: there is no /nowhere/a.img",)
+    assert inventory.notes == ("VM on, disk vda: no such path: /nowhere/a.img",)
 
 
 def test_partitions_are_charged_to_their_disk(tmp_path: Path) -> None:

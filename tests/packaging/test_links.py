@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation: the file is there, and so is the heading."""
+"""Links between the pages of the documentation: the file and the heading exist."""
 
 from __future__ import annotations
 

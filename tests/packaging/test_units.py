@@ -1,4 +1,4 @@
-"""Units, users and folders: what systemd's own tools say of them, offline."""
+"""Units, users and directories, checked offline by systemd's own tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose profile it is: what /sys says of a device, and what makes a profile stale."""
+"""Identity of a device from /sys, and when a profile is stale."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_result_is_not_taken_for_a_profile(
 def test_no_advice_without_confidence(
     cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
-    """Throughputs that jump: the mean may be within the tolerance, but nobody knows."""
+    """With erratic throughputs the mean may be within the tolerance, but without confidence."""
     noisy = f"({MERGING}) * (0.5 + (int(options['randseed']) * 7919 % 1000) / 1000)"
     fake_fio.install(tmp_path / "bin", bandwidth=noisy)
     fake_fio.put_first(monkeypatch, tmp_path / "bin")

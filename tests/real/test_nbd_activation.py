@@ -1,4 +1,4 @@
-"""Sockets opened by somebody else, as systemd opens them: `slo-ctl device serve` takes them over."""
+"""Socket activation: `slo-ctl device serve` uses sockets that were opened by its parent, as by systemd."""
 
 from __future__ import annotations
 

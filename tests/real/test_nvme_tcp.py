@@ -1,4 +1,4 @@
-"""A device served over NBD and NVMe/TCP at once, as a user serves it: one device, whoever asks."""
+"""A device served over NBD and NVMe/TCP at once behaves as one device."""
 
 from __future__ import annotations
 

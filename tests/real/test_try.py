@@ -1,4 +1,4 @@
-"""`slo-ctl try` as an operator runs it: what it shows, and that nothing of it is left however it ends."""
+"""`slo-ctl try` as an operator runs it: its output, and that it always cleans up."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def reconnected(server: Server, before: VhostUserClient) -> VhostUserClient:
 
 
 def test_killed_server_completes_requests_in_flight_after_restart(root: Path) -> None:
-    """Its requests in flight are carried out by the next one; what was flushed is there."""
+    """Its requests in flight are completed by the next server; flushed data is there."""
 
     make_device(root, "name=d,size=64MiB,op=40%,dies=2")
     chosen = seeded(4)

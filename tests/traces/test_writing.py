@@ -1,4 +1,4 @@
-"""What is written can be read back, and is there whole or not at all."""
+"""Written traces are read back, and writing is atomic."""
 
 from __future__ import annotations
 

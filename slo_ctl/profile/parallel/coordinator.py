@@ -32,7 +32,7 @@ from slo_ctl.profile.store import NodeShare, Profile, ProfileStore, rows
 from slo_ctl.profile.sweep import Ended, Plan, tests_at_most
 
 _TIMEOUT_S = 1.0
-"""How often the budget is looked at while nobody says anything."""
+"""How often the budget is checked while no node sends anything."""
 
 
 @dataclass(slots=True)
