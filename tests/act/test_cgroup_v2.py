@@ -248,7 +248,7 @@ def test_nvme_multipath_supports_limits_only(tree: Tree) -> None:
     link.symlink_to(head)
     can = probe(tree.tree, tree.sys, [NVME]).devices[NVME]
     assert (can.weights, can.limits, can.latency) == (None, True, False)
-    assert "takes no scheduler, and io.cost and io.latency refuse it" in can.problem
+    assert "has no scheduler and is refused by io.cost and io.latency" in can.problem
     assert "nvme_core.multipath=N" in can.problem
 
 

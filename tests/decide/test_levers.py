@@ -108,7 +108,7 @@ def test_weights_of_cgroups_are_set() -> None:
         ("/slo/c", "weight", ""): 600,
     }
     assert {s.knob.lever for s in wanted.settings} == {Lever.CGROUP_WEIGHT}
-    assert "rounded by 0.00% at the worst" in wanted.settings[0].reason
+    assert "rounding error of at most 0.00%" in wanted.settings[0].reason
     assert set(wanted.backends.values()) == {"cgroup v1 bfq"}
     assert not wanted.no_mechanism
     assert not wanted.notes

@@ -139,7 +139,7 @@ def test_simulated_minimums_beyond_the_device_shrink_alike_and_that_is_reported(
     assert a / b == pytest.approx(1.5, rel=0.1)
     # Even then no VM starves.
     assert 0.9 * 0.05 / 3 * 1000 <= c < 100
-    assert any("each is owed" in note for note in loop.notes)
+    assert any("each is reduced to" in note for note in loop.notes)
 
 
 def test_minimums_beyond_the_capacity_are_reported() -> None:
@@ -158,7 +158,7 @@ def test_simulated_useless_throttling_is_dropped_and_reported() -> None:
     assert loop.protection.limits
     loop.run(50)
     assert not loop.protection.limits
-    assert any("web got no more when others were limited for it" in note for note in loop.protection.notes)
+    assert any("web got no more when others were throttled for it" in note for note in loop.protection.notes)
     # It is tried again later, and ever more seldom.
     loop.run(1000)
     tries = [bool(limits) for _, limits in loop.history]
