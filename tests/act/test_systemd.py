@@ -241,7 +241,7 @@ def test_write_without_systemd_is_detected(systemd: FakeSystemd, tmp_path: Path)
 
 @pytest.mark.parametrize("place", ["/machine.slice/x", "/", "/user.slice/user@0.service/app.slice/x.scope"])
 def test_other_groups_are_refused(systemd: FakeSystemd, place: str) -> None:
-    with pytest.raises(ActError, match="not a group of a unit"):
+    with pytest.raises(ActError, match="not the cgroup of a systemd unit"):
         systemd.actuator.write(Knob(Lever.SYSTEMD_PROPERTY, place, "cost_weight"), 300.0)
     assert systemd.assigned == []
 

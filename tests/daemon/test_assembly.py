@@ -110,7 +110,7 @@ def test_vm_without_managed_device_has_no_backend(state: VmState, source: str, v
             "none of its disks is on a managed device (name its device under [[device]]"
         )
         _, row = build(None, replace(WEB, disks=()), resolved(source))
-        assert row.reason.startswith("no disk of it is known")
+        assert row.reason.startswith("none of its disks is known")
 
 
 @pytest.mark.parametrize(

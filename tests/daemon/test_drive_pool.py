@@ -143,7 +143,7 @@ def test_dry_run_reports_that_limits_are_found_by_trying() -> None:
     host.run(3)
     assert host.pool.left_out(host.slos, {"a"}) == (
         "to keep a minimum for b and shares by weight between namespaces of the drive, others would be "
-        "limited: how far is found by trying, not by a dry run"
+        "throttled; a dry run cannot determine by how much"
     )
     assert host.pool.left_out(host.slos, ()).startswith("to keep a minimum for b, others")
     assert host.pool.left_out({"a": Slo(1), "b": Slo(3)}, ()) == ""

@@ -357,7 +357,7 @@ def test_host_without_levers_has_no_mechanism() -> None:
 
 def test_a_vhost_user_disk_cannot_be_limited() -> None:
     wanted = decide([domain("web", disk("vda", kind="vhostuser"))], {"web": Slo(max_iops=5)})
-    assert "vda is served by another program" in wanted.no_mechanism["web", "fast"]
+    assert "vda is not served by QEMU" in wanted.no_mechanism["web", "fast"]
 
 
 def test_emulated_ssd_gets_only_the_bandwidth_limit() -> None:

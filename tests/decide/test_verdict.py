@@ -34,7 +34,7 @@ BUSY = Delivered(asked=True, iops=100.0, share=0.1)
             Verdict.INSUFFICIENT,
             "10.0 % of the device's IOPS, below the 12.0 % that it is entitled to",
         ),
-        (BUSY, Slo(), None, Verdict.OK, "nothing in the SLO"),
+        (BUSY, Slo(), None, Verdict.OK, "SLO met"),
         (BUSY, Slo(min_iops=120), 0.1, Verdict.INSUFFICIENT, "100 IOPS, below its minimum of 120"),
         (BUSY, Slo(min_iops=102), 0.1, Verdict.OK, "100 IOPS, minimum 102"),
         (BUSY, Slo(max_iops=102), 0.2, Verdict.CAPPED, "maximum of 102 IOPS"),

@@ -112,7 +112,7 @@ def test_disk_source_names_device_and_namespace() -> None:
         ("", "the VM has no shared memory"),
         ("<memoryBacking><source type='memfd'/></memoryBacking>", "the VM has no shared memory"),
         ("<memoryBacking><source type='memfd'/><access mode='private'/></memoryBacking>", "no shared memory"),
-        ("<memoryBacking><source type='file'/><access mode='shared'/></memoryBacking>", "can be cut short"),
+        ("<memoryBacking><source type='file'/><access mode='shared'/></memoryBacking>", "can be truncated"),
         (SHARED_MEMORY_XML, None),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_device_made_before_there_was_a_choice_maps_by_page(tmp_path: Path) ->
         ("name=d,size=1GiB", ["size=1MiB"], "no name"),
         ("name=d,size=1GiB", ["name=a", "name=a"], "2 times"),
         ("name=d,size=1GiB", ["name=a,size=2GiB"], "add up to"),
-        ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave nothing"),
+        ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "leave no space"),
         ("name=d,size=1GiB", ["name=a,size=1GiB", "name=b"], "namespaces' sizes"),
         ("name=d,size=1GiB", ["name=a,weight=0"], "weight=0"),
         ("name=d,precondition=maybe", [], "precondition=maybe"),

@@ -33,7 +33,7 @@ def test_endpoints_are_parsed(endpoint: str, address: str, port: int) -> None:
         ("localhost:4420", (), "localhost:4420 is not an address"),
         ("127.0.0.1:http", (), "http is not a port"),
         ("127.0.0.1:65536", (), "65536 is not a port"),
-        ("0.0.0.0:4420", (), "of which none is allowed"),
+        ("0.0.0.0:4420", (), "but none is allowed"),
         ("192.0.2.1:4420", ("host1",), "host1 is not an NQN"),
         ("127.0.0.1:4420", (f"nqn.{'x' * 220}",), "is not an NQN"),
     ],

@@ -367,7 +367,7 @@ def test_vms_larger_than_the_device_are_refused() -> None:
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM},size=1GiB", device="size=1GiB")
     assert "add up to 2GiB" in error.message
     error = refused(f"name=a,{UNIFORM},size=1GiB", f"name=b,{UNIFORM}", device="size=1GiB")
-    assert "leave nothing" in error.message
+    assert "leave no space" in error.message
     assert "--vm b" in error.message
 
 
