@@ -85,7 +85,7 @@ def _measure(daemon: DaemonProcess, root: Path, epochs: int) -> int:
     print(f"epochs after it: {median:.1f} ms of CPU (median), {worst:.1f} ms at most")
     print(f"whole process, API asked twice an epoch: {100 * all_cpu_s / took_s:.1f} % of one CPU")
     print(f"resident memory: {rss_mb:.0f} MB; history: {(root / 'history.db').stat().st_size / 1e6:.1f} MB")
-    print(f"settings that did not take: {unapplied}")
+    print(f"settings that could not be applied: {unapplied}")
     return int(median >= MAX_CPU_MS or rss_mb >= MAX_RSS_MB)
 
 

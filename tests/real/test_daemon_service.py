@@ -86,9 +86,9 @@ def test_systemd_is_notified_of_ready_reload_watchdog_and_stop(root: Path, notif
         assert daemon.stop() == 0
         assert "STOPPING=1" in _all(notified)
     assert not (root / "run" / "api.sock").exists()
-    assert "epochs left out" in daemon.log()
+    assert "epochs skipped" in daemon.log()
     # Nothing is told epoch by epoch, but that epochs came late, which on a busy machine others do as well.
-    assert len([line for line in daemon.log().splitlines() if "epochs left out" not in line]) < 12
+    assert len([line for line in daemon.log().splitlines() if "epochs skipped" not in line]) < 12
 
 
 def test_sighup_with_an_invalid_configuration_keeps_the_last_one(root: Path) -> None:

@@ -117,8 +117,8 @@ def test_killing_rank_0_keeps_completed_measurements(
         assert kept["measurement"]
         _, said = process.communicate(timeout=TIMEOUT_S)
     if options:
-        assert "rank 0, which hands out the work, is lost" in said
-        assert "the same command again continues from there" in said
+        assert "rank 0, which distributes the work, is lost" in said
+        assert "run the same command again to continue" in said
     else:
         assert process.returncode != 0
         assert "exited on signal 9" in said

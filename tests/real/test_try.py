@@ -116,7 +116,7 @@ def test_try_cleans_up_after_a_signal(when: str, number: signal.Signals) -> None
         run.process.send_signal(number)
         run.end()
     assert run.process.returncode == 130, run.said
-    assert "stopped and removed everything" in run.said
+    assert "stopped all processes and removed all files" in run.said
     assert run.left() == []
 
 

@@ -86,7 +86,9 @@ def test_shares_do_not_depend_on_sizes() -> None:
 def test_real_traces_of_different_footprints_hold_shares(names: tuple[str, ...]) -> None:
     missing = [name for name in names if not (TRACES / name).exists()]
     if missing:
-        pytest.skip(f"no real traces {', '.join(missing)}: set SLO_CTL_TRACES to the folder that holds them")
+        pytest.skip(
+            f"no real traces {', '.join(missing)}: set SLO_CTL_TRACES to the directory that holds them"
+        )
     (run,) = replay(trio(tuple(f"trace={TRACES / name}" for name in names)), device="size=512MiB,dies=4")
     assert worst(run) < SHARE_BAR
 

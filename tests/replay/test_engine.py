@@ -135,7 +135,9 @@ def test_same_seed_same_result_and_another_seed_another() -> None:
 def test_real_traces_give_finite_reproducible_reports(names: list[str]) -> None:
     missing = [name for name in names if not (TRACES / name).exists()]
     if missing:
-        pytest.skip(f"no real traces {', '.join(missing)}: set SLO_CTL_TRACES to the folder that holds them")
+        pytest.skip(
+            f"no real traces {', '.join(missing)}: set SLO_CTL_TRACES to the directory that holds them"
+        )
     vms = [f"name=vm{number},trace={TRACES / name}" for number, name in enumerate(names)]
     first, second = (replay(*vms, device="size=256MiB,dies=4", duration="1x") for _ in range(2))
     assert first.result_hash() == second.result_hash()

@@ -24,7 +24,7 @@ def real() -> Callable[[str], Path]:
     def find(name: str) -> Path:
         path = folder / name
         if not path.exists():
-            pytest.skip(f"no real trace {name}: set SLO_CTL_TRACES to the folder that holds it")
+            pytest.skip(f"no real trace {name}: set SLO_CTL_TRACES to the directory that holds it")
         return path
 
     return find
