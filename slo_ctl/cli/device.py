@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slo_ctl.base.errors import UserError
+from slo_ctl.base.files import check_trusted
 from slo_ctl.base.keyvalue import join_pairs, split_pairs
 from slo_ctl.base.quantity import format_bytes_exact
 from slo_ctl.base.text import counted
@@ -311,6 +312,7 @@ def serve(
     hosts = [host.strip() for host in (nvme_hosts or "").split(",") if host.strip()]
     allow = [what.strip() for what in nvme_allow.split(",")] if nvme_allow is not None else []
     store = _store(root)
+    check_trusted(store.places.state)
     record = store.load(name)
     options = ServeOptions(
         latency=latency,
