@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from slo_ctl.base import numbers
 from slo_ctl.replay.result import CURVE_PERCENTILES
@@ -286,7 +286,9 @@ def _latency_distribution(
         axes.axhline(99, color=MUTED.stand_in, linewidth=0.9, linestyle=(0, (3, 2)))
         axes.set_xscale("log")
         axes.set_xlim(*limits)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(0, 100)
         axes.set_xlabel(f"latency of {kind}s in ms")
         axes.set_ylabel("per cent of the requests")

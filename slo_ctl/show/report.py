@@ -71,6 +71,7 @@ def render_report(result: Result) -> str:
         result=result,
         title=_title(result),
         synthetic=is_synthetic(result),
+        unit=result.runs[-1].share_by.replace("-", " ") if result.runs else "",
         gain=gain(result),
         recommendation=recommendation(result),
         story=run_sentences(result),
