@@ -72,10 +72,9 @@ CLAIMS = (
     Claim(
         "WAF of the emulated SSD within 0.5 % of theory (1 % at 32 pages a block), hot/cold 2 %",
         "docs/validation.md",
-        f"{_PYTHON} bench/validate.py --only uniform/greedy/np=128",
-        quick=True,
+        f"{_TEST} tests/validation/test_theory.py",
     ),
-    Claim("the same, all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
+    Claim("WAF against theory, all points", "docs/validation.md", f"{_PYTHON} bench/validate.py --full"),
     Claim(
         "proportional-strict: shares within 3 %, after events 5 %, minimums and maximums 3 %",
         "docs/policies.md",
@@ -84,8 +83,7 @@ CLAIMS = (
     Claim(
         "shares of four workload mixes within 3 %",
         "docs/policies.md",
-        f"{_PYTHON} bench/acceptance.py --only uniform/uniform/uniform",
-        quick=True,
+        f"{_TEST} tests/replay/test_acceptance.py -k proportional_holds_shares",
     ),
     Claim(
         "figures and tables of the papers agree, or differ for the reason given",

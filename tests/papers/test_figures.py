@@ -9,12 +9,9 @@ from papers.outcome import Agreement, judge, run_figures
 from papers.registry import FIGURES, PAPERS
 from slo_ctl.base.progress import Silent
 
-IN_REAL_TIME = {"fast15:1"}
-RUN = [
-    pytest.param(key, marks=pytest.mark.alone if key in IN_REAL_TIME else ())
-    for key, figure in FIGURES.items()
-    if figure.run is not None
-]
+IN_REAL_TIME = "fast15:1"
+"""Run by tests/real/test_block_layer_figure.py."""
+RUN = [key for key, figure in FIGURES.items() if figure.run is not None and key != IN_REAL_TIME]
 
 
 @pytest.mark.parametrize("key", RUN)
